@@ -1,0 +1,76 @@
+"""The load meter: one report a second from the server's own figures and the clients' counters.
+
+Clients count messages; the server counts bytes. The meter adds up the first and reads the second, so its cost grows
+with the number of clients and topics, not with the message rate. The two are reconciled in one number: how many of the
+bytes the server sent are explained by what clients say they received.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from nearcast.core.bus import Report
+from nearcast.core.counters import ClientReport, TopicCounters
+from nearcast.core.wire import HEADER_BYTES
+
+TOPICS_MAX = 10_000  # of one report; the busiest are kept
+PUSH_BYTES = HEADER_BYTES + 40  # RESP3 push framing and channel name around a payload, roughly
+
+
+class LoadMeter:
+    def __init__(self, broker: str) -> None:
+        self.broker = broker
+        self.dropped = 0
+        self._topics: dict[str, TopicCounters] = {}
+        self._before: tuple[float, dict[str, float]] | None = None
+
+    def client_report(self, payload: bytes, now_s: float) -> None:
+        """One client's second."""
+        try:
+            report = msgspec.json.decode(payload, type=ClientReport)
+        except msgspec.DecodeError:
+            self.dropped += 1
+            return
+        for topic, counters in report.topics.items():
+            known = self._topics.get(topic)
+            if known is None and len(self._topics) >= TOPICS_MAX:
+                self.dropped += 1
+                continue
+            self._topics[topic] = known.merged(counters) if known is not None else counters
+
+    def measure(self, info: str, now_s: float, wall_offset_s: float) -> Report | None:
+        """The report since the last measurement; None for the first, which has nothing to compare with."""
+        figures = _figures(info)
+        before, self._before = self._before, (now_s, figures)
+        if before is None or now_s <= before[0]:
+            return None
+        seconds = now_s - before[0]
+
+        def rate(name: str) -> float:
+            return max(0.0, figures.get(name, 0.0) - before[1].get(name, 0.0)) / seconds
+
+        topics, self._topics = self._topics, {}
+        counted = sum(c.received_bytes + c.received * PUSH_BYTES for c in topics.values())
+        return Report(
+            broker=self.broker,
+            at_s=now_s + wall_offset_s,
+            seconds=seconds,
+            output_bytes_per_s=rate("total_net_output_bytes"),
+            input_bytes_per_s=rate("total_net_input_bytes"),
+            connections=int(figures.get("connected_clients", 0)),
+            memory_bytes=int(figures.get("used_memory", 0)),
+            cpu_share=rate("used_cpu_sys") + rate("used_cpu_user"),
+            counted_bytes_per_s=counted / seconds,
+            topics=topics,
+        )
+
+
+def _figures(info: str) -> dict[str, float]:
+    figures = {}
+    for line in info.splitlines():
+        name, _, value = line.partition(":")
+        try:
+            figures[name] = float(value)
+        except ValueError:
+            continue
+    return figures

@@ -1,0 +1,74 @@
+"""An attachment: one subscriber's hold of one topic at one broker (PROTOCOL, subscriber rules 1 and 4)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from nearcast.core.names import readiness_channel
+
+if TYPE_CHECKING:
+    from nearcast.core.inflow import Inflow
+    from nearcast.core.link import Link
+
+
+class Attachment:
+    """Roles are the epochs whose frames are expected here. A fence takes away the roles below it, for good."""
+
+    __slots__ = ("_inflow", "broker", "fenced", "floor", "linger_until_s", "link", "open", "proven", "ready", "roles")
+
+    def __init__(self, inflow: Inflow, broker: str) -> None:
+        self._inflow = inflow
+        self.broker = broker
+        self.link: Link | None = None
+        self.open = False  # subscribed, and the record of this broker was read after that
+        self.roles: set[int] = set()
+        self.fenced = 0  # the newest epoch this broker has switched to
+        self.floor = 0
+        self.linger_until_s: float | None = None
+        self.ready: set[int] = set()  # epochs whose readiness channel is held here
+        self.proven: set[int] = set()  # epochs whose readiness ran here before their fence
+
+    def frames(self, payloads: list[bytes], now_s: float) -> None:
+        self._inflow.frames(self, payloads, now_s)
+
+    def admits(self, epoch: int) -> bool:
+        return epoch in self.roles
+
+    def give(self, role: int) -> None:
+        if role >= self.fenced:
+            self.roles.add(role)
+            self.linger_until_s = None
+
+    def fence(self, epoch: int) -> None:
+        """This broker has switched to the epoch."""
+        if epoch > self.fenced:
+            self.fenced = epoch
+            self.roles = {role for role in self.roles if role >= epoch}
+
+    def awaits_fence(self, epoch: int) -> bool:
+        """Whether frames of an older epoch than this may still come from here."""
+        return self.open and self.fenced < epoch and bool(self.roles) and min(self.roles) < epoch
+
+    def leased(self, now_s: float) -> bool:
+        return self.link is not None and now_s <= self.link.lease_until_s
+
+    def lose(self) -> None:
+        self.link = None
+        self.open = False
+        self.ready.clear()
+        self.proven.clear()
+        self.fenced = self.floor = 0  # the record is read again after the next subscribe
+
+    def say_ready(self, topic: bytes, epoch: int) -> bool:
+        """Hold the readiness channel of the epoch here. Returns whether that is new."""
+        if self.link is None or not self.open or epoch in self.ready or epoch <= self.fenced:
+            return False
+        self.ready.add(epoch)
+        self.link.subscribe(readiness_channel(topic, epoch))
+        return True
+
+    def stale_readiness(self, topic: bytes, before: int) -> list[bytes]:
+        """The readiness channels of epochs up to `before`, which are given back."""
+        stale = [epoch for epoch in self.ready if epoch <= before]
+        self.ready.difference_update(stale)
+        return [readiness_channel(topic, epoch) for epoch in stale]

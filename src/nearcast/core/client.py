@@ -1,0 +1,331 @@
+"""The client machine: one program's publications and subscriptions over all brokers it uses.
+
+It owns the links, the view of the membership, and one outflow and one inflow per topic. It reads no clock and does no
+I/O: the driver calls the inputs with the time, then writes `links.outgoing()`, carries out `effects`, answers the
+callers in `acks`, and wakes the consumers in `woken`.
+
+    inputs    connected, received, lost, publish, subscribe, unsubscribe, psubscribe, punsubscribe, tick, close
+    outputs   links.outgoing(), effects, acks, woken
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import partial
+from random import Random
+from typing import Protocol
+
+import msgspec
+
+from nearcast.core.counters import ClientReport, TopicCounters
+from nearcast.core.effects import Done, Effect, Failed
+from nearcast.core.inflow import Inflow
+from nearcast.core.link import Link, Reply, is_error
+from nearcast.core.links import Credentials, Links
+from nearcast.core.mailbox import Mailbox
+from nearcast.core.membership import Membership, decode_membership
+from nearcast.core.names import CONTROL, COUNTERS, MEMBERS, RECORDS, encode_topic
+from nearcast.core.outflow import Outflow
+from nearcast.core.patterns import PatternFlow
+from nearcast.core.record import Record, first_use
+from nearcast.core.scripts import FIRST_USE
+from nearcast.core.settings import DEFAULT_LIMITS, DEFAULT_TIMING, Limits, Timing
+from nearcast.core.wire import Resync, decode_control, decode_record, decode_repair, encode_record
+from nearcast.errors import Closed, LimitReached, PayloadTooLarge, Unavailable
+
+OnRecord = Callable[[Record | None, float], None]
+REPORT_EVERY_S = 1.0
+
+
+class Ticking(Protocol):
+    """Something with a timer of its own; kept in the attention set while it says so."""
+
+    def tick(self, now_s: float) -> bool: ...
+
+
+class Client:
+    def __init__(
+        self,
+        client_id: int,
+        rng: Random,
+        *,
+        credentials: Credentials | None = None,
+        timing: Timing = DEFAULT_TIMING,
+        limits: Limits = DEFAULT_LIMITS,
+    ) -> None:
+        self.client_id = client_id
+        self.rng = rng
+        self.timing = timing
+        self.limits = limits
+        self.membership = Membership(version=-1, term=0, brokers={})
+        self.wall_offset_s = 0.0  # what to add to the driver's clock to get Unix time
+        self.effects: list[Effect] = []
+        self.acks: list[tuple[object, int]] = []
+        self.woken: set[Mailbox] = set()
+        self.links = Links(self, credentials or Credentials())
+        self.outflows: dict[bytes, Outflow] = {}
+        self.inflows: dict[bytes, Inflow] = {}
+        self.patterns: dict[bytes, PatternFlow] = {}
+        self.closed = False
+        self._attention: set[Ticking] = set()
+        self._asked_s: dict[bytes, float] = {}
+        self._reported_s = 0.0
+
+    # --- inputs: what the program asks
+
+    def publish(self, topic: bytes, payload: bytes, time_ns: int, token: object, now_s: float) -> None:
+        """Send a message; `token` comes back in `acks`. Raises PublishBufferFull, and then nothing was sent."""
+        outflow = self.outflows.get(topic)
+        if outflow is None:
+            outflow = self._new_outflow(topic, now_s)
+        if len(payload) > self.limits.payload_bytes:
+            raise PayloadTooLarge(
+                f"payload of {len(payload)} bytes: the limit is {self.limits.payload_bytes}; "
+                "send it in parts, or raise Limits.payload_bytes"
+            )
+        outflow.publish(payload, time_ns, token)
+
+    def subscribe(self, topic: bytes, mailbox: Mailbox, token: object, now_s: float) -> None:
+        """Put the topic's messages into the mailbox; `Done(token)` when nothing published from then on is missed."""
+        inflow = self.inflows.get(topic)
+        if inflow is None:
+            self._check_open(topic)
+            inflow = self.inflows[topic] = Inflow(self, topic)
+            self.attend(inflow)
+            self.ask(topic, now_s)
+        inflow.mailboxes.append(mailbox)
+        if inflow.joined:
+            self.effects.append(Done(token))
+        else:
+            inflow.waiting.append(token)
+
+    def unsubscribe(self, topic: bytes, mailbox: Mailbox, now_s: float) -> None:
+        inflow = self.inflows.get(topic)
+        if inflow is None or mailbox not in inflow.mailboxes:
+            return
+        inflow.mailboxes.remove(mailbox)
+        if not inflow.mailboxes:
+            del self.inflows[topic]
+            self._attention.discard(inflow)
+            inflow.close(now_s)
+
+    def psubscribe(self, pattern: bytes, mailbox: Mailbox, token: object, now_s: float) -> None:
+        """Put messages of all topics that match into the mailbox; `Done(token)` as for subscribe."""
+        flow = self.patterns.get(pattern)
+        if flow is None:
+            self._check_open(pattern)
+            flow = self.patterns[pattern] = PatternFlow(self, pattern)
+            self.attend(flow)
+            flow.spread(now_s)
+        flow.add(mailbox, token)
+
+    def punsubscribe(self, pattern: bytes, mailbox: Mailbox, now_s: float) -> None:
+        flow = self.patterns.get(pattern)
+        if flow is None or mailbox not in flow.mailboxes:
+            return
+        flow.mailboxes.remove(mailbox)
+        if not flow.mailboxes:
+            del self.patterns[pattern]
+            self._attention.discard(flow)
+            flow.close()
+
+    def give_up(self, topic: bytes, token: object) -> None:
+        """The caller of publish was cancelled."""
+        outflow = self.outflows.get(topic)
+        if outflow is not None:
+            outflow.give_up(token)
+
+    def close(self, now_s: float) -> None:
+        self.closed = True
+        for outflow in self.outflows.values():
+            for token in outflow.tokens():
+                self.effects.append(Failed(token, Closed("the client was closed before the message was acknowledged")))
+        for flow in self._subscribers():
+            for token in flow.waiting:
+                self.effects.append(Failed(token, Closed("the client was closed before the subscription was attached")))
+
+    def _new_outflow(self, topic: bytes, now_s: float) -> Outflow:
+        encode_topic(topic)
+        self._check_open(topic)
+        outflow = self.outflows[topic] = Outflow(self, topic)
+        self.attend(outflow)
+        self.ask(topic, now_s)
+        return outflow
+
+    def _subscribers(self) -> list[Inflow | PatternFlow]:
+        return [*self.inflows.values(), *self.patterns.values()]
+
+    def _check_open(self, topic: bytes) -> None:
+        if self.closed:
+            raise Closed("this client is closed: connect a new one")
+        if len(self.outflows) + len(self.inflows) + len(self.patterns) >= self.limits.topics:
+            raise LimitReached(f"this client uses {self.limits.topics} topics: raise Limits.topics or use more clients")
+
+    # --- inputs: what the driver reports
+
+    def connected(self, name: str, now_s: float) -> None:
+        self.links.connected(name, now_s)
+
+    def received(self, name: str, data: bytes, now_s: float) -> None:
+        self.links.received(name, data, now_s)
+
+    def lost(self, name: str, reason: str, now_s: float) -> None:
+        self.links.lost(name, reason, now_s)
+
+    def tick(self, now_s: float) -> None:
+        self.links.tick(now_s)
+        for ticking in list(self._attention):
+            if not ticking.tick(now_s):
+                self._attention.discard(ticking)
+        self._look_around(now_s)
+        if now_s - self._reported_s >= REPORT_EVERY_S:
+            self._report(now_s)
+
+    # --- services for flows and links
+
+    def attend(self, ticking: Ticking) -> None:
+        self._attention.add(ticking)
+
+    def wake(self, mailboxes: Iterable[Mailbox]) -> None:
+        self.woken.update(mailboxes)
+
+    def joined(self, tokens: Iterable[object]) -> None:
+        self.effects.extend(Done(token) for token in tokens)
+
+    def watch(self, link: Link, topic: bytes) -> None:
+        """Hold the topic's control channel on a link."""
+        channel = CONTROL + topic
+        if channel not in link.control:
+            link.control[channel] = partial(self._control, link, topic)
+            link.subscribe(channel)
+
+    def unwatch(self, link: Link, topic: bytes, channels: list[bytes]) -> None:
+        """Give back channels of a topic, and its control channel if nobody here needs it: one command, one moment."""
+        outflow, inflow = self.outflows.get(topic), self.inflows.get(topic)
+        needed = (outflow is not None and outflow.holds(link)) or (inflow is not None and inflow.holds(link))
+        if not needed and link.control.pop(CONTROL + topic, None) is not None:
+            channels = [*channels, CONTROL + topic]
+        link.unsubscribe(*channels)
+
+    def read_record(self, link: Link, topic: bytes, then: OnRecord) -> None:
+        def read(reply: Reply, now_s: float) -> None:
+            then(decode_record(reply) if isinstance(reply, bytes) else None, now_s)
+
+        link.send(read, "HGET", RECORDS, topic)
+
+    def link_up(self, link: Link, now_s: float) -> None:
+        """Questions that waited for a link are asked at once."""
+        for topic in [*self._asked_s]:
+            self._asked_s[topic] = -1e9
+            self.ask(topic, now_s)
+
+    def leased(self, link: Link, now_s: float) -> None:
+        for flow in link.users:
+            if isinstance(flow, Outflow):
+                flow.leased(link, now_s)
+
+    def repair(self, payload: bytes, now_s: float) -> None:
+        """A frame on our inbox."""
+        parts = decode_repair(payload)
+        if parts is None:
+            return
+        topic, frame = parts
+        inflow = self.inflows.get(topic)
+        if inflow is not None:
+            inflow.repair(frame, now_s)
+        for pattern in self.patterns.values():
+            pattern.repair(topic, frame, now_s)
+
+    def update_membership(self, membership: Membership, now_s: float) -> None:
+        if membership.version <= self.membership.version:
+            return
+        gone = self.membership.brokers.keys() - membership.brokers.keys()
+        self.membership = membership
+        for broker in gone:
+            self.links.forget(broker, now_s)
+            for flow in self._subscribers():
+                flow.forget(broker, now_s)
+        for pattern in self.patterns.values():
+            pattern.spread(now_s)
+
+    # --- records
+
+    def _control(self, link: Link, topic: bytes, payload: bytes, now_s: float) -> None:
+        news = decode_control(payload)
+        if isinstance(news, Record):
+            self._record(link.broker, topic, news, now_s)
+        elif isinstance(news, Resync):
+            outflow = self.outflows.get(topic)
+            if outflow is not None:
+                outflow.resync(link, news)
+
+    def _record(self, broker: str | None, topic: bytes, record: Record, now_s: float) -> None:
+        outflow = self.outflows.get(topic)
+        if outflow is not None:
+            outflow.record(record, now_s)
+        inflow = self.inflows.get(topic)
+        if inflow is not None:
+            inflow.record(broker, record, now_s)
+
+    def ask(self, topic: bytes, now_s: float) -> None:
+        """Ask the topic's directory where it is; asked again after a while as long as somebody wants to know."""
+        if now_s - self._asked_s.get(topic, -1e9) < self.timing.retry_s:
+            return
+        self._asked_s[topic] = now_s
+        directory = self.membership.directory(topic)
+        if directory is None:
+            return
+        link = self.links.reach(directory, now_s)
+        if link is None:
+            return
+        version = self.membership.version
+        record = encode_record(first_use(version, directory))
+        answered = partial(self._answered, directory, topic)
+        link.send(answered, "EVAL", FIRST_USE, 2, RECORDS, MEMBERS, topic, version, record)
+
+    def _answered(self, directory: str, topic: bytes, reply: Reply, now_s: float) -> None:
+        if is_error(reply) or not isinstance(reply, list):
+            self._refuse(topic, f"{directory} could not tell where the topic is: {reply}")
+        elif reply[0] == b"stale":
+            if reply[1]:
+                self.update_membership(decode_membership(reply[1]), now_s)
+        else:
+            self._asked_s.pop(topic, None)
+            self._record(None, topic, decode_record(reply[1]), now_s)
+
+    def _refuse(self, topic: bytes, reason: str) -> None:
+        """The server will not run what the protocol needs (rights of the user, most likely): tell those who wait."""
+        error = Unavailable(f"{reason}: the user needs the commands and channels listed in docs/architecture.md")
+        inflow = self.inflows.get(topic)
+        if inflow is not None:
+            self.effects.extend(Failed(token, error) for token in inflow.waiting)
+            inflow.waiting = []
+
+    def _look_around(self, now_s: float) -> None:
+        """Keep one leased link, so that news of the membership reach us when a broker dies."""
+        if any(link.lease_until_s >= now_s for link in self.links.all_up()):
+            return
+        others = list(self.membership.brokers)
+        if others:
+            self.links.reach(self.rng.choice(others), now_s)
+
+    # --- counters for the agents
+
+    def _report(self, now_s: float) -> None:
+        elapsed_s, self._reported_s = now_s - self._reported_s, now_s
+        by_broker: dict[str, dict[str, TopicCounters]] = {}
+        flows: list[Outflow | Inflow] = [*self.outflows.values(), *self.inflows.values()]
+        for flow in flows:
+            counted = flow.take_counters()
+            if counted is not None:
+                broker, topic, counters = counted
+                topics = by_broker.setdefault(broker, {})
+                topics[topic] = topics[topic].merged(counters) if topic in topics else counters
+        for broker, topics in by_broker.items():
+            link = self.links.up(broker)
+            if link is not None:
+                report = ClientReport(client=self.client_id, seconds=min(elapsed_s, 60.0), topics=topics)
+                link.tell(COUNTERS, msgspec.json.encode(report))
+
+    def outgoing(self) -> list[tuple[str, bytes]]:
+        return self.links.outgoing()

@@ -1,0 +1,64 @@
+"""What the machines ask of their driver. A machine does nothing itself: it answers inputs with these."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Connect(msgspec.Struct, frozen=True):
+    """Open a connection for the link of this name, then call `connected` or `lost`."""
+
+    link: str
+    url: str
+
+
+class Disconnect(msgspec.Struct, frozen=True):
+    """Close the connection of this link, if there is one; it is not reported as lost."""
+
+    link: str
+
+
+class Rename(msgspec.Struct, frozen=True):
+    """The link that was opened under one name goes on under another."""
+
+    link: str
+    name: str
+
+
+class Done(msgspec.Struct, frozen=True):
+    """What the caller asked for under this token is done."""
+
+    token: object
+    value: object = None
+
+
+class Failed(msgspec.Struct, frozen=True):
+    """What the caller asked for under this token cannot be done."""
+
+    token: object
+    error: Exception
+
+
+Effect = Connect | Disconnect | Rename | Done | Failed
+
+
+# --- the controller's store; each is answered by the input named after it
+
+
+class Campaign(msgspec.Struct, frozen=True):
+    """Become or stay the leader: answered by `campaigned`."""
+
+
+class Load(msgspec.Struct, frozen=True):
+    """Read everything: answered by `loaded`."""
+
+
+class Commit(msgspec.Struct, frozen=True):
+    """Write all of this or nothing, if the store is still at this version and term: answered by `committed`."""
+
+    version: int
+    term: int
+    changes: dict[str, bytes]
+
+
+StoreEffect = Campaign | Load | Commit

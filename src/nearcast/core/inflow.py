@@ -1,0 +1,396 @@
+"""An inflow: what one client receives of one topic (PROTOCOL, subscriber rules 1-7).
+
+Theory of operation. The inflow follows the topic's records. It holds attachments to the readers' brokers of the current
+placement, to those of the next one from PREPARE on, and to old ones until they are fenced and a little longer. It is
+*whole* when all it needs is open and every broker, read again after that, says the same; only then does `subscribe`
+return. When it stops being whole (a lost link, a forced move it was not ready for) it says `Interrupted`, asks the
+publishers for repair, and says so again when it is whole.
+
+One door: records, from whichever broker and by whichever road, enter through `record`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from nearcast.core.attachment import Attachment
+from nearcast.core.counters import TopicCounters, histogram
+from nearcast.core.lines import Lines
+from nearcast.core.mailbox import Mailbox
+from nearcast.core.message import Event, Interrupted
+from nearcast.core.names import CONTROL, decode_topic
+from nearcast.core.placement import Mode, Placement
+from nearcast.core.record import Record
+from nearcast.core.wire import Resync, encode_resync
+
+if TYPE_CHECKING:
+    from nearcast.core.client import Client, OnRecord
+    from nearcast.core.link import Link
+
+RESYNC_TRIES = 4
+RESYNC_PUBLISHERS_MAX = 1000  # per request, so that a request stays small
+
+
+class Inflow:
+    def __init__(self, client: Client, topic: bytes) -> None:
+        self.client = client
+        self.topic = topic
+        self.name = decode_topic(topic)
+        self.lines = Lines(self.name, self, client.timing, client.limits)
+        self.attachments: dict[str, Attachment] = {}
+        self.mailboxes: list[Mailbox] = []
+        self.waiting: list[object] = []  # tokens of subscribe calls that have not returned
+        self.placement: Placement | None = None
+        self.upcoming: Placement | None = None
+        self.epoch = 0
+        self.joined = False
+        self.whole = False
+        self.received = self.received_bytes = 0
+        self.latency_s: list[float] = []  # one sample per run of frames
+        self._reported = (0, 0)
+        self._interrupted: Interrupted | None = None
+        self._reading: set[str] | None = None  # brokers whose records are being read again
+        self._read_until_s = 0.0
+        self._resyncs_left = 0
+        self._resync_at_s = 0.0
+
+    # --- messages
+
+    def frames(self, attachment: Attachment, payloads: list[bytes], now_s: float) -> None:
+        if not self.joined:
+            return  # published before subscribe returned: nobody is owed these
+        wall_s = now_s + self.client.wall_offset_s
+        self.lines.run(payloads, attachment, now_s, wall_s)
+        self._hand_over(sum(map(len, payloads)), now_s)
+
+    def repair(self, frame: bytes, now_s: float) -> None:
+        if self.joined:
+            self.lines.repair(frame, now_s, now_s + self.client.wall_offset_s)
+            self._hand_over(len(frame), now_s)
+
+    def _hand_over(self, payload_bytes: int, now_s: float) -> None:
+        lines = self.lines
+        if lines.wants_repair:
+            lines.wants_repair = False
+            self._ask_repair(now_s)
+        if lines.unsettled:
+            self.client.attend(self)
+        events = lines.out
+        if not events:
+            return
+        lines.out = []
+        self.received += len(events)
+        self.received_bytes += payload_bytes
+        self._sample_latency(events[0])
+        for mailbox in self.mailboxes:
+            mailbox.put(events, payload_bytes)
+        self.client.wake(self.mailboxes)
+
+    def _sample_latency(self, event: Event) -> None:
+        latency_s = getattr(event, "latency_s", None)
+        if latency_s is not None and len(self.latency_s) < 256:
+            self.latency_s.append(latency_s)
+
+    def older_open(self, epoch: int) -> bool:
+        return any(attachment.awaits_fence(epoch) for attachment in self.attachments.values())
+
+    # --- records
+
+    def record(self, broker: str | None, record: Record, now_s: float) -> None:
+        """A record, as the broker has it; `broker` is None for one that came by another road."""
+        attachment = self.attachments.get(broker) if broker is not None else None
+        if attachment is not None:
+            self._fence(attachment, record.epoch)
+        if record.epoch > self.epoch:
+            self._adopt(record, now_s)
+        upcoming = record.next
+        if upcoming is not None and upcoming.epoch > max(self.epoch, self.upcoming.epoch if self.upcoming else 0):
+            self.upcoming = upcoming
+            for reader in upcoming.readers(self.client.client_id):
+                self._attach(reader, upcoming.epoch, now_s)
+        self._progress(now_s)
+
+    def _fence(self, attachment: Attachment, epoch: int) -> None:
+        attachment.fence(epoch)
+        stale = attachment.stale_readiness(self.topic, epoch)
+        if attachment.link is not None:
+            attachment.link.unsubscribe(*stale)
+
+    def _adopt(self, record: Record, now_s: float) -> None:
+        placement = record.placement
+        readers = placement.readers(self.client.client_id)
+        if self.joined:
+            reason = self._unready(record, readers)
+            if reason:
+                self._interrupt(reason, self._last_heard_s(now_s), now_s)
+        self.epoch, self.placement = placement.epoch, placement
+        if self.upcoming is not None and self.upcoming.epoch <= placement.epoch:
+            self.upcoming = None
+        for reader in readers:
+            self._attach(reader, placement.epoch, now_s)
+        if record.previous is not None and not self.joined:
+            for reader in record.previous.readers(self.client.client_id):
+                self._attach(reader, record.previous.epoch, now_s)
+
+    def _unready(self, record: Record, readers: tuple[str, ...]) -> str | None:
+        """Why messages may have passed us at this switch, or None if none can have."""
+        held = [self.attachments.get(reader) for reader in readers]
+        if not all(attachment is not None and attachment.open for attachment in held):
+            return "the topic moved before this subscription was attached to its new place"
+        if record.forced and not self._proven(record.epoch):
+            return "the topic was moved by force"
+        return None
+
+    def _proven(self, epoch: int) -> bool:
+        """Whether we held the new place before any publisher could write there, although the move was forced."""
+        if self.placement is None or self.placement.mode is Mode.ALL_PUBLISHERS:
+            return False  # another member than ours may have switched before we were ready
+        readers = self.placement.readers(self.client.client_id)
+        held = [self.attachments.get(reader) for reader in readers]
+        return all(attachment is not None and epoch in attachment.proven for attachment in held)
+
+    def _progress(self, now_s: float) -> None:
+        self._tidy(now_s)
+        self._say_ready()
+        self.lines.release(now_s, now_s + self.client.wall_offset_s)
+        self._hand_over(0, now_s)
+        self._check_whole(now_s)
+
+    # --- attachments
+
+    def _needed(self) -> set[str]:
+        placements = (self.placement, self.upcoming)
+        return {reader for placement in placements if placement for reader in placement.readers(self.client.client_id)}
+
+    def _attach(self, broker: str, role: int, now_s: float) -> None:
+        attachment = self.attachments.get(broker)
+        if attachment is None:
+            attachment = self.attachments[broker] = Attachment(self, broker)
+        attachment.give(role)
+        if attachment.link is None:
+            self.client.links.want(broker, self, now_s)
+
+    def linked(self, link: Link, now_s: float) -> None:
+        """A link to a broker is up: attach there if we need to."""
+        attachment = self.attachments.get(link.broker)
+        if attachment is None or attachment.link is not None:
+            return
+        attachment.link = link
+        link.users.add(self)
+        link.topics[self.topic] = attachment
+        self.client.watch(link, self.topic)
+        link.subscribe(self.topic)
+        self.client.read_record(link, self.topic, lambda record, now_s: self._opened(attachment, link, record, now_s))
+
+    def _opened(self, attachment: Attachment, link: Link, record: Record | None, now_s: float) -> None:
+        if attachment.link is not link or self.attachments.get(link.broker) is not attachment:
+            return
+        attachment.open = True
+        if record is None:
+            self._progress(now_s)
+            return
+        attachment.floor = record.epoch
+        self.record(link.broker, record, now_s)
+
+    def unlinked(self, link: Link, now_s: float) -> None:
+        """The link to a broker is gone. Its roles stay: the attachment is taken up again when the link is back."""
+        broker = link.broker
+        attachment = self.attachments.get(broker)
+        if attachment is None or attachment.link is not link:
+            return
+        attachment.lose()
+        self._reading = None
+        if not attachment.roles:
+            del self.attachments[broker]
+        else:
+            if self.joined:
+                self._interrupt(f"the connection to {broker} was lost", link.heard_s, now_s)
+            self.client.links.want(broker, self, now_s)
+        self._progress(now_s)
+        self.client.attend(self)
+
+    def forget(self, broker: str, now_s: float) -> None:
+        """The broker is no member any more: nothing is expected from it."""
+        if self.attachments.pop(broker, None) is not None:
+            self._progress(now_s)
+
+    def _tidy(self, now_s: float) -> None:
+        needed = self._needed()
+        for broker, attachment in self.attachments.items():
+            if not attachment.roles and broker not in needed and attachment.linger_until_s is None:
+                attachment.linger_until_s = now_s + self.client.timing.linger_s
+                self.client.attend(self)
+
+    def _detach_lingering(self, now_s: float) -> None:
+        for broker, attachment in list(self.attachments.items()):
+            until_s = attachment.linger_until_s
+            if until_s is not None and now_s >= until_s:
+                self._detach(broker, attachment)
+
+    def _detach(self, broker: str, attachment: Attachment) -> None:
+        del self.attachments[broker]
+        link = attachment.link
+        if link is not None:
+            link.topics.pop(self.topic, None)
+            channels = [self.topic, *attachment.stale_readiness(self.topic, max(attachment.ready, default=0))]
+            self.client.unwatch(link, self.topic, channels)
+            link.users.discard(self)
+
+    def _say_ready(self) -> None:
+        upcoming = self.upcoming
+        if upcoming is None:
+            return
+        readers = [self.attachments.get(reader) for reader in upcoming.readers(self.client.client_id)]
+        if not all(reader is not None and reader.open for reader in readers):
+            return
+        for attachment in self.attachments.values():
+            if attachment.say_ready(self.topic, upcoming.epoch):
+                self._prove(attachment, upcoming.epoch)
+
+    def _prove(self, attachment: Attachment, epoch: int) -> None:
+        """Read the record behind the readiness: still an older epoch there means the readiness ran before the fence."""
+        link = attachment.link
+        assert link is not None
+
+        def read(record: Record | None, now_s: float) -> None:
+            if attachment.link is link and record is not None:
+                if record.epoch < epoch:
+                    attachment.proven.add(epoch)
+                self.record(link.broker, record, now_s)
+
+        self.client.read_record(link, self.topic, read)
+
+    # --- being whole
+
+    def _check_whole(self, now_s: float) -> None:
+        """When everything needed is open, read every record once more; unchanged means nothing can be missed."""
+        if self.whole or self._reading is not None or self.placement is None:
+            return
+        needed = self._needed()
+        if not all(broker in self.attachments and self.attachments[broker].open for broker in needed):
+            return
+        if any(attachment.roles and not attachment.open for attachment in self.attachments.values()):
+            return
+        if not all(self.attachments[broker].leased(now_s) for broker in needed):
+            return  # a broker that was given up may still answer; being attached there is worth nothing
+        seen = (self.epoch, self.upcoming)
+        held = [attachment for attachment in self.attachments.values() if attachment.open]
+        self._reading = reading = {attachment.broker for attachment in held}
+        self._read_until_s = now_s + 2 * self.client.timing.retry_s
+        self.client.attend(self)
+        for attachment in held:
+            assert attachment.link is not None
+            self.client.read_record(attachment.link, self.topic, self._reader(attachment.broker, reading, seen))
+
+    def _reader(self, broker: str, reading: set[str], seen: tuple[int, Placement | None]) -> OnRecord:
+        def read(record: Record | None, now_s: float) -> None:
+            if self._reading is not reading:
+                return
+            reading.discard(broker)
+            if record is not None:
+                self.record(broker, record, now_s)
+            if not reading and self._reading is reading:
+                self._reading = None
+                if (self.epoch, self.upcoming) == seen:
+                    self._become_whole(now_s)
+                else:
+                    self._check_whole(now_s)
+
+        return read
+
+    def _become_whole(self, now_s: float) -> None:
+        self.whole = self.joined = True
+        self.client.joined(self.waiting)
+        self.waiting = []
+        if self._interrupted is not None:
+            wall_s = now_s + self.client.wall_offset_s
+            self._report(Interrupted(self.name, self._interrupted.since_s, wall_s, self._interrupted.reason))
+            self._interrupted = None
+
+    def _interrupt(self, reason: str, since_s: float, now_s: float) -> None:
+        self.whole = False
+        self._ask_repair(now_s)
+        if self._interrupted is None:
+            self._interrupted = Interrupted(self.name, since_s + self.client.wall_offset_s, None, reason)
+            self._report(self._interrupted)
+
+    def _report(self, event: Event) -> None:
+        for mailbox in self.mailboxes:
+            mailbox.put([event], 0)
+        self.client.wake(self.mailboxes)
+
+    def _last_heard_s(self, now_s: float) -> float:
+        links = [attachment.link for attachment in self.attachments.values() if attachment.link is not None]
+        return min((link.heard_s for link in links), default=now_s)
+
+    # --- repair
+
+    def _ask_repair(self, now_s: float) -> None:
+        """Ask soon, at a moment of our own: many subscribers may have lost the same server."""
+        self._resyncs_left = RESYNC_TRIES
+        self._resync_at_s = now_s + self.client.rng.random() * self.client.timing.resync_s / 4
+        self.client.attend(self)
+
+    def _resync(self, now_s: float) -> None:
+        if not self._resyncs_left or now_s < self._resync_at_s or self.placement is None:
+            return
+        held = [self.attachments.get(reader) for reader in self.placement.readers(self.client.client_id)]
+        links = [attachment.link for attachment in held if attachment is not None and attachment.open]
+        if len(links) < len(held):
+            return
+        self._resyncs_left -= 1
+        self._resync_at_s = now_s + self.client.timing.resync_s
+        lasts = list(self.lines.last.items())
+        for start in range(0, len(lasts), RESYNC_PUBLISHERS_MAX):
+            wish = Resync(self.client.client_id, dict(lasts[start : start + RESYNC_PUBLISHERS_MAX]))
+            for link in links:
+                assert link is not None
+                link.tell(CONTROL + self.topic, encode_resync(wish))
+
+    # --- time
+
+    def tick(self, now_s: float) -> bool:
+        """Returns whether it needs attention again."""
+        if self._reading is not None and now_s >= self._read_until_s:
+            self._reading = None
+        self._detach_lingering(now_s)
+        self._resync(now_s)
+        self.lines.tick(now_s, now_s + self.client.wall_offset_s)
+        self._hand_over(0, now_s)
+        self._check_whole(now_s)
+        if self._lost():
+            self.client.ask(self.topic, now_s)
+        lingering = any(attachment.linger_until_s is not None for attachment in self.attachments.values())
+        return not self.whole or lingering or bool(self._resyncs_left) or self.lines.unsettled
+
+    def _lost(self) -> bool:
+        """Whether the directory must tell us where the topic is."""
+        if self.placement is None:
+            return True
+        needed = [self.attachments.get(broker) for broker in self._needed()]
+        return any(attachment is None or not attachment.open for attachment in needed)
+
+    def take_counters(self) -> tuple[str, str, TopicCounters] | None:
+        """What was received since the last call, and the broker whose agent should know."""
+        broker = next((name for name, held in self.attachments.items() if held.open and held.roles), None)
+        if broker is None:
+            return None
+        counters = TopicCounters(
+            received=self.received - self._reported[0],
+            received_bytes=self.received_bytes - self._reported[1],
+            subscribers=1,
+            latencies=histogram(self.latency_s),
+        )
+        self._reported = (self.received, self.received_bytes)
+        self.latency_s = []
+        return broker, self.name, counters
+
+    def holds(self, link: Link) -> bool:
+        """Whether this inflow needs the control channel on the link."""
+        attachment = self.attachments.get(link.broker)
+        return attachment is not None and attachment.link is link
+
+    def close(self, now_s: float) -> None:
+        """Nobody subscribes any more: let go everywhere."""
+        for broker, attachment in list(self.attachments.items()):
+            self._detach(broker, attachment)

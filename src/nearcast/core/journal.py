@@ -1,0 +1,128 @@
+"""The journal: what the controller has decided, as it stands in the store.
+
+Everything a new leader needs is here. Decisions are written before they are acted on, so whoever reads the journal can
+carry every move to its end: each broker's records follow from it (`records_for`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from enum import StrEnum
+
+import msgspec
+
+from nearcast.core import record as records
+from nearcast.core.membership import Membership, ring_of
+from nearcast.core.placement import Placement
+from nearcast.core.record import Record
+
+
+class Phase(StrEnum):
+    PREPARE = "prepare"  # the next placement is announced; the move can still be given up
+    SWITCH = "switch"  # decided: the old members are being fenced
+
+
+class Pace(StrEnum):
+    EAGER = "eager"
+    LAZY = "lazy"  # begins up to T_lazy later, so that a broker is not asked for many at once
+
+
+class MoveEntry(msgspec.Struct, frozen=True):
+    """A move under way. `told` are brokers that know of it without being members: they get the settled record too."""
+
+    phase: Phase
+    target: Placement
+    forced: bool = False
+    told: tuple[str, ...] = ()
+
+
+class TopicEntry(msgspec.Struct, frozen=True):
+    placement: Placement
+    move: MoveEntry | None = None
+
+
+class BrokerState(StrEnum):
+    JOINING = "joining"  # known to clients, not yet in the ring, carries no topics
+    MEMBER = "member"
+    LEAVING = "leaving"  # in the ring until its topics have gone
+    DEAD = "dead"  # given up; it may join again as if it were new
+
+
+class BrokerEntry(msgspec.Struct, frozen=True):
+    url: str
+    site: str
+    run_id: str
+    state: BrokerState
+
+
+class Journal(msgspec.Struct):
+    """All entries of the store, by kind."""
+
+    membership: Membership = msgspec.field(default_factory=lambda: Membership(version=0, term=0, brokers={}))
+    topics: dict[str, TopicEntry] = msgspec.field(default_factory=dict)
+    brokers: dict[str, BrokerEntry] = msgspec.field(default_factory=dict)
+
+
+_TOPIC, _BROKER, _MEMBERSHIP = "topic/", "broker/", "membership"
+
+Change = tuple[str, TopicEntry | BrokerEntry | Membership]
+
+
+def topic_key(topic: str) -> str:
+    return _TOPIC + topic
+
+
+def broker_key(broker: str) -> str:
+    return _BROKER + broker
+
+
+MEMBERSHIP_KEY = _MEMBERSHIP
+
+
+def encode_entry(entry: TopicEntry | BrokerEntry | Membership) -> bytes:
+    return msgspec.json.encode(entry)
+
+
+def read_journal(entries: Mapping[str, bytes]) -> Journal:
+    journal = Journal()
+    for key, value in entries.items():
+        apply(journal, key, decode_entry(key, value))
+    return journal
+
+
+def decode_entry(key: str, value: bytes) -> TopicEntry | BrokerEntry | Membership:
+    if key.startswith(_TOPIC):
+        return msgspec.json.decode(value, type=TopicEntry)
+    if key.startswith(_BROKER):
+        return msgspec.json.decode(value, type=BrokerEntry)
+    return msgspec.json.decode(value, type=Membership)
+
+
+def apply(journal: Journal, key: str, entry: TopicEntry | BrokerEntry | Membership) -> None:
+    if isinstance(entry, TopicEntry):
+        journal.topics[key.removeprefix(_TOPIC)] = entry
+    elif isinstance(entry, BrokerEntry):
+        journal.brokers[key.removeprefix(_BROKER)] = entry
+    else:
+        journal.membership = entry
+
+
+def record_at(broker: str, topic: str, entry: TopicEntry, membership: Membership, term: int) -> Record | None:
+    """The record this broker must carry for the topic by the journal; None if the topic does not concern it."""
+    old, move = entry.placement, entry.move
+    directory = ring_of(membership.ring).owner(topic.encode()) if membership.ring else None
+    if move is None or move.phase is Phase.PREPARE:
+        if broker in old.brokers:
+            return records.prepare(old, move.target, term) if move else records.settled(old, term)
+        return records.settled(old, term) if broker == directory else None
+    if broker in old.brokers:
+        return records.switch(old, move.target, term, forced=move.forced)
+    return None  # new members and the directory hear of it when all old members are fenced
+
+
+def records_for(broker: str, journal: Journal, term: int) -> Iterator[tuple[str, Record]]:
+    """All records a server must carry before clients may use it again."""
+    for topic, entry in journal.topics.items():
+        record = record_at(broker, topic, entry, journal.membership, term)
+        if record is not None:
+            yield topic, record

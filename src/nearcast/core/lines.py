@@ -1,0 +1,259 @@
+"""Lines: the messages of one topic put in order, publisher by publisher (PROTOCOL, subscriber rules 5 and 6).
+
+A line is what has been delivered of one publisher: everything up to `last`. A frame is then one of four things: next
+in line (delivered), old (a duplicate), ahead (held until an older placement is fenced or a repair fills the hole), or
+from a publisher not heard before (its first frame is the baseline once no older place can still send an earlier one).
+
+Lines know no brokers. What they must know of the place a frame came through is behind `Gate`.
+"""
+
+from __future__ import annotations
+
+from heapq import heappop, heappush
+from struct import error as StructError
+from typing import Protocol
+
+import msgspec
+
+from nearcast.core.message import Event, Gap, Message
+from nearcast.core.settings import Limits, Timing
+from nearcast.core.wire import DATA, HEADER, HEADER_BYTES, MARK, OWN_KINDS, SKIP
+
+_unpack = HEADER.unpack_from
+_NS = 1e-9
+
+
+class Gate(Protocol):
+    """The place a run of frames came through."""
+
+    floor: int  # frames of older epochs cannot be a baseline: what came before them was not seen
+
+    def admits(self, epoch: int) -> bool:
+        """Whether frames of this epoch are in their right place here."""
+        ...
+
+
+class Fences(Protocol):
+    """The subscriber's view of all its places together."""
+
+    def older_open(self, epoch: int) -> bool:
+        """Whether some place may still yield frames of an epoch before this one."""
+        ...
+
+
+class Frame(msgspec.Struct, frozen=True, gc=False):
+    """One frame, taken apart: only made off the hot path."""
+
+    word: int
+    epoch: int
+    publisher: int
+    sequence: int
+    time_ns: int
+    payload: bytes
+
+
+class LineCounters(msgspec.Struct):
+    """What happened to frames that were not simply next in line."""
+
+    duplicates: int = 0
+    held: int = 0
+    late: int = 0
+    foreign: int = 0
+    gaps: int = 0
+    missing: int = 0
+
+
+class _Held:
+    """Frames of one publisher that are ahead of its line."""
+
+    __slots__ = ("frames", "order")
+
+    def __init__(self) -> None:
+        self.frames: dict[int, Frame] = {}
+        self.order: list[int] = []
+
+    def add(self, frame: Frame) -> bool:
+        if frame.sequence in self.frames:
+            return False
+        self.frames[frame.sequence] = frame
+        heappush(self.order, frame.sequence)
+        return True
+
+    def lowest(self) -> Frame:
+        return self.frames[self.order[0]]
+
+    def pop(self) -> Frame:
+        return self.frames.pop(heappop(self.order))
+
+
+class Lines:
+    """All lines of one topic. Delivered events collect in `out`; the owner takes them from there."""
+
+    def __init__(self, topic: str, fences: Fences, timing: Timing, limits: Limits) -> None:
+        self.topic = topic
+        self.out: list[Event] = []
+        self.last: dict[int, int] = {}
+        self.counters = LineCounters()
+        self.wants_repair = False  # a hole was found: the owner asks the publishers
+        self._fences = fences
+        self._timing = timing
+        self._limits = limits
+        self._held: dict[int, _Held] = {}
+        self._held_count = 0
+        self._deadlines: dict[int, float] = {}  # publisher -> when its hole is reported
+        self._marks: dict[int, int] = {}  # publisher -> what it said it has had acknowledged
+
+    def run(self, payloads: list[bytes], gate: Gate, now_s: float, wall_s: float) -> None:
+        """Take a run of frames that came through one gate."""
+        append = self.out.append
+        last, topic, held = self.last, self.topic, self._held
+        for payload in payloads:
+            try:
+                word, epoch, publisher, sequence, time_ns = _unpack(payload)
+            except StructError:
+                self._foreign(payload, wall_s)
+                continue
+            if word == DATA and sequence == last.get(publisher, -1) + 1 and not held:
+                last[publisher] = sequence
+                append(Message(topic, payload[HEADER_BYTES:], publisher, sequence, time_ns * _NS, wall_s))
+            elif word in OWN_KINDS:
+                frame = Frame(word, epoch, publisher, sequence, time_ns, payload[HEADER_BYTES:])
+                self._place(frame, gate, now_s, wall_s)
+            else:
+                self._foreign(payload, wall_s)
+
+    def repair(self, payload: bytes, now_s: float, wall_s: float) -> None:
+        """Take a frame from the inbox: it fills holes of known lines and says how far they reach."""
+        word, epoch, publisher, sequence, time_ns = _unpack(payload)
+        frame = Frame(word, epoch, publisher, sequence, time_ns, payload[HEADER_BYTES:])
+        last = self.last.get(frame.publisher)
+        if last is None or frame.word not in OWN_KINDS:
+            return
+        if frame.word == MARK:
+            if frame.sequence > last:
+                self._marks[frame.publisher] = max(frame.sequence, self._marks.get(frame.publisher, 0))
+                self._deadlines.setdefault(frame.publisher, now_s + self._timing.gap_s)
+            return
+        self._advance(frame, last, now_s, wall_s)
+
+    def release(self, now_s: float, wall_s: float) -> None:
+        """Look at all held frames again: a fence was seen, or a place was lost."""
+        for publisher in list(self._held):
+            self._settle(publisher, now_s, wall_s)
+
+    def tick(self, now_s: float, wall_s: float) -> None:
+        """Report the holes whose repair did not come in time."""
+        for publisher, deadline_s in list(self._deadlines.items()):
+            if now_s < deadline_s:
+                continue
+            held = self._held.get(publisher)
+            if held is not None and self._fences.older_open(held.lowest().epoch):
+                self._deadlines[publisher] = now_s + self._timing.gap_s  # an older place may still fill the hole
+            else:
+                self._give_up(publisher, now_s, wall_s, "not repaired in time")
+
+    @property
+    def unsettled(self) -> bool:
+        """Whether frames are held or holes are open."""
+        return bool(self._held_count or self._deadlines)
+
+    # --- one frame off the hot path
+
+    def _place(self, frame: Frame, gate: Gate, now_s: float, wall_s: float) -> None:
+        last = self.last.get(frame.publisher)
+        if not gate.admits(frame.epoch):
+            if last is not None and frame.sequence == last + 1:
+                self._advance(frame, last, now_s, wall_s)
+            else:
+                self.counters.late += 1
+            return
+        if last is None:
+            if frame.epoch < gate.floor:
+                self.counters.late += 1
+                return
+            if self._fences.older_open(frame.epoch):
+                self._hold(frame, now_s, wall_s)
+                return
+            last = self.last[frame.publisher] = frame.sequence - 1
+        self._advance(frame, last, now_s, wall_s)
+
+    def _advance(self, frame: Frame, last: int, now_s: float, wall_s: float) -> None:
+        if frame.sequence <= last:
+            self.counters.duplicates += 1
+        elif frame.sequence == last + 1:
+            self._deliver(frame, wall_s)
+            self._settle(frame.publisher, now_s, wall_s)
+        else:
+            self._hold(frame, now_s, wall_s)
+            self._settle(frame.publisher, now_s, wall_s)
+
+    def _deliver(self, frame: Frame, wall_s: float) -> None:
+        self.last[frame.publisher] = frame.sequence
+        if frame.word == SKIP:
+            return
+        self.out.append(
+            Message(self.topic, frame.payload, frame.publisher, frame.sequence, frame.time_ns * _NS, wall_s)
+        )
+
+    def _foreign(self, payload: bytes, wall_s: float) -> None:
+        self.counters.foreign += 1
+        self.out.append(Message(self.topic, payload, None, None, wall_s, wall_s))
+
+    # --- holding
+
+    def _hold(self, frame: Frame, now_s: float, wall_s: float) -> None:
+        held = self._held.setdefault(frame.publisher, _Held())
+        if held.add(frame):
+            self.counters.held += 1
+            self._held_count += 1
+            if self._held_count > self._limits.held:
+                self._give_up(frame.publisher, now_s, wall_s, "too many frames were waiting for a repair")
+
+    def _pop(self, publisher: int, held: _Held) -> Frame:
+        frame = held.pop()
+        self._held_count -= 1
+        if not held.order:
+            del self._held[publisher]
+        return frame
+
+    def _settle(self, publisher: int, now_s: float, wall_s: float) -> None:
+        """Deliver what is next in line among the held; start the clock of a hole that no older place can fill."""
+        held = self._held.get(publisher)
+        while held is not None and held.order:
+            lowest = held.lowest()
+            last = self.last.get(publisher)
+            if last is not None and lowest.sequence <= last:
+                self._pop(publisher, held)
+                self.counters.duplicates += 1
+            elif last is not None and lowest.sequence == last + 1:
+                self._deliver(self._pop(publisher, held), wall_s)
+            elif self._fences.older_open(lowest.epoch):
+                return
+            elif last is None:
+                self.last[publisher] = lowest.sequence - 1
+            else:
+                if publisher not in self._deadlines:
+                    self._deadlines[publisher] = now_s + self._timing.gap_s
+                    self.wants_repair = True
+                return
+        if self._marks.get(publisher, 0) <= self.last.get(publisher, 0):
+            self._marks.pop(publisher, None)
+            self._deadlines.pop(publisher, None)
+
+    def _give_up(self, publisher: int, now_s: float, wall_s: float, reason: str) -> None:
+        """Report the lowest hole of a line as a Gap and go on behind it."""
+        self._deadlines.pop(publisher, None)
+        last = self.last.get(publisher)
+        held = self._held.get(publisher)
+        if last is None:
+            # Never delivered anything of it: there is no hole to report, the lowest held frame is the baseline.
+            if held is not None:
+                self.last[publisher] = held.lowest().sequence - 1
+        else:
+            end = held.lowest().sequence - 1 if held is not None else self._marks.pop(publisher, last)
+            if end > last:
+                self.counters.gaps += 1
+                self.counters.missing += end - last
+                self.out.append(Gap(self.topic, publisher, last + 1, end, reason))
+                self.last[publisher] = end
+        self._settle(publisher, now_s, wall_s)

@@ -1,0 +1,289 @@
+"""The links of one client: opening, handshake, leases, and opening again (PROTOCOL, publisher rule 9, agent rule 1).
+
+A link is up when its server speaks RESP3, takes our credentials and carries the ready key of its own run: its agent
+has put all records there. Every heartbeat the client reads the server's lease key. If it is there, the broker had a
+grant when the read ran, which is after the read was sent; so replies count until `sent + lease_s` by our own clock,
+whatever the network delays.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+import msgspec
+from hiredis import HiredisError
+
+from nearcast.core.effects import Connect, Disconnect, Rename
+from nearcast.core.link import Flow, Link, LinkRefused, Reply, is_error
+from nearcast.core.membership import decode_membership
+from nearcast.core.names import LEASE_KEY, MEMBERS, READY_KEY, inbox_channel
+from nearcast.errors import AuthenticationFailed, ConnectFailed, NearcastError, NotACluster
+
+if TYPE_CHECKING:
+    from nearcast.core.client import Client
+
+# A client may try to open so many links at once, and then this many more per second: a server that comes back must not
+# be met by everybody at the same moment.
+RECONNECT_BURST = 16
+RECONNECTS_PER_S = 4.0
+
+
+class Ready(msgspec.Struct, frozen=True):
+    """The ready key: which broker this server is, and in which run of the server its records were installed."""
+
+    broker: str
+    run_id: str
+
+
+class Credentials(msgspec.Struct, frozen=True):
+    username: str = ""
+    password: str = ""
+
+
+class _Peer:
+    """One broker's connection. A seed, known by its address alone, is a peer too until it says its name."""
+
+    __slots__ = ("attempts", "connecting", "link", "retry_at_s", "waiting")
+
+    def __init__(self) -> None:
+        self.link: Link | None = None
+        self.connecting = False
+        self.attempts = 0
+        self.retry_at_s: float | None = None
+        self.waiting: set[Flow] = set()
+
+
+class Links:
+    def __init__(self, client: Client, credentials: Credentials) -> None:
+        self._client = client
+        self._credentials = credentials
+        self._peers: dict[str, _Peer] = {}
+        self._seeds: dict[str, str] = {}  # peer name -> url
+        self._budget = float(RECONNECT_BURST)
+        self._ticked_s = 0.0
+        self.last_error: NearcastError | None = None
+        self.opened = 0
+
+    # --- asking for links
+
+    def seed(self, url: str, now_s: float) -> None:
+        """Open a link to a server whose broker is not known yet."""
+        name = f"seed {url}"
+        self._seeds[name] = url
+        self._open(name, self._peer(name), now_s)
+
+    def up(self, broker: str) -> Link | None:
+        peer = self._peers.get(broker)
+        return peer.link if peer is not None and peer.link is not None and peer.link.up else None
+
+    def all_up(self) -> list[Link]:
+        return [peer.link for peer in self._peers.values() if peer.link is not None and peer.link.up]
+
+    def want(self, broker: str, flow: Flow, now_s: float) -> None:
+        """Call `flow.linked` when the link to this broker is up, which may be now."""
+        link = self.up(broker)
+        if link is not None:
+            flow.linked(link, now_s)
+            return
+        peer = self._peer(broker)
+        peer.waiting.add(flow)
+        self._open(broker, peer, now_s)
+
+    def reach(self, broker: str, now_s: float) -> Link | None:
+        """The link if it is up; else it is being opened, and the caller asks again later."""
+        link = self.up(broker)
+        if link is None:
+            self._open(broker, self._peer(broker), now_s)
+        return link
+
+    def _peer(self, name: str) -> _Peer:
+        return self._peers.setdefault(name, _Peer())
+
+    def _url(self, name: str) -> str | None:
+        info = self._client.membership.brokers.get(name)
+        return info.url if info is not None else self._seeds.get(name)
+
+    def _open(self, name: str, peer: _Peer, now_s: float) -> None:
+        if peer.link is not None or peer.connecting or self._client.closed:
+            return
+        url = self._url(name)
+        if url is None or (peer.retry_at_s is not None and now_s < peer.retry_at_s):
+            return
+        if peer.attempts and self._budget < 1:
+            peer.retry_at_s = now_s + self._client.timing.reconnect_max_s * self._client.rng.random()
+            return
+        if peer.attempts:
+            self._budget -= 1
+        peer.connecting = True
+        self._client.effects.append(Connect(name, url))
+
+    # --- what the driver reports
+
+    def connected(self, name: str, now_s: float) -> None:
+        peer = self._peers.get(name)
+        if peer is None or not peer.connecting:
+            self._client.effects.append(Disconnect(name))
+            return
+        peer.connecting = False
+        peer.link = link = Link(name)
+        link.heard_s = now_s
+        self._greet(name, link, now_s)
+
+    def received(self, name: str, data: bytes, now_s: float) -> None:
+        peer = self._peers.get(name)
+        if peer is None or peer.link is None:
+            return
+        try:
+            peer.link.feed(data, now_s)
+        except (LinkRefused, HiredisError) as error:
+            self.drop(name, ConnectFailed(f"{name}: {error}"), now_s)
+
+    def lost(self, name: str, reason: str, now_s: float) -> None:
+        peer = self._peers.get(name)
+        if peer is not None:
+            self._fail(name, peer, ConnectFailed(f"{self._url(name) or name}: {reason}"), now_s)
+
+    def drop(self, name: str, error: NearcastError, now_s: float) -> None:
+        """Close a link ourselves and open it again later."""
+        peer = self._peers.get(name)
+        if peer is not None and (peer.link is not None or peer.connecting):
+            self._client.effects.append(Disconnect(name))
+            self._fail(name, peer, error, now_s)
+
+    def forget(self, broker: str, now_s: float) -> None:
+        """The broker is no member any more."""
+        peer = self._peers.get(broker)
+        if peer is not None:
+            self.drop(broker, ConnectFailed(f"{broker} left the cluster"), now_s)
+            del self._peers[broker]
+
+    def outgoing(self) -> list[tuple[str, bytes]]:
+        """Everything to be written now, by link name."""
+        return [
+            (name, peer.link.take())
+            for name, peer in self._peers.items()
+            if peer.link is not None and peer.link.waiting
+        ]
+
+    def _fail(self, name: str, peer: _Peer, error: NearcastError, now_s: float) -> None:
+        link, peer.link = peer.link, None
+        peer.connecting = False
+        peer.attempts += 1
+        timing = self._client.timing
+        delay_s = min(timing.reconnect_max_s, timing.reconnect_min_s * 2 ** min(peer.attempts, 16))
+        peer.retry_at_s = now_s + delay_s * (0.5 + self._client.rng.random() / 2)
+        self.last_error = error
+        if link is not None:
+            for flow in list(link.users):
+                flow.unlinked(link, now_s)
+
+    # --- handshake
+
+    def _greet(self, name: str, link: Link, now_s: float) -> None:
+        credentials = self._credentials
+        auth = ("AUTH", credentials.username or "default", credentials.password) if credentials.password else ()
+        link.send(partial(self._hello, name), "HELLO", 3, *auth, "SETNAME", f"nearcast-{self._client.client_id:016x}")
+        found: list[Reply] = []
+        link.subscribe(MEMBERS, inbox_channel(self._client.client_id))
+        link.control[MEMBERS] = self._members
+        link.control[inbox_channel(self._client.client_id)] = self._client.repair
+        link.send(lambda reply, _: found.append(reply), "GET", READY_KEY)
+        link.send(lambda reply, _: found.append(reply), "HGET", MEMBERS, "document")
+        link.proof_sent_s = now_s
+        link.send(partial(self._lease, link, now_s), "GET", LEASE_KEY)
+        link.send(lambda reply, at_s: self._greeted(name, link, [*found, reply], at_s), "INFO", "server")
+
+    def _hello(self, name: str, reply: Reply, now_s: float) -> None:
+        if not is_error(reply):
+            return
+        text = str(reply)
+        if text.startswith(("NOAUTH", "WRONGPASS", "ERR Client sent AUTH", "ERR AUTH")):
+            error: NearcastError = AuthenticationFailed(
+                f"{self._url(name)}: {text}: give the user name and password in the URL, redis://user:password@host:port"
+            )
+        else:
+            error = ConnectFailed(f"{self._url(name)}: {text}: nearcast needs Valkey, or Redis 6.2 or newer")
+        self.drop(name, error, now_s)
+
+    def _greeted(self, name: str, link: Link, replies: list[Reply], now_s: float) -> None:
+        ready_key, document, info = replies
+        ready = _parse_ready(ready_key, info)
+        if ready is None or not isinstance(document, bytes):
+            problem = "no nearcast agent has marked this server ready: start `nearcast agent` for it, or wait"
+            self.drop(name, NotACluster(f"{self._url(name)}: {problem}"), now_s)
+            return
+        if name in self._seeds:
+            if not self._name_seed(name, ready.broker):
+                return
+        elif ready.broker != name:
+            self.drop(name, ConnectFailed(f"the server of {name} now belongs to {ready.broker}"), now_s)
+            return
+        link.broker = ready.broker
+        link.up = True
+        self.opened += 1
+        peer = self._peers[ready.broker]
+        peer.attempts, peer.retry_at_s = 0, None
+        self._members(document, now_s)
+        waiting, peer.waiting = peer.waiting, set()
+        for flow in waiting:
+            flow.linked(link, now_s)
+        self._client.link_up(link, now_s)
+
+    def _name_seed(self, name: str, broker: str) -> bool:
+        """The seed has said which broker it is; a second link to the same broker is not kept."""
+        peer = self._peers[name]
+        known = self._peers.get(broker)
+        if known is not None and known.link is not None:
+            self._client.effects.append(Disconnect(name))
+            del self._peers[name]
+            return False
+        if known is not None:
+            peer.waiting |= known.waiting
+        del self._peers[name]
+        self._peers[broker] = peer
+        self._client.effects.append(Rename(name, broker))
+        return True
+
+    def _members(self, payload: bytes, now_s: float) -> None:
+        try:
+            membership = decode_membership(payload)
+        except msgspec.DecodeError:
+            return  # not ours; the document is read again with the next link
+        self._client.update_membership(membership, now_s)
+
+    # --- leases
+
+    def _lease(self, link: Link, sent_s: float, reply: Reply, now_s: float) -> None:
+        link.proof_sent_s = None
+        if isinstance(reply, bytes):
+            link.lease_until_s = sent_s + self._client.timing.lease_s
+            self._client.leased(link, now_s)
+
+    def tick(self, now_s: float) -> None:
+        timing = self._client.timing
+        self._budget = min(RECONNECT_BURST, self._budget + RECONNECTS_PER_S * (now_s - self._ticked_s))
+        self._ticked_s = now_s
+        for name, peer in list(self._peers.items()):
+            link = peer.link
+            if link is None:
+                if peer.waiting or name in self._seeds:
+                    self._open(name, peer, now_s)
+            elif link.proof_sent_s is None:
+                if now_s < link.lease_until_s - timing.lease_s + timing.heartbeat_s:
+                    continue
+                link.proof_sent_s = now_s
+                link.send(partial(self._lease, link, now_s), "GET", LEASE_KEY)
+            elif now_s - link.proof_sent_s > timing.lease_s + timing.heartbeat_s:
+                self.drop(name, ConnectFailed(f"{name} has not answered for {now_s - link.proof_sent_s:.1f} s"), now_s)
+
+
+def _parse_ready(ready_key: Reply, info: Reply) -> Ready | None:
+    """The ready key, if it belongs to the server's present run."""
+    if not isinstance(ready_key, bytes) or not isinstance(info, bytes):
+        return None
+    try:
+        ready = msgspec.json.decode(ready_key, type=Ready)
+    except msgspec.DecodeError:
+        return None
+    return ready if b"run_id:" + ready.run_id.encode() in info else None

@@ -1,0 +1,55 @@
+"""The cluster's membership as clients see it: brokers, where they answer, and the ring of directories.
+
+One document on every server, replaced whole, its version only grows. While the ring changes, `previous_ring` is set:
+topics whose directory differs between the two rings must not be used for the first time until it is cleared, because
+their records are being copied.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import msgspec
+
+from nearcast.core.ring import Ring
+
+
+class BrokerInfo(msgspec.Struct, frozen=True):
+    url: str
+    site: str = "local"
+
+
+class Membership(msgspec.Struct, frozen=True):
+    version: int
+    term: int
+    brokers: dict[str, BrokerInfo]
+    ring: tuple[str, ...] = ()
+    previous_ring: tuple[str, ...] | None = None
+    store_url: str = ""
+
+    def directory(self, topic: bytes) -> str | None:
+        """The broker that knows the topic; None while nobody may say (no ring yet, or the topic is being copied)."""
+        if not self.ring:
+            return None
+        owner = ring_of(self.ring).owner(topic)
+        if self.previous_ring and ring_of(self.previous_ring).owner(topic) != owner:
+            return None
+        return owner
+
+
+@lru_cache(maxsize=64)
+def ring_of(brokers: tuple[str, ...]) -> Ring:
+    """Rings are immutable and take a sort to build: one per list of brokers."""
+    return Ring(brokers)
+
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(Membership).decode
+
+
+def encode_membership(membership: Membership) -> bytes:
+    return _encode(membership)
+
+
+def decode_membership(data: bytes) -> Membership:
+    return _decode(data)

@@ -1,0 +1,51 @@
+"""What a subscription yields: messages, and the two events that say something is missing."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Message(msgspec.Struct, frozen=True, gc=False):
+    """One message. `publisher` and `sequence` are None for a message that came without our envelope."""
+
+    topic: str
+    payload: bytes
+    publisher: int | None
+    sequence: int | None
+    published_at: float  # seconds since the Unix epoch, by the publisher's clock
+    received_at: float  # seconds since the Unix epoch, by our clock
+    pattern: str | None = None  # the pattern it was subscribed by, if it was
+
+    @property
+    def latency_s(self) -> float:
+        """Seconds from publish to receipt; as good as the two clocks agree."""
+        return self.received_at - self.published_at
+
+
+class Gap(msgspec.Struct, frozen=True):
+    """Messages `first..last` of one publisher will not arrive; none of them was delivered."""
+
+    topic: str
+    publisher: int
+    first: int
+    last: int
+    reason: str
+
+    @property
+    def count(self) -> int:
+        return self.last - self.first + 1
+
+
+class Interrupted(msgspec.Struct, frozen=True):
+    """The subscription was not attached: messages may be missing, and how many is not known.
+
+    Sent at once when it begins (`until_s` is None) and again when the subscription is whole (`until_s` set).
+    """
+
+    topic: str
+    since_s: float
+    until_s: float | None
+    reason: str
+
+
+Event = Message | Gap | Interrupted

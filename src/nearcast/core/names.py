@@ -1,0 +1,61 @@
+"""Topic names, and the names nearcast uses beside them on a server.
+
+Everything of ours lives under one reserved prefix, so a server can be shared with other programs and a pattern
+subscriber can hide what is not hers. PROTOCOL "Names on a server" lists the channels; `nc:m`, `nc:p`, `nc:s` and
+`nc:ready` are added here for membership, pattern subscribers, client counters and the ready key.
+"""
+
+from __future__ import annotations
+
+from nearcast.errors import InvalidTopic
+
+RESERVED = b"nc:"
+
+CONTROL = b"nc:c:"  # + topic: records, fences and repair requests of a topic
+READINESS = b"nc:y:"  # + topic + ":" + epoch: subscribers that hold the next placement
+INBOX = b"nc:i:"  # + client id: repairs for one client
+MEMBERS = b"nc:m"  # channel and hash: the cluster's membership
+PATTERNS = b"nc:p"  # held by every client with a pattern subscription on this server
+COUNTERS = b"nc:s"  # clients' per-second counters, read by the agent
+RECORDS = b"nc:r"  # hash: topic -> record
+READY_KEY = b"nc:ready"  # broker and run id of the server whose records are complete
+LEASE_KEY = b"nc:b"  # present while the agent holds a grant of the controller
+
+TOPIC_BYTES_MAX = 512  # a topic name is repeated in every frame's RESP prefix; longer ones cost more than they tell
+
+
+def encode_topic(topic: str | bytes) -> bytes:
+    """The topic's name as bytes, or `InvalidTopic` saying what is wrong with it."""
+    if not isinstance(topic, (str, bytes)):
+        raise InvalidTopic(f"a topic name must be str or bytes, not {type(topic).__name__}")
+    name = topic.encode("utf-8", "surrogateescape") if isinstance(topic, str) else topic
+    if not name:
+        raise InvalidTopic("a topic name must not be empty: give it at least one character")
+    if len(name) > TOPIC_BYTES_MAX:
+        raise InvalidTopic(f"topic name of {len(name)} bytes: use at most {TOPIC_BYTES_MAX}")
+    if not _is_utf8(name):
+        raise InvalidTopic(f"topic name {name!r} is not UTF-8: encode it, for example in base64")
+    if name.startswith(RESERVED):
+        raise InvalidTopic(f"topic {decode_topic(name)!r}: the prefix 'nc:' is reserved, choose another name")
+    return name
+
+
+def _is_utf8(name: bytes) -> bool:
+    try:
+        name.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def decode_topic(name: bytes) -> str:
+    """The inverse of `encode_topic`; also for names of foreign programs, which need not be UTF-8."""
+    return name.decode("utf-8", "surrogateescape")
+
+
+def readiness_channel(topic: bytes, epoch: int) -> bytes:
+    return b"%b%b:%d" % (READINESS, topic, epoch)
+
+
+def inbox_channel(client: int) -> bytes:
+    return b"%b%016x" % (INBOX, client)

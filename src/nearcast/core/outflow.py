@@ -1,0 +1,348 @@
+"""An outflow: what one client publishes on one topic (PROTOCOL, publisher rules 1-8 and 10).
+
+Messages stand in one log, in order of their numbers: first the acknowledged ones kept for repairs, then the ones in
+flight. Acknowledging moves a number, not messages. A lane is one target of one epoch; replies on a lane come in order,
+so a lane needs only to know how many have come. An adopted epoch makes new lanes: replies that belong to an old one
+are counted by nobody, which is the fence as a publisher sees it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from functools import partial
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from nearcast.core.counters import TopicCounters
+from nearcast.core.effects import Failed
+from nearcast.core.names import decode_topic, inbox_channel
+from nearcast.core.placement import Placement
+from nearcast.core.record import Record
+from nearcast.core.wire import CRLF, DATA, HEADER, MARK, SKIP, Resync, encode_repair, publish_command
+from nearcast.errors import PublishBufferFull, Unavailable
+
+if TYPE_CHECKING:
+    from nearcast.core.client import Client
+    from nearcast.core.link import Link
+
+
+class Lane:
+    """One broker an outflow writes to in one epoch."""
+
+    __slots__ = ("broker", "counted", "link", "outflow", "receivers", "retired", "sent", "unleased")
+
+    def __init__(self, outflow: Outflow, broker: str, counted: int) -> None:
+        self.outflow = outflow
+        self.broker = broker
+        self.link: Link | None = None  # set while the topic may be published there
+        self.sent = self.counted = counted  # sequence numbers
+        self.receivers: deque[int] = deque()  # of counted messages other lanes have not counted yet
+        self.unleased: list[int] = []  # replies that came while the broker had no lease
+        self.retired = False
+
+    def replied(self, receivers: list[int], now_s: float) -> None:
+        if self.retired:
+            return
+        link = self.link
+        if link is None or now_s > link.lease_until_s or self.unleased:
+            self.unleased += receivers
+            self.outflow.client.attend(self.outflow)
+        else:
+            self.outflow.count(self, receivers)
+
+    def refused(self, error: str, now_s: float) -> None:
+        if not self.retired:
+            self.outflow.refuse(self, error)
+
+    def count_leased(self, now_s: float) -> None:
+        """A beat came after all: the broker had not been given up, so the replies count."""
+        if self.unleased and self.link is not None and now_s <= self.link.lease_until_s:
+            receivers, self.unleased = self.unleased, []
+            self.outflow.count(self, receivers)
+
+    def reset(self) -> None:
+        """The connection is gone: what was not counted is sent again."""
+        self.link = None
+        self.sent = self.counted
+        self.unleased.clear()
+
+
+class Outflow:
+    def __init__(self, client: Client, topic: bytes) -> None:
+        self.client = client
+        self.topic = topic
+        self.placement: Placement | None = None
+        self.upcoming: Placement | None = None
+        self.lanes: tuple[Lane, ...] = ()
+        self.sequence = 0
+        self.acknowledged = 0
+        self.published_bytes = 0
+        self._publisher = client.client_id
+        self._epoch = 0
+        self._sole: Lane | None = None  # the only lane, open and with nothing to catch up on
+        self._log: deque[tuple[bytes | None, int]] = deque()
+        self._log_first = 1  # number of the first message in the log
+        self._log_bytes = 0
+        self._tokens: deque[tuple[int, object]] = deque()
+        self._entries: dict[str, Link] = {}
+        self._entering: dict[str, Link] = {}
+        self._leave_at_s: float | None = None
+        self._reported = (0, 0)
+
+    # --- publishing
+
+    @property
+    def has_room(self) -> bool:
+        limits = self.client.limits
+        return self.sequence - self.acknowledged < limits.window and self._log_bytes < limits.window_bytes
+
+    def publish(self, payload: bytes, time_ns: int, token: object) -> None:
+        limits = self.client.limits
+        sequence = self.sequence + 1
+        if sequence - self.acknowledged > limits.window or self._log_bytes >= limits.window_bytes:
+            raise PublishBufferFull(
+                f"{self.sequence - self.acknowledged} messages wait for acknowledgement: await publish() or drain()"
+            )
+        self.sequence = sequence
+        self._log.append((payload, time_ns))
+        size = len(payload)
+        self._log_bytes += size
+        self.published_bytes += size
+        if token is not None:
+            self._tokens.append((sequence, token))
+        lane = self._sole
+        if lane is not None and lane.link is not None:
+            packer, prefix = publish_command(self.topic, size)
+            lane.sent = sequence
+            lane.link.publish(
+                packer.pack(prefix, DATA, self._epoch, self._publisher, sequence, time_ns, payload, CRLF), lane
+            )
+        else:
+            self._catch_up()
+
+    def give_up(self, token: object) -> None:
+        """The caller was cancelled: a message nobody has sent yet becomes a SKIP, so that no hole is left."""
+        for index, (sequence, waiting) in enumerate(self._tokens):
+            if waiting is token:
+                del self._tokens[index]
+                if all(lane.sent < sequence for lane in self.lanes):
+                    at = sequence - self._log_first
+                    payload, time_ns = self._log[at]
+                    self._log_bytes -= len(payload or b"")
+                    self._log[at] = (None, time_ns)
+                return
+
+    def _catch_up(self) -> None:
+        """Send on every open lane what it has not sent yet."""
+        for lane in self.lanes:
+            if lane.link is None or lane.sent == self.sequence:
+                continue
+            start = lane.sent + 1
+            for sequence, (payload, time_ns) in enumerate(islice(self._log, start - self._log_first, None), start):
+                lane.link.publish(self._command(self.topic, sequence, payload, time_ns), lane)
+            lane.sent = self.sequence
+        lanes = self.lanes
+        self._sole = lanes[0] if len(lanes) == 1 and lanes[0].link is not None else None
+
+    def _command(self, channel: bytes, sequence: int, payload: bytes | None, time_ns: int) -> bytes:
+        word = SKIP if payload is None else DATA
+        packer, prefix = publish_command(channel, len(payload or b""))
+        return packer.pack(prefix, word, self._epoch, self._publisher, sequence, time_ns, payload or b"", CRLF)
+
+    # --- acknowledgement
+
+    def count(self, lane: Lane, receivers: list[int]) -> None:
+        lane.counted += len(receivers)
+        if lane is self._sole:
+            done = lane.counted
+        else:
+            lane.receivers.extend(receivers)
+            done = min(other.counted for other in self.lanes)
+            fresh = done - self.acknowledged
+            receivers = [sum(other.receivers.popleft() for other in self.lanes) for _ in range(fresh)]
+        self._acknowledge(done, receivers)
+
+    def refuse(self, lane: Lane, error: str) -> None:
+        """The server will not take this message: its caller is told, and the line goes on behind it."""
+        sequence = lane.counted + 1
+        if self._tokens and self._tokens[0][0] == sequence:
+            _, token = self._tokens.popleft()
+            self.client.effects.append(Failed(token, Unavailable(f"{lane.broker} refused the message: {error}")))
+        self.count(lane, [0])
+
+    def _acknowledge(self, done: int, receivers: list[int]) -> None:
+        before, self.acknowledged = self.acknowledged, done
+        tokens = self._tokens
+        if tokens:
+            acks = self.client.acks
+            while tokens and tokens[0][0] <= done:
+                sequence, token = tokens.popleft()
+                acks.append((token, receivers[sequence - before - 1]))
+        self._trim()
+
+    def _trim(self) -> None:
+        """Forget the oldest acknowledged messages beyond the limits of the repair ring."""
+        limits, log = self.client.limits, self._log
+        kept = self.acknowledged - self._log_first + 1
+        drop = kept - limits.ring
+        if drop <= 0 and self._log_bytes <= limits.ring_bytes:
+            return
+        while kept > 0 and (drop > 0 or self._log_bytes > limits.ring_bytes):
+            payload, _ = log.popleft()
+            if payload is not None:
+                self._log_bytes -= len(payload)
+            kept -= 1
+            drop -= 1
+            self._log_first += 1
+
+    # --- placement
+
+    def record(self, record: Record, now_s: float) -> None:
+        """A record of the topic, from wherever it came; only news count."""
+        if record.epoch > self._epoch:
+            self._adopt(record.placement, now_s)
+        upcoming = record.next
+        if upcoming is not None and upcoming.epoch > self._epoch and upcoming != self.upcoming:
+            self.upcoming = upcoming
+            for broker in upcoming.writers(self._publisher):
+                self._enter(broker, now_s)  # warm the new targets; nothing is sent there yet
+
+    def _adopt(self, placement: Placement, now_s: float) -> None:
+        for lane in self.lanes:
+            lane.retired = True
+        self._sole = None
+        self.placement, self._epoch = placement, placement.epoch
+        if self.upcoming is not None and self.upcoming.epoch <= placement.epoch:
+            self.upcoming = None
+        writers = placement.writers(self._publisher)
+        self.lanes = tuple(Lane(self, broker, self.acknowledged) for broker in writers)
+        for lane in self.lanes:
+            lane.link = self._enter(lane.broker, now_s)
+        self._catch_up()
+        self._leave_at_s = now_s + self.client.timing.linger_s
+        self.client.attend(self)
+
+    # --- entries: the links on which the topic's control channel is held and its record was read
+
+    def _enter(self, broker: str, now_s: float) -> Link | None:
+        """The link to publish on at this broker, if it is ready; else it is being made ready."""
+        link = self._entries.get(broker)
+        if link is None and broker not in self._entering:
+            self.client.links.want(broker, self, now_s)
+        return link
+
+    def linked(self, link: Link, now_s: float) -> None:
+        """A link is up: enter there if it is still a target."""
+        broker = link.broker
+        if broker in self._entries or self._entering.get(broker) is link or not self._uses(broker):
+            return
+        self._entering[broker] = link
+        link.users.add(self)
+        self.client.watch(link, self.topic)
+        self.client.read_record(link, self.topic, partial(self._entered, link))
+
+    def _entered(self, link: Link, record: Record | None, now_s: float) -> None:
+        if self._entering.get(link.broker) is not link:
+            return
+        del self._entering[link.broker]
+        self._entries[link.broker] = link
+        if record is not None:
+            self.record(record, now_s)
+        for lane in self.lanes:
+            if lane.broker == link.broker and lane.link is not link:
+                lane.reset()
+                lane.link = link
+        self._catch_up()
+
+    def unlinked(self, link: Link, now_s: float) -> None:
+        """A link is gone, and what was in flight on it is sent again when there is another."""
+        broker = link.broker
+        if self._entries.get(broker) is link:
+            del self._entries[broker]
+        if self._entering.get(broker) is link:
+            del self._entering[broker]
+        for lane in self.lanes:
+            if lane.link is link:
+                lane.reset()
+        self._sole = None
+        if self._uses(broker):
+            self.client.links.want(broker, self, now_s)
+        self.client.attend(self)
+
+    def _leave_unused(self) -> None:
+        """Give back the control channels of brokers that are targets no more."""
+        for broker, link in list(self._entries.items()):
+            if not self._uses(broker):
+                del self._entries[broker]
+                self.client.unwatch(link, self.topic, [])
+                link.users.discard(self)
+
+    def leased(self, link: Link, now_s: float) -> None:
+        """The link's lease was renewed: replies that waited for it count."""
+        for lane in self.lanes:
+            if lane.link is link:
+                lane.count_leased(now_s)
+
+    def holds(self, link: Link) -> bool:
+        """Whether this outflow needs the control channel on the link."""
+        return link in (self._entries.get(link.broker), self._entering.get(link.broker))
+
+    def _uses(self, broker: str) -> bool:
+        placements = (self.placement, self.upcoming)
+        return any(broker in placement.writers(self._publisher) for placement in placements if placement)
+
+    # --- repair
+
+    def resync(self, link: Link, wish: Resync) -> None:
+        """Send the asker what it misses of ours, then how far we are."""
+        if not any(lane.link is link for lane in self.lanes):
+            return
+        have = wish.last.get(self._publisher)
+        if have is None:
+            return  # it has never heard of us: its first frame of ours is its baseline
+        inbox = inbox_channel(wish.client)
+        start = max(have + 1, self._log_first)
+        count = self.acknowledged - start + 1
+        if count > 0:
+            entries = islice(self._log, start - self._log_first, start - self._log_first + count)
+            for sequence, (payload, time_ns) in enumerate(entries, start):
+                word = SKIP if payload is None else DATA
+                self._repair(link, inbox, word, sequence, time_ns, payload or b"")
+        self._repair(link, inbox, MARK, self.acknowledged, 0, b"")
+
+    def _repair(self, link: Link, inbox: bytes, word: int, sequence: int, time_ns: int, payload: bytes) -> None:
+        frame = HEADER.pack(word, self._epoch, self._publisher, sequence, time_ns) + payload
+        link.tell(inbox, encode_repair(self.topic, frame))
+
+    # --- time
+
+    def tick(self, now_s: float) -> bool:
+        """Returns whether it needs attention again."""
+        stuck = self.placement is None
+        for lane in self.lanes:
+            lane.count_leased(now_s)
+            unanswered = lane.counted < self.sequence
+            if unanswered and (lane.link is None or now_s > lane.link.lease_until_s):
+                stuck = True
+        if stuck:
+            self.client.ask(self.topic, now_s)
+        if self._leave_at_s is not None and now_s >= self._leave_at_s:
+            self._leave_at_s = None
+            self._leave_unused()
+        return stuck or self._leave_at_s is not None
+
+    def take_counters(self) -> tuple[str, str, TopicCounters] | None:
+        """What was published since the last call, and the broker whose agent should know."""
+        published, size = self.sequence - self._reported[0], self.published_bytes - self._reported[1]
+        if not published or not self.lanes:
+            return None
+        self._reported = (self.sequence, self.published_bytes)
+        counters = TopicCounters(published=published, published_bytes=size, publishers=1)
+        return self.lanes[0].broker, decode_topic(self.topic), counters
+
+    def tokens(self) -> list[object]:
+        return [token for _, token in self._tokens]
+
+    @property
+    def unacknowledged(self) -> int:
+        return self.sequence - self.acknowledged

@@ -1,0 +1,43 @@
+"""The record of a topic on a server: its placement, and the move that is under way.
+
+    STABLE(e,P) -> PREPARE(next=(e',Q)) -> SWITCH(e',Q, previous=P) -> SETTLED(e',Q)
+
+The version grows at each step and is derived from the epochs, so two leaders that carry out the same journal
+write the same versions: PREPARE of epoch e is 4e+2, SWITCH to e' is 4e', SETTLED is 4e'+1.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from nearcast.core.placement import Placement, single
+
+
+class Record(msgspec.Struct, frozen=True):
+    version: int
+    term: int
+    placement: Placement
+    next: Placement | None = None
+    previous: Placement | None = None
+    forced: bool = False
+
+    @property
+    def epoch(self) -> int:
+        return self.placement.epoch
+
+
+def first_use(epoch: int, broker: str) -> Record:
+    """A topic nobody has placed yet lives on its directory, from the ring's epoch on."""
+    return settled(single(epoch, broker), term=0)
+
+
+def prepare(old: Placement, new: Placement, term: int) -> Record:
+    return Record(version=4 * old.epoch + 2, term=term, placement=old, next=new)
+
+
+def switch(old: Placement, new: Placement, term: int, *, forced: bool) -> Record:
+    return Record(version=4 * new.epoch, term=term, placement=new, previous=old, forced=forced)
+
+
+def settled(placement: Placement, term: int, *, forced: bool = False) -> Record:
+    return Record(version=4 * placement.epoch + 1, term=term, placement=placement, forced=forced)

@@ -1,0 +1,375 @@
+"""A reign: everything a controller does while it is the leader. It begins with a journal and ends without a trace.
+
+It carries moves through their stages, many at once, and answers requests. What it must not forget goes through the
+ledger first; what it may find out again it keeps in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from random import Random
+
+import msgspec
+
+from nearcast.core import bus
+from nearcast.core.journal import Journal, MoveEntry, Pace, Phase, TopicEntry, topic_key
+from nearcast.core.ledger import Ledger
+from nearcast.core.members import INSTALL_BATCH, Members
+from nearcast.core.move import Move, Stage
+from nearcast.core.orders import Orders
+from nearcast.core.placement import Mode, Placement, problems, single
+from nearcast.core.record import Record
+from nearcast.core.settings import Timing
+from nearcast.core.snapshot import Snapshot
+
+REQUEST_S = 30.0  # a request that cannot begin for so long is refused
+REQUESTS_MAX = 1000
+COUNT_EVERY_S = 0.05
+LAZY_SLOTS = 50  # lazy moves of one broker begin at most so many per T_lazy
+
+
+class _Pending:
+    """A request that waits for a lookup or for a move to end."""
+
+    __slots__ = ("request", "since_s")
+
+    def __init__(self, request: bus.MoveTopics, since_s: float) -> None:
+        self.request = request
+        self.since_s = since_s
+
+
+class Reign:
+    def __init__(
+        self, ledger: Ledger, *, leader: str, store_url: str, timing: Timing, rng: Random, now_s: float
+    ) -> None:
+        self.ledger = ledger
+        self.leader = leader
+        self.store_url = store_url
+        self.timing = timing
+        self.orders = Orders(timing.retry_s)
+        self.notes: list[str] = []  # what happened, for the driver's log
+        self.told: list[tuple[bytes, bytes]] = []  # (channel, payload) to publish on the bus
+        self.reports: dict[str, bus.Report] = {}
+        self.moves_done = 0
+        self._rng = rng
+        self._moves = {
+            topic: Move(topic, entry, now_s) for topic, entry in self.journal.topics.items() if entry.move is not None
+        }
+        self.members = Members(self, now_s)
+        self._pending: list[_Pending] = []
+        self._looked_up: dict[str, Placement] = {}
+        self._counted_s: dict[str, float] = {}
+        self._lazy_at_s: dict[str, float] = {}
+        self._touched: set[str] = set()  # topics whose move may go on at once
+
+    @property
+    def journal(self) -> Journal:
+        return self.ledger.journal
+
+    @property
+    def term(self) -> int:
+        return self.ledger.term
+
+    def log(self, note: str) -> None:
+        self.notes.append(note)
+
+    def tell(self, broker: str, message: bus.ToAgent) -> None:
+        self.told.append((bus.AGENT_CHANNEL + broker.encode(), bus.encode(message)))
+
+    def snapshot(self, now_s: float) -> Snapshot:
+        return Snapshot(now_s, {name: report for name, report in self.reports.items() if self.members.alive(name)})
+
+    # --- inputs
+
+    def heard(self, message: bus.ToController, now_s: float) -> None:
+        if isinstance(message, bus.Hello):
+            self.members.hello(message, now_s)
+        elif isinstance(message, bus.Answer):
+            self.orders.answered(message, now_s)
+        elif isinstance(message, bus.Report):
+            self.reports[message.broker] = message
+        elif isinstance(message, bus.Show):
+            self._answer(message.request, message.topics, now_s)
+        elif len(self._pending) >= REQUESTS_MAX:
+            self._refuse(message.request, f"the controller has {REQUESTS_MAX} requests waiting: try again later")
+        elif all(pending.request.request != message.request for pending in self._pending):
+            self._pending.append(_Pending(message, now_s))
+            self._take_requests(now_s)
+
+    def tick(self, now_s: float) -> None:
+        self.members.tick(now_s)
+        self._take_requests(now_s)
+        self._touched.update(self._moves)
+        self.go_on(now_s)
+
+    def go_on(self, now_s: float) -> None:
+        """Drive the moves that an answer or a commit has touched; the tick touches all."""
+        touched, self._touched = self._touched, set()
+        self._drive_moves([self._moves[topic] for topic in touched if topic in self._moves], now_s)
+        self._flush_orders()
+
+    def _flush_orders(self) -> None:
+        for broker, order in self.orders.outgoing:
+            self.tell(broker, order)
+        self.orders.outgoing.clear()
+
+    # --- requests
+
+    def _take_requests(self, now_s: float) -> None:
+        waiting, self._pending = self._pending, []
+        for pending in waiting:
+            if not self._begin(pending.request, now_s):
+                if now_s - pending.since_s > REQUEST_S:
+                    self._refuse(pending.request.request, "the topics kept moving, or their directory did not answer")
+                else:
+                    self._pending.append(pending)
+
+    def _begin(self, request: bus.MoveTopics, now_s: float) -> bool:
+        """Start all moves of a request in one commit. False: not yet, something must be found out or end first."""
+        problem = self._problem(request)
+        if problem:
+            self._refuse(request.request, problem)
+            return True
+        unknown = [topic for topic in request.placements if not self._known(topic, now_s)]
+        busy = [t for t in request.placements if t in self._moves or self.ledger.pending(topic_key(t))]
+        if unknown or busy:
+            return False
+        entries = {topic: self._planned(topic, *wanted) for topic, wanted in request.placements.items()}
+        changes = {topic: entry for topic, entry in entries.items() if entry.move is not None}
+        for topic, entry in changes.items():
+            self.ledger.write_topic(topic, entry, partial(self._began, topic, request.pace))
+        self.ledger.write({}, lambda at_s: self._answer(request.request, tuple(request.placements), at_s))
+        if not changes:
+            self._answer(request.request, tuple(request.placements), now_s)
+        return True
+
+    def _problem(self, request: bus.MoveTopics) -> str:
+        known = self.members.carriers()
+        for topic, (mode, brokers) in request.placements.items():
+            found = problems(Placement(0, mode, brokers), known)
+            if found:
+                return f"topic {topic!r}: {'; '.join(found)}"
+        return ""
+
+    def _known(self, topic: str, now_s: float) -> bool:
+        """Whether the topic's placement is known; a topic nobody has placed is looked up at its directory."""
+        if topic in self.journal.topics or topic in self._looked_up:
+            return True
+        membership = self.journal.membership
+        directory = membership.directory(topic.encode())
+        if directory is not None:
+
+            def found(answer: bus.Answer, at_s: float) -> None:
+                self._looked_up[topic] = answer.records[topic].placement
+
+            make = partial(bus.Lookup, term=self.term, topic=topic, membership=membership)
+            self.orders.need(("lookup", topic), directory, make, found, now_s)
+        return False
+
+    def _planned(self, topic: str, mode: Mode, brokers: tuple[str, ...]) -> TopicEntry:
+        entry = self.journal.topics.get(topic)
+        placement = entry.placement if entry is not None else self._looked_up.pop(topic)
+        target = Placement(placement.epoch + 1, mode, brokers)
+        if placement.same_place(target):
+            return TopicEntry(placement)
+        return TopicEntry(placement, MoveEntry(Phase.PREPARE, target))
+
+    def _began(self, topic: str, pace: Pace, now_s: float) -> None:
+        entry = self.journal.topics[topic]
+        not_before_s = now_s if pace is Pace.EAGER else self._lazy_slot(entry.placement.brokers[0], now_s)
+        self._moves[topic] = Move(topic, entry, now_s, not_before_s)
+        self._touched.add(topic)
+
+    def _lazy_slot(self, broker: str, now_s: float) -> float:
+        slot_s = max(now_s, self._lazy_at_s.get(broker, 0.0)) + self.timing.lazy_s / LAZY_SLOTS
+        self._lazy_at_s[broker] = slot_s
+        return min(slot_s, now_s + self.timing.lazy_s)
+
+    def _refuse(self, request: str, problem: str) -> None:
+        self._send_state(bus.State(request, self.leader, self.term, self.ledger.version, problem))
+
+    def _answer(self, request: str, topics: tuple[str, ...], now_s: float) -> None:
+        names = topics or tuple(self.journal.topics)
+        states = {topic: state for topic in names if (state := self._topic_state(topic)) is not None}
+        brokers = {
+            name: bus.BrokerView(
+                entry.url, entry.site, entry.state, self.members.granted_lately(name, now_s), self.reports.get(name)
+            )
+            for name, entry in self.journal.brokers.items()
+        }
+        self._send_state(bus.State(request, self.leader, self.term, self.ledger.version, "", states, brokers))
+
+    def _topic_state(self, topic: str) -> bus.TopicState | None:
+        entry = self.journal.topics.get(topic)
+        if entry is None:
+            directory = self.members.directory(topic)
+            epoch = self.journal.membership.version
+            return bus.TopicState(single(epoch, directory), planned=False) if directory else None
+        move = self._moves.get(topic)
+        target = entry.move.target if entry.move is not None else None
+        return bus.TopicState(entry.placement, target, move.stage if move is not None else "")
+
+    def _send_state(self, state: bus.State) -> None:
+        asker, _, _ = state.request.partition(".")
+        self.told.append((bus.ANSWER_CHANNEL + asker.encode(), bus.encode(state)))
+
+    # --- moves
+
+    def _drive_moves(self, moves: list[Move], now_s: float) -> None:
+        installs: dict[str, dict[str, Record]] = {}
+        counts: dict[str, dict[str, int]] = {}
+        for move in moves:
+            if now_s < move.not_before_s or self.ledger.pending(topic_key(move.topic)):
+                continue
+            if self._reconsider(move):
+                continue
+            if move.stage is Stage.READY:
+                self._await_ready(move, counts, now_s)
+            else:
+                self._install(move, installs, now_s)
+        for broker, wanted in installs.items():
+            self._order_installs(broker, wanted, now_s)
+        for broker, epochs in counts.items():
+            self._order_counts(broker, epochs, now_s)
+
+    def _install(self, move: Move, installs: dict[str, dict[str, Record]], now_s: float) -> None:
+        directory = self.members.directory(move.topic)
+        if move.complete(directory, self.members.alive):
+            move.advance(now_s)
+            self._touched.add(move.topic)
+            if move.stage is Stage.SETTLED:
+                done = TopicEntry(move.entry.target)
+                self.ledger.write_topic(move.topic, done, partial(self._ended, move))
+            return
+        for broker in move.due(directory, self.members.alive, now_s, self.timing.retry_s):
+            installs.setdefault(broker, {})[move.topic] = move.record(self.term)
+
+    def _ended(self, move: Move, now_s: float) -> None:
+        self._moves.pop(move.topic, None)
+        self.moves_done += 1
+        self._rescue(move.topic, now_s)
+
+    def _order_installs(self, broker: str, wanted: dict[str, Record], now_s: float) -> None:
+        topics = list(wanted)
+        for start in range(0, len(topics), INSTALL_BATCH):
+            batch = {topic: wanted[topic] for topic in topics[start : start + INSTALL_BATCH]}
+            make = partial(bus.Install, term=self.term, records=batch)
+            self.orders.need(("install", broker, now_s, start), broker, make, self._installed, now_s)
+
+    def _installed(self, answer: bus.Answer, now_s: float) -> None:
+        for topic, version in answer.versions.items():
+            move = self._moves.get(topic)
+            if move is not None and move.stage is not Stage.READY and move.stage is not Stage.SETTLED:
+                move.installed(answer.broker, version, self.term)
+                self._touched.add(topic)
+
+    def restore(self, broker: str, wanted: dict[str, Record], then: Callable[[], None], now_s: float) -> None:
+        """Install many records at one broker outside of any move; call `then` when all are there."""
+        if not wanted:
+            then()
+            return
+        batch = dict(list(wanted.items())[:INSTALL_BATCH])
+
+        def done(answer: bus.Answer, at_s: float) -> None:
+            rest = {topic: record for topic, record in wanted.items() if topic not in batch}
+            self.restore(broker, rest, then, at_s)
+
+        make = partial(bus.Install, term=self.term, records=batch)
+        self.orders.need(("restore", broker, next(iter(batch))), broker, make, done, now_s)
+
+    # --- readiness
+
+    def _await_ready(self, move: Move, counts: dict[str, dict[str, int]], now_s: float) -> None:
+        members = [broker for broker in move.old.brokers if self.members.alive(broker)]
+        if move.ready >= set(members):
+            self._decide(move, forced=False)
+        elif now_s - move.since_s > self.timing.ready_s:
+            self.log(f"topic {move.topic} is moved by force: not all subscribers got ready in {self.timing.ready_s} s")
+            self._decide(move, forced=True)
+        else:
+            for broker in members:
+                counts.setdefault(broker, {})[move.topic] = move.epoch
+
+    def _order_counts(self, broker: str, epochs: dict[str, int], now_s: float) -> None:
+        if now_s - self._counted_s.get(broker, -1e9) < COUNT_EVERY_S:
+            return
+        self._counted_s[broker] = now_s
+        topics = list(epochs)
+        for start in range(0, len(topics), INSTALL_BATCH):
+            batch = {topic: epochs[topic] for topic in topics[start : start + INSTALL_BATCH]}
+            make = partial(bus.Count, term=self.term, epochs=batch)
+            self.orders.need(("count", broker, now_s, start), broker, make, partial(self._counted, batch), now_s)
+
+    def _counted(self, epochs: dict[str, int], answer: bus.Answer, now_s: float) -> None:
+        for topic, (subscribers, ready) in answer.counts.items():
+            move = self._moves.get(topic)
+            if move is None or move.stage is not Stage.READY or move.epoch != epochs.get(topic):
+                continue
+            self._touched.add(topic)
+            if subscribers == ready:
+                move.ready.add(answer.broker)
+            else:
+                move.ready.discard(answer.broker)
+
+    def _decide(self, move: Move, *, forced: bool) -> None:
+        """Write down that the topic switches; the fences follow when that is in the store."""
+        entry = msgspec.structs.replace(move.entry, phase=Phase.SWITCH, forced=forced)
+        self._redirect(move, entry)
+
+    def _redirect(self, move: Move, entry: MoveEntry) -> None:
+        def decided(now_s: float) -> None:
+            move.decided(entry, now_s)
+            self._touched.add(move.topic)
+
+        self.ledger.write_topic(move.topic, TopicEntry(move.old, entry), decided)
+
+    # --- dead brokers
+
+    def evacuate(self, broker: str, now_s: float) -> None:
+        """A broker was given up: bring the topics at rest that name it elsewhere. Moves look after themselves."""
+        for topic, entry in self.journal.topics.items():
+            if broker in entry.placement.brokers:
+                self._rescue(topic, now_s)
+
+    def _rescue(self, topic: str, now_s: float) -> None:
+        """Move a topic at rest away from dead brokers, by force."""
+        entry = self.journal.topics[topic]
+        if entry.move is not None or self.ledger.pending(topic_key(topic)):
+            return
+        if all(self.members.alive(broker) for broker in entry.placement.brokers):
+            return
+        target = self._refuge(topic, entry.placement, entry.placement.epoch + 1)
+        if target is not None:
+            moved = TopicEntry(entry.placement, MoveEntry(Phase.SWITCH, target, forced=True))
+            self.ledger.write_topic(topic, moved, partial(self._began, topic, Pace.EAGER))
+
+    def _refuge(self, topic: str, placement: Placement, epoch: int) -> Placement | None:
+        """The same placement without its dead brokers; the directory if none is left."""
+        left = tuple(broker for broker in placement.brokers if self.members.alive(broker))
+        if len(left) > 1:
+            return Placement(epoch, placement.mode, left)
+        directory = self.members.directory(topic)
+        home = left[0] if left else directory
+        return single(epoch, home) if home is not None else None
+
+    def _reconsider(self, move: Move) -> bool:
+        """Change a move that a death has overtaken. True: a new decision is on its way to the store."""
+        alive = self.members.alive
+        target, old = move.entry.target, move.old
+        if move.stage in (Stage.PREPARE, Stage.READY):
+            if all(map(alive, target.brokers)) and all(map(alive, old.brokers)):
+                return False
+            aim = target if all(map(alive, target.brokers)) else old
+            refuge = self._refuge(move.topic, aim, target.epoch + 1)
+            if refuge is None:
+                return False
+            told = tuple({*move.entry.told, *target.brokers})
+            # Giving up a move is a switch too: to a fresh epoch with the old placement, where everybody already is.
+            forced = not (refuge.same_place(old) and all(map(alive, old.brokers)))
+            self._redirect(move, MoveEntry(Phase.SWITCH, refuge, forced, told))
+            return True
+        if move.stage is Stage.SWITCH and not move.entry.forced and not all(map(alive, old.brokers)):
+            self._redirect(move, msgspec.structs.replace(move.entry, forced=True))
+            return True
+        return False

@@ -1,0 +1,12 @@
+"""RESP commands as bytes. Replies are parsed by hiredis in `link.py`."""
+
+from __future__ import annotations
+
+
+def command(*parts: bytes | str | int) -> bytes:
+    """One command as a RESP array of bulk strings."""
+    out = [b"*%d\r\n" % len(parts)]
+    for part in parts:
+        data = part if isinstance(part, bytes) else str(part).encode("utf-8", "surrogateescape")
+        out.append(b"$%d\r\n%b\r\n" % (len(data), data))
+    return b"".join(out)

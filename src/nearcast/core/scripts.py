@@ -1,0 +1,53 @@
+"""The scripts that run on a server, each one atomic step of the protocol.
+
+They use nothing but EVAL, so any Valkey or Redis server runs them. `sim/server.py` runs the same steps in Python;
+a conformance test holds both to the same answers.
+"""
+
+from __future__ import annotations
+
+# KEYS: records. ARGV: term, then (topic, version, record) repeated.
+# Returns for each topic the version now on the server, or -1 if our term is older than the record's.
+INSTALL = b"""
+local versions = {}
+local term = tonumber(ARGV[1])
+for i = 2, #ARGV, 3 do
+  local topic, version = ARGV[i], tonumber(ARGV[i + 1])
+  local stored, stored_version, stored_term = redis.call('HGET', KEYS[1], topic), -1, -1
+  if stored then
+    local record = cjson.decode(stored)
+    stored_version, stored_term = record['version'], record['term']
+  end
+  if term < stored_term then
+    stored_version = -1
+  elseif version >= stored_version then
+    redis.call('HSET', KEYS[1], topic, ARGV[i + 2])
+    redis.call('PUBLISH', 'nc:c:' .. topic, 'R' .. ARGV[i + 2])
+    stored_version = version
+  end
+  versions[#versions + 1] = stored_version
+end
+return versions
+"""
+
+# KEYS: membership. ARGV: version, document. Returns the version now on the server.
+INSTALL_MEMBERS = b"""
+local stored = tonumber(redis.call('HGET', KEYS[1], 'version') or '-1')
+if tonumber(ARGV[1]) >= stored then
+  redis.call('HSET', KEYS[1], 'version', ARGV[1], 'document', ARGV[2])
+  redis.call('PUBLISH', KEYS[1], ARGV[2])
+  stored = tonumber(ARGV[1])
+end
+return {stored}
+"""
+
+# KEYS: records, membership. ARGV: topic, membership version the client believes in, record for a first use.
+# Returns {'record', record} or {'stale', membership}: a directory speaks only to those who share its view of the ring.
+FIRST_USE = b"""
+local version = redis.call('HGET', KEYS[2], 'version')
+if version ~= ARGV[2] then
+  return {'stale', redis.call('HGET', KEYS[2], 'document') or ''}
+end
+redis.call('HSETNX', KEYS[1], ARGV[1], ARGV[3])
+return {'record', redis.call('HGET', KEYS[1], ARGV[1])}
+"""

@@ -1,0 +1,57 @@
+"""Timers and limits, with their units and the rules that tie them together (PROTOCOL "Timers")."""
+
+from __future__ import annotations
+
+import msgspec
+
+from nearcast.errors import UsageError
+
+
+class Timing(msgspec.Struct, frozen=True, kw_only=True):
+    """Every timer of the protocol, in seconds. The rules between them are checked when the value is made."""
+
+    heartbeat_s: float = 0.5  # T_hb: between two lease beats, two agent hellos, two client proofs
+    grant_s: float = 0.9  # how long an agent may beat on one answer of the controller
+    lease_s: float = 2.0  # T_lease: how long a publisher trusts a server after its last proven beat
+    dead_s: float = 3.0  # T_dead: without a grant for so long, a broker counts as fenced
+    ready_s: float = 5.0  # T_ready: subscribers' time to hold the next placement before a move is forced
+    linger_s: float = 0.5  # a fenced attachment is kept so long: late frames cost nothing (speed only)
+    gap_s: float = 1.0  # T_gap: time for a repair before a Gap is reported
+    resync_s: float = 0.4  # between two repair requests for the same hole
+    block_s: float = 1.0  # T_block: how long a full mailbox may stop the socket
+    retry_s: float = 0.3  # an order or a question without an answer is sent again after so long
+    reconnect_min_s: float = 0.05
+    reconnect_max_s: float = 2.0
+    leader_s: float = 1.0  # a leader that does not renew for so long is replaced
+    lazy_s: float = 1.0  # T_lazy: how much later than asked a lazy move may begin
+
+    def __post_init__(self) -> None:
+        rules = (
+            (3 * self.heartbeat_s <= self.lease_s, "3 * heartbeat_s <= lease_s"),
+            (self.heartbeat_s < self.grant_s, "heartbeat_s < grant_s"),
+            (self.lease_s + self.grant_s < self.dead_s, "lease_s + grant_s < dead_s"),
+            (self.block_s < self.ready_s, "block_s < ready_s"),
+            (self.resync_s < self.gap_s, "resync_s < gap_s"),
+            (self.leader_s < self.lease_s, "leader_s < lease_s"),
+        )
+        for kept, rule in rules:
+            if not kept:
+                raise UsageError(f"timers break the rule {rule}")
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """How much a client keeps; what happens at each limit is said in docs/guarantees.md."""
+
+    payload_bytes: int = 1 << 20
+    window: int = 4096  # unacknowledged messages per topic: publish waits, publish_nowait raises
+    window_bytes: int = 16 << 20
+    ring: int = 1024  # acknowledged messages kept per topic for repairs
+    ring_bytes: int = 4 << 20
+    held: int = 8192  # frames per topic waiting for an older fence or a repair
+    mailbox: int = 65536  # messages waiting for the application, per subscription
+    mailbox_bytes: int = 64 << 20
+    topics: int = 100_000  # topics one client publishes or subscribes
+
+
+DEFAULT_TIMING = Timing()
+DEFAULT_LIMITS = Limits()

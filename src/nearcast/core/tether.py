@@ -1,0 +1,93 @@
+"""A tether: a link that is kept open to one fixed address, for agents and controllers.
+
+Clients share one set of links with budgets and leases (`links.py`); an agent needs just its server and the bus, always.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+
+from hiredis import HiredisError
+
+from nearcast.core.effects import Connect, Disconnect, Effect
+from nearcast.core.link import Link, LinkRefused, Reply, is_error
+from nearcast.core.links import Credentials
+from nearcast.core.settings import Timing
+
+OnOpen = Callable[[Link, float], None]
+
+
+class Tether:
+    def __init__(
+        self, name: str, url: str, credentials: Credentials, on_open: OnOpen, *, timing: Timing, rng: Random
+    ) -> None:
+        self.name = name
+        self.url = url
+        self.link: Link | None = None  # set while the connection is open and greeted
+        self.problem = ""
+        self.answered_s = -1e9  # when the newest probe was answered
+        self._credentials = credentials
+        self._on_open = on_open
+        self._timing = timing
+        self._rng = rng
+        self._greeting: Link | None = None
+        self._connecting = False
+        self._retry_at_s = -1e9
+        self._probed_s = -1e9
+        self._probing = False
+
+    def connected(self, now_s: float) -> None:
+        self._connecting = False
+        self._greeting = link = Link(self.name)
+        self._probing = False
+        credentials = self._credentials
+        auth = ("AUTH", credentials.username or "default", credentials.password) if credentials.password else ()
+        link.send(lambda reply, at_s: self._greeted(link, reply, at_s), "HELLO", 3, *auth, "SETNAME", f"nc-{self.name}")
+
+    def _greeted(self, link: Link, reply: Reply, now_s: float) -> None:
+        if is_error(reply):
+            raise LinkRefused(str(reply))
+        self.link, self._greeting = link, None
+        self.problem = ""
+        self.answered_s = now_s
+        self._on_open(link, now_s)
+
+    def received(self, data: bytes, now_s: float, effects: list[Effect]) -> None:
+        link = self.link or self._greeting
+        if link is None:
+            return
+        try:
+            link.feed(data, now_s)
+        except (LinkRefused, HiredisError) as error:
+            effects.append(Disconnect(self.name))
+            self.lost(str(error), now_s)
+
+    def lost(self, reason: str, now_s: float) -> None:
+        self.link = self._greeting = None
+        self._connecting = False
+        self.problem = reason
+        self._retry_at_s = now_s + self._timing.reconnect_min_s * (1 + self._rng.random())
+
+    def tick(self, now_s: float, effects: list[Effect]) -> None:
+        """Open the connection if it is closed; probe it if it is open; close it if it does not answer."""
+        if self.link is None and self._greeting is None:
+            if not self._connecting and now_s >= self._retry_at_s:
+                self._connecting = True
+                effects.append(Connect(self.name, self.url))
+            return
+        if self._probing:
+            if now_s - self._probed_s > self._timing.lease_s:
+                effects.append(Disconnect(self.name))
+                self.lost("no answer", now_s)
+        elif self.link is not None and now_s - self._probed_s >= self._timing.heartbeat_s / 2:
+            self._probing, self._probed_s = True, now_s
+            self.link.send(self._probed, "PING")
+
+    def _probed(self, reply: Reply, now_s: float) -> None:
+        self._probing = False
+        self.answered_s = now_s
+
+    def take(self) -> bytes:
+        link = self.link or self._greeting
+        return link.take() if link is not None else b""

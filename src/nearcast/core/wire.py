@@ -1,0 +1,92 @@
+"""Frames: how a message looks on a server's channel, and the small control messages beside it.
+
+A frame is a fixed header and the payload. The first word is a magic number and the frame's kind, so one integer
+comparison tells our plain messages from everything else, foreign messages included. Big-endian:
+
+    word   u32  0xFB4E43 << 8 | kind      0xFB starts no UTF-8 text and no JSON or msgpack document of use
+    epoch  u32  placement epoch the frame was sent in
+    publisher u64, sequence u64, time u64 (nanoseconds since the Unix epoch)
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from struct import Struct
+
+import msgspec
+
+from nearcast.core.record import Record
+
+HEADER = Struct(">IIQQQ")
+HEADER_BYTES = HEADER.size
+
+_MAGIC = 0xFB4E43 << 8
+DATA = _MAGIC | 1  # a message
+SKIP = _MAGIC | 2  # a number that was assigned and then given up; carries no payload
+MARK = _MAGIC | 3  # on an inbox: everything up to `sequence` was acknowledged
+
+OWN_KINDS = frozenset((DATA, SKIP, MARK))
+
+CRLF = b"\r\n"
+
+
+@lru_cache(maxsize=4096)
+def publish_command(channel: bytes, payload_bytes: int) -> tuple[Struct, bytes]:
+    """The packer for a whole PUBLISH command with a payload of this length, and its constant first part.
+
+    `packer.pack(prefix, word, epoch, publisher, sequence, time, payload, CRLF)` is one C call per message.
+    """
+    prefix = b"*3\r\n$7\r\nPUBLISH\r\n$%d\r\n%b\r\n$%d\r\n" % (len(channel), channel, HEADER_BYTES + payload_bytes)
+    return Struct(f">{len(prefix)}sIIQQQ{payload_bytes}s2s"), prefix
+
+
+class Resync(msgspec.Struct, frozen=True, array_like=True):
+    """A subscriber's wish for repair: what it has of each publisher it knows, and where to send the rest."""
+
+    client: int
+    last: dict[int, int]
+
+
+_RECORD = b"R"
+_RESYNC = b"S"
+_encode = msgspec.json.Encoder().encode
+_decode_record = msgspec.json.Decoder(Record).decode
+_decode_resync = msgspec.json.Decoder(Resync).decode
+
+
+def encode_record(record: Record) -> bytes:
+    return _encode(record)
+
+
+def decode_record(data: bytes) -> Record:
+    return _decode_record(data)
+
+
+def encode_resync(resync: Resync) -> bytes:
+    return _RESYNC + _encode(resync)
+
+
+def decode_control(payload: bytes) -> Record | Resync | None:
+    """A message of a control channel; None for one that is not ours, which is ignored."""
+    try:
+        if payload.startswith(_RECORD):
+            return _decode_record(payload[1:])
+        if payload.startswith(_RESYNC):
+            return _decode_resync(payload[1:])
+    except msgspec.DecodeError:
+        return None
+    return None
+
+
+def encode_repair(topic: bytes, frame: bytes) -> bytes:
+    """A frame for an inbox, which serves all topics and so must name one."""
+    return b"%b%b%b" % (len(topic).to_bytes(2, "big"), topic, frame)
+
+
+def decode_repair(payload: bytes) -> tuple[bytes, bytes] | None:
+    """(topic, frame), or None for what is not a repair."""
+    end = 2 + int.from_bytes(payload[:2], "big")
+    frame = payload[end:]
+    if len(frame) < HEADER_BYTES:
+        return None
+    return payload[2:end], frame

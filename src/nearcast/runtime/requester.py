@@ -1,0 +1,106 @@
+"""A requester: ask one server, await the answer. For what is not on the message path."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+
+from hiredis import HiredisError
+
+from nearcast.core.link import Link, LinkRefused, Reply, is_error
+from nearcast.core.links import Credentials
+from nearcast.errors import AuthenticationFailed, ConnectFailed
+from nearcast.runtime.connection import Address, Connection, open_connection, parse_url
+
+ANSWER_S = 5.0
+
+
+class Requester:
+    """Opens its connection when first needed and again after it was lost."""
+
+    def __init__(self, url: str) -> None:
+        self._address: Address
+        self._credentials: Credentials
+        self._address, self._credentials = parse_url(url)
+        self._link: Link | None = None
+        self._connection: Connection | None = None
+        self._waiting: set[asyncio.Future[Reply]] = set()
+        self._opening = asyncio.Lock()
+        self._listeners: dict[bytes, Callable[[bytes], None]] = {}
+
+    async def ask(self, *parts: bytes | str | int) -> Reply:
+        """The server's answer; an error of the server is returned, a lost connection is raised as ConnectFailed."""
+        link = await self._open()
+        return await self._send(link, *parts)
+
+    async def listen(self, channel: bytes, listener: Callable[[bytes], None]) -> None:
+        """Call the listener with each message of a channel, until the connection is lost."""
+        link = await self._open()
+        link.control[channel] = lambda payload, _: listener(payload)
+        link.subscribe(channel)
+        await self._send(link, "PING")
+
+    async def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._drop("closed")
+
+    async def _open(self) -> Link:
+        async with self._opening:
+            if self._link is None:
+                await self._connect()
+        assert self._link is not None
+        return self._link
+
+    async def _connect(self) -> None:
+        try:
+            self._connection = await open_connection(self._address, partial(Connection, "requester", self))
+        except (OSError, TimeoutError) as error:
+            raise ConnectFailed(f"{self._address.url}: cannot connect ({error or 'timed out'}): does it run?") from None
+        self._link = link = Link("requester")
+        credentials = self._credentials
+        auth = ("AUTH", credentials.username or "default", credentials.password) if credentials.password else ()
+        reply = await self._send(link, "HELLO", 3, *auth)
+        if is_error(reply):
+            await self.close()
+            raise AuthenticationFailed(f"{self._address.url}: {reply}: give user and password in the URL")
+
+    async def _send(self, link: Link, *parts: bytes | str | int) -> Reply:
+        future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+        self._waiting.add(future)
+        link.send(lambda reply, _: None if future.done() else future.set_result(reply), *parts)
+        assert self._connection is not None
+        self._connection.write(link.take())
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                return await future
+        except TimeoutError:
+            await self.close()
+            raise ConnectFailed(f"{self._address.url}: no answer within {ANSWER_S:.0f} s") from None
+        finally:
+            self._waiting.discard(future)
+
+    def _drop(self, reason: str) -> None:
+        self._link = self._connection = None
+        for future in self._waiting:
+            if not future.done():
+                future.set_exception(ConnectFailed(f"{self._address.url}: {reason}"))
+
+    # --- what the connection reports
+
+    def opened(self, connection: Connection) -> None:
+        pass
+
+    def arrived(self, connection: Connection, data: bytes) -> None:
+        if self._link is None or self._connection is not connection:
+            return
+        try:
+            self._link.feed(data, asyncio.get_running_loop().time())
+        except (LinkRefused, HiredisError) as error:
+            connection.close()
+            self._drop(str(error))
+
+    def ended(self, connection: Connection, reason: str) -> None:
+        if self._connection is connection:
+            self._drop(reason)

@@ -1,0 +1,90 @@
+"""EVAL of the simulated server: the scripts of `core/scripts.py`, step by step in Python.
+
+Arguments are those of the Lua scripts, and so are the answers; the conformance test holds both to that. A record or
+number that Lua could not read raises here: in a simulation that is a defect of ours, not something to answer politely.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from nearcast.core.names import CONTROL
+from nearcast.core.scripts import FIRST_USE, INSTALL, INSTALL_MEMBERS
+from nearcast.sim.replies import CommandError, array, bulks, integer, parse_integer
+
+if TYPE_CHECKING:
+    from nearcast.sim.server import Session, SimServer
+
+Twin = Callable[["SimServer", list[bytes], list[bytes]], bytes]
+
+
+class _Stored(msgspec.Struct):
+    """What INSTALL looks at in a record."""
+
+    version: int
+    term: int
+
+
+_decode = msgspec.json.Decoder(_Stored).decode
+_NOTHING_STORED = _Stored(version=-1, term=-1)
+
+
+def evaluate(session: Session, arguments: list[bytes]) -> bytes:
+    text, count = arguments[0], parse_integer(arguments[1])
+    if count > len(arguments) - 2:
+        raise CommandError("ERR Number of keys can't be greater than number of args")
+    if count < 0:
+        raise CommandError("ERR Number of keys can't be negative")
+    twin = TWINS.get(text)
+    if twin is None:
+        raise CommandError("ERR the simulated server has no twin of this script: add one to sim/scripts.py")
+    return twin(session.server, arguments[2 : 2 + count], arguments[2 + count :])
+
+
+def install(server: SimServer, keys: list[bytes], arguments: list[bytes]) -> bytes:
+    term = int(arguments[0])
+    steps = zip(arguments[1::3], arguments[2::3], arguments[3::3], strict=True)
+    return array([integer(_install_one(server, keys[0], term, *step)) for step in steps])
+
+
+def _install_one(server: SimServer, key: bytes, term: int, topic: bytes, version: bytes, record: bytes) -> int:
+    data = server.keys.fields(key).get(topic)
+    stored = _NOTHING_STORED if data is None else _decode(data)
+    if term < stored.term:
+        return -1
+    if int(version) < stored.version:
+        return stored.version
+    server.keys.set_fields(key, {topic: record})
+    server.note_installed(topic, record)
+    server.publish(CONTROL + topic, b"R" + record)
+    return int(version)
+
+
+def install_members(server: SimServer, keys: list[bytes], arguments: list[bytes]) -> bytes:
+    version, document = arguments
+    stored = int(server.keys.fields(keys[0]).get(b"version", b"-1"))
+    if int(version) >= stored:
+        server.keys.set_fields(keys[0], {b"version": version, b"document": document})
+        server.publish(keys[0], document)
+        stored = int(version)
+    return array([integer(stored)])
+
+
+def first_use(server: SimServer, keys: list[bytes], arguments: list[bytes]) -> bytes:
+    records, members = keys
+    topic, version, record = arguments
+    known = server.keys.fields(members)
+    if known.get(b"version") != version:
+        return bulks((b"stale", known.get(b"document", b"")))
+    stored = server.keys.fields(records).get(topic)
+    if stored is None:
+        server.keys.set_fields(records, {topic: record})
+        server.note_installed(topic, record)
+        stored = record
+    return bulks((b"record", stored))
+
+
+TWINS: dict[bytes, Twin] = {INSTALL: install, INSTALL_MEMBERS: install_members, FIRST_USE: first_use}

@@ -1,0 +1,1 @@
+"""Local clusters for tests, demos and benchmarks: real servers, emulated sites."""
