@@ -107,6 +107,7 @@ class Client:
         if not inflow.mailboxes:
             del self.inflows[topic]
             self._attention.discard(inflow)
+            self._abandon(inflow)
             inflow.close(now_s)
 
     def psubscribe(self, pattern: bytes, mailbox: Mailbox, token: object, now_s: float) -> None:
@@ -127,6 +128,7 @@ class Client:
         if not flow.mailboxes:
             del self.patterns[pattern]
             self._attention.discard(flow)
+            self._abandon(flow)
             flow.close()
 
     def give_up(self, topic: bytes, token: object) -> None:
@@ -151,6 +153,12 @@ class Client:
         self.attend(outflow)
         self.ask(topic, now_s)
         return outflow
+
+    def _abandon(self, flow: Inflow | PatternFlow) -> None:
+        """Nobody will attach it any more: tell those who wait for that."""
+        error = Closed("the subscription was closed before it was attached")
+        self.effects.extend(Failed(token, error) for token in flow.waiting)
+        flow.waiting = []
 
     def _subscribers(self) -> list[Inflow | PatternFlow]:
         return [*self.inflows.values(), *self.patterns.values()]
@@ -239,7 +247,8 @@ class Client:
     def update_membership(self, membership: Membership, now_s: float) -> None:
         if membership.version <= self.membership.version:
             return
-        gone = self.membership.brokers.keys() - membership.brokers.keys()
+        brokers = self.membership.brokers
+        gone = [name for name, info in brokers.items() if membership.brokers.get(name) != info]
         self.membership = membership
         for broker in gone:
             self.links.forget(broker, now_s)

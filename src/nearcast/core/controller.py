@@ -96,7 +96,7 @@ class Controller:
             return
         self.reign.ledger.committed(now_s)
         self.reign.go_on(now_s)
-        self._commit()
+        self._commit(now_s)
 
     def tick(self, now_s: float) -> None:
         self.bus.tick(now_s, self.effects)
@@ -107,7 +107,7 @@ class Controller:
             self._step_down("the leadership was not renewed in time")
         if self.reign is not None:
             self.reign.tick(now_s)
-            self._commit()
+            self._commit(now_s)
 
     def outgoing(self) -> list[tuple[str, bytes]]:
         """What to write on the bus now. A leader without a bus drops what it would say: orders are repeated."""
@@ -133,10 +133,10 @@ class Controller:
         if message is not None and self.reign is not None:
             self.reign.heard(message, now_s)
             self.reign.go_on(now_s)
-            self._commit()
+            self._commit(now_s)
 
-    def _commit(self) -> None:
-        commit = self.reign.ledger.commit() if self.reign is not None else None
+    def _commit(self, now_s: float) -> None:
+        commit = self.reign.ledger.commit(now_s) if self.reign is not None else None
         if commit is not None:
             self.store.append(commit)
 

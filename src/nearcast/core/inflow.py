@@ -107,7 +107,7 @@ class Inflow:
         if upcoming is not None and upcoming.epoch > max(self.epoch, self.upcoming.epoch if self.upcoming else 0):
             self.upcoming = upcoming
             for reader in upcoming.readers(self.client.client_id):
-                self._attach(reader, upcoming.epoch, now_s)
+                self._attach(reader, upcoming, now_s)
         self._progress(now_s)
 
     def _fence(self, attachment: Attachment, epoch: int) -> None:
@@ -127,10 +127,10 @@ class Inflow:
         if self.upcoming is not None and self.upcoming.epoch <= placement.epoch:
             self.upcoming = None
         for reader in readers:
-            self._attach(reader, placement.epoch, now_s)
+            self._attach(reader, placement, now_s)
         if record.previous is not None and not self.joined:
             for reader in record.previous.readers(self.client.client_id):
-                self._attach(reader, record.previous.epoch, now_s)
+                self._attach(reader, record.previous, now_s)
 
     def _unready(self, record: Record, readers: tuple[str, ...]) -> str | None:
         """Why messages may have passed us at this switch, or None if none can have."""
@@ -162,11 +162,21 @@ class Inflow:
         placements = (self.placement, self.upcoming)
         return {reader for placement in placements if placement for reader in placement.readers(self.client.client_id)}
 
-    def _attach(self, broker: str, role: int, now_s: float) -> None:
+    def _attach_needed(self, now_s: float) -> None:
+        """Attach where we should be but are not: the broker may have left and come back."""
+        for placement in (self.placement, self.upcoming):
+            if placement is not None:
+                for reader in placement.readers(self.client.client_id):
+                    if reader not in self.attachments:
+                        self._attach(reader, placement, now_s)
+
+    def _attach(self, broker: str, placement: Placement, now_s: float) -> None:
+        if not self.client.membership.has(broker, placement):
+            return  # news of the membership, or of the topic, are on their way
         attachment = self.attachments.get(broker)
         if attachment is None:
             attachment = self.attachments[broker] = Attachment(self, broker)
-        attachment.give(role)
+        attachment.give(placement.epoch)
         if attachment.link is None:
             self.client.links.want(broker, self, now_s)
 
@@ -359,6 +369,7 @@ class Inflow:
         self._hand_over(0, now_s)
         self._check_whole(now_s)
         if self._lost():
+            self._attach_needed(now_s)
             self.client.ask(self.topic, now_s)
         lingering = any(attachment.linger_until_s is not None for attachment in self.attachments.values())
         return not self.whole or lingering or bool(self._resyncs_left) or self.lines.unsettled

@@ -60,9 +60,14 @@ class Ledger:
         """Whether a change of this entry is not in the store yet."""
         return key in self._next or (self._sent is not None and key in self._sent)
 
-    def commit(self) -> Commit | None:
+    def commit(self, now_s: float) -> Commit | None:
         """The commit to send now, if there is one and none is on its way."""
-        if self._sent is not None or not self._next:
+        if self._sent is not None:
+            return None
+        if not self._next:
+            thens, self._thens = self._thens, []
+            for then in thens:  # nothing had to change for these
+                then(now_s)
             return None
         self._sent, self._next = self._next, {}
         self._sent_thens, self._thens = self._thens, []

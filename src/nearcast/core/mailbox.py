@@ -43,7 +43,7 @@ class Mailbox:
         self.ended = False  # nothing is put any more
         self._events: list[Event] = []
         self._bytes = 0
-        self._gaps: dict[int, Gap] = {}
+        self._gaps: dict[tuple[str, int], Gap] = {}  # by line: a publisher numbers each topic apart
         self._interrupted: Interrupted | None = None
 
     def __len__(self) -> int:
@@ -107,9 +107,10 @@ class Mailbox:
             if event.publisher is None or event.sequence is None:
                 return
             event = Gap(event.topic, event.publisher, event.sequence, event.sequence, "the subscriber is too slow")
-        before = self._gaps.get(event.publisher)
+        line = (event.topic, event.publisher)
+        before = self._gaps.get(line)
         first = before.first if before else event.first
-        self._gaps[event.publisher] = Gap(event.topic, event.publisher, first, event.last, event.reason)
+        self._gaps[line] = Gap(event.topic, event.publisher, first, event.last, event.reason)
 
 
 def _size(event: Event) -> int:

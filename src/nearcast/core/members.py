@@ -58,6 +58,11 @@ class Members:
         entry = self._reign.journal.brokers.get(broker)
         return entry is not None and entry.state is not BrokerState.DEAD
 
+    def carries(self, broker: str) -> bool:
+        """Whether the broker carries the topics that name it. One that joins again has nothing of its former life."""
+        entry = self._reign.journal.brokers.get(broker)
+        return entry is not None and entry.state in (BrokerState.MEMBER, BrokerState.LEAVING)
+
     def carriers(self) -> frozenset[str]:
         """The brokers that may carry topics."""
         brokers = self._reign.journal.brokers
@@ -106,7 +111,8 @@ class Members:
         """Fence a broker by force, if there is another one to take its topics."""
         entry = self._reign.journal.brokers[name]
         membership = self._reign.ledger.membership()
-        if entry.state is not BrokerState.JOINING and not self.carriers() - {name}:
+        others = {broker for broker in self.carriers() - {name} if not self._reign.ledger.pending(broker_key(broker))}
+        if entry.state is not BrokerState.JOINING and not others:
             return
         changes: dict[str, Entry] = {broker_key(name): msgspec.structs.replace(entry, state=BrokerState.DEAD)}
         brokers = {broker: info for broker, info in membership.brokers.items() if broker != name}
@@ -170,7 +176,7 @@ class Members:
     def _introduce(self, name: str, entry: BrokerEntry) -> None:
         """Tell clients of the broker, so that pattern subscribers attach before topics go there."""
         membership = self._reign.ledger.membership()
-        brokers = {**membership.brokers, name: BrokerInfo(entry.url, entry.site)}
+        brokers = {**membership.brokers, name: BrokerInfo(entry.url, entry.site, membership.version + 1)}
         self._reign.ledger.write({MEMBERSHIP_KEY: self._changed(membership, brokers, membership.ring)})
 
     def _order_reset(self, name: str, run: tuple[str, str], now_s: float) -> None:
@@ -232,7 +238,7 @@ class Members:
         hello = self._hellos.get(name)
         if entry.state is not BrokerState.JOINING or hello is None or self._reign.ledger.pending(broker_key(name)):
             return False
-        if not hello.ready or (name, entry.run_id) not in self._reset:
+        if not hello.ready or (name, entry.run_id) not in self._reset or self._reign.names(name):
             return False
         since_s = self._joining_since_s.setdefault(name, now_s)
         others = self.carriers()
@@ -255,7 +261,7 @@ class Members:
         """Collect the records of topics that change their directory, install them at the new one, then open."""
         old, new = membership.previous_ring or (), membership.ring
         collected = self._collected.setdefault(membership.version, set())
-        waiting = [name for name in old if self.alive(name) and name not in collected]
+        waiting = [name for name in old if self.carries(name) and name not in collected]
         for name in waiting:
             self._order_collect(name, membership, now_s)
         if waiting:
@@ -291,7 +297,7 @@ class Members:
         for topic, entry in self._reign.journal.topics.items():
             name = topic.encode()
             owner = after.owner(name)
-            if topic in done or before.owner(name) == owner or not self.alive(owner):
+            if topic in done or before.owner(name) == owner or not self.carries(owner):
                 continue
             if entry.move is not None and entry.move.phase is Phase.SWITCH:
                 switching = True  # it tells the new directory itself when it settles

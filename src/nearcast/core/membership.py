@@ -11,12 +11,14 @@ from functools import lru_cache
 
 import msgspec
 
+from nearcast.core.placement import Placement
 from nearcast.core.ring import Ring
 
 
 class BrokerInfo(msgspec.Struct, frozen=True):
     url: str
     site: str = "local"
+    joined: int = 0  # the membership version it joined with: the same name may come back as a new broker
 
 
 class Membership(msgspec.Struct, frozen=True):
@@ -26,6 +28,11 @@ class Membership(msgspec.Struct, frozen=True):
     ring: tuple[str, ...] = ()
     previous_ring: tuple[str, ...] | None = None
     store_url: str = ""
+
+    def has(self, broker: str, placement: Placement) -> bool:
+        """Whether the broker the placement means is a member: not another one that joined later under its name."""
+        info = self.brokers.get(broker)
+        return info is not None and info.joined <= placement.members
 
     def directory(self, topic: bytes) -> str | None:
         """The broker that knows the topic; None while nobody may say (no ring yet, or the topic is being copied)."""

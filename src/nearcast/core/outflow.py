@@ -119,6 +119,7 @@ class Outflow:
             )
         else:
             self._catch_up()
+            self.client.attend(self)
 
     def give_up(self, token: object) -> None:
         """The caller was cancelled: a message nobody has sent yet becomes a SKIP, so that no hole is left."""
@@ -227,7 +228,7 @@ class Outflow:
     def _enter(self, broker: str, now_s: float) -> Link | None:
         """The link to publish on at this broker, if it is ready; else it is being made ready."""
         link = self._entries.get(broker)
-        if link is None and broker not in self._entering:
+        if link is None and broker not in self._entering and self._uses(broker):
             self.client.links.want(broker, self, now_s)
         return link
 
@@ -288,8 +289,12 @@ class Outflow:
         return link in (self._entries.get(link.broker), self._entering.get(link.broker))
 
     def _uses(self, broker: str) -> bool:
-        placements = (self.placement, self.upcoming)
-        return any(broker in placement.writers(self._publisher) for placement in placements if placement)
+        members = self.client.membership
+        return any(
+            broker in placement.writers(self._publisher) and members.has(broker, placement)
+            for placement in (self.placement, self.upcoming)
+            if placement
+        )
 
     # --- repair
 
@@ -321,6 +326,8 @@ class Outflow:
         stuck = self.placement is None
         for lane in self.lanes:
             lane.count_leased(now_s)
+            if lane.link is None:
+                lane.link = self._enter(lane.broker, now_s)
             unanswered = lane.counted < self.sequence
             if unanswered and (lane.link is None or now_s > lane.link.lease_until_s):
                 stuck = True

@@ -19,11 +19,16 @@ class Mode(StrEnum):
 
 
 class Placement(msgspec.Struct, frozen=True, array_like=True):
-    """(epoch, mode, brokers). Epochs of a topic only grow and never name two placements."""
+    """(epoch, mode, brokers). Epochs of a topic only grow and never name two placements.
+
+    `members` is the membership version it was decided with: a broker that joined later under one of these names is
+    another broker, given up and come back, and must not be taken for the one that was meant.
+    """
 
     epoch: int
     mode: Mode
     brokers: tuple[str, ...]
+    members: int = 0
 
     def writers(self, client: int) -> tuple[str, ...]:
         """The brokers this client must publish to, the same for the whole epoch."""
@@ -43,8 +48,8 @@ class Placement(msgspec.Struct, frozen=True, array_like=True):
         return self.mode is other.mode and self.brokers == other.brokers
 
 
-def single(epoch: int, broker: str) -> Placement:
-    return Placement(epoch, Mode.SINGLE, (broker,))
+def single(epoch: int, broker: str, members: int) -> Placement:
+    return Placement(epoch, Mode.SINGLE, (broker,), members)
 
 
 def problems(placement: Placement, known: frozenset[str]) -> list[str]:

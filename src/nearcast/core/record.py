@@ -26,9 +26,9 @@ class Record(msgspec.Struct, frozen=True):
         return self.placement.epoch
 
 
-def first_use(epoch: int, broker: str) -> Record:
-    """A topic nobody has placed yet lives on its directory, from the ring's epoch on."""
-    return settled(single(epoch, broker), term=0)
+def first_use(members: int, broker: str) -> Record:
+    """A topic nobody has placed yet lives on its directory; its epoch is the version of the membership."""
+    return settled(single(members, broker, members), term=0)
 
 
 def prepare(old: Placement, new: Placement, term: int) -> Record:

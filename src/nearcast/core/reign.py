@@ -78,7 +78,7 @@ class Reign:
         self.told.append((bus.AGENT_CHANNEL + broker.encode(), bus.encode(message)))
 
     def snapshot(self, now_s: float) -> Snapshot:
-        return Snapshot(now_s, {name: report for name, report in self.reports.items() if self.members.alive(name)})
+        return Snapshot(now_s, {name: report for name, report in self.reports.items() if self.members.carries(name)})
 
     # --- inputs
 
@@ -140,8 +140,6 @@ class Reign:
         for topic, entry in changes.items():
             self.ledger.write_topic(topic, entry, partial(self._began, topic, request.pace))
         self.ledger.write({}, lambda at_s: self._answer(request.request, tuple(request.placements), at_s))
-        if not changes:
-            self._answer(request.request, tuple(request.placements), now_s)
         return True
 
     def _problem(self, request: bus.MoveTopics) -> str:
@@ -170,7 +168,7 @@ class Reign:
     def _planned(self, topic: str, mode: Mode, brokers: tuple[str, ...]) -> TopicEntry:
         entry = self.journal.topics.get(topic)
         placement = entry.placement if entry is not None else self._looked_up.pop(topic)
-        target = Placement(placement.epoch + 1, mode, brokers)
+        target = Placement(placement.epoch + 1, mode, brokers, self.journal.membership.version)
         if placement.same_place(target):
             return TopicEntry(placement)
         return TopicEntry(placement, MoveEntry(Phase.PREPARE, target))
@@ -204,8 +202,8 @@ class Reign:
         entry = self.journal.topics.get(topic)
         if entry is None:
             directory = self.members.directory(topic)
-            epoch = self.journal.membership.version
-            return bus.TopicState(single(epoch, directory), planned=False) if directory else None
+            members = self.journal.membership.version
+            return bus.TopicState(single(members, directory, members), planned=False) if directory else None
         move = self._moves.get(topic)
         target = entry.move.target if entry.move is not None else None
         return bus.TopicState(entry.placement, target, move.stage if move is not None else "")
@@ -235,14 +233,14 @@ class Reign:
 
     def _install(self, move: Move, installs: dict[str, dict[str, Record]], now_s: float) -> None:
         directory = self.members.directory(move.topic)
-        if move.complete(directory, self.members.alive):
+        if move.complete(directory, self.members.carries):
             move.advance(now_s)
             self._touched.add(move.topic)
             if move.stage is Stage.SETTLED:
                 done = TopicEntry(move.entry.target)
                 self.ledger.write_topic(move.topic, done, partial(self._ended, move))
             return
-        for broker in move.due(directory, self.members.alive, now_s, self.timing.retry_s):
+        for broker in move.due(directory, self.members.carries, now_s, self.timing.retry_s):
             installs.setdefault(broker, {})[move.topic] = move.record(self.term)
 
     def _ended(self, move: Move, now_s: float) -> None:
@@ -281,7 +279,7 @@ class Reign:
     # --- readiness
 
     def _await_ready(self, move: Move, counts: dict[str, dict[str, int]], now_s: float) -> None:
-        members = [broker for broker in move.old.brokers if self.members.alive(broker)]
+        members = [broker for broker in move.old.brokers if self.members.carries(broker)]
         if move.ready >= set(members):
             self._decide(move, forced=False)
         elif now_s - move.since_s > self.timing.ready_s:
@@ -332,12 +330,19 @@ class Reign:
             if broker in entry.placement.brokers:
                 self._rescue(topic, now_s)
 
+    def names(self, broker: str) -> bool:
+        """Whether a topic still names the broker, now or as its target."""
+        return any(
+            broker in entry.placement.brokers or (entry.move is not None and broker in entry.move.target.brokers)
+            for entry in self.journal.topics.values()
+        )
+
     def _rescue(self, topic: str, now_s: float) -> None:
         """Move a topic at rest away from dead brokers, by force."""
         entry = self.journal.topics[topic]
         if entry.move is not None or self.ledger.pending(topic_key(topic)):
             return
-        if all(self.members.alive(broker) for broker in entry.placement.brokers):
+        if all(self.members.carries(broker) for broker in entry.placement.brokers):
             return
         target = self._refuge(topic, entry.placement, entry.placement.epoch + 1)
         if target is not None:
@@ -346,30 +351,31 @@ class Reign:
 
     def _refuge(self, topic: str, placement: Placement, epoch: int) -> Placement | None:
         """The same placement without its dead brokers; the directory if none is left."""
-        left = tuple(broker for broker in placement.brokers if self.members.alive(broker))
+        members = self.journal.membership.version
+        left = tuple(broker for broker in placement.brokers if self.members.carries(broker))
         if len(left) > 1:
-            return Placement(epoch, placement.mode, left)
+            return Placement(epoch, placement.mode, left, members)
         directory = self.members.directory(topic)
         home = left[0] if left else directory
-        return single(epoch, home) if home is not None else None
+        return single(epoch, home, members) if home is not None else None
 
     def _reconsider(self, move: Move) -> bool:
         """Change a move that a death has overtaken. True: a new decision is on its way to the store."""
-        alive = self.members.alive
+        carries = self.members.carries
         target, old = move.entry.target, move.old
         if move.stage in (Stage.PREPARE, Stage.READY):
-            if all(map(alive, target.brokers)) and all(map(alive, old.brokers)):
+            if all(map(carries, target.brokers)) and all(map(carries, old.brokers)):
                 return False
-            aim = target if all(map(alive, target.brokers)) else old
+            aim = target if all(map(carries, target.brokers)) else old
             refuge = self._refuge(move.topic, aim, target.epoch + 1)
             if refuge is None:
                 return False
             told = tuple({*move.entry.told, *target.brokers})
             # Giving up a move is a switch too: to a fresh epoch with the old placement, where everybody already is.
-            forced = not (refuge.same_place(old) and all(map(alive, old.brokers)))
+            forced = not (refuge.same_place(old) and all(map(carries, old.brokers)))
             self._redirect(move, MoveEntry(Phase.SWITCH, refuge, forced, told))
             return True
-        if move.stage is Stage.SWITCH and not move.entry.forced and not all(map(alive, old.brokers)):
+        if move.stage is Stage.SWITCH and not move.entry.forced and not all(map(carries, old.brokers)):
             self._redirect(move, msgspec.structs.replace(move.entry, forced=True))
             return True
         return False

@@ -8,10 +8,13 @@ import secrets
 import time
 from collections.abc import Generator
 from contextlib import suppress
+from typing import Protocol
 
 from nearcast.core.client import Client as Machine
 from nearcast.core.effects import Done, Failed
+from nearcast.core.link import Reply
 from nearcast.core.mailbox import Mailbox, Overflow
+from nearcast.core.membership import BrokerInfo
 from nearcast.core.names import encode_topic
 from nearcast.core.settings import DEFAULT_LIMITS, DEFAULT_TIMING, Limits, Timing
 from nearcast.errors import AuthenticationFailed, Closed, ConnectFailed, PublishBufferFull, UsageError
@@ -22,6 +25,14 @@ from nearcast.runtime.subscription import Subscription
 BOOTSTRAP_S = 10.0
 
 Payload = bytes | str | bytearray | memoryview
+
+
+class Consumer(Protocol):
+    """Whoever reads a mailbox."""
+
+    def close(self) -> None: ...
+
+    def _wake(self) -> None: ...
 
 
 class Client:
@@ -53,7 +64,7 @@ class Client:
         )
         self._driver: Driver | None = None
         self._names: dict[str | bytes, bytes] = {}
-        self._subscriptions: dict[Mailbox, Subscription] = {}
+        self._subscriptions: dict[Mailbox, Consumer] = {}
         self._room: asyncio.Event | None = None
         self._blocked_until_s: float | None = None
 
@@ -72,6 +83,27 @@ class Client:
     def client_id(self) -> int:
         """The publisher number in messages of this client."""
         return self._machine.client_id
+
+    @property
+    def brokers(self) -> dict[str, BrokerInfo]:
+        """The brokers of the cluster, as last heard."""
+        return dict(self._machine.membership.brokers)
+
+    async def ping(self) -> None:
+        """Wait for an answer of a server we are connected to."""
+        driver = self._driver
+        if driver is None:
+            raise _not_open()
+        answer = self._loop.create_future()
+
+        def answered(reply: Reply, now_s: float) -> None:
+            if not answer.done():
+                answer.set_result(None)
+
+        for link in self._machine.links.all_up():
+            link.send(answered, "PING")
+        driver.soon()
+        await answer
 
     async def _open(self) -> Client:
         if self._driver is not None:
@@ -200,12 +232,12 @@ class Client:
         return Subscription(self, names, pattern=pattern, mailbox=box)
 
     def _attach(
-        self, names: tuple[bytes, ...], mailbox: Mailbox, subscription: Subscription, *, pattern: bool
+        self, names: tuple[bytes, ...], mailbox: Mailbox, consumer: Consumer, *, pattern: bool
     ) -> asyncio.Future[None]:
         driver = self._driver
         if driver is None:
             raise _not_open()
-        self._subscriptions[mailbox] = subscription
+        self._subscriptions[mailbox] = consumer
         attach = self._machine.psubscribe if pattern else self._machine.subscribe
         futures: list[asyncio.Future[None]] = []
         for name in names:
@@ -213,11 +245,14 @@ class Client:
             futures.append(future)
             attach(name, mailbox, future, driver.now())
         driver.settle()
-        return asyncio.ensure_future(_all(futures))
+        attaching = asyncio.ensure_future(_all(futures))
+        attaching.add_done_callback(_looked_at)
+        return attaching
 
     def _detach(self, names: tuple[bytes, ...], mailbox: Mailbox, *, pattern: bool) -> None:
         driver = self._driver
-        self._subscriptions.pop(mailbox, None)
+        if mailbox.ended:
+            self._subscriptions.pop(mailbox, None)
         if driver is None:
             return
         detach = self._machine.punsubscribe if pattern else self._machine.unsubscribe
@@ -316,3 +351,9 @@ def _not_open() -> Closed:
 async def _all(futures: list[asyncio.Future[None]]) -> None:
     for future in futures:
         await future
+
+
+def _looked_at(future: asyncio.Future[None]) -> None:
+    """Whoever waited may have left: a failure that nobody awaits is no news for the log."""
+    if not future.cancelled():
+        future.exception()

@@ -12,6 +12,7 @@ from nearcast.core.membership import decode_membership
 from nearcast.core.names import MEMBERS, encode_topic
 from nearcast.core.placement import Mode
 from nearcast.errors import MoveRefused, NotACluster, Unavailable
+from nearcast.runtime.connection import parse_url
 from nearcast.runtime.requester import Requester
 
 ANSWER_S = 0.5  # a question is asked again after so long: the leader may have changed
@@ -40,7 +41,9 @@ class Console:
 
     async def _open(self) -> Requester:
         if self._requester is None:
-            self._requester = Requester(await self._store_url())
+            # The store is asked with the password of the server we were given, as clients do with other servers.
+            _, credentials = parse_url(self._url)
+            self._requester = Requester(await self._store_url(), credentials)
             await self._requester.listen(bus.ANSWER_CHANNEL + self._name.encode(), self._heard)
         return self._requester
 
@@ -94,14 +97,17 @@ class Console:
         """Place many topics in one step: all moves begin or none does."""
         for topic in placements:
             encode_topic(topic)
-        async with asyncio.timeout(timeout_s):
-            state = await self._ask(lambda request: bus.MoveTopics(request, placements, pace), timeout_s)
-            if state.problem:
-                raise MoveRefused(state.problem)
-            goals = {topic: (view.target or view.placement).epoch for topic, view in state.topics.items()}
-            while wait and not _all_there(state, goals):
-                await asyncio.sleep(0.02)
-                state = await self.state(*placements, timeout_s=timeout_s)
+        try:
+            async with asyncio.timeout(timeout_s):
+                state = await self._ask(lambda request: bus.MoveTopics(request, placements, pace), timeout_s)
+                if state.problem:
+                    raise MoveRefused(state.problem)
+                goals = {topic: (view.target or view.placement).epoch for topic, view in state.topics.items()}
+                while wait and not _all_there(state, goals):
+                    await asyncio.sleep(0.02)
+                    state = await self.state(*placements, timeout_s=timeout_s)
+        except TimeoutError:
+            raise Unavailable(f"the move did not end within {timeout_s:g} s: if it has begun it goes on") from None
         return {topic: state.topics[topic] for topic in placements}
 
     async def _ask(self, make: Callable[[str], bus.MoveTopics | bus.Show], timeout_s: float) -> bus.State:

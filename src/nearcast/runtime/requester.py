@@ -19,10 +19,13 @@ ANSWER_S = 5.0
 class Requester:
     """Opens its connection when first needed and again after it was lost."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, credentials: Credentials | None = None) -> None:
+        """`credentials` are for a URL that carries none."""
         self._address: Address
         self._credentials: Credentials
         self._address, self._credentials = parse_url(url)
+        if credentials is not None and not self._credentials.password:
+            self._credentials = credentials
         self._link: Link | None = None
         self._connection: Connection | None = None
         self._waiting: set[asyncio.Future[Reply]] = set()
@@ -35,11 +38,16 @@ class Requester:
         return await self._send(link, *parts)
 
     async def listen(self, channel: bytes, listener: Callable[[bytes], None]) -> None:
-        """Call the listener with each message of a channel, until the connection is lost."""
+        """Call the listener with each message of a channel, on this connection and on those opened after it."""
         link = await self._open()
+        self._listeners[channel] = listener
+        self._hear(link, channel)
+        await self._send(link, "PING")
+
+    def _hear(self, link: Link, channel: bytes) -> None:
+        listener = self._listeners[channel]
         link.control[channel] = lambda payload, _: listener(payload)
         link.subscribe(channel)
-        await self._send(link, "PING")
 
     async def close(self) -> None:
         if self._connection is not None:
@@ -65,6 +73,8 @@ class Requester:
         if is_error(reply):
             await self.close()
             raise AuthenticationFailed(f"{self._address.url}: {reply}: give user and password in the URL")
+        for channel in self._listeners:
+            self._hear(link, channel)
 
     async def _send(self, link: Link, *parts: bytes | str | int) -> Reply:
         future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()

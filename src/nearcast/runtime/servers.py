@@ -154,14 +154,10 @@ class LocalServer:
         scratch = folder if directory is None else None
         log = folder / f"server-{port}.log"
         try:
-            process = await _spawn_behind_gate(log, [str(binary), *_options(port, folder), *extra])
+            process = await spawn_guarded(log, [str(binary), *_options(port, folder), *extra], scratch)
         except BaseException:
             _remove(scratch)
             raise
-        guardian().guard(process.pid, scratch)
-        assert process.stdin is not None
-        process.stdin.write(b"go\n")
-        process.stdin.close()
         return cls(name, port, process, log, scratch)
 
     async def _until_ready(self) -> None:
@@ -219,14 +215,23 @@ def _remove(scratch: Path | None) -> None:
         shutil.rmtree(scratch, ignore_errors=True)
 
 
-async def _spawn_behind_gate(log: Path, command: list[str]) -> asyncio.subprocess.Process:
-    return await asyncio.create_subprocess_exec(
+async def spawn_guarded(log: Path, command: list[str], scratch: Path | None = None) -> asyncio.subprocess.Process:
+    """Start a process that ends with this program, however it ends; `scratch` is then removed.
+
+    Tell `guardian().release(pid)` when the process has ended before.
+    """
+    process = await asyncio.create_subprocess_exec(
         *("/bin/sh", "-c", _GATE, "sh", str(log), *command),
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.DEVNULL,
         stderr=asyncio.subprocess.DEVNULL,
         start_new_session=True,
     )
+    guardian().guard(process.pid, scratch)
+    assert process.stdin is not None
+    process.stdin.write(b"go\n")
+    process.stdin.close()
+    return process
 
 
 def _options(port: int, folder: Path) -> list[str]:

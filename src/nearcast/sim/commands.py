@@ -72,7 +72,12 @@ def _family(name: str, members: dict[bytes, Command]) -> Command:
     return Command(handler, 1, UNLIMITED)
 
 
-CLIENT = {b"SETNAME": Command(connection.client_setname, 1, 1), b"GETNAME": Command(connection.client_getname, 0, 0)}
+CLIENT = {
+    b"SETNAME": Command(connection.client_setname, 1, 1),
+    b"GETNAME": Command(connection.client_getname, 0, 0),
+    b"LIST": Command(connection.client_list, 0, 0),
+    b"KILL": Command(connection.client_kill, 1, UNLIMITED),
+}
 PUBSUB = {
     b"NUMSUB": Command(pubsub.numsub, 0, UNLIMITED),
     b"CHANNELS": Command(pubsub.channels, 0, UNLIMITED),

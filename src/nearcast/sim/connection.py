@@ -112,6 +112,24 @@ def client_getname(session: Session, arguments: list[bytes]) -> bytes:
     return bulk_or_null(session.name.encode() or None, session.resp3)
 
 
+def client_list(session: Session, arguments: list[bytes]) -> bytes:
+    """The fields nearcast reads, one line per connection."""
+    lines = [f"id={other.id} name={other.name}\n" for other in session.server.sessions]
+    return verbatim("".join(lines).encode(), session.resp3)
+
+
+def client_kill(session: Session, arguments: list[bytes]) -> bytes:
+    """CLIENT KILL ID number: the only form in use. Returns how many connections were ended."""
+    if len(arguments) != 2 or arguments[0].upper() != b"ID":
+        raise CommandError(SYNTAX)
+    number = parse_integer(arguments[1])
+    found = [other for other in session.server.sessions if other.id == number]
+    for other in found:
+        other.close()
+        session.server.killed.append(other)
+    return integer(len(found))
+
+
 def _checked_name(name: bytes) -> str:
     if not all(0x21 <= char <= 0x7E for char in name):
         raise CommandError("ERR Client names cannot contain spaces, newlines or special characters.")

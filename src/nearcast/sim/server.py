@@ -52,6 +52,7 @@ class SimServer:
         self.patterns: dict[bytes, Subscribers] = {}
         self.observers: list[Observer] = []
         self.connections = 0
+        self.killed: list[Session] = []  # by CLIENT KILL: whoever runs the network hangs up and empties this
         self._unsent: deque[Session] = deque()
 
     def connect(self, deliver: Callable[[bytes], None]) -> Session:
@@ -66,6 +67,8 @@ class SimServer:
             session.close()
         self.keys.clear()
         self.traffic = Traffic(self.clock)
+        self.connections = 0
+        self.killed: list[Session] = []  # by CLIENT KILL: whoever runs the network hangs up and empties this
         self.run_id = run_id
 
     # --- publishing

@@ -1,0 +1,179 @@
+"""A feed: everything one PubSub receives, in one line.
+
+All topics and patterns of a PubSub share one mailbox, so their messages keep the order in which they came. The
+confirmations, which in redis-py are sent by the server, are made here and stand in the same line: the one of a
+subscription before its first message, the one of an unsubscription after its last.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from contextlib import suppress
+from typing import NamedTuple
+
+from nearcast.asyncio.exceptions import ClosedWhileReading
+from nearcast.core.mailbox import Mailbox, Overflow
+from nearcast.core.message import Event, Message
+from nearcast.core.names import encode_topic
+from nearcast.core.settings import Limits
+from nearcast.runtime.client import Client
+
+
+class Key(NamedTuple):
+    """A topic, or a pattern: the same word may be both."""
+
+    name: bytes
+    pattern: bool
+
+
+class Confirmation(NamedTuple):
+    """What a server says to a (un)subscription; `held` is how many the PubSub has after it."""
+
+    kind: str
+    name: bytes | None
+    held: int
+
+
+class Pong(NamedTuple):
+    data: bytes
+
+
+Item = Event | Confirmation | Pong
+
+
+class Feed:
+    """Commands run one after the other, as on a connection; reading never waits for them."""
+
+    def __init__(self, client: Client, limits: Limits) -> None:
+        self._client = client
+        self._mailbox = Mailbox(limits.mailbox, limits.mailbox_bytes, Overflow.DROP_OLDEST, accept_foreign=True)
+        self._held: dict[Key, None] = {}  # a set that keeps its order
+        self._unconfirmed: set[Key] = set()  # held, but not confirmed yet
+        self._ready: deque[Item] = deque()
+        self._news = asyncio.Event()
+        self._command = asyncio.Lock()
+
+    # --- commands
+
+    async def subscribe(self, keys: list[Key]) -> None:
+        """Returns when nothing published from then on is missed. If it fails, nothing new is subscribed."""
+        async with self._command:
+            new = [key for key in keys if key not in self._held]
+            try:
+                await self._attach(new)
+            except BaseException:
+                self._detach(new)
+                raise
+            self._collect()
+            for key in keys:
+                if key not in new or key in self._unconfirmed:
+                    self._confirm("subscribe", key)
+
+    async def unsubscribe(self, keys: list[Key], *, pattern: bool) -> None:
+        """Leave these, or all topics (patterns) if none is named."""
+        async with self._command:
+            keys = keys or [key for key in self._held if key.pattern is pattern]
+            self._collect()
+            for key in keys:
+                self._detach([key])
+                self._confirm("unsubscribe", key)
+            if not keys:
+                self._put(Confirmation(_kind("unsubscribe", pattern), None, len(self._held)))
+
+    async def ping(self, data: bytes) -> None:
+        async with self._command:
+            await self._client.ping()
+            self._collect()
+            self._put(Pong(data))
+
+    async def _attach(self, keys: list[Key]) -> None:
+        attaching = []
+        try:
+            for key in keys:
+                attaching.append(self._client._attach((key.name,), self._mailbox, self, pattern=key.pattern))
+                self._held[key] = None
+                self._unconfirmed.add(key)
+            await asyncio.gather(*attaching)
+        finally:
+            for future in attaching:
+                future.cancel()
+
+    def _detach(self, keys: list[Key]) -> None:
+        for key in keys:
+            if key in self._held:
+                del self._held[key]
+                self._unconfirmed.discard(key)
+                self._client._detach((key.name,), self._mailbox, pattern=key.pattern)
+
+    def _confirm(self, verb: str, key: Key) -> None:
+        self._unconfirmed.discard(key)
+        self._put(Confirmation(_kind(verb, key.pattern), key.name, len(self._held) - len(self._unconfirmed)))
+
+    # --- reading
+
+    async def get(self, timeout_s: float | None) -> Item | None:
+        """The next item, or None if none came in time. A cancelled caller takes nothing away."""
+        item = self._pop()
+        if item is not None:
+            return item
+        if timeout_s is not None and timeout_s <= 0:
+            await asyncio.sleep(0)  # a program that polls without waiting must not keep the sockets from being read
+            return self._pop()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                return await self._wait()
+        return None
+
+    async def _wait(self) -> Item:
+        while (item := self._pop()) is None:
+            self._news.clear()
+            await self._news.wait()
+        return item
+
+    def _pop(self) -> Item | None:
+        if not self._ready:
+            self._collect()
+        if self._ready:
+            return self._ready.popleft()
+        if self._mailbox.ended:
+            raise ClosedWhileReading("the PubSub was closed by another task: subscribe again to go on")
+        return None
+
+    def _collect(self) -> None:
+        """Take what has come; a message that overtook its confirmation brings it along."""
+        if len(self._ready) >= self._mailbox.limit:
+            return  # the rest stays in the mailbox, which has a policy at its limit
+        for event in self._mailbox.take():
+            if self._unconfirmed and isinstance(event, Message):
+                key = _key_of(event)
+                if key in self._unconfirmed:
+                    self._confirm("subscribe", key)
+            self._ready.append(event)
+        self._client._taken(self._mailbox)
+
+    def _put(self, item: Item) -> None:
+        self._ready.append(item)
+        self._news.set()
+
+    # --- what the client calls
+
+    def close(self) -> None:
+        """Nothing comes any more. The client is closed with the feed, so there is nothing to give back."""
+        self._mailbox.ended = True
+        self._ready.clear()
+        self._mailbox.take()
+        self._news.set()
+
+    def _wake(self) -> None:
+        self._news.set()
+
+
+def _kind(verb: str, pattern: bool) -> str:
+    return "p" + verb if pattern else verb
+
+
+def _key_of(message: Message) -> Key:
+    if message.pattern is not None:
+        return Key(encode_topic(message.pattern), True)
+    return Key(encode_topic(message.topic), False)

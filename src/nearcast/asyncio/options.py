@@ -1,0 +1,137 @@
+"""The keywords of redis-py's constructor and URL: which we keep, which we may ignore, which we must refuse.
+
+Kept       host, port, unix_socket_path, username, password, ssl, encoding, encoding_errors, decode_responses,
+           socket_timeout (of a call until it is acknowledged), socket_connect_timeout (of the first connection).
+Ignored    keywords whose absence a pub/sub program cannot notice; IGNORED says why, one line each.
+Refused    everything else, with UsageError: a program that relies on it must know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from ssl import CERT_REQUIRED
+from typing import Any
+from urllib.parse import parse_qs, quote, urlsplit
+
+import msgspec
+
+from nearcast.asyncio.encoder import Encoder
+from nearcast.core.links import Credentials
+from nearcast.core.settings import DEFAULT_LIMITS, DEFAULT_TIMING, Limits, Timing
+from nearcast.errors import UsageError
+from nearcast.runtime.client import BOOTSTRAP_S, Client, connect
+from nearcast.runtime.connection import parse_url
+from nearcast.runtime.driver import Resolve
+
+CALL_TIMEOUT_S = 10.0  # longer than a broker's death and the move of its topics: dead_s + ready_s
+
+IGNORED = frozenset(
+    (
+        "db",  # publish and subscribe know no databases
+        "client_name",  # our connections are named after the client's number
+        "lib_name",
+        "lib_version",
+        "driver_info",
+        "protocol",  # always RESP3; the messages look the same
+        "legacy_responses",
+        "max_connections",  # one connection to each broker in use
+        "single_connection_client",
+        "auto_close_connection_pool",
+        "socket_keepalive",  # a lease is proven twice a second on every connection
+        "socket_keepalive_options",
+        "health_check_interval",
+        "socket_read_size",
+        "retry",  # the client connects and sends again by itself until socket_timeout
+        "retry_on_timeout",
+        "retry_on_error",
+        "maint_notifications_config",  # moves of topics are made for maintenance
+    )
+)
+TLS_AS_WE_DO = {"ssl_cert_reqs": ("required", CERT_REQUIRED), "ssl_check_hostname": (True,)}
+TLS_HINT = "certificates are checked against the system's; name others in the environment variable SSL_CERT_FILE"
+REFUSED = {
+    "connection_pool": "every client of the cluster has connections of its own; give host and port, or a URL",
+    "credential_provider": "give username and password",
+    "redis_connect_func": "there are several connections, and the library makes them",
+    "event_dispatcher": "redis-py's events are not sent; see on_event= of pubsub()",
+}
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True):
+    """What a Redis object was told."""
+
+    url: str
+    credentials: Credentials
+    encoder: Encoder
+    call_timeout_s: float | None
+    connect_timeout_s: float = BOOTSTRAP_S
+    timing: Timing = DEFAULT_TIMING
+    limits: Limits = DEFAULT_LIMITS
+    resolve: Resolve | None = None
+
+    def client(self) -> Client:
+        """A client of the cluster, to be awaited."""
+        return connect(
+            self.with_credentials(self.url),
+            timing=self.timing,
+            limits=self.limits,
+            resolve=self.resolve,
+            bootstrap_s=self.connect_timeout_s,
+        )
+
+    def with_credentials(self, url: str) -> str:
+        username, password = self.credentials.username, self.credentials.password
+        if not username and not password:
+            return url
+        scheme, _, rest = url.partition("://")
+        return f"{scheme}://{quote(username, safe='')}:{quote(password, safe='')}@{rest}"
+
+
+def check_others(keywords: Mapping[str, object]) -> None:
+    """Raise UsageError for a keyword that is neither kept nor harmless."""
+    for name, value in keywords.items():
+        if name in IGNORED or value in TLS_AS_WE_DO.get(name, ()):
+            continue
+        if name.startswith("ssl_"):
+            if value is not None:
+                raise UsageError(f"{name}={value!r} is not supported: {TLS_HINT}")
+        elif name not in REFUSED:
+            raise UsageError(f"unknown keyword {name!r}: see nearcast.asyncio.options for those redis-py has")
+        elif value is not None:
+            raise UsageError(f"{name} is not supported: {REFUSED[name]}")
+
+
+def _truth(text: str) -> bool:
+    if text.lower() in ("1", "true", "t", "yes", "y", "on"):
+        return True
+    if text.lower() in ("", "0", "false", "f", "no", "n", "off"):
+        return False
+    raise ValueError(text)
+
+
+_QUERY_TYPES: dict[str, Callable[[str], object]] = {
+    "socket_timeout": float,
+    "socket_connect_timeout": float,
+    "decode_responses": _truth,
+    "ssl_check_hostname": _truth,
+}
+
+
+def url_keywords(url: str) -> dict[str, Any]:
+    """A URL as keywords of the constructor; options in its query are keywords too."""
+    address, credentials = parse_url(url)
+    keywords: dict[str, Any] = {}
+    for name, (value, *_) in parse_qs(urlsplit(url).query).items():
+        try:
+            keywords[name] = _QUERY_TYPES.get(name, str)(value)
+        except ValueError:
+            raise UsageError(f"bad value {value!r} for {name} in the server URL") from None
+    if address.path:
+        keywords["unix_socket_path"] = address.path
+    else:
+        keywords |= {"host": address.host, "port": address.port, "ssl": address.tls}
+    if credentials.username:
+        keywords["username"] = credentials.username
+    if credentials.password:
+        keywords["password"] = credentials.password
+    return keywords

@@ -1,0 +1,265 @@
+"""PubSub, as in redis.asyncio: subscribe, then get_message, listen or run.
+
+One PubSub is one client of the cluster, as it is one connection in redis-py, so the numbers `publish` and
+`pubsub_numsub` return mean the same. Unlike there, a lost connection is no error: the client attaches again, asks the
+publishers to repeat what was missed, and what cannot be repeated is counted in `gaps` and `interruptions`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from typing import Any, Self
+
+import msgspec
+
+from nearcast.asyncio.encoder import Decoded, Encodable
+from nearcast.asyncio.exceptions import PubSubError, within
+from nearcast.asyncio.feed import Confirmation, Feed, Key, Pong
+from nearcast.asyncio.options import Options
+from nearcast.core.message import Gap, Interrupted, Message
+from nearcast.core.names import encode_topic
+from nearcast.errors import UsageError
+from nearcast.runtime.client import Client
+
+Handler = Callable[[dict[str, Any]], Awaitable[None] | None]
+OnEvent = Callable[[Gap | Interrupted], Awaitable[None] | None]
+OnError = Callable[[BaseException, "PubSub"], Awaitable[None] | None]
+Response = tuple[str, Decoded | None, Decoded | None, Decoded | int]  # type, pattern, channel, data
+
+
+class Subscription(msgspec.Struct, frozen=True):
+    """A channel or pattern with its handler, to be given to subscribe or psubscribe."""
+
+    name: Encodable
+    handler: Handler | None = None
+
+
+class PubSub:
+    """Make it with `Redis.pubsub()`."""
+
+    def __init__(
+        self,
+        options: Options,
+        in_use: set[PubSub],
+        *,
+        ignore_subscribe_messages: bool = False,
+        on_event: OnEvent | None = None,
+    ) -> None:
+        self.ignore_subscribe_messages = ignore_subscribe_messages
+        self.connection: Client | None = None
+        self.channels: dict[Decoded, Handler | None] = {}
+        self.patterns: dict[Decoded, Handler | None] = {}
+        self.gaps = 0  # runs of messages that were lost, each of known length
+        self.interruptions = 0  # times of which it is not known what was lost
+        self._options = options
+        self._encoder = options.encoder
+        self._in_use = in_use
+        self._on_event = on_event
+        self._feed: Feed | None = None
+        self._leaving: dict[bool, set[Decoded]] = {False: set(), True: set()}  # by pattern or not, until confirmed
+        self._opening = asyncio.Lock()
+
+    # --- life
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        await self.aclose()
+
+    @property
+    def subscribed(self) -> bool:
+        """Whether there are subscriptions whose end was not read yet."""
+        return bool(self.channels or self.patterns)
+
+    async def connect(self) -> None:
+        """Be a client of the cluster; the other calls do it by themselves."""
+        await self._connected()
+
+    async def _connected(self) -> Feed:
+        async with self._opening:
+            if self._feed is None:
+                self.connection = await self._options.client()
+                self._feed = Feed(self.connection, self._options.limits)
+                self._in_use.add(self)
+            return self._feed
+
+    async def aclose(self) -> None:
+        """Leave everything; what was not read is gone. The object can be used again."""
+        async with self._opening:
+            client, self.connection, self._feed = self.connection, None, None
+            self.channels, self.patterns = {}, {}
+            self._leaving = {False: set(), True: set()}
+            self._in_use.discard(self)
+            if client is not None:
+                await client.close()
+
+    close = reset = aclose
+
+    # --- commands
+
+    async def subscribe(self, *args: Encodable | Subscription | Iterable[Any], **kwargs: Handler) -> None:
+        """Subscribe to channels; a keyword is a channel with its handler. Returns when nothing more is missed."""
+        await self._subscribe(_with_handlers(args, kwargs), self.channels, pattern=False)
+
+    async def psubscribe(self, *args: Encodable | Subscription | Iterable[Any], **kwargs: Handler) -> None:
+        """Subscribe to patterns, on all brokers; a keyword is a pattern with its handler."""
+        await self._subscribe(_with_handlers(args, kwargs), self.patterns, pattern=True)
+
+    async def unsubscribe(self, *args: Encodable | Iterable[Any]) -> None:
+        """Leave these channels, or all. The confirmation stands behind the last message, to be read."""
+        await self._unsubscribe(list(_flat(args)), self.channels, pattern=False)
+
+    async def punsubscribe(self, *args: Encodable | Iterable[Any]) -> None:
+        """Leave these patterns, or all."""
+        await self._unsubscribe(list(_flat(args)), self.patterns, pattern=True)
+
+    async def ping(self, message: Encodable | None = None) -> None:
+        """Wait for an answer of the cluster, and put a `pong` behind the messages that came before it."""
+        data = b"" if message is None else self._encoder.encode(message)
+        feed = await self._connected()
+        async with within(self._options.call_timeout_s, "ping"):
+            await feed.ping(data)
+
+    async def _subscribe(
+        self, handlers: dict[Encodable, Handler | None], table: dict[Decoded, Handler | None], *, pattern: bool
+    ) -> None:
+        if not handlers:
+            raise UsageError("name at least one channel or pattern to subscribe to")
+        keys = self._keys(handlers, pattern=pattern)
+        feed = await self._connected()
+        async with within(self._options.call_timeout_s, "subscribe"):
+            await feed.subscribe(keys)
+        normal = {self._encoder.normal(name): handler for name, handler in handlers.items()}
+        table.update(normal)
+        self._leaving[pattern].difference_update(normal)
+
+    async def _unsubscribe(
+        self, names: list[Encodable], table: dict[Decoded, Handler | None], *, pattern: bool
+    ) -> None:
+        keys = self._keys(names, pattern=pattern)
+        feed = await self._connected()
+        self._leaving[pattern].update(map(self._encoder.normal, names) if names else table)
+        async with within(self._options.call_timeout_s, "unsubscribe"):
+            await feed.unsubscribe(keys, pattern=pattern)
+
+    def _keys(self, names: Iterable[Encodable], *, pattern: bool) -> list[Key]:
+        return list(dict.fromkeys(Key(encode_topic(self._encoder.encode(name)), pattern) for name in names))
+
+    # --- reading
+
+    async def get_message(
+        self, ignore_subscribe_messages: bool = False, timeout: float | None = 0.0
+    ) -> dict[str, Any] | None:
+        """The next message, or None: none came in `timeout` seconds (None waits), or a handler took it."""
+        response = await self._response(timeout)
+        if response is None:
+            return None
+        return await self.handle_message(response, ignore_subscribe_messages)
+
+    async def listen(self) -> AsyncIterator[dict[str, Any]]:
+        """Messages, until everything is unsubscribed."""
+        while self.subscribed:
+            message = await self.get_message(timeout=None)
+            if message is not None:
+                yield message
+
+    async def run(
+        self, *, exception_handler: OnError | None = None, poll_timeout: float = 1.0, pubsub: PubSub | None = None
+    ) -> None:
+        """Give messages to their handlers until cancelled; every channel and pattern must have one."""
+        for name, handler in [*self.channels.items(), *self.patterns.items()]:
+            if handler is None:
+                raise PubSubError(f"{name!r} has no handler: subscribe with a keyword, name=handler")
+        await self.connect()
+        while True:
+            try:
+                await (pubsub or self).get_message(ignore_subscribe_messages=True, timeout=poll_timeout)
+            except asyncio.CancelledError:
+                raise
+            except BaseException as error:
+                if exception_handler is None:
+                    raise
+                await _settled(exception_handler(error, self))
+            await asyncio.sleep(0)  # handlers that never wait must not keep others from running
+
+    async def handle_message(
+        self, response: Response, ignore_subscribe_messages: bool = False
+    ) -> dict[str, Any] | None:
+        """Give a message to its handler and return None, or return it as a dictionary."""
+        kind, pattern, channel, data = response
+        message = {"type": kind, "pattern": pattern, "channel": channel, "data": data}
+        if kind in ("message", "pmessage"):
+            handler = self.patterns.get(pattern or b"") if kind == "pmessage" else self.channels.get(channel or b"")
+            if handler is None:
+                return message
+            await _settled(handler(message))
+            return None
+        if kind in ("unsubscribe", "punsubscribe"):
+            self._left(channel, pattern=kind == "punsubscribe")
+        if kind != "pong" and (ignore_subscribe_messages or self.ignore_subscribe_messages):
+            return None
+        return message
+
+    def _left(self, name: Decoded | None, *, pattern: bool) -> None:
+        """Forget a name whose end was read, unless it was subscribed again meanwhile."""
+        if name in self._leaving[pattern]:
+            self._leaving[pattern].discard(name)
+            (self.patterns if pattern else self.channels).pop(name, None)
+
+    async def _response(self, timeout: float | None) -> Response | None:
+        feed = self._feed
+        if feed is None:
+            raise PubSubError("this PubSub is not connected: did you forget to call subscribe() or psubscribe()?")
+        clock = asyncio.get_running_loop().time
+        until_s = None if timeout is None else clock() + timeout
+        while True:
+            item = await feed.get(None if until_s is None else until_s - clock())
+            if not isinstance(item, (Gap, Interrupted)):
+                return None if item is None else self._as_response(item)
+            await self._count(item)
+
+    async def _count(self, event: Gap | Interrupted) -> None:
+        """redis-py has no words for lost messages: count them, and tell whoever wants to know."""
+        if isinstance(event, Gap):
+            self.gaps += 1
+        elif event.until_s is None:
+            self.interruptions += 1
+        if self._on_event is not None:
+            await _settled(self._on_event(event))
+
+    def _as_response(self, item: Message | Confirmation | Pong) -> Response:
+        decode = self._encoder.decode
+        if isinstance(item, Message):
+            channel = decode(item.topic.encode("utf-8", "surrogateescape"))
+            if item.pattern is None:
+                return "message", None, channel, decode(item.payload)
+            return "pmessage", decode(item.pattern.encode()), channel, decode(item.payload)
+        if isinstance(item, Pong):
+            return "pong", None, None, decode(item.data)
+        return item.kind, None, None if item.name is None else decode(item.name), item.held
+
+
+def _with_handlers(args: tuple[Any, ...], kwargs: dict[str, Handler]) -> dict[Encodable, Handler | None]:
+    handlers: dict[Encodable, Handler | None] = {}
+    for arg in _flat(args):
+        if isinstance(arg, Subscription):
+            handlers[arg.name] = arg.handler
+        else:
+            handlers[arg] = None
+    handlers.update(kwargs)
+    return handlers
+
+
+def _flat(args: tuple[Any, ...]) -> list[Any]:
+    """redis-py lets the first argument be a list of names."""
+    if args and isinstance(args[0], (list, tuple, set, frozenset)):
+        return [*args[0], *args[1:]]
+    return list(args)
+
+
+async def _settled(result: Awaitable[None] | None) -> None:
+    if inspect.isawaitable(result):
+        await result

@@ -1,0 +1,91 @@
+"""`nearcast agent`: one agent beside one server."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from nearcast.cli.options import StoreUrl, checked_name
+from nearcast.cli.running import errors_as_exit_codes, log_to_stderr, run, until_told_to_stop
+from nearcast.errors import UsageError
+
+if TYPE_CHECKING:
+    from nearcast.runtime.agent import Agent
+
+log = logging.getLogger("nearcast.agent")
+
+PROBLEM_LOOK_S = 1.0
+
+
+def agent(
+    broker: Annotated[str, typer.Option("--broker", metavar="NAME", help="The name of this broker in the cluster.")],
+    server: Annotated[
+        str,
+        typer.Option("--server", envvar="NEARCAST_SERVER", metavar="URL", help="Where the agent reaches the server."),
+    ],
+    store: StoreUrl,
+    advertise: Annotated[
+        str, typer.Option("--advertise", metavar="URL", help="Where clients reach it. Default: the same.")
+    ] = "",
+    site: Annotated[str, typer.Option("--site", metavar="NAME", help="The place this broker is at.")] = "local",
+    server_pid: Annotated[
+        int | None, typer.Option("--server-pid", min=1, help="The server's process, to see its death at once.")
+    ] = None,
+) -> None:
+    """Run the agent beside one server, until it is stopped.
+
+    Example: nearcast agent --broker b1 --site paris --server redis://127.0.0.1:6379
+    --advertise redis://paris.example.com:6379 --store redis://store.example.com:6379
+    """
+    from nearcast.core.agent import Identity
+    from nearcast.runtime.agent import Agent
+
+    log_to_stderr()
+    with errors_as_exit_codes():
+        identity = Identity(checked_name("broker", broker), _advertised(advertise or server, advertise), site)
+        checked_name("site", site)
+        process = Agent(identity, server, store)
+    run(lambda: _serve(process, identity.url, broker, server, server_pid))
+
+
+def _advertised(url: str, given: str) -> str:
+    from nearcast.runtime.connection import parse_url
+
+    address, credentials = parse_url(url)
+    if given and (credentials.username or credentials.password):
+        raise UsageError("--advertise must hold no user or password: clients are told it and bring their own")
+    return address.url
+
+
+async def _serve(process: Agent, url: str, broker: str, server: str, server_pid: int | None) -> None:
+    from nearcast.runtime.watch import watch_server
+
+    await process.start()
+    log.info("agent of broker %s; clients use %s", broker, url)
+    tasks = [asyncio.create_task(_log_problems(process)), asyncio.create_task(until_told_to_stop())]
+    if server_pid is not None:
+        tasks.append(asyncio.create_task(watch_server(server_pid, server, process.server_ended)))
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await process.stop()
+
+
+async def _log_problems(process: Agent) -> None:
+    known = ""
+    while True:
+        await asyncio.sleep(PROBLEM_LOOK_S)
+        if process.problem != known:
+            known = process.problem
+            if known:
+                log.warning("%s", known)
+            else:
+                log.info("connected")

@@ -1,0 +1,21 @@
+"""Asking the controller for its state."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from nearcast.core.bus import State
+
+ASK_S = 5.0  # for one answer: a new leader is there within about two seconds
+
+
+async def ask_state(url: str, *topics: str) -> State:
+    """The state of these topics, or of all that are placed if none is named; with all brokers in any case."""
+    from nearcast.core.names import encode_topic
+    from nearcast.runtime.console import Console
+
+    for topic in topics:
+        encode_topic(topic)
+    async with Console(url) as console:
+        return await console.state(*topics, timeout_s=ASK_S)

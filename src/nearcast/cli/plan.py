@@ -1,0 +1,35 @@
+"""`nearcast plan`: the whole mapping of topics to brokers."""
+
+from __future__ import annotations
+
+import typer
+
+from nearcast.cli.asking import ask_state
+from nearcast.cli.options import DEFAULT_URL, Output, OutputOption, Url
+from nearcast.cli.output import show
+from nearcast.cli.running import run
+from nearcast.cli.views import TOPIC_COLUMNS, topic_data, topic_row
+
+app = typer.Typer(help="The whole mapping of topics to brokers.", no_args_is_help=True)
+
+
+@app.callback()
+def plan() -> None:
+    """The whole mapping of topics to brokers."""
+
+
+@app.command("show")
+def show_plan(url: Url = DEFAULT_URL, output: OutputOption = Output.TABLE) -> None:
+    """Show the plan: its version, who leads, and every topic that has a placement.
+
+    Example: nearcast plan show --output json
+    """
+    state = run(lambda: ask_state(url))
+    data = {
+        "version": state.version,
+        "leader": state.leader,
+        "term": state.term,
+        "topics": {topic: topic_data(view) for topic, view in state.topics.items()},
+    }
+    title = f"version {state.version}, led by {state.leader} in term {state.term}"
+    show(output, data, TOPIC_COLUMNS, [topic_row(topic, view) for topic, view in sorted(state.topics.items())], title)

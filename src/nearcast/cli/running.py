@@ -1,0 +1,79 @@
+"""Running a command: the event loop, the exit code, and when to stop.
+
+Exit codes: 0 done, 1 the cluster could not, 2 the call was wrong, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+import sys
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any, TypeVar
+
+import typer
+
+from nearcast.errors import NearcastError, UsageError
+
+T = TypeVar("T")
+
+
+def run(main: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """Run the coroutine on the fastest event loop there is; a NearcastError becomes one line and an exit code."""
+    with errors_as_exit_codes():
+        try:
+            import uvloop
+        except ImportError:
+            return asyncio.run(main())
+        return uvloop.run(main())
+    raise AssertionError("unreachable")
+
+
+@contextlib.contextmanager
+def errors_as_exit_codes() -> Iterator[None]:
+    try:
+        yield
+    except NearcastError as error:
+        say(f"error: {error}")
+        raise typer.Exit(2 if isinstance(error, UsageError) else 1) from None
+    except KeyboardInterrupt:
+        raise typer.Exit(130) from None
+
+
+def say(message: str) -> None:
+    """A message for people: to stderr, because stdout is for results."""
+    print(message, file=sys.stderr, flush=True)
+
+
+async def until_told_to_stop() -> None:
+    """Return at the first SIGINT or SIGTERM. A second one ends the program at once."""
+    loop = asyncio.get_running_loop()
+    told = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, told.set)
+    try:
+        await told.wait()
+    finally:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.remove_signal_handler(number)
+
+
+def log_to_stderr() -> None:
+    """For commands that run until they are stopped."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
+    logging.getLogger().handlers[0].addFilter(_NotTwice())
+
+
+class _NotTwice(logging.Filter):
+    """Drops a line that says what the line before said: what fails is tried again several times a second."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._last = ""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        message = record.getMessage()
+        repeated, self._last = message == self._last, message
+        return not repeated

@@ -1,0 +1,82 @@
+"""`nearcast topic`: where topics are, and moving them."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from nearcast.cli.asking import ask_state
+from nearcast.cli.options import DEFAULT_URL, Output, OutputOption, Url, name_list
+from nearcast.cli.output import show
+from nearcast.cli.running import run
+from nearcast.cli.views import TOPIC_COLUMNS, topic_data, topic_row
+from nearcast.errors import UsageError
+
+if TYPE_CHECKING:
+    from nearcast.core.bus import TopicState
+
+app = typer.Typer(help="Where topics are, and moving them.", no_args_is_help=True)
+
+
+class MoveMode(StrEnum):
+    """The modes that an operator may choose; a test holds them to `Mode`, which is heavy to import."""
+
+    SINGLE = "single"
+    ALL_SUBSCRIBERS = "all_subscribers"
+    ALL_PUBLISHERS = "all_publishers"
+
+
+@app.command("move")
+def move(
+    topic: Annotated[str, typer.Argument(metavar="TOPIC")],
+    to: Annotated[str, typer.Option("--to", metavar="BROKER[,BROKER...]", help="The brokers that shall carry it.")],
+    mode: Annotated[MoveMode, typer.Option("--mode", help="How they share it.")] = MoveMode.SINGLE,
+    lazy: Annotated[bool, typer.Option("--lazy", help="Begin up to a second later, spread over time.")] = False,
+    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Until the move has ended.")] = True,
+    timeout_s: Annotated[float, typer.Option("--timeout", metavar="SECONDS", min=0.1, help="For the whole.")] = 30.0,
+    url: Url = DEFAULT_URL,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Place a topic on other brokers while its messages flow, and wait until that is done.
+
+    Example: nearcast topic move scores --to b1,b2 --mode all_subscribers
+    """
+    state = run(lambda: _move(url, topic, to, mode, lazy=lazy, wait=wait, timeout_s=timeout_s))
+    show(output, {"topic": topic, **topic_data(state)}, TOPIC_COLUMNS, [topic_row(topic, state)])
+
+
+async def _move(
+    url: str, topic: str, to: str, mode: MoveMode, *, lazy: bool, wait: bool, timeout_s: float
+) -> TopicState:
+    from nearcast.core.journal import Pace
+    from nearcast.core.placement import Mode, Placement, problems
+    from nearcast.runtime.console import Console
+
+    placement = Placement(0, Mode(mode), name_list("broker", to))
+    # Asked first: a missing controller is found out soon, and a placement that cannot be is the caller's mistake.
+    state = await ask_state(url, topic)
+    found = problems(placement, frozenset(state.brokers))
+    if found:
+        raise UsageError(f"topic {topic!r}: {'; '.join(found)}")
+    pace = Pace.LAZY if lazy else Pace.EAGER
+    async with Console(url) as console:
+        return await console.move(
+            topic, placement.mode, placement.brokers, pace=pace, wait=wait, timeout_s=timeout_s
+        )
+
+
+@app.command("show")
+def show_topics(
+    topics: Annotated[list[str] | None, typer.Argument(metavar="TOPIC")] = None,
+    url: Url = DEFAULT_URL,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Show where topics are: those named, or all that somebody has placed.
+
+    Example: nearcast topic show scores chat
+    """
+    states = run(lambda: ask_state(url, *(topics or ()))).topics
+    data = {"topics": {topic: topic_data(state) for topic, state in states.items()}}
+    show(output, data, TOPIC_COLUMNS, [topic_row(topic, state) for topic, state in sorted(states.items())])

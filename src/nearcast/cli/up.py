@@ -1,0 +1,80 @@
+"""`nearcast up`: a whole cluster on this machine, to try things out."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from nearcast.cli.options import Output, OutputOption, name_list
+from nearcast.cli.output import print_json, print_table
+from nearcast.cli.running import run, say, until_told_to_stop
+
+if TYPE_CHECKING:
+    from nearcast.testbed.cluster import LocalCluster
+
+LOOK_S = 0.5  # how often we look whether all processes still run
+
+
+def up(
+    brokers: Annotated[
+        str, typer.Option("--brokers", metavar="N|NAMES", help="How many brokers, or their names: b1,b2,... ")
+    ] = "3",
+    controllers: Annotated[int, typer.Option("--controllers", min=1, help="One leads, the others wait.")] = 1,
+    port: Annotated[
+        int | None,
+        typer.Option(
+            "--port", min=1, max=65000, help="Of the store; brokers get the ports after it. Default: free ones."
+        ),
+    ] = None,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Run a whole cluster on this machine until Ctrl-C: a store, brokers and controllers, nothing kept on disk.
+
+    Example: nearcast up --brokers 3 --port 7000
+    """
+    run(lambda: _up(brokers, controllers, port, output))
+
+
+async def _up(brokers: str, controllers: int, port: int | None, output: Output) -> None:
+    from nearcast.testbed.cluster import LocalCluster
+
+    wanted: int | list[str] = int(brokers) if brokers.isdecimal() else list(name_list("broker", brokers))
+    say("starting ...")
+    async with await LocalCluster.start(wanted, controllers=controllers, first_port=port) as cluster:
+        _announce(cluster, output)
+        watching = asyncio.create_task(_tell_of_ends(cluster))
+        try:
+            await until_told_to_stop()
+        finally:
+            watching.cancel()
+            say("stopping ...")
+
+
+def _announce(cluster: LocalCluster, output: Output) -> None:
+    if output is Output.JSON:
+        print_json({"store": cluster.store_url, "brokers": cluster.urls, "pids": cluster.pids})
+        return
+    print_table(("", "URL"), [("store", cluster.store_url), *cluster.urls.items()])
+    first, url = next(iter(cluster.urls.items()))
+    print("In another terminal:")
+    print(f"  export NEARCAST_URL={url}")
+    print("  nearcast brokers")
+    print(f"  nearcast topic move greetings --to {first}")
+    print("In a program:")
+    print(f'  async with nearcast.connect("{url}") as client:')
+    print('      await client.publish("greetings", b"hello")')
+    print("Ctrl-C ends the cluster.")
+    sys.stdout.flush()
+
+
+async def _tell_of_ends(cluster: LocalCluster) -> None:
+    """Who tries things out may kill a process on purpose; who did not should know."""
+    known: set[str] = set()
+    while True:
+        for name in sorted(set(cluster.ended) - known):
+            say(f"{name} has ended; the rest goes on without it")
+        known = set(cluster.ended)
+        await asyncio.sleep(LOOK_S)

@@ -1,0 +1,198 @@
+"""Checkers: the invariants of PROTOCOL.md, each apart from the system and from the others.
+
+A checker reads the history and what programs wrote down, and returns what is wrong in words. `tests/sim/test_mutations.py`
+takes rules out of the system one at a time and shows that each checker finds it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from nearcast.core.message import Gap, Interrupted, Message
+from nearcast.core.names import decode_topic
+
+if TYPE_CHECKING:
+    from nearcast.sim.history import Run
+    from nearcast.sim.programs import Publication, Subscriber
+    from nearcast.sim.world import World
+
+Checker = Callable[["World"], list[str]]
+
+# An Interrupted says since when we heard nothing; what the server had sent before that may still have been on its way.
+ON_ITS_WAY_S = 1.0
+
+
+def check_servers(world: World) -> list[str]:
+    """Invariants 1 and 3: what was found wrong at the moment it happened."""
+    return list(world.history.faults)
+
+
+def check_acknowledged(world: World) -> list[str]:
+    """Invariant 2: an acknowledged message ran on every target of one epoch before that target's next switch."""
+    wrong = []
+    for publication in _acknowledged(world):
+        runs = world.history.runs.get((publication.publisher, publication.topic, publication.sequence), [])
+        if not any(_complete(world, publication, epoch, runs) for epoch in {run.epoch for run in runs}):
+            wrong.append(f"invariant 2: {_name(publication)} was acknowledged but ran only as {runs}")
+    return wrong
+
+
+def _complete(world: World, publication: Publication, epoch: int, runs: list[Run]) -> bool:
+    placement = world.history.placements.get((publication.topic, epoch))
+    if placement is None:
+        return False
+    counted = {run.server for run in runs if run.epoch == epoch and run.record_epoch <= epoch}
+    return counted >= set(placement.writers(publication.publisher))
+
+
+def check_ready(world: World) -> list[str]:
+    """Invariant 4: at the first switch of an unforced move every attached reader holds the new placement."""
+    by_name = {subscriber.name: subscriber for subscriber in world.subscribers}
+    return [
+        f"invariant 4: {unready.subscriber} did not hold epoch {unready.epoch} of {unready.topic!r} at its switch"
+        for unready in world.history.unready
+        if not _interrupted(by_name[unready.subscriber], unready.at_s, unready.at_s + ON_ITS_WAY_S)
+    ]
+
+
+def check_order(world: World) -> list[str]:
+    """Invariant 5: deliveries of a publisher are contiguous but for Gaps, and no Gap covers a delivered number."""
+    wrong = []
+    for subscriber in world.subscribers:
+        last: dict[tuple[str, int], int] = {}
+        for _, event in subscriber.events:
+            if isinstance(event, Message) and event.publisher is not None and event.sequence is not None:
+                first = end = event.sequence
+            elif isinstance(event, Gap):
+                first, end = event.first, event.last
+            else:
+                continue
+            key = (event.topic, event.publisher)
+            if key in last and not _follows(world, event.topic, event.publisher, last[key], first):
+                wrong.append(f"invariant 5: {subscriber.name} got {type(event).__name__} {first} after {last[key]}")
+            last[key] = end
+    return wrong
+
+
+def _follows(world: World, topic: str, publisher: int, last: int, first: int) -> bool:
+    """Whether nothing is missing between; numbers given up by their caller may carry no message."""
+    return first > last and set(range(last + 1, first)) <= world.given_up(topic, publisher)
+
+
+def check_owed(world: World) -> list[str]:
+    """Invariant 6: every acknowledged message owed is delivered, in a Gap, or inside an Interrupted."""
+    wrong = []
+    acknowledged = _acknowledged(world)
+    for subscriber in world.subscribers:
+        if subscriber.joined_s is None:
+            continue
+        delivered, gaps = _received(subscriber)
+        for publication in acknowledged:
+            if not _owed(subscriber, publication):
+                continue
+            key = (decode_topic(publication.topic), publication.publisher, publication.sequence)
+            if key in delivered or any(_covers(gap, key) for gap in gaps):
+                continue
+            assert publication.acknowledged_s is not None
+            if not _interrupted(subscriber, publication.published_s, publication.acknowledged_s):
+                wrong.append(f"invariant 6: {subscriber.name} misses {_name(publication)} without being told")
+    return wrong
+
+
+def _owed(subscriber: Subscriber, publication: Publication) -> bool:
+    assert subscriber.joined_s is not None
+    if publication.given_up or publication.published_s <= subscriber.joined_s:
+        return False
+    if not subscriber.pattern and publication.topic != subscriber.topic:
+        return False
+    return subscriber.left_s is None
+
+
+def _received(subscriber: Subscriber) -> tuple[set[tuple[str, int, int]], list[Gap]]:
+    delivered: set[tuple[str, int, int]] = set()
+    gaps = []
+    for _, event in subscriber.events:
+        if isinstance(event, Message) and event.publisher is not None and event.sequence is not None:
+            delivered.add((event.topic, event.publisher, event.sequence))
+        elif isinstance(event, Gap):
+            gaps.append(event)
+    return delivered, gaps
+
+
+def _covers(gap: Gap, key: tuple[str, int, int]) -> bool:
+    return gap.topic == key[0] and gap.publisher == key[1] and gap.first <= key[2] <= gap.last
+
+
+def _interrupted(subscriber: Subscriber, from_s: float, to_s: float) -> bool:
+    """Whether the subscriber was told that it was not attached at some moment of this time."""
+    for _, event in subscriber.events:
+        if isinstance(event, Interrupted):
+            until_s = event.until_s if event.until_s is not None else _end_of(subscriber, event)
+            if event.since_s - ON_ITS_WAY_S <= to_s and from_s <= until_s:
+                return True
+    return False
+
+
+def _end_of(subscriber: Subscriber, begun: Interrupted) -> float:
+    ends = [
+        event.until_s
+        for _, event in subscriber.events
+        if isinstance(event, Interrupted) and event.since_s == begun.since_s and event.until_s is not None
+    ]
+    return ends[0] if ends else float("inf")
+
+
+def check_duplicates(world: World) -> list[str]:
+    """Guarantee 1: nothing is delivered twice."""
+    wrong = []
+    for subscriber in world.subscribers:
+        seen: set[tuple[str, int, int]] = set()
+        for _, event in subscriber.events:
+            if isinstance(event, Message) and event.publisher is not None and event.sequence is not None:
+                key = (event.topic, event.publisher, event.sequence)
+                if key in seen:
+                    wrong.append(f"invariant 5: {subscriber.name} got {key} twice")
+                seen.add(key)
+    return wrong
+
+
+def check_finished(world: World) -> list[str]:
+    """Invariant 7: every move ends, nothing is held, acknowledged or awaited for ever, nothing is left over."""
+    return [f"invariant 7: {what}" for what in world.unfinished()]
+
+
+def check_leases(world: World) -> list[str]:
+    """Invariant 8: nothing is acknowledged by a broker that was given up before the message ran there."""
+    wrong = []
+    for publication in _acknowledged(world):
+        runs = world.history.runs.get((publication.publisher, publication.topic, publication.sequence), [])
+        good = [run for run in runs if not world.history.was_given_up(run.server, run.at_s)]
+        if not any(_complete(world, publication, epoch, good) for epoch in {run.epoch for run in good}):
+            wrong.append(f"invariant 8: {_name(publication)} was acknowledged by a broker that had been given up")
+    return wrong
+
+
+def _acknowledged(world: World) -> list[Publication]:
+    return [
+        publication
+        for publisher in world.publishers
+        for publication in publisher.publications
+        if publication.acknowledged_s is not None
+    ]
+
+
+def _name(publication: Publication) -> str:
+    return f"{decode_topic(publication.topic)} {publication.publisher:x} #{publication.sequence}"
+
+
+CHECKERS: dict[str, Checker] = {
+    "servers": check_servers,
+    "acknowledged": check_acknowledged,
+    "ready": check_ready,
+    "order": check_order,
+    "owed": check_owed,
+    "duplicates": check_duplicates,
+    "finished": check_finished,
+    "leases": check_leases,
+}

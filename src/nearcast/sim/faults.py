@@ -1,0 +1,162 @@
+"""Faults: what goes wrong in a run, drawn from its seed or placed at one step boundary.
+
+Uniformly random faults are too weak to find a protocol's mistakes: the interesting moments are the boundaries between two
+steps of an agent or a controller. Every write of theirs is one; a run can be told to crash the writer at the n-th.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from random import Random
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from nearcast.core.bus import AGENT_CHANNEL, CONTROLLER_CHANNEL
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from nearcast.sim.process import Process
+    from nearcast.sim.server import Session, SimServer
+    from nearcast.sim.world import World
+
+
+class Profile(StrEnum):
+    """What kind of faults a seed gets."""
+
+    CALM = "calm"  # moves only
+    CONTROL = "control"  # agents and controllers crash, orders are doubled and late
+    NETWORK = "network"  # connections break, partitions
+    SERVERS = "servers"  # servers are killed or stopped
+    ALL = "all"
+
+
+class FaultPlan(msgspec.Struct, frozen=True):
+    profile: Profile
+    boundaries: frozenset[int] = frozenset()  # crash whoever comes to these step boundaries
+    counted_from_s: float = 0.0
+
+
+class Faults:
+    def __init__(self, world: World, plan: FaultPlan, rng: Random) -> None:
+        self._world = world
+        self._plan = plan
+        self._rng = rng
+        self._calm = False
+        self.boundaries = 0
+        self.done: list[str] = []
+
+    def boundary(self, process: Process) -> None:
+        """An agent or a controller is about to take a step, or has just taken it."""
+        if self._world.timeline.now_s < self._plan.counted_from_s or process not in self._world.controls.values():
+            return
+        self.boundaries += 1
+        if self.boundaries in self._plan.boundaries and not self._calm:
+            self._crash_control(process.name)
+
+    def schedule(self, from_s: float, to_s: float) -> None:
+        """Spread this run's random faults over the time given."""
+        rng, world = self._rng, self._world
+        kinds = {
+            Profile.CALM: [],
+            Profile.CONTROL: [self._crash_any_control] * 4 + [self._cut_control],
+            Profile.NETWORK: [self._cut_client] * 4 + [self._partition] * 2,
+            Profile.SERVERS: [self._kill_server, self._stop_server],
+            Profile.ALL: [
+                self._crash_any_control,
+                self._crash_any_control,
+                self._cut_control,
+                self._cut_client,
+                self._cut_client,
+                self._partition,
+                self._kill_server,
+                self._stop_server,
+            ],
+        }[self._plan.profile]
+        for kind in kinds:
+            world.timeline.after(from_s + rng.random() * (to_s - from_s) - world.timeline.now_s, self._happen, kind)
+        if self._plan.profile in (Profile.CONTROL, Profile.ALL):
+            world.hosts["store"].server.observers.append(_Echo(world, rng))
+
+    def calm(self) -> None:
+        """No more faults from here on."""
+        self._calm = True
+
+    def _happen(self, kind) -> None:  # type: ignore[no-untyped-def]
+        if not self._calm:
+            kind()
+
+    def _note(self, text: str) -> None:
+        self.done.append(f"{self._world.timeline.now_s:.3f} {text}")
+
+    # --- kinds
+
+    def _crash_any_control(self) -> None:
+        self._crash_control(self._rng.choice(sorted(self._world.controls)))
+
+    def _crash_control(self, name: str) -> None:
+        down_s = self._rng.choice((0.05, 0.3, 1.0, 2.5)) * (0.5 + self._rng.random())
+        self._note(f"crash {name} for {down_s:.2f} s")
+        self._world.crash_control(name, down_s)
+
+    def _cut_control(self) -> None:
+        process = self._world.controls[self._rng.choice(sorted(self._world.controls))]
+        self._cut(process)
+
+    def _cut_client(self) -> None:
+        programs = [*self._world.publishers, *self._world.subscribers]
+        self._cut(self._rng.choice(programs).process)
+
+    def _cut(self, process: Process) -> None:
+        pipes = sorted(process.pipes)
+        if pipes:
+            link = self._rng.choice(pipes)
+            self._note(f"cut {process.name} from {link}")
+            process.pipes[link].cut()
+
+    def _partition(self) -> None:
+        world, rng = self._world, self._rng
+        programs = [*world.publishers, *world.subscribers]
+        process = rng.choice([*(program.process.name for program in programs), *sorted(world.controls)])
+        server = rng.choice(sorted(world.hosts))
+        for_s = rng.choice((0.2, 1.0, 4.0)) * (0.5 + rng.random())
+        self._note(f"partition {process} from {server} for {for_s:.2f} s")
+        world.network.partition(process, server, for_s)
+
+    def _kill_server(self) -> None:
+        broker = self._rng.choice(sorted(self._world.brokers))
+        silent, down_s = self._rng.random() < 0.3, self._rng.choice((0.1, 1.0, 6.0))
+        self._note(f"kill server {broker}{' silently' if silent else ''} for {down_s} s")
+        self._world.kill_server(broker, silent=silent, down_s=down_s)
+
+    def _stop_server(self) -> None:
+        broker = self._rng.choice(sorted(self._world.brokers))
+        for_s = self._rng.choice((0.3, 2.0, 5.0))
+        self._note(f"stop server {broker} for {for_s} s")
+        host = self._world.hosts[broker]
+        host.stop()
+        self._world.timeline.after(for_s, host.go_on)
+
+
+class _Echo:
+    """Says control messages again, now or much later."""
+
+    def __init__(self, world: World, rng: Random) -> None:
+        self._world = world
+        self._rng = rng
+        self._echoing = False
+
+    def published(self, server: SimServer, channel: bytes, payload: bytes, receivers: Collection[Session]) -> None:
+        if self._echoing or not channel.startswith((AGENT_CHANNEL, CONTROLLER_CHANNEL)) or self._rng.random() > 0.03:
+            return
+        self._world.timeline.after(self._rng.choice((0.001, 0.1, 2.0)), self._say_again, server, channel, payload)
+
+    def installed(self, server: SimServer, topic: bytes, record: bytes) -> None:
+        pass
+
+    def _say_again(self, server: SimServer, channel: bytes, payload: bytes) -> None:
+        self._echoing = True
+        server.publish(channel, payload)
+        server.flush()
+        self._echoing = False

@@ -1,0 +1,150 @@
+"""The history of a simulated run: what really happened on the servers and in the store, for the checkers.
+
+It watches from outside: servers report what they execute, the store what was committed. Nothing in the system reads it.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from nearcast.core.journal import BrokerEntry, BrokerState, TopicEntry, decode_entry
+from nearcast.core.placement import Placement
+from nearcast.core.record import Record
+from nearcast.core.wire import DATA, HEADER, HEADER_BYTES, SKIP, decode_record
+
+if TYPE_CHECKING:
+    from nearcast.sim.server import Session, SimServer
+    from nearcast.sim.timeline import Timeline
+    from nearcast.sim.world import World
+
+
+class Run(msgspec.Struct, frozen=True, gc=False):
+    """A frame that a server executed, and the epoch of the topic's record there at that moment."""
+
+    server: str
+    epoch: int
+    at_s: float
+    record_epoch: int
+
+
+class Unready(msgspec.Struct, frozen=True):
+    """A subscriber that did not hold the new placement when an unforced move switched."""
+
+    subscriber: str
+    topic: bytes
+    epoch: int
+    at_s: float
+
+
+class History:
+    def __init__(self, timeline: Timeline, world: World) -> None:
+        self._timeline = timeline
+        self._world = world
+        self.runs: dict[tuple[int, bytes, int], list[Run]] = defaultdict(list)
+        self.placements: dict[tuple[bytes, int], Placement] = {}
+        self.given_up_s: dict[str, float] = {}  # broker -> since when the journal says it is dead
+        self.given_up: list[tuple[str, float, float]] = []  # and the past ones: (broker, from, to)
+        self.unready: list[Unready] = []
+        self.faults: list[str] = []  # what was wrong at the moment it happened
+        self.moves = 0
+        self.forced = 0
+        self.messages = 0
+        self._records: dict[tuple[str, bytes], Record] = {}  # on each server now
+        self._fenced: dict[tuple[str, bytes], int] = {}  # highest epoch each server was ever switched to
+        self._previous: dict[tuple[bytes, int], Placement] = {}  # (topic, new epoch) -> placement before
+        self._switched: set[tuple[bytes, int]] = set()
+        self._rested_s: dict[bytes, float] = {}  # when the last move of a topic ended
+
+    # --- servers
+
+    def published(self, server: SimServer, channel: bytes, payload: bytes, receivers: Collection[Session]) -> None:
+        if channel.startswith(b"nc:") or len(payload) < HEADER_BYTES:
+            return
+        word, epoch, publisher, sequence, _ = HEADER.unpack_from(payload)
+        if word not in (DATA, SKIP):
+            return
+        record = self._records.get((server.name, channel))
+        run = Run(server.name, epoch, self._timeline.now_s, record.epoch if record is not None else 0)
+        self.runs[(publisher, channel, sequence)].append(run)
+        self.messages += 1
+
+    def installed(self, server: SimServer, topic: bytes, data: bytes) -> None:
+        record = decode_record(data)
+        key = (server.name, topic)
+        before = self._records.get(key)
+        if before is not None and (record.version < before.version or record.epoch < before.epoch):
+            self.faults.append(f"invariant 1: {server.name} went back from {before.version} to {record.version}")
+        self._records[key] = record
+        self._fenced[key] = max(record.epoch, self._fenced.get(key, 0))
+        self.followed(topic, record.placement)
+        self.followed(topic, record.next)
+        if record.version % 4 == 0 and (topic, record.epoch) not in self._switched:
+            self._switched.add((topic, record.epoch))
+            self.forced += record.forced
+            if not record.forced:
+                self._look_for_unready(topic, record.placement)
+        elif record.version % 4 == 1:
+            self._check_settled(topic, record)
+
+    def restarted(self, server: str) -> None:
+        """The server lost its memory."""
+        for key in [key for key in self._records if key[0] == server]:
+            del self._records[key]
+
+    def followed(self, topic: bytes, placement: Placement | None) -> None:
+        """Somebody believes in this placement."""
+        if placement is None:
+            return
+        known = self.placements.setdefault((topic, placement.epoch), placement)
+        if known is not placement and known != placement:
+            self.faults.append(f"invariant 1: epoch {placement.epoch} of {topic!r} is {known} and {placement}")
+
+    def _check_settled(self, topic: bytes, record: Record) -> None:
+        previous = self._previous.get((topic, record.epoch))
+        for broker in previous.brokers if previous is not None else ():
+            # A broker given up since the topic last rested counts as fenced, even if it has joined again as a new one.
+            fenced = self._fenced.get((broker, topic), 0) >= record.epoch
+            if not fenced and not self._given_up_since(broker, self._rested_s.get(topic, 0.0)):
+                self.faults.append(f"invariant 3: epoch {record.epoch} of {topic!r} settled before {broker} was fenced")
+
+    def _look_for_unready(self, topic: bytes, placement: Placement) -> None:
+        for subscriber in self._world.subscribers:
+            inflow = subscriber.machine.inflows.get(topic)
+            if inflow is None or not inflow.whole or subscriber.left_s is not None:
+                continue
+            client = subscriber.machine.client_id
+            if not all(self._world.holds(client, broker, topic) for broker in placement.readers(client)):
+                self.unready.append(Unready(subscriber.name, topic, placement.epoch, self._timeline.now_s))
+
+    # --- store
+
+    def committed(self, changes: dict[str, bytes], now_s: float) -> None:
+        for key, value in changes.items():
+            entry = decode_entry(key, value)
+            if isinstance(entry, BrokerEntry):
+                self._broker(key.removeprefix("broker/"), entry, now_s)
+            elif isinstance(entry, TopicEntry):
+                topic = key.removeprefix("topic/").encode()
+                if entry.move is not None:
+                    self._previous[(topic, entry.move.target.epoch)] = entry.placement
+                else:
+                    self.moves += 1
+                    self._rested_s[topic] = now_s
+
+    def _broker(self, name: str, entry: BrokerEntry, now_s: float) -> None:
+        if entry.state is BrokerState.DEAD:
+            self.given_up_s.setdefault(name, now_s)
+        elif name in self.given_up_s and entry.state is BrokerState.MEMBER:
+            self.given_up.append((name, self.given_up_s.pop(name), now_s))
+
+    def _given_up_since(self, broker: str, since_s: float) -> bool:
+        return broker in self.given_up_s or any(name == broker and to_s >= since_s for name, _, to_s in self.given_up)
+
+    def was_given_up(self, broker: str, at_s: float) -> bool:
+        if broker in self.given_up_s and at_s >= self.given_up_s[broker]:
+            return True
+        return any(name == broker and from_s <= at_s < to_s for name, from_s, to_s in self.given_up)

@@ -1,0 +1,240 @@
+"""A world: servers, agents, controllers, publishers and subscribers of one simulated run. One seed gives one run."""
+
+from __future__ import annotations
+
+from random import Random
+
+import msgspec
+
+from nearcast.core.agent import Agent, Identity
+from nearcast.core.bus import MoveTopics
+from nearcast.core.client import Client
+from nearcast.core.controller import Controller
+from nearcast.core.placement import Mode
+from nearcast.core.settings import Limits, Timing
+from nearcast.runtime.store.memory import MemoryStore
+from nearcast.sim.faults import FaultPlan, Faults, Profile
+from nearcast.sim.history import History
+from nearcast.sim.network import Host, Network
+from nearcast.sim.process import ControllerProcess, Process
+from nearcast.sim.programs import Publisher, Subscriber
+from nearcast.sim.server import SimServer
+from nearcast.sim.timeline import Timeline
+
+START_S = 1.5  # the cluster has formed by then
+QUIET_S = 1.0
+DRAIN_MAX_S = 30.0
+
+
+class Setup(msgspec.Struct, frozen=True, kw_only=True):
+    """The size of a world."""
+
+    brokers: int = 3
+    controllers: int = 1
+    topics: int = 2
+    publishers: int = 3
+    early_subscribers: int = 2
+    late_subscribers: int = 2
+    pattern_subscribers: int = 0
+    traffic_s: float = 4.0
+    moves_per_s: float = 4.0
+    rate_per_s: float = 30.0
+    timing: Timing = Timing()
+    limits: Limits = Limits(window=256)
+
+
+class World:
+    def __init__(self, seed: int, setup: Setup, plan: FaultPlan) -> None:
+        # One seed draws all others, so that more faults do not change the traffic.
+        root = Random(seed)
+        self.seed = seed
+        self.setup = setup
+        self.rng = Random(root.getrandbits(64))
+        self.timeline = Timeline()
+        self.network = Network(self.timeline, Random(root.getrandbits(64)))
+        self.store = MemoryStore(self.timeline.clock)
+        self.history = History(self.timeline, self)
+        self.publishers: list[Publisher] = []
+        self.subscribers: list[Subscriber] = []
+        self.controls: dict[str, Process] = {}  # agents and controllers
+        self.hosts: dict[str, Host] = {}
+        self.brokers = [f"b{index}" for index in range(setup.brokers)]
+        self.topics = [b"topic-%d" % index for index in range(setup.topics)]
+        self.faults = Faults(self, plan, Random(root.getrandbits(64)))
+        self._moved = 0
+        self._end_s = START_S + setup.traffic_s
+        for name in ["store", *self.brokers]:
+            self._start_server(name)
+        for name in self.brokers:
+            self._start_control(f"agent {name}")
+        for index in range(setup.controllers):
+            self._start_control(f"controller {index}")
+
+    # --- parts
+
+    def _start_server(self, name: str) -> None:
+        server = SimServer(name, self.timeline.clock, run_id=f"{name}-1")
+        self.hosts[name] = self.network.add(_url(name), server)
+        if name != "store":
+            server.observers.append(self.history)
+
+    def _start_control(self, name: str) -> None:
+        kind, _, which = name.partition(" ")
+        timing, rng = self.setup.timing, Random(self.rng.getrandbits(64))
+        if kind == "agent":
+            agent = Agent(Identity(which, _url(which)), _url("store"), rng, timing=timing)
+            self.controls[name] = Process(self, name, agent)
+        else:
+            controller = Controller(f"{name}.{rng.getrandbits(16)}", _url("store"), rng, timing=timing)
+            self.controls[name] = ControllerProcess(self, name, controller)
+
+    def new_client(self, name: str) -> Client:
+        rng = Random(self.rng.getrandbits(64))
+        return Client(rng.getrandbits(64), rng, timing=self.setup.timing, limits=self.setup.limits)
+
+    def seed_client(self, client: Client) -> None:
+        client.links.seed(_url(self.rng.choice(self.brokers)), self.timeline.now_s)
+
+    # --- faults
+
+    def crash_control(self, name: str, down_s: float) -> None:
+        process = self.controls[name]
+        if process.alive:
+            process.crash()
+            self.timeline.after(down_s, self._start_control, name)
+
+    def kill_server(self, broker: str, *, silent: bool, down_s: float) -> None:
+        host = self.hosts[broker]
+        if not host.up:
+            return
+        host.crash(f"{broker}-{self.rng.getrandbits(32):x}", silent=silent)
+        self.history.restarted(broker)
+        agent = self.controls[f"agent {broker}"].machine
+        if isinstance(agent, Agent) and not silent and self.rng.random() < 0.5:
+            agent.server_ended()
+        self.timeline.after(down_s, self._server_up, host)
+
+    def _server_up(self, host: Host) -> None:
+        host.up = True
+
+    # --- what happens
+
+    def run(self) -> None:
+        timeline, setup, rng = self.timeline, self.setup, self.rng
+        timeline.run_until(START_S)
+        index = 0
+        for _ in range(setup.early_subscribers):
+            self._subscribe(index)
+            index += 1
+        for _ in range(setup.pattern_subscribers):
+            self.subscribers.append(Subscriber(self, index, b"", pattern=b"topic-*"))
+            index += 1
+        for _ in range(setup.late_subscribers):
+            timeline.after(rng.random() * setup.traffic_s, self._subscribe, index)
+            index += 1
+        for number in range(setup.publishers):
+            timeline.after(rng.random() * 0.8 * (number % 2) * setup.traffic_s, self._publish, number)
+        if setup.moves_per_s:
+            timeline.after(0.3, self._move)
+        self.faults.schedule(START_S + 0.3, self._end_s)
+        timeline.run_until(self._end_s)
+        self.faults.calm()
+        self._drain()
+
+    def _subscribe(self, index: int) -> None:
+        leave_s = self.rng.random() * self.setup.traffic_s if index % 5 == 4 else None
+        self.subscribers.append(Subscriber(self, index, self.rng.choice(self.topics), leave_s=leave_s))
+
+    def _publish(self, index: int) -> None:
+        publisher = Publisher(self, index, self.topics, until_s=self._end_s, rate_per_s=self.setup.rate_per_s)
+        self.publishers.append(publisher)
+
+    def _move(self) -> None:
+        """An operator asks the leader for a random placement of a random topic."""
+        if self.timeline.now_s > self._end_s:
+            return
+        self.timeline.after(self.rng.expovariate(self.setup.moves_per_s), self._move)
+        mode = self.rng.choice((Mode.SINGLE, Mode.SINGLE, Mode.ALL_SUBSCRIBERS, Mode.ALL_PUBLISHERS))
+        count = 1 if mode is Mode.SINGLE else self.rng.randint(2, min(3, len(self.brokers)))
+        target = tuple(self.rng.sample(self.brokers, count))
+        topic = self.rng.choice(self.topics).decode()
+        for process in self.controls.values():
+            controller = process.machine
+            if process.alive and isinstance(controller, Controller) and controller.reign is not None:
+                self._moved += 1
+                request = MoveTopics(f"operator.{self._moved}", {topic: (mode, target)})
+                controller.reign.heard(request, self.timeline.now_s)
+                controller.reign.go_on(self.timeline.now_s)
+                process.settle()
+                return
+
+    def _drain(self) -> None:
+        """Let everything that is under way come to its end, or find out that it does not."""
+        limit_s = self.timeline.now_s + DRAIN_MAX_S
+        quiet_s = 0.0
+        while self.timeline.now_s < limit_s and quiet_s < QUIET_S:
+            self.timeline.run_until(self.timeline.now_s + 0.25)
+            quiet_s = quiet_s + 0.25 if not self.unfinished() else 0.0
+
+    # --- looking in
+
+    def holds(self, client: int, broker: str, topic: bytes) -> bool:
+        """Whether a client's connection is subscribed to the topic at this broker's server."""
+        name = f"nearcast-{client:016x}"
+        sessions = self.hosts[broker].server.channels.get(topic, {})
+        return any(session.name == name for session in sessions)
+
+    def given_up(self, topic: str, publisher: int) -> set[int]:
+        """Numbers of a publisher whose caller was cancelled: some were sent all the same, some became SKIPs."""
+        return {
+            publication.sequence
+            for program in self.publishers
+            if program.machine.client_id == publisher
+            for publication in program.publications
+            if publication.given_up and publication.topic == topic.encode()
+        }
+
+    def unfinished(self) -> list[str]:
+        """What has not come to its end."""
+        found = []
+        _, entries = self.store.load_now()
+        found += [f"{key} is still moving" for key, value in entries.items() if key[0] == "t" and b'"phase"' in value]
+        for publisher in self.publishers:
+            for topic, outflow in publisher.machine.outflows.items():
+                if outflow.unacknowledged:
+                    found.append(f"{publisher.process.name} waits for {outflow.unacknowledged} of {topic!r}")
+        for subscriber in self.subscribers:
+            found += self._unfinished_subscriber(subscriber)
+        for name in self.brokers:
+            channels = self.hosts[name].server.channels
+            found += [f"{name} has a leftover {channel!r}" for channel in channels if channel.startswith(b"nc:y:")]
+        return found
+
+    def _unfinished_subscriber(self, subscriber: Subscriber) -> list[str]:
+        if subscriber.joined_s is None and subscriber.left_s is None:
+            return [f"{subscriber.name} never joined"]
+        found = []
+        for inflow in subscriber.machine.inflows.values():
+            if inflow.lines.unsettled:
+                found.append(f"{subscriber.name} holds frames back")
+            if not inflow.whole:
+                found.append(f"{subscriber.name} is not whole")
+        return found
+
+
+def _url(name: str) -> str:
+    return f"redis://{name}:6379"
+
+
+def draw_plan(seed: int) -> tuple[Setup, FaultPlan]:
+    """The world and the faults of a seed."""
+    rng = Random(seed ^ 0x5EED)
+    profile = rng.choice(list(Profile))
+    boundaries = frozenset(rng.sample(range(1, 600), 2)) if profile in (Profile.CONTROL, Profile.ALL) else frozenset()
+    setup = Setup(
+        brokers=rng.choice((2, 3, 3, 4)),
+        controllers=rng.choice((1, 2)),
+        topics=rng.choice((1, 2)),
+        pattern_subscribers=rng.choice((0, 1)),
+    )
+    return setup, FaultPlan(profile, boundaries, counted_from_s=START_S)

@@ -1,0 +1,257 @@
+"""A whole cluster on this machine, of real processes: servers, agents, controllers.
+
+For tests, demos, benchmarks and `nearcast up`. Every part can be killed and started again by itself:
+
+    async with await LocalCluster.start(brokers=3) as cluster:
+        client = await nearcast.connect(cluster.urls["b1"])
+        await cluster.kill_server("b2")
+
+Nothing of it outlives this program, not even a SIGKILL of it: the guardian (runtime/guardian.py) sees to that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import signal
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from nearcast.core.journal import BrokerState
+from nearcast.core.names import LEASE_KEY, READY_KEY
+from nearcast.errors import ClusterError, ServerFailed, UsageError
+from nearcast.runtime.console import Console
+from nearcast.runtime.requester import Requester
+from nearcast.runtime.servers import LocalServer
+from nearcast.testbed.process import LocalProcess
+
+DEFAULT_SITE = "local"
+_MEMBERS_WAIT_S = 20.0
+_MEMBERS_POLL_S = 0.05
+_LOG_LINES_SHOWN = 6
+
+
+@dataclass
+class _Broker:
+    site: str
+    server: LocalServer
+    agent: LocalProcess
+
+
+class LocalCluster:
+    """One store server, brokers by name, controllers by number. Make one with `await LocalCluster.start()`."""
+
+    def __init__(self, store: LocalServer, folder: Path) -> None:
+        self._store = store
+        self._folder = folder
+        self._brokers: dict[str, _Broker] = {}
+        self._controllers: list[LocalProcess] = []
+        self._console = Console(store.url)
+
+    @classmethod
+    async def start(
+        cls,
+        brokers: int | Sequence[str] = 3,
+        *,
+        sites: Mapping[str, str] | None = None,
+        controllers: int = 1,
+        first_port: int | None = None,
+    ) -> Self:
+        """Start a cluster and return when all its brokers are members.
+
+        `brokers`: names, or how many (b1, b2, ...). `sites`: of brokers by name, the others are at `local`.
+        `first_port`: of the store, the brokers get the ports after it; None takes free ones.
+        """
+        names = [f"b{number}" for number in range(1, brokers + 1)] if isinstance(brokers, int) else list(brokers)
+        if not names or controllers < 1:
+            raise UsageError("a cluster needs at least one broker and one controller")
+        store = await LocalServer.start(name="store", port=first_port)
+        cluster = cls(store, Path(tempfile.mkdtemp(prefix="nearcast-cluster-")))
+        try:
+            await cluster._start_controllers(controllers)
+            for number, name in enumerate(names, start=1):
+                port = first_port + number if first_port is not None else None
+                await cluster._start_broker(name, (sites or {}).get(name, DEFAULT_SITE), port)
+            await cluster.until_members()
+        except BaseException:
+            await cluster.stop()
+            raise
+        return cluster
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+    async def stop(self) -> None:
+        """End all processes: first who gives orders, then who takes them, then the servers."""
+        try:
+            await self._console.close()
+            await asyncio.gather(*(controller.stop() for controller in self._controllers))
+            await asyncio.gather(*(broker.agent.stop() for broker in self._brokers.values()))
+            servers = [self._store, *(broker.server for broker in self._brokers.values())]
+            await asyncio.gather(*(server.stop() for server in servers))
+        finally:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    # --- what there is
+
+    @property
+    def urls(self) -> dict[str, str]:
+        """The brokers' URLs by name: any of them is enough for `nearcast.connect`."""
+        return {name: broker.server.url for name, broker in self._brokers.items()}
+
+    @property
+    def store_url(self) -> str:
+        return self._store.url
+
+    @property
+    def pids(self) -> dict[str, int]:
+        """Every process by name: `store`, `server-b1`, `agent-b1`, `controller-0`, ..."""
+        return {name: part.pid for name, part in self._parts().items()}
+
+    @property
+    def ended(self) -> list[str]:
+        """The processes that do not run, by the names of `pids`."""
+        return [name for name, part in self._parts().items() if not part.alive]
+
+    async def console(self) -> Console:
+        """A console for state and moves. It belongs to the cluster, which closes it."""
+        return await self._console.__aenter__()
+
+    def _parts(self) -> dict[str, LocalServer | LocalProcess]:
+        parts: dict[str, LocalServer | LocalProcess] = {"store": self._store}
+        for name, broker in self._brokers.items():
+            parts[f"server-{name}"] = broker.server
+        for process in self._processes():
+            parts[process.name] = process
+        return parts
+
+    def _processes(self) -> list[LocalProcess]:
+        return [*(broker.agent for broker in self._brokers.values()), *self._controllers]
+
+    # --- brokers
+
+    async def add_broker(self, name: str, site: str = DEFAULT_SITE) -> None:
+        """Start one more broker and return when it is a member."""
+        await self._start_broker(name, site)
+        await self.until_members([name])
+
+    async def kill_server(self, broker: str) -> None:
+        """SIGKILL, and return when the process has ended."""
+        server = self._broker(broker).server
+        server.kill()
+        await server.wait()
+
+    async def restart_server(self, broker: str) -> None:
+        """An empty server on the same port; the one before is killed if it still runs. The agent finds it."""
+        await self.kill_server(broker)
+        before = self._broker(broker).server
+        await before.stop()  # removes its files
+        self._broker(broker).server = await LocalServer.start(name=before.name, port=before.port)
+
+    async def kill_agent(self, broker: str) -> None:
+        await self._broker(broker).agent.kill()
+
+    async def restart_agent(self, broker: str) -> None:
+        """Started, not yet at work: `until_members()` waits for that."""
+        found = self._broker(broker)
+        await found.agent.kill()
+        found.agent = await self._start_agent(broker, found.site, found.server)
+
+    async def _start_broker(self, name: str, site: str, port: int | None = None) -> None:
+        if name in self._brokers:
+            raise UsageError(f"the cluster already has a broker {name!r}: choose another name")
+        server = await LocalServer.start(name=f"server-{name}", port=port)
+        try:
+            agent = await self._start_agent(name, site, server)
+        except BaseException:
+            await server.stop()
+            raise
+        self._brokers[name] = _Broker(site, server, agent)
+
+    async def _start_agent(self, name: str, site: str, server: LocalServer) -> LocalProcess:
+        arguments = ["agent", "--broker", name, "--site", site, "--server", server.url, "--store", self.store_url]
+        arguments += ["--server-pid", str(server.pid)]
+        return await LocalProcess.start(f"agent-{name}", arguments, self._folder)
+
+    def _broker(self, name: str) -> _Broker:
+        if name not in self._brokers:
+            raise UsageError(f"no broker {name!r} in this cluster: it has {', '.join(self._brokers)}")
+        return self._brokers[name]
+
+    # --- controllers
+
+    async def kill_controller(self, number: int) -> None:
+        await self._controllers[number].kill()
+
+    async def restart_controller(self, number: int) -> None:
+        self._controllers[number] = await self._controllers[number].again()
+
+    async def _start_controllers(self, count: int) -> None:
+        for number in range(count):
+            arguments = ["controller", "--store", self.store_url]
+            self._controllers.append(await LocalProcess.start(f"controller-{number}", arguments, self._folder))
+
+    # --- all of them
+
+    def pause(self) -> None:
+        """Stop agents and controllers where they are. Leases end soon: `resume()` within a second."""
+        for process in self._processes():
+            process.signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        for process in self._processes():
+            process.signal(signal.SIGCONT)
+
+    async def until_members(self, brokers: Iterable[str] | None = None, timeout_s: float = _MEMBERS_WAIT_S) -> None:
+        """Return when these brokers (default: all) are members and granted; raise with log lines if they never are."""
+        wanted = set(self._brokers if brokers is None else brokers)
+        missing = wanted
+        try:
+            async with asyncio.timeout(timeout_s):
+                while missing := wanted - await self._members():
+                    ended = self._ended_but_needed(missing)
+                    if ended:
+                        raise self._failure(f"{', '.join(ended)} ended")
+                    await asyncio.sleep(_MEMBERS_POLL_S)
+        except TimeoutError:
+            raise self._failure(f"{', '.join(sorted(missing))} did not join within {timeout_s:g} s") from None
+
+    async def _members(self) -> set[str]:
+        try:
+            state = await self._console.state(timeout_s=1.0)
+        except ClusterError:
+            return set()  # no controller leads yet
+        members = [name for name, view in state.brokers.items() if view.state == BrokerState.MEMBER and view.alive]
+        return {name for name in members if name in self._brokers and await self._serves(name)}
+
+    async def _serves(self, broker: str) -> bool:
+        """Whether the server is marked and leased. The controller may not have noticed yet that it runs anew."""
+        requester = Requester(self._broker(broker).server.url)
+        try:
+            return await requester.ask("EXISTS", READY_KEY, LEASE_KEY) == 2
+        except ClusterError:
+            return False
+        finally:
+            await requester.close()
+
+    def _ended_but_needed(self, brokers: set[str]) -> list[str]:
+        """What ended without which these brokers cannot join; one controller of several may be dead."""
+        agents = [self._broker(name).agent for name in sorted(brokers)]
+        needed = agents if any(controller.alive for controller in self._controllers) else self._processes()
+        return [process.name for process in needed if not process.alive]
+
+    def _failure(self, what: str) -> ServerFailed:
+        shown = [f"the local cluster: {what}; the last log lines:"]
+        for process in self._processes():
+            lines = process.last_lines(_LOG_LINES_SHOWN) or ["(none)"]
+            shown += [f"  {process.name}: {line}" for line in lines]
+        return ServerFailed("\n".join(shown))
