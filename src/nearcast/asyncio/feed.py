@@ -159,8 +159,9 @@ class Feed:
     # --- what the client calls
 
     def close(self) -> None:
-        """Nothing comes any more. The client is closed with the feed, so there is nothing to give back."""
+        """Leave everything; what was not read is gone."""
         self._mailbox.ended = True
+        self._detach(list(self._held))
         self._ready.clear()
         self._mailbox.take()
         self._news.set()

@@ -1,7 +1,8 @@
 """PubSub, as in redis.asyncio: subscribe, then get_message, listen or run.
 
 One PubSub is one client of the cluster, as it is one connection in redis-py, so the numbers `publish` and
-`pubsub_numsub` return mean the same. Unlike there, a lost connection is no error: the client attaches again, asks the
+`pubsub_numsub` return mean the same; with `Redis(share_connections=True)` all PubSubs of a Redis object are one. Unlike
+in redis-py, a lost connection is no error: the client attaches again, asks the
 publishers to repeat what was missed, and what cannot be repeated is counted in `gaps` and `interruptions`.
 """
 
@@ -9,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from typing import Any, Self
 
@@ -22,6 +24,10 @@ from nearcast.core.message import Gap, Interrupted, Message
 from nearcast.core.names import encode_topic
 from nearcast.errors import UsageError
 from nearcast.runtime.client import Client
+
+log = logging.getLogger("nearcast.asyncio")
+
+MANY = 100  # an idle PubSub with connections of its own costs about 1.5 ms of a core per second
 
 Handler = Callable[[dict[str, Any]], Awaitable[None] | None]
 OnEvent = Callable[[Gap | Interrupted], Awaitable[None] | None]
@@ -44,6 +50,7 @@ class PubSub:
         options: Options,
         in_use: set[PubSub],
         *,
+        shared: Callable[[], Awaitable[Client]] | None = None,
         ignore_subscribe_messages: bool = False,
         on_event: OnEvent | None = None,
     ) -> None:
@@ -56,6 +63,7 @@ class PubSub:
         self._options = options
         self._encoder = options.encoder
         self._in_use = in_use
+        self._shared = shared
         self._on_event = on_event
         self._feed: Feed | None = None
         self._leaving: dict[bool, set[Decoded]] = {False: set(), True: set()}  # by pattern or not, until confirmed
@@ -81,19 +89,26 @@ class PubSub:
     async def _connected(self) -> Feed:
         async with self._opening:
             if self._feed is None:
-                self.connection = await self._options.client()
+                self.connection = await (self._shared() if self._shared else self._options.client())
                 self._feed = Feed(self.connection, self._options.limits)
                 self._in_use.add(self)
+                self._warn_of_many()
             return self._feed
+
+    def _warn_of_many(self) -> None:
+        if len(self._in_use) == MANY and not self._shared:
+            log.warning("%d PubSubs, each with connections of its own: consider Redis(share_connections=True)", MANY)
 
     async def aclose(self) -> None:
         """Leave everything; what was not read is gone. The object can be used again."""
         async with self._opening:
-            client, self.connection, self._feed = self.connection, None, None
+            client, feed, self.connection, self._feed = self.connection, self._feed, None, None
             self.channels, self.patterns = {}, {}
             self._leaving = {False: set(), True: set()}
             self._in_use.discard(self)
-            if client is not None:
+            if feed is not None:
+                feed.close()
+            if client is not None and not self._shared:
                 await client.close()
 
     close = reset = aclose

@@ -22,8 +22,9 @@ from nearcast.runtime.driver import Resolve
 class Redis:
     """A client of the cluster to which the named server belongs; any one will do. Connects when first used.
 
-    `timing`, `limits` and `resolve` are those of `nearcast.connect`. What becomes of redis-py's other keywords is said
-    in `nearcast.asyncio.options`.
+    `share_connections`: its PubSubs use its connections instead of their own, and count as one subscriber; for programs
+    with hundreds of them. `timing`, `limits` and `resolve` are those of `nearcast.connect`. What becomes of redis-py's
+    other keywords is said in `nearcast.asyncio.options`.
     """
 
     def __init__(
@@ -40,6 +41,7 @@ class Redis:
         decode_responses: bool = False,
         socket_timeout: float | None = CALL_TIMEOUT_S,
         socket_connect_timeout: float | None = BOOTSTRAP_S,
+        share_connections: bool = False,
         timing: Timing = DEFAULT_TIMING,
         limits: Limits = DEFAULT_LIMITS,
         resolve: Resolve | None = None,
@@ -61,6 +63,7 @@ class Redis:
         self._pubsubs: set[PubSub] = set()
         self._opening = asyncio.Lock()
         self._users = 0
+        self._share = share_connections
 
     @classmethod
     def from_url(cls, url: str, **keywords: Any) -> Self:
@@ -129,7 +132,11 @@ class Redis:
             if name != "shard_hint" or value is not None:
                 raise UsageError(f"pubsub() has no {name}=: use ignore_subscribe_messages= and on_event=")
         return PubSub(
-            self._options, self._pubsubs, ignore_subscribe_messages=ignore_subscribe_messages, on_event=on_event
+            self._options,
+            self._pubsubs,
+            shared=self._connected if self._share else None,
+            ignore_subscribe_messages=ignore_subscribe_messages,
+            on_event=on_event,
         )
 
     async def pubsub_channels(self, pattern: Encodable = "*") -> list[Decoded]:

@@ -62,9 +62,7 @@ async def _move(
         raise UsageError(f"topic {topic!r}: {'; '.join(found)}")
     pace = Pace.LAZY if lazy else Pace.EAGER
     async with Console(url) as console:
-        return await console.move(
-            topic, placement.mode, placement.brokers, pace=pace, wait=wait, timeout_s=timeout_s
-        )
+        return await console.move(topic, placement.mode, placement.brokers, pace=pace, wait=wait, timeout_s=timeout_s)
 
 
 @app.command("show")

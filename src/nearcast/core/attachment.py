@@ -14,13 +14,26 @@ if TYPE_CHECKING:
 class Attachment:
     """Roles are the epochs whose frames are expected here. A fence takes away the roles below it, for good."""
 
-    __slots__ = ("_inflow", "broker", "fenced", "floor", "linger_until_s", "link", "open", "proven", "ready", "roles")
+    __slots__ = (
+        "_inflow",
+        "broker",
+        "fenced",
+        "floor",
+        "linger_until_s",
+        "link",
+        "open",
+        "proven",
+        "ready",
+        "roles",
+        "unconfirmed",
+    )
 
     def __init__(self, inflow: Inflow, broker: str) -> None:
         self._inflow = inflow
         self.broker = broker
         self.link: Link | None = None
         self.open = False  # subscribed, and the record of this broker was read after that
+        self.unconfirmed = False  # the broker has no record of a topic that lives there by first use
         self.roles: set[int] = set()
         self.fenced = 0  # the newest epoch this broker has switched to
         self.floor = 0
@@ -54,7 +67,7 @@ class Attachment:
 
     def lose(self) -> None:
         self.link = None
-        self.open = False
+        self.open = self.unconfirmed = False
         self.ready.clear()
         self.proven.clear()
         self.fenced = self.floor = 0  # the record is read again after the next subscribe

@@ -11,6 +11,7 @@ One door: records, from whichever broker and by whichever road, enter through `r
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from nearcast.core.attachment import Attachment
@@ -190,10 +191,16 @@ class Inflow:
         link.topics[self.topic] = attachment
         self.client.watch(link, self.topic)
         link.subscribe(self.topic)
-        self.client.read_record(link, self.topic, lambda record, now_s: self._opened(attachment, link, record, now_s))
+        self._read(attachment, link)
+
+    def _read(self, attachment: Attachment, link: Link) -> None:
+        self.client.read_record(link, self.topic, partial(self._opened, attachment, link))
 
     def _opened(self, attachment: Attachment, link: Link, record: Record | None, now_s: float) -> None:
         if attachment.link is not link or self.attachments.get(link.broker) is not attachment:
+            return
+        if record is None and self._forgotten(attachment):
+            self.client.attend(self)
             return
         attachment.open = True
         if record is None:
@@ -201,6 +208,25 @@ class Inflow:
             return
         attachment.floor = record.epoch
         self.record(link.broker, record, now_s)
+
+    def _forgotten(self, attachment: Attachment) -> bool:
+        """Whether the broker should have a record and has none: its server came back with an empty memory.
+
+        Planned topics get their record back before clients may enter. A topic by first use must be asked for again at
+        its directory, which may be another one by now; an older role has nothing to wait for.
+        """
+        if attachment.roles and max(attachment.roles) < self.epoch:
+            attachment.fence(self.epoch)
+            return False
+        placement = self.placement
+        attachment.unconfirmed = placement is not None and placement.unplaced and placement.epoch in attachment.roles
+        return attachment.unconfirmed
+
+    def _confirm(self) -> None:
+        for attachment in self.attachments.values():
+            if attachment.unconfirmed and attachment.link is not None:
+                attachment.unconfirmed = False
+                self._read(attachment, attachment.link)
 
     def unlinked(self, link: Link, now_s: float) -> None:
         """The link to a broker is gone. Its roles stay: the attachment is taken up again when the link is back."""
@@ -370,6 +396,7 @@ class Inflow:
         self._check_whole(now_s)
         if self._lost():
             self._attach_needed(now_s)
+            self._confirm()
             self.client.ask(self.topic, now_s)
         lingering = any(attachment.linger_until_s is not None for attachment in self.attachments.values())
         return not self.whole or lingering or bool(self._resyncs_left) or self.lines.unsettled

@@ -86,6 +86,7 @@ class Outflow:
         self._tokens: deque[tuple[int, object]] = deque()
         self._entries: dict[str, Link] = {}
         self._entering: dict[str, Link] = {}
+        self._unconfirmed: set[str] = set()  # entered but without a record, although it should have one
         self._leave_at_s: float | None = None
         self._reported = (0, 0)
 
@@ -245,6 +246,11 @@ class Outflow:
     def _entered(self, link: Link, record: Record | None, now_s: float) -> None:
         if self._entering.get(link.broker) is not link:
             return
+        if record is None and self.placement is not None and self.placement.unplaced and self._uses(link.broker):
+            # The server came back with an empty memory: only the directory can tell where the topic is now.
+            self._unconfirmed.add(link.broker)
+            self.client.attend(self)
+            return
         del self._entering[link.broker]
         self._entries[link.broker] = link
         if record is not None:
@@ -262,6 +268,7 @@ class Outflow:
             del self._entries[broker]
         if self._entering.get(broker) is link:
             del self._entering[broker]
+            self._unconfirmed.discard(broker)
         for lane in self.lanes:
             if lane.link is link:
                 lane.reset()
@@ -269,6 +276,13 @@ class Outflow:
         if self._uses(broker):
             self.client.links.want(broker, self, now_s)
         self.client.attend(self)
+
+    def _confirm(self) -> None:
+        """Read again where a record was missing."""
+        unconfirmed, self._unconfirmed = self._unconfirmed, set()
+        for broker in unconfirmed:
+            link = self._entering[broker]
+            self.client.read_record(link, self.topic, partial(self._entered, link))
 
     def _leave_unused(self) -> None:
         """Give back the control channels of brokers that are targets no more."""
@@ -323,7 +337,7 @@ class Outflow:
 
     def tick(self, now_s: float) -> bool:
         """Returns whether it needs attention again."""
-        stuck = self.placement is None
+        stuck = self.placement is None or bool(self._unconfirmed)
         for lane in self.lanes:
             lane.count_leased(now_s)
             if lane.link is None:
@@ -333,6 +347,7 @@ class Outflow:
                 stuck = True
         if stuck:
             self.client.ask(self.topic, now_s)
+            self._confirm()
         if self._leave_at_s is not None and now_s >= self._leave_at_s:
             self._leave_at_s = None
             self._leave_unused()

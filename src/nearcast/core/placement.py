@@ -30,6 +30,11 @@ class Placement(msgspec.Struct, frozen=True, array_like=True):
     brokers: tuple[str, ...]
     members: int = 0
 
+    @property
+    def unplaced(self) -> bool:
+        """Whether this looks like a first use: a topic no plan names, whose record lives on its directory alone."""
+        return self.mode is Mode.SINGLE and self.epoch == self.members
+
     def writers(self, client: int) -> tuple[str, ...]:
         """The brokers this client must publish to, the same for the whole epoch."""
         if self.mode is Mode.ALL_SUBSCRIBERS:

@@ -138,6 +138,8 @@ class History:
     def _broker(self, name: str, entry: BrokerEntry, now_s: float) -> None:
         if entry.state is BrokerState.DEAD:
             self.given_up_s.setdefault(name, now_s)
+        elif entry.state is BrokerState.JOINING:
+            self.restarted(name)  # whatever it carried is wiped before it is used again
         elif name in self.given_up_s and entry.state is BrokerState.MEMBER:
             self.given_up.append((name, self.given_up_s.pop(name), now_s))
 
