@@ -18,7 +18,8 @@ from nearcast.asyncio.exceptions import (
     ResponseError,
     TimeoutError,
 )
-from nearcast.asyncio.pubsub import PubSub, Subscription
+from nearcast.asyncio.handlers import Subscription
+from nearcast.asyncio.pubsub import PubSub
 from nearcast.asyncio.redis import Redis, from_url
 
 StrictRedis = Redis

@@ -39,8 +39,8 @@ class PubSubError(UsageError, RuntimeError):
     """The PubSub is not ready for this call: subscribe first, or give every channel a handler."""
 
 
-class ClosedWhileReading(Closed, ClusterError):
-    """Another task closed the PubSub that this one was reading: stop reading, or subscribe again."""
+class ClosedWhileUsed(Closed, ClusterError):
+    """Another task closed the PubSub that this one was using: stop, or subscribe again."""
 
 
 @asynccontextmanager

@@ -12,7 +12,7 @@ from collections import deque
 from contextlib import suppress
 from typing import NamedTuple
 
-from nearcast.asyncio.exceptions import ClosedWhileReading
+from nearcast.asyncio.exceptions import ClosedWhileUsed
 from nearcast.core.mailbox import Mailbox, Overflow
 from nearcast.core.message import Event, Message
 from nearcast.core.names import encode_topic
@@ -65,6 +65,7 @@ class Feed:
             except BaseException:
                 self._detach(new)
                 raise
+            self._check_open()
             self._collect()
             for key in keys:
                 if key not in new or key in self._unconfirmed:
@@ -136,9 +137,12 @@ class Feed:
             self._collect()
         if self._ready:
             return self._ready.popleft()
-        if self._mailbox.ended:
-            raise ClosedWhileReading("the PubSub was closed by another task: subscribe again to go on")
+        self._check_open()
         return None
+
+    def _check_open(self) -> None:
+        if self._mailbox.ended:
+            raise ClosedWhileUsed("another task closed this PubSub: subscribe again to go on")
 
     def _collect(self) -> None:
         """Take what has come; a message that overtook its confirmation brings it along."""

@@ -2,23 +2,21 @@
 
 One PubSub is one client of the cluster, as it is one connection in redis-py, so the numbers `publish` and
 `pubsub_numsub` return mean the same; with `Redis(share_connections=True)` all PubSubs of a Redis object are one. Unlike
-in redis-py, a lost connection is no error: the client attaches again, asks the
-publishers to repeat what was missed, and what cannot be repeated is counted in `gaps` and `interruptions`.
+in redis-py, a lost connection is no error: the client attaches again and asks the publishers to repeat what was missed.
+What cannot be repeated is counted in `gaps` and `interruptions`.
 """
 
 from __future__ import annotations
 
 import asyncio
-import inspect
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from typing import Any, Self
 
-import msgspec
-
 from nearcast.asyncio.encoder import Decoded, Encodable
 from nearcast.asyncio.exceptions import PubSubError, within
 from nearcast.asyncio.feed import Confirmation, Feed, Key, Pong
+from nearcast.asyncio.handlers import Handler, Handlers, Subscription, Table, flat, settled, with_handlers
 from nearcast.asyncio.options import Options
 from nearcast.core.message import Gap, Interrupted, Message
 from nearcast.core.names import encode_topic
@@ -29,17 +27,9 @@ log = logging.getLogger("nearcast.asyncio")
 
 MANY = 100  # an idle PubSub with connections of its own costs about 1.5 ms of a core per second
 
-Handler = Callable[[dict[str, Any]], Awaitable[None] | None]
 OnEvent = Callable[[Gap | Interrupted], Awaitable[None] | None]
 OnError = Callable[[BaseException, "PubSub"], Awaitable[None] | None]
 Response = tuple[str, Decoded | None, Decoded | None, Decoded | int]  # type, pattern, channel, data
-
-
-class Subscription(msgspec.Struct, frozen=True):
-    """A channel or pattern with its handler, to be given to subscribe or psubscribe."""
-
-    name: Encodable
-    handler: Handler | None = None
 
 
 class PubSub:
@@ -56,8 +46,6 @@ class PubSub:
     ) -> None:
         self.ignore_subscribe_messages = ignore_subscribe_messages
         self.connection: Client | None = None
-        self.channels: dict[Decoded, Handler | None] = {}
-        self.patterns: dict[Decoded, Handler | None] = {}
         self.gaps = 0  # runs of messages that were lost, each of known length
         self.interruptions = 0  # times of which it is not known what was lost
         self._options = options
@@ -66,7 +54,8 @@ class PubSub:
         self._shared = shared
         self._on_event = on_event
         self._feed: Feed | None = None
-        self._leaving: dict[bool, set[Decoded]] = {False: set(), True: set()}  # by pattern or not, until confirmed
+        self._channels = Table()
+        self._patterns = Table()
         self._opening = asyncio.Lock()
 
     # --- life
@@ -76,6 +65,14 @@ class PubSub:
 
     async def __aexit__(self, *exc_info: object) -> None:
         await self.aclose()
+
+    @property
+    def channels(self) -> Handlers:
+        return self._channels.handlers
+
+    @property
+    def patterns(self) -> Handlers:
+        return self._patterns.handlers
 
     @property
     def subscribed(self) -> bool:
@@ -103,8 +100,7 @@ class PubSub:
         """Leave everything; what was not read is gone. The object can be used again."""
         async with self._opening:
             client, feed, self.connection, self._feed = self.connection, self._feed, None, None
-            self.channels, self.patterns = {}, {}
-            self._leaving = {False: set(), True: set()}
+            self._channels, self._patterns = Table(), Table()
             self._in_use.discard(self)
             if feed is not None:
                 feed.close()
@@ -117,19 +113,19 @@ class PubSub:
 
     async def subscribe(self, *args: Encodable | Subscription | Iterable[Any], **kwargs: Handler) -> None:
         """Subscribe to channels; a keyword is a channel with its handler. Returns when nothing more is missed."""
-        await self._subscribe(_with_handlers(args, kwargs), self.channels, pattern=False)
+        await self._subscribe(with_handlers(args, kwargs), self._channels, pattern=False)
 
     async def psubscribe(self, *args: Encodable | Subscription | Iterable[Any], **kwargs: Handler) -> None:
         """Subscribe to patterns, on all brokers; a keyword is a pattern with its handler."""
-        await self._subscribe(_with_handlers(args, kwargs), self.patterns, pattern=True)
+        await self._subscribe(with_handlers(args, kwargs), self._patterns, pattern=True)
 
     async def unsubscribe(self, *args: Encodable | Iterable[Any]) -> None:
         """Leave these channels, or all. The confirmation stands behind the last message, to be read."""
-        await self._unsubscribe(list(_flat(args)), self.channels, pattern=False)
+        await self._unsubscribe(flat(args), self._channels, pattern=False)
 
     async def punsubscribe(self, *args: Encodable | Iterable[Any]) -> None:
         """Leave these patterns, or all."""
-        await self._unsubscribe(list(_flat(args)), self.patterns, pattern=True)
+        await self._unsubscribe(flat(args), self._patterns, pattern=True)
 
     async def ping(self, message: Encodable | None = None) -> None:
         """Wait for an answer of the cluster, and put a `pong` behind the messages that came before it."""
@@ -138,25 +134,20 @@ class PubSub:
         async with within(self._options.call_timeout_s, "ping"):
             await feed.ping(data)
 
-    async def _subscribe(
-        self, handlers: dict[Encodable, Handler | None], table: dict[Decoded, Handler | None], *, pattern: bool
-    ) -> None:
+    async def _subscribe(self, handlers: dict[Encodable, Handler | None], table: Table, *, pattern: bool) -> None:
         if not handlers:
             raise UsageError("name at least one channel or pattern to subscribe to")
         keys = self._keys(handlers, pattern=pattern)
         feed = await self._connected()
-        async with within(self._options.call_timeout_s, "subscribe"):
-            await feed.subscribe(keys)
         normal = {self._encoder.normal(name): handler for name, handler in handlers.items()}
-        table.update(normal)
-        self._leaving[pattern].difference_update(normal)
+        with table.entering(normal):
+            async with within(self._options.call_timeout_s, "subscribe"):
+                await feed.subscribe(keys)
 
-    async def _unsubscribe(
-        self, names: list[Encodable], table: dict[Decoded, Handler | None], *, pattern: bool
-    ) -> None:
+    async def _unsubscribe(self, names: list[Encodable], table: Table, *, pattern: bool) -> None:
         keys = self._keys(names, pattern=pattern)
         feed = await self._connected()
-        self._leaving[pattern].update(map(self._encoder.normal, names) if names else table)
+        table.leave(map(self._encoder.normal, names) if names else table.handlers)
         async with within(self._options.call_timeout_s, "unsubscribe"):
             await feed.unsubscribe(keys, pattern=pattern)
 
@@ -197,7 +188,7 @@ class PubSub:
             except BaseException as error:
                 if exception_handler is None:
                     raise
-                await _settled(exception_handler(error, self))
+                await settled(exception_handler(error, self))
             await asyncio.sleep(0)  # handlers that never wait must not keep others from running
 
     async def handle_message(
@@ -210,19 +201,13 @@ class PubSub:
             handler = self.patterns.get(pattern or b"") if kind == "pmessage" else self.channels.get(channel or b"")
             if handler is None:
                 return message
-            await _settled(handler(message))
+            await settled(handler(message))
             return None
         if kind in ("unsubscribe", "punsubscribe"):
-            self._left(channel, pattern=kind == "punsubscribe")
+            (self._patterns if kind == "punsubscribe" else self._channels).left(channel)
         if kind != "pong" and (ignore_subscribe_messages or self.ignore_subscribe_messages):
             return None
         return message
-
-    def _left(self, name: Decoded | None, *, pattern: bool) -> None:
-        """Forget a name whose end was read, unless it was subscribed again meanwhile."""
-        if name in self._leaving[pattern]:
-            self._leaving[pattern].discard(name)
-            (self.patterns if pattern else self.channels).pop(name, None)
 
     async def _response(self, timeout: float | None) -> Response | None:
         feed = self._feed
@@ -243,7 +228,7 @@ class PubSub:
         elif event.until_s is None:
             self.interruptions += 1
         if self._on_event is not None:
-            await _settled(self._on_event(event))
+            await settled(self._on_event(event))
 
     def _as_response(self, item: Message | Confirmation | Pong) -> Response:
         decode = self._encoder.decode
@@ -255,26 +240,3 @@ class PubSub:
         if isinstance(item, Pong):
             return "pong", None, None, decode(item.data)
         return item.kind, None, None if item.name is None else decode(item.name), item.held
-
-
-def _with_handlers(args: tuple[Any, ...], kwargs: dict[str, Handler]) -> dict[Encodable, Handler | None]:
-    handlers: dict[Encodable, Handler | None] = {}
-    for arg in _flat(args):
-        if isinstance(arg, Subscription):
-            handlers[arg.name] = arg.handler
-        else:
-            handlers[arg] = None
-    handlers.update(kwargs)
-    return handlers
-
-
-def _flat(args: tuple[Any, ...]) -> list[Any]:
-    """redis-py lets the first argument be a list of names."""
-    if args and isinstance(args[0], (list, tuple, set, frozenset)):
-        return [*args[0], *args[1:]]
-    return list(args)
-
-
-async def _settled(result: Awaitable[None] | None) -> None:
-    if inspect.isawaitable(result):
-        await result

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import typer
 
-from nearcast.cli import agent, brokers, controller, plan, topic, up
+from nearcast.cli import agent, bench, brokers, controller, plan, topic, up
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        print(version("nearcast"))
+        raise typer.Exit
+
 
 app = typer.Typer(
     name="nearcast",
-    help="Publish/subscribe over ordinary Valkey and Redis servers, placed near the people who use it.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -16,9 +26,20 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
+
+@app.callback()
+def nearcast(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Publish/subscribe over ordinary Valkey and Redis servers, placed near the people who use it."""
+
+
 app.command("up")(up.up)
 app.command("agent")(agent.agent)
 app.command("controller")(controller.controller)
 app.command("brokers")(brokers.brokers)
 app.add_typer(topic.app, name="topic")
 app.add_typer(plan.app, name="plan")
+app.add_typer(bench.app, name="bench")

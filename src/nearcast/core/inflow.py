@@ -54,6 +54,7 @@ class Inflow:
         self._read_until_s = 0.0
         self._resyncs_left = 0
         self._resync_at_s = 0.0
+        self._closed = False
 
     # --- messages
 
@@ -99,6 +100,8 @@ class Inflow:
 
     def record(self, broker: str | None, record: Record, now_s: float) -> None:
         """A record, as the broker has it; `broker` is None for one that came by another road."""
+        if self._closed:
+            return  # an answer to a question asked before
         attachment = self.attachments.get(broker) if broker is not None else None
         if attachment is not None:
             self._fence(attachment, record.epoch)
@@ -430,5 +433,6 @@ class Inflow:
 
     def close(self, now_s: float) -> None:
         """Nobody subscribes any more: let go everywhere."""
+        self._closed = True
         for broker, attachment in list(self.attachments.items()):
             self._detach(broker, attachment)

@@ -15,10 +15,10 @@ OUTSTANDING_MAX = 10_000
 
 
 class Orders:
-    def __init__(self, retry_s: float) -> None:
+    def __init__(self, term: int, retry_s: float) -> None:
         self.outgoing: list[tuple[str, Order]] = []
         self._retry_s = retry_s
-        self._number = 0
+        self._number = term << 32  # so that an answer to an earlier leader's order fits none of ours
         self._sent_s: dict[Hashable, float] = {}
         self._waiting: dict[int, tuple[Hashable, str, OnAnswer]] = {}
 

@@ -47,7 +47,7 @@ class Reign:
         self.leader = leader
         self.store_url = store_url
         self.timing = timing
-        self.orders = Orders(timing.retry_s)
+        self.orders = Orders(ledger.term, timing.retry_s)
         self.notes: list[str] = []  # what happened, for the driver's log
         self.told: list[tuple[bytes, bytes]] = []  # (channel, payload) to publish on the bus
         self.reports: dict[str, bus.Report] = {}

@@ -66,7 +66,8 @@ class Console:
                 return self._url
         finally:
             await probe.close()
-        raise NotACluster(f"{self._url} belongs to no cluster: give a server that has an agent, or the store's URL")
+        address, _ = parse_url(self._url)  # without the password
+        raise NotACluster(f"{address.url} belongs to no cluster: give a server that has an agent, or the store's URL")
 
     async def state(self, *topics: str, timeout_s: float = 10.0) -> bus.State:
         """What the controller knows; of all planned topics if none is named."""

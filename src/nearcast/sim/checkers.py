@@ -1,12 +1,12 @@
 """Checkers: the invariants of PROTOCOL.md, each apart from the system and from the others.
 
-A checker reads the history and what programs wrote down, and returns what is wrong in words. `tests/sim/test_mutations.py`
-takes rules out of the system one at a time and shows that each checker finds it.
+A checker reads the history and what programs wrote down, and returns what is wrong in words. The planted bugs in
+`tests/sim/test_mutations.py` take rules out of the system one at a time and show that they are found.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from nearcast.core.message import Gap, Interrupted, Message
@@ -62,18 +62,21 @@ def check_order(world: World) -> list[str]:
     wrong = []
     for subscriber in world.subscribers:
         last: dict[tuple[str, int], int] = {}
-        for _, event in subscriber.events:
-            if isinstance(event, Message) and event.publisher is not None and event.sequence is not None:
-                first = end = event.sequence
-            elif isinstance(event, Gap):
-                first, end = event.first, event.last
-            else:
-                continue
-            key = (event.topic, event.publisher)
-            if key in last and not _follows(world, event.topic, event.publisher, last[key], first):
-                wrong.append(f"invariant 5: {subscriber.name} got {type(event).__name__} {first} after {last[key]}")
+        for topic, publisher, first, end in _numbers(subscriber):
+            key = (topic, publisher)
+            if key in last and not _follows(world, topic, publisher, last[key], first):
+                wrong.append(f"invariant 5: {subscriber.name} got {first} of {publisher:x} after {last[key]}")
             last[key] = end
     return wrong
+
+
+def _numbers(subscriber: Subscriber) -> Iterator[tuple[str, int, int, int]]:
+    """(topic, publisher, first, last) of all messages and Gaps, in the order they came."""
+    for _, event in subscriber.events:
+        if isinstance(event, Message) and event.publisher is not None and event.sequence is not None:
+            yield event.topic, event.publisher, event.sequence, event.sequence
+        elif isinstance(event, Gap):
+            yield event.topic, event.publisher, event.first, event.last
 
 
 def _follows(world: World, topic: str, publisher: int, last: int, first: int) -> bool:

@@ -1,7 +1,7 @@
 """Faults: what goes wrong in a run, drawn from its seed or placed at one step boundary.
 
-Uniformly random faults are too weak to find a protocol's mistakes: the interesting moments are the boundaries between two
-steps of an agent or a controller. Every write of theirs is one; a run can be told to crash the writer at the n-th.
+Uniformly random faults are too weak to find a protocol's mistakes: the interesting moments are the boundaries between
+two steps of an agent or a controller. Every write of theirs is one; a run can be told to crash the writer at the n-th.
 """
 
 from __future__ import annotations
@@ -105,8 +105,7 @@ class Faults:
         self._cut(process)
 
     def _cut_client(self) -> None:
-        programs = [*self._world.publishers, *self._world.subscribers]
-        self._cut(self._rng.choice(programs).process)
+        self._cut(self._rng.choice(self._world.clients()))
 
     def _cut(self, process: Process) -> None:
         pipes = sorted(process.pipes)
@@ -117,8 +116,7 @@ class Faults:
 
     def _partition(self) -> None:
         world, rng = self._world, self._rng
-        programs = [*world.publishers, *world.subscribers]
-        process = rng.choice([*(program.process.name for program in programs), *sorted(world.controls)])
+        process = rng.choice([*(client.name for client in world.clients()), *sorted(world.controls)])
         server = rng.choice(sorted(world.hosts))
         for_s = rng.choice((0.2, 1.0, 4.0)) * (0.5 + rng.random())
         self._note(f"partition {process} from {server} for {for_s:.2f} s")

@@ -1,4 +1,4 @@
-"""The programs of a simulation: publishers and subscribers that write down what they were promised and what they got."""
+"""The programs of a simulation: publishers and subscribers that write down what they were promised and what came."""
 
 from __future__ import annotations
 

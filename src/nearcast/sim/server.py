@@ -68,7 +68,7 @@ class SimServer:
         self.keys.clear()
         self.traffic = Traffic(self.clock)
         self.connections = 0
-        self.killed: list[Session] = []  # by CLIENT KILL: whoever runs the network hangs up and empties this
+        self.killed.clear()
         self.run_id = run_id
 
     # --- publishing

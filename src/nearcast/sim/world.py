@@ -178,6 +178,9 @@ class World:
 
     # --- looking in
 
+    def clients(self) -> list[Process]:
+        return [program.process for program in self.publishers] + [program.process for program in self.subscribers]
+
     def holds(self, client: int, broker: str, topic: bytes) -> bool:
         """Whether a client's connection is subscribed to the topic at this broker's server."""
         name = f"nearcast-{client:016x}"

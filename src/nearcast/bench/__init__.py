@@ -1,0 +1,1 @@
+"""Benchmarks: how fast nearcast is on this machine, beside what else there is."""
