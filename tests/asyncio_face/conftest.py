@@ -19,6 +19,7 @@ import redis.asyncio
 import nearcast.asyncio
 from nearcast.core.agent import Identity
 from nearcast.core.journal import BrokerState
+from nearcast.errors import NotACluster
 from nearcast.runtime.agent import Agent
 from nearcast.runtime.console import Console
 from nearcast.runtime.controller import Controller
@@ -82,14 +83,18 @@ async def _start(runner: asyncio.Runner) -> tuple[World, Callable[[], Any]]:
 
     for part in (*agents, controller):
         await part.start()
-    async with Console(store.url) as console, asyncio.timeout(TEST_S):
-        while not await _all_members(console, len(brokers)):
+    async with asyncio.timeout(TEST_S):
+        while not await _all_members(store.url, len(brokers)):  # noqa: ASYNC110 - nobody tells us
             await asyncio.sleep(0.05)
     return World(runner, plain, store, brokers), stop
 
 
-async def _all_members(console: Console, count: int) -> bool:
-    brokers = (await console.state()).brokers.values()
+async def _all_members(store_url: str, count: int) -> bool:
+    try:
+        async with Console(store_url) as console:
+            brokers = (await console.state()).brokers.values()
+    except NotACluster:
+        return False  # the controller has not begun
     return len(brokers) == count and all(broker.state == BrokerState.MEMBER and broker.alive for broker in brokers)
 
 

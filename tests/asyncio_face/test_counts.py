@@ -32,7 +32,7 @@ async def held(pubsub, channels=(), patterns=()):
 async def until(question, expected):
     """Servers see closed connections a little later."""
     async with asyncio.timeout(WAIT_S):
-        while await question() != expected:
+        while await question() != expected:  # noqa: ASYNC110 - nobody tells us
             await asyncio.sleep(0.01)
 
 

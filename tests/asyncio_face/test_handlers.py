@@ -26,7 +26,7 @@ class Heard:
 
     async def until(self, count):
         async with asyncio.timeout(WAIT_S):
-            while len(self.items) < count:
+            while len(self.items) < count:  # noqa: ASYNC110 - nobody tells us
                 await asyncio.sleep(0.005)
         return self.items
 

@@ -59,9 +59,7 @@ async def test_subscribing_again_confirms_again_but_delivers_once(client, pubsub
 async def test_names_may_be_given_as_a_list_in_bytes_and_text(pubsub, channel, said):
     await pubsub.subscribe([channel, (channel + "2").encode()], channel + "3")
     await pubsub.psubscribe([channel + "?"])
-    assert [item["channel"] for item in await take(pubsub, 4)] == [
-        said(channel + end) for end in ("", "2", "3", "?")
-    ]
+    assert [item["channel"] for item in await take(pubsub, 4)] == [said(channel + end) for end in ("", "2", "3", "?")]
 
 
 async def test_leaving_one_channel(client, pubsub, channel, said):
@@ -177,23 +175,30 @@ async def test_channel_and_pattern_both_match(client, pubsub, channel, said):
     ]
 
 
-@pytest.mark.parametrize(
-    ("sent", "read"),
-    [("text", "text"), ("grün", "grün"), (b"bytes", "bytes"), (bytearray(b"a"), "a"), (memoryview(b"v"), "v")]
-    + [(7, "7"), (-1.5, "-1.5"), (1e100, "1e+100"), ("", ""), ("x" * 100_000, "x" * 100_000)],
-    ids=lambda value: str(value)[:9],
-)
-async def test_what_can_be_published(client, pubsub, channel, said, sent, read):
+async def test_what_can_be_published(client, pubsub, channel, said):
     await pubsub.subscribe(channel)
     await take(pubsub, 1)
-    assert await client.publish(channel, sent) == 1
-    assert await take(pubsub, 1) == [message(said(channel), said(read))]
+    cases = [
+        ("text", "text"),
+        ("grün", "grün"),
+        (b"bytes", "bytes"),
+        (bytearray(b"array"), "array"),
+        (memoryview(b"view"), "view"),
+        (7, "7"),
+        (-1.5, "-1.5"),
+        (1e100, "1e+100"),
+        ("", ""),
+        ("x" * 100_000, "x" * 100_000),
+    ]
+    for sent, read in cases:
+        assert await client.publish(channel, sent) == 1
+        assert await take(pubsub, 1) == [message(said(channel), said(read))]
 
 
-@pytest.mark.parametrize("value", [None, True, ["x"], {"x": 1}, object()], ids=lambda value: type(value).__name__)
-async def test_what_cannot_be_published(face, client, channel, value):
-    with pytest.raises(face.module.DataError):
-        await client.publish(channel, value)
+async def test_what_cannot_be_published(face, client, channel):
+    for value in (None, True, ["x"], {"x": 1}, object()):
+        with pytest.raises(face.module.DataError):
+            await client.publish(channel, value)
 
 
 async def test_bytes_that_are_no_text(client, pubsub, channel, said, decode):
@@ -249,7 +254,8 @@ async def test_how_long_get_message_waits(client, pubsub, channel, said):
     start_s = time.monotonic()
     assert await pubsub.get_message() is None
     assert await pubsub.get_message(timeout=0) is None
-    assert time.monotonic() - start_s < 0.1
+    assert time.monotonic() - start_s < 0.5
+    start_s = time.monotonic()
     assert await pubsub.get_message(timeout=0.2) is None
     assert 0.19 < time.monotonic() - start_s < 1
     reading = asyncio.create_task(pubsub.get_message(timeout=None))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Iterable
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -17,6 +18,7 @@ from nearcast.core.mailbox import Mailbox, Overflow
 from nearcast.core.message import Event, Message
 from nearcast.core.names import encode_topic
 from nearcast.core.settings import Limits
+from nearcast.errors import ConnectFailed
 from nearcast.runtime.client import Client
 
 
@@ -59,7 +61,7 @@ class Feed:
     async def subscribe(self, keys: list[Key]) -> None:
         """Returns when nothing published from then on is missed. If it fails, nothing new is subscribed."""
         async with self._command:
-            new = [key for key in keys if key not in self._held]
+            new = dict.fromkeys(key for key in keys if key not in self._held)
             try:
                 await self._attach(new)
             except BaseException:
@@ -69,26 +71,30 @@ class Feed:
             self._collect()
             for key in keys:
                 if key not in new or key in self._unconfirmed:
-                    self._confirm("subscribe", key)
+                    self._confirm(key)
 
     async def unsubscribe(self, keys: list[Key], *, pattern: bool) -> None:
-        """Leave these, or all topics (patterns) if none is named."""
+        """Leave these, or all topics (patterns) if none is named. Returns when the servers have let go of them."""
         async with self._command:
-            keys = keys or [key for key in self._held if key.pattern is pattern]
             self._collect()
-            for key in keys:
+            ends = []
+            for key in keys or [key for key in self._held if key.pattern is pattern]:
                 self._detach([key])
-                self._confirm("unsubscribe", key)
-            if not keys:
-                self._put(Confirmation(_kind("unsubscribe", pattern), None, len(self._held)))
+                ends.append(Confirmation(_kind("unsubscribe", pattern), key.name, len(self._held)))
+            try:
+                await self._client.sync()
+            finally:
+                self._collect()
+                for end in ends or [Confirmation(_kind("unsubscribe", pattern), None, len(self._held))]:
+                    self._put(end)
 
     async def ping(self, data: bytes) -> None:
         async with self._command:
-            await self._client.ping()
+            await check_connected(self._client)
             self._collect()
             self._put(Pong(data))
 
-    async def _attach(self, keys: list[Key]) -> None:
+    async def _attach(self, keys: Iterable[Key]) -> None:
         attaching = []
         try:
             for key in keys:
@@ -100,16 +106,16 @@ class Feed:
             for future in attaching:
                 future.cancel()
 
-    def _detach(self, keys: list[Key]) -> None:
+    def _detach(self, keys: Iterable[Key]) -> None:
         for key in keys:
             if key in self._held:
                 del self._held[key]
                 self._unconfirmed.discard(key)
                 self._client._detach((key.name,), self._mailbox, pattern=key.pattern)
 
-    def _confirm(self, verb: str, key: Key) -> None:
+    def _confirm(self, key: Key) -> None:
         self._unconfirmed.discard(key)
-        self._put(Confirmation(_kind(verb, key.pattern), key.name, len(self._held) - len(self._unconfirmed)))
+        self._put(Confirmation(_kind("subscribe", key.pattern), key.name, len(self._held) - len(self._unconfirmed)))
 
     # --- reading
 
@@ -152,7 +158,7 @@ class Feed:
             if self._unconfirmed and isinstance(event, Message):
                 key = _key_of(event)
                 if key in self._unconfirmed:
-                    self._confirm("subscribe", key)
+                    self._confirm(key)
             self._ready.append(event)
         self._client._taken(self._mailbox)
 
@@ -172,6 +178,11 @@ class Feed:
 
     def _wake(self) -> None:
         self._news.set()
+
+
+async def check_connected(client: Client) -> None:
+    if not await client.sync():
+        raise ConnectFailed("no broker of the cluster is connected at the moment: look at the servers, or try again")
 
 
 def _kind(verb: str, pattern: bool) -> str:

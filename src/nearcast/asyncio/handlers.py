@@ -36,7 +36,8 @@ class Table:
     @contextmanager
     def entering(self, new: Handlers) -> Iterator[None]:
         """Add names, or change their handlers; if what follows fails, it was never done."""
-        before, leaving = self.handlers.copy(), self._leaving & new.keys()
+        before = {name: self.handlers[name] for name in new if name in self.handlers}
+        leaving = self._leaving & new.keys()
         self.handlers.update(new)
         self._leaving -= leaving
         try:
@@ -45,8 +46,7 @@ class Table:
             self._leaving |= leaving
             for name in new:
                 self.handlers.pop(name, None)
-                if name in before:
-                    self.handlers[name] = before[name]
+            self.handlers.update(before)
             raise
 
     def leave(self, names: Iterable[Decoded]) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from nearcast.asyncio.encoder import Decoded, Encodable, Encoder
 from nearcast.asyncio.exceptions import within
+from nearcast.asyncio.feed import check_connected
 from nearcast.asyncio.options import CALL_TIMEOUT_S, Options, check_others, url_keywords
 from nearcast.asyncio.pubsub import OnEvent, PubSub
 from nearcast.asyncio.survey import Survey
@@ -113,7 +114,7 @@ class Redis:
     async def ping(self) -> bool:
         client = await self._connected()
         async with within(self._options.call_timeout_s, "ping"):
-            await client.ping()
+            await check_connected(client)
         return True
 
     async def publish(self, channel: Encodable, message: Encodable) -> int:

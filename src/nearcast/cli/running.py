@@ -20,19 +20,9 @@ from nearcast.errors import NearcastError, UsageError
 T = TypeVar("T")
 
 
-def run(main: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """Run the coroutine on the fastest event loop there is; a NearcastError becomes one line and an exit code."""
-    with errors_as_exit_codes():
-        try:
-            import uvloop
-        except ImportError:
-            return asyncio.run(main())
-        return uvloop.run(main())
-    raise AssertionError("unreachable")
-
-
 @contextlib.contextmanager
 def errors_as_exit_codes() -> Iterator[None]:
+    """A NearcastError becomes one line and an exit code, never a traceback."""
     try:
         yield
     except NearcastError as error:
@@ -40,6 +30,16 @@ def errors_as_exit_codes() -> Iterator[None]:
         raise typer.Exit(2 if isinstance(error, UsageError) else 1) from None
     except KeyboardInterrupt:
         raise typer.Exit(130) from None
+
+
+@errors_as_exit_codes()
+def run(main: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """Run the coroutine on the fastest event loop there is."""
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.run(main())
+    return uvloop.run(main())
 
 
 def say(message: str) -> None:

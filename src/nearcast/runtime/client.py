@@ -12,7 +12,7 @@ from typing import Protocol
 
 from nearcast.core.client import Client as Machine
 from nearcast.core.effects import Done, Failed
-from nearcast.core.link import Reply
+from nearcast.core.link import Link
 from nearcast.core.mailbox import Mailbox, Overflow
 from nearcast.core.membership import BrokerInfo
 from nearcast.core.names import encode_topic
@@ -89,21 +89,24 @@ class Client:
         """The brokers of the cluster, as last heard."""
         return dict(self._machine.membership.brokers)
 
-    async def ping(self) -> None:
-        """Wait for an answer of a server we are connected to."""
+    async def sync(self) -> int:
+        """Wait until the servers have done what we asked so far. Returns how many we are connected to."""
         driver = self._driver
         if driver is None:
             raise _not_open()
-        answer = self._loop.create_future()
+        links = self._machine.links
+        answered: set[Link] = set()
+        asked = set(links.all_up())
 
-        def answered(reply: Reply, now_s: float) -> None:
-            if not answer.done():
-                answer.set_result(None)
+        def ask(link: Link) -> None:
+            link.send(lambda reply, now_s: answered.add(link), "PING")
 
-        for link in self._machine.links.all_up():
-            link.send(answered, "PING")
+        for link in asked:
+            ask(link)
         driver.soon()
-        await answer
+        while asked.intersection(links.all_up()) - answered:
+            await self._wait_for_room()
+        return len(answered)
 
     async def _open(self) -> Client:
         if self._driver is not None:

@@ -1,0 +1,163 @@
+"""The line of a PubSub, without a cluster: where confirmations stand, and what failing calls leave behind."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from nearcast.asyncio.exceptions import ClosedWhileUsed
+from nearcast.asyncio.feed import Confirmation, Feed, Key
+from nearcast.core.message import Message
+from nearcast.core.settings import DEFAULT_LIMITS, Limits
+from nearcast.errors import Unavailable
+
+A, B, P = Key(b"a", False), Key(b"b", False), Key(b"a*", True)
+
+
+class FakeClient:
+    """Attaches when told to."""
+
+    def __init__(self):
+        self.attaching = {}
+        self.detached = []
+        self.mailbox = None
+
+    def _attach(self, names, mailbox, consumer, *, pattern):
+        self.mailbox = mailbox
+        future = self.attaching[Key(names[0], pattern)] = asyncio.get_running_loop().create_future()
+        return future
+
+    def _detach(self, names, mailbox, *, pattern):
+        self.detached.append(Key(names[0], pattern))
+
+    def _taken(self, mailbox):
+        pass
+
+    async def sync(self):
+        return 1
+
+    def send(self, topic, payload=b"x", pattern=None):
+        message = Message(topic, payload, 1, 1, 0.0, 0.0, pattern)
+        self.mailbox.put([message], len(payload))
+        return message
+
+
+def run(test):
+    """Run a test with a client and its feed."""
+
+    async def main():
+        client = FakeClient()
+        await asyncio.wait_for(test(client, Feed(client, DEFAULT_LIMITS)), 5)
+
+    asyncio.run(main())
+
+
+async def begin(feed, *keys):
+    task = asyncio.create_task(feed.subscribe(list(keys)))
+    await asyncio.sleep(0)
+    return task
+
+
+async def everything(feed):
+    items = []
+    while (item := await feed.get(0)) is not None:
+        items.append(item)
+    return items
+
+
+def test_confirmations_come_in_the_order_asked():
+    async def test(client, feed):
+        subscribing = await begin(feed, A, P, B)
+        for key in (B, A):
+            client.attaching[key].set_result(None)
+        assert await everything(feed) == []
+        client.attaching[P].set_result(None)
+        await subscribing
+        assert await everything(feed) == [
+            Confirmation("subscribe", b"a", 1),
+            Confirmation("psubscribe", b"a*", 2),
+            Confirmation("subscribe", b"b", 3),
+        ]
+
+    run(test)
+
+
+def test_a_message_brings_the_confirmation_it_overtook():
+    async def test(client, feed):
+        subscribing = await begin(feed, A, B, P)
+        client.attaching[B].set_result(None)
+        first = client.send("b")
+        assert await everything(feed) == [Confirmation("subscribe", b"b", 1), first]
+        second = client.send("a", pattern="a*")
+        assert await everything(feed) == [Confirmation("psubscribe", b"a*", 2), second]
+        client.attaching[A].set_result(None)
+        client.attaching[P].set_result(None)
+        await subscribing
+        assert await everything(feed) == [Confirmation("subscribe", b"a", 3)]
+
+    run(test)
+
+
+def test_a_subscription_that_fails_leaves_nothing():
+    async def test(client, feed):
+        held = await begin(feed, A)
+        client.attaching[A].set_result(None)
+        await held
+        subscribing = await begin(feed, A, B, P)
+        client.attaching[B].set_exception(Unavailable("gone"))
+        with pytest.raises(Unavailable):
+            await subscribing
+        assert client.detached == [B, P]
+        assert client.attaching[P].cancelled()
+        assert await everything(feed) == [Confirmation("subscribe", b"a", 1)]
+
+    run(test)
+
+
+def test_a_cancelled_subscription_lets_the_next_command_run():
+    async def test(client, feed):
+        subscribing = await begin(feed, A)
+        leaving = asyncio.create_task(feed.unsubscribe([A], pattern=False))
+        await asyncio.sleep(0)
+        subscribing.cancel()
+        await leaving
+        assert client.detached == [A]
+        assert await everything(feed) == [Confirmation("unsubscribe", b"a", 0)]
+
+    run(test)
+
+
+def test_closing_ends_readers_and_subscribers():
+    async def test(client, feed):
+        held = await begin(feed, A)
+        client.attaching[A].set_result(None)
+        await held
+        await feed.get(0)
+        reading = asyncio.create_task(feed.get(None))
+        subscribing = await begin(feed, B)
+        feed.close()
+        client.attaching[B].set_result(None)
+        for task in (reading, subscribing):
+            with pytest.raises(ClosedWhileUsed):
+                await task
+        assert sorted(client.detached) == [A, B]
+
+    run(test)
+
+
+def test_what_is_moved_out_of_the_mailbox_has_a_limit():
+    async def test(client, feed):
+        feed = Feed(client, Limits(mailbox=8))
+        held = await begin(feed, A)
+        client.attaching[A].set_result(None)
+        await held
+        for _ in range(10):
+            for _ in range(8):
+                client.send("a")
+            await feed.unsubscribe([B], pattern=False)
+        messages = [item for item in await everything(feed) if isinstance(item, Message)]
+        assert len(messages) <= 3 * 8
+        assert client.mailbox.dropped == 80 - len(messages)
+
+    run(test)

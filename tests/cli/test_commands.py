@@ -1,0 +1,128 @@
+"""The command line on a whole cluster that `nearcast up` runs."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from nearcast.cli import asking
+from nearcast.cli.app import app
+
+pytestmark = [pytest.mark.live, pytest.mark.xdist_group("cli")]
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[dict[str, Any]]:
+    """What `nearcast up` printed; at the end it must leave cleanly and take everything with it."""
+    command = [sys.executable, "-m", "nearcast", "up", "--brokers", "b1,b2,b3", "--output", "json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        lines = []
+        while not lines or lines[-1] not in ("}\n", ""):
+            lines.append(process.stdout.readline())
+        try:
+            yield json.loads("".join(lines))
+        finally:
+            process.send_signal(signal.SIGINT)
+        rest, messages = process.communicate(timeout=20)
+        assert (process.returncode, rest) == (0, "")
+        assert messages.splitlines() == ["starting ...", "stopping ..."]
+
+
+def nearcast(cluster: dict[str, Any], *arguments: str, url: str = "") -> Result:
+    return CliRunner().invoke(app, list(arguments), env={"NEARCAST_URL": url or cluster["brokers"]["b1"]})
+
+
+def answer(cluster: dict[str, Any], *arguments: str, url: str = "") -> Any:
+    result = nearcast(cluster, *arguments, "--output", "json", url=url)
+    assert (result.exit_code, result.stderr) == (0, ""), result.stderr
+    return json.loads(result.stdout)
+
+
+def test_brokers_are_shown_with_their_load(cluster: dict[str, Any]) -> None:
+    deadline_s = time.monotonic() + 5
+    while True:  # the first report comes after two seconds
+        brokers = answer(cluster, "brokers")["brokers"]
+        if all(view["load"] for view in brokers.values()) or time.monotonic() > deadline_s:
+            break
+        time.sleep(0.2)
+    assert {name: view["url"] for name, view in brokers.items()} == cluster["brokers"]
+    assert {(view["state"], view["alive"], view["site"]) for view in brokers.values()} == {("member", True, "local")}
+    assert all(view["load"]["connections"] >= 1 for view in brokers.values())
+    table = nearcast(cluster, "brokers").stdout
+    assert all(name in table and url in table for name, url in cluster["brokers"].items())
+
+
+def test_a_topic_is_moved_and_shown(cluster: dict[str, Any]) -> None:
+    before = answer(cluster, "topic", "show", "moved")["topics"]["moved"]
+    assert before["planned"] is False
+    (home,) = before["brokers"]
+    away = "b2" if home != "b2" else "b3"
+    moved = answer(cluster, "topic", "move", "moved", "--to", away)
+    assert (moved["topic"], moved["mode"], moved["brokers"]) == ("moved", "single", [away])
+    assert moved["epoch"] > before["epoch"]
+    assert (moved["planned"], moved["target"]) == (True, None)
+    shown = answer(cluster, "topic", "show", "moved")["topics"]["moved"]
+    assert {"topic": "moved", **shown} == moved
+    assert away in nearcast(cluster, "topic", "show").stdout
+
+
+def test_a_topic_is_replicated_and_stands_in_the_plan(cluster: dict[str, Any]) -> None:
+    version = answer(cluster, "plan", "show")["version"]
+    arguments = ("topic", "move", "hot", "--to", "b1,b2", "--mode", "all_subscribers")
+    assert answer(cluster, *arguments)["brokers"] == ["b1", "b2"]
+    # The store's URL is as good as any broker's.
+    plan = answer(cluster, "plan", "show", url=cluster["store"])
+    assert plan["version"] > version
+    assert plan["topics"]["hot"]["mode"] == "all_subscribers"
+    assert f"version {plan['version']}, led by {plan['leader']}" in nearcast(cluster, "plan", "show").stdout
+
+
+def test_a_lazy_move_that_is_not_waited_for_ends_by_itself(cluster: dict[str, Any]) -> None:
+    begun = answer(cluster, "topic", "move", "lazy", "--to", "b1,b3", "--mode", "all_publishers", "--lazy", "--no-wait")
+    assert begun["target"]["brokers"] == ["b1", "b3"]
+    deadline_s = time.monotonic() + 5
+    while answer(cluster, "topic", "show", "lazy")["topics"]["lazy"]["target"] and time.monotonic() < deadline_s:
+        time.sleep(0.05)
+    assert answer(cluster, "topic", "show", "lazy")["topics"]["lazy"]["brokers"] == ["b1", "b3"]
+
+
+@pytest.mark.parametrize(
+    ("placement", "said"),
+    [
+        (("--to", "b9"), "unknown broker 'b9'; the cluster has: b1, b2, b3"),
+        (("--to", "b1,b2"), "choose all_subscribers or all_publishers"),
+        (("--to", "b1,b1", "--mode", "all_publishers"), "names a broker twice"),
+    ],
+)
+def test_a_placement_that_cannot_be_is_a_usage_error(
+    cluster: dict[str, Any], placement: tuple[str, ...], said: str
+) -> None:
+    result = nearcast(cluster, "topic", "move", "t", *placement)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert said in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+
+
+def test_without_a_controller_the_command_says_what_to_start(
+    cluster: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(asking, "ASK_S", 0.5)
+    controller = cluster["pids"]["controller-0"]
+    os.kill(controller, signal.SIGSTOP)
+    try:
+        result = nearcast(cluster, "topic", "move", "t", "--to", "b1")
+    finally:
+        os.kill(controller, signal.SIGCONT)
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "no controller answered" in result.stderr
+    assert "start `nearcast controller`" in result.stderr

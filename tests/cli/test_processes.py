@@ -1,0 +1,108 @@
+"""`nearcast agent` and `nearcast controller` on servers with a password, and servers that are no cluster."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+from collections.abc import AsyncIterator
+
+import pytest
+from typer.testing import CliRunner
+
+from nearcast.cli.app import app
+from nearcast.runtime.console import Console
+from nearcast.runtime.servers import LocalServer
+
+pytestmark = pytest.mark.live
+
+PASSWORD = ("--requirepass", "secret")
+
+
+def with_password(url: str, password: str = "secret") -> str:
+    return url.replace("//", f"//:{password}@")
+
+
+@contextlib.asynccontextmanager
+async def nearcast(*arguments: str) -> AsyncIterator[asyncio.subprocess.Process]:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "nearcast", *arguments, stderr=asyncio.subprocess.PIPE
+    )
+    try:
+        yield process
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()
+
+
+async def url_of_member(url: str) -> str:
+    """Where broker b1 is said to be, once it is a member."""
+    console = Console(url)
+    async with asyncio.timeout(15):
+        while True:
+            with contextlib.suppress(Exception):
+                view = (await console.state(timeout_s=0.5)).brokers["b1"]
+                if view.state == "member":
+                    await console.close()
+                    return view.url
+            await asyncio.sleep(0.05)
+
+
+def test_a_cluster_with_passwords_tells_them_to_nobody() -> None:
+    async def scenario() -> None:
+        async with (
+            await LocalServer.start(extra=PASSWORD) as store,
+            await LocalServer.start(extra=PASSWORD) as server,
+            nearcast("controller", "--store", with_password(store.url)) as controller,
+            nearcast(
+                *("agent", "--broker", "b1", "--server", with_password(server.url)),
+                *("--store", with_password(store.url), "--server-pid", str(server.pid)),
+            ) as agent,
+        ):
+            # Clients and consoles are told the plain URL; the console uses the broker's password for the store too.
+            assert await url_of_member(with_password(store.url)) == server.url
+            assert await url_of_member(with_password(server.url)) == server.url
+            for process in (controller, agent):
+                process.terminate()
+                _, written = await asyncio.wait_for(process.communicate(), 5)
+                assert process.returncode == 0
+                assert b"secret" not in written
+                assert b"Traceback" not in written
+
+    asyncio.run(scenario())
+
+
+def test_an_agent_says_what_keeps_it_from_working() -> None:
+    async def scenario() -> None:
+        async with await LocalServer.start(extra=PASSWORD) as server:
+            wrong = with_password(server.url, "wrong")
+            async with nearcast("agent", "--broker", "b1", "--server", wrong, "--store", wrong) as agent:
+                assert agent.stderr is not None
+                async with asyncio.timeout(10):
+                    while b"WRONGPASS" not in await agent.stderr.readline():
+                        pass
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("options", "password", "said"),
+    [
+        ((), "", "belongs to no cluster: give a server that has an agent, or the store's URL"),
+        (PASSWORD, "", "give user and password in the URL"),
+        (PASSWORD, "wrong", "give user and password in the URL"),
+        (PASSWORD, "secret", "belongs to no cluster"),
+    ],
+)
+def test_a_server_that_does_not_help_exits_with_1(options: tuple[str, ...], password: str, said: str) -> None:
+    async def scenario() -> None:
+        async with await LocalServer.start(extra=options) as server:
+            url = with_password(server.url, password) if password else server.url
+            result = await asyncio.to_thread(CliRunner().invoke, app, ["topic", "show", "--url", url])
+            assert (result.exit_code, result.stdout) == (1, "")
+            assert said in result.stderr
+            assert len(result.stderr.splitlines()) == 1
+            assert not password or password not in result.stderr
+
+    asyncio.run(scenario())

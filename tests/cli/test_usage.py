@@ -1,0 +1,134 @@
+"""The command line without a cluster: help, usage errors, and what is not imported."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+from typer.testing import CliRunner
+
+from nearcast.cli.app import app
+from nearcast.cli.main import main
+from nearcast.cli.options import Output
+from nearcast.cli.output import printable, show
+from nearcast.cli.topic import MoveMode
+from nearcast.cli.views import topic_data, topic_row
+from nearcast.core.bus import TopicState
+from nearcast.core.placement import Mode, Placement
+
+HERE = Placement(7, Mode.SINGLE, ("b2",))
+COMMANDS = [
+    "up",
+    "agent",
+    "controller",
+    "brokers",
+    "topic move",
+    "topic show",
+    "plan show",
+    "bench client",
+]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_shows_an_example(command: str) -> None:
+    result = CliRunner().invoke(app, [*command.split(), "--help"])
+    assert result.exit_code == 0
+    assert f"Example: nearcast {command}" in " ".join(result.stdout.split())
+
+
+@pytest.mark.parametrize("command", [*COMMANDS, "topic", "plan", "bench", ""])
+def test_an_unknown_option_is_a_usage_error(command: str) -> None:
+    result = CliRunner().invoke(app, [*command.split(), "--no-such-option"])
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    assert "--no-such-option" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["topic", "move", "t"], "--to"),
+        (["topic", "move", "t", "--to", "b1", "--mode", "homes"], "'all_publishers'"),
+        (["topic", "move", "t", "--to", "b1", "--mode", "none"], "'single'"),
+        (["topic", "move", "t", "--to", ""], "bad broker name ''"),
+        (["topic", "move", "t", "--to", "b1,"], "bad broker name ''"),
+        (["topic", "move", "", "--to", "b1"], "must not be empty"),
+        (["topic", "move", "nc:t", "--to", "b1"], "'nc:' is reserved"),
+        (["topic", "move", "x" * 513, "--to", "b1"], "at most 512"),
+        (["topic", "show", "nc:t"], "'nc:' is reserved"),
+        (["topic", "show", "--url", "http://localhost"], "bad server URL"),
+        (["topic", "show", "--output", "yaml"], "'json'"),
+        (["brokers", "--url", "redis://h:port"], "bad server URL"),
+        (["up", "--brokers", "0"], "at least one broker"),
+        (["up", "--brokers", "a b"], "bad broker name 'a b'"),
+        (["agent", "--broker", "b1", "--server", "redis://h"], "--store"),
+        (["agent", "--broker", "b,1", "--server", "redis://h", "--store", "redis://s"], "bad broker name"),
+        (["agent", "--broker", "b", "--server", "redis://h", "--store", "redis://s", "--site", "/"], "bad site name"),
+        (["agent", "--broker", "b", "--server", "x://h", "--store", "redis://s"], "bad server URL"),
+        (
+            ["agent", "--broker", "b", "--server", "redis://h", "--store", "redis://s", "--advertise", "redis://:p@h"],
+            "no user or password",
+        ),
+        (["controller"], "--store"),
+        (["controller", "--store", "nonsense"], "bad server URL"),
+        (["bench", "client", "--seconds", "0"], "--seconds"),
+    ],
+)
+def test_a_wrong_call_says_so_and_exits_with_2(arguments: list[str], said: str) -> None:
+    result = CliRunner().invoke(app, arguments)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert said in " ".join(result.stderr.split())
+    assert "Traceback" not in result.stderr
+
+
+def test_a_server_that_is_not_there_exits_with_1_and_one_line() -> None:
+    result = CliRunner().invoke(app, ["brokers"], env={"NEARCAST_URL": "redis://127.0.0.1:1"})
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr.startswith("error: redis://127.0.0.1:1: cannot connect")
+    assert len(result.stderr.splitlines()) == 1
+
+
+def test_all_modes_can_be_chosen_but_homes_which_is_not_there_yet() -> None:
+    assert set(MoveMode) == set(Mode) - {Mode.HOMES}
+
+
+def test_the_module_is_the_command() -> None:
+    run = subprocess.run([sys.executable, "-m", "nearcast", "--version"], capture_output=True, text=True, check=True)
+    assert run.stdout.strip().count(".") == 2
+
+
+def test_help_does_not_import_what_only_commands_need() -> None:
+    code = "import sys, nearcast.cli.app; print([m for m in sys.modules if m.startswith(('rich.table', 'redis'))])"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == "[]"
+
+
+def test_without_typer_the_command_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "nearcast.cli.app")
+    monkeypatch.setitem(sys.modules, "typer", None)
+    with pytest.raises(SystemExit, match=r"pip install 'nearcast\[cli\]'"):
+        main()
+
+
+def test_a_name_cannot_command_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    show(Output.TABLE, {}, ("topic",), [("\x1b[2J",), ("[red]plain[/red]",)])
+    out = capsys.readouterr().out
+    assert "\x1b" not in out
+    assert "[red]plain[/red]" in out
+    assert printable("été") == "été"
+
+
+def test_a_topic_says_where_it_is_going() -> None:
+    target = Placement(8, Mode.ALL_PUBLISHERS, ("b1", "b3"))
+    state = TopicState(HERE, target, "ready")
+    assert topic_row("t", state) == ("t", "single", "b2", "7", "moving to b1, b3 (all_publishers), stage ready")
+    assert topic_data(state)["target"] == {"epoch": 8, "mode": "all_publishers", "brokers": ("b1", "b3")}
+    assert topic_row("t", TopicState(HERE))[-1] == "settled"
+    assert topic_row("t", TopicState(HERE, planned=False))[-1] == "not placed: on its directory"
+
+
+def test_json_is_alone_on_stdout(capsys: pytest.CaptureFixture[str]) -> None:
+    show(Output.JSON, {"topics": {"t": 1}}, ("topic",), [("t",)], "a title")
+    assert json.loads(capsys.readouterr().out) == {"topics": {"t": 1}}
