@@ -79,6 +79,7 @@ class Agent:
         self._ready = False
         self._ended = False  # the server's process was seen to end
         self._term = 0
+        self._began_with = 0  # the number of the order that made this broker begin anew
         self._hellos: dict[int, float] = {}
         self._sequence = 0
         self._hello_at_s = -1e9
@@ -175,6 +176,8 @@ class Agent:
         message = bus.decode_for_agent(payload)
         if message is None or message.term < self._term:
             return  # a deposed leader
+        if not isinstance(message, bus.Grant) and message.order < self._began_with:
+            return  # meant for a former life of this broker
         self._term = message.term
         if isinstance(message, bus.Grant):
             self._granted(message, now_s)
@@ -272,6 +275,8 @@ class Agent:
         link.send(found, "EVAL", FIRST_USE, 2, RECORDS, MEMBERS, order.topic, version, record)
 
     def _reset(self, order: bus.Order, link: Link) -> None:
+        self._began_with = order.order
+
         def listed(reply: Reply, now_s: float) -> None:
             if isinstance(reply, bytes):
                 for connection in _nearcast_clients(reply.decode(errors="replace")):

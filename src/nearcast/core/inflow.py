@@ -393,13 +393,13 @@ class Inflow:
         if self._reading is not None and now_s >= self._read_until_s:
             self._reading = None
         self._detach_lingering(now_s)
+        self._confirm()
         self._resync(now_s)
         self.lines.tick(now_s, now_s + self.client.wall_offset_s)
         self._hand_over(0, now_s)
         self._check_whole(now_s)
         if self._lost():
             self._attach_needed(now_s)
-            self._confirm()
             self.client.ask(self.topic, now_s)
         lingering = any(attachment.linger_until_s is not None for attachment in self.attachments.values())
         return not self.whole or lingering or bool(self._resyncs_left) or self.lines.unsettled

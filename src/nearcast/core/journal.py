@@ -110,14 +110,21 @@ def apply(journal: Journal, key: str, entry: TopicEntry | BrokerEntry | Membersh
 def record_at(broker: str, topic: str, entry: TopicEntry, membership: Membership, term: int) -> Record | None:
     """The record this broker must carry for the topic by the journal; None if the topic does not concern it."""
     old, move = entry.placement, entry.move
-    directory = ring_of(membership.ring).owner(topic.encode()) if membership.ring else None
-    if move is None or move.phase is Phase.PREPARE:
-        if broker in old.brokers:
-            return records.prepare(old, move.target, term) if move else records.settled(old, term)
-        return records.settled(old, term) if broker == directory else None
     if broker in old.brokers:
+        if move is None:
+            return records.settled(old, term)
+        if move.phase is Phase.PREPARE:
+            return records.prepare(old, move.target, term)
         return records.switch(old, move.target, term, forced=move.forced)
-    return None  # new members and the directory hear of it when all old members are fenced
+    # The others hear of the switch when all old members are fenced. Until then a directory sends joiners to the old
+    # members, who know more; it must not be without a record, or it would take the topic for a new one.
+    return records.settled(old, term) if broker in _directories(topic, membership) else None
+
+
+def _directories(topic: str, membership: Membership) -> set[str]:
+    """The topic's directory by the present ring, and by the one before while it changes: it may change back."""
+    rings = (membership.ring, membership.previous_ring)
+    return {ring_of(ring).owner(topic.encode()) for ring in rings if ring}
 
 
 def records_for(broker: str, journal: Journal, term: int) -> Iterator[tuple[str, Record]]:

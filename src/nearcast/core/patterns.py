@@ -1,8 +1,10 @@
 """A pattern flow: what one client receives by a pattern (PROTOCOL, subscriber rule 9).
 
 A pattern subscriber is attached to every broker, so it is always ready and no move waits for it. What is left to do is
-to put each topic's messages in order. The control twin of the pattern brings the records of all matching topics; a
-move is open for us from its PREPARE until every old member has switched, and frames of its epoch wait for that.
+to put each topic's messages in order: when a topic speaks in a new epoch at one broker, older messages may still be on
+their way from others. The old members were fenced before anybody could speak in the new epoch; so a question that is
+put to every other broker *now* is answered behind the last message of the old epoch. Until all have answered, messages
+of the new epoch are held. No record and no marker is needed, and nothing is asked while topics stay where they are.
 """
 
 from __future__ import annotations
@@ -15,64 +17,40 @@ import msgspec
 from nearcast.core.lines import Lines
 from nearcast.core.mailbox import Mailbox
 from nearcast.core.message import Event, Interrupted, Message
-from nearcast.core.names import CONTROL, PATTERNS, RECORDS, RESERVED, decode_topic
-from nearcast.core.record import Record
-from nearcast.core.wire import Resync, decode_control, decode_record, encode_resync
+from nearcast.core.names import CONTROL, PATTERNS, RESERVED, decode_topic
+from nearcast.core.wire import Resync, encode_resync, epoch_of
 
 if TYPE_CHECKING:
     from nearcast.core.client import Client
     from nearcast.core.link import Link, Reply
 
-SCAN_COUNT = 1000  # records per HSCAN step
-
-
-class _Place:
-    """One topic at one broker, as a pattern subscriber sees it."""
-
-    __slots__ = ("fenced", "floor")
-
-    def __init__(self) -> None:
-        self.fenced = 0
-        self.floor = 0
-
-    def admits(self, epoch: int) -> bool:
-        return epoch >= self.fenced
-
 
 class _Matched:
-    """One matching topic."""
+    """One matching topic. It is its own gate: frames of every epoch may come from every broker."""
+
+    floor = 0
 
     def __init__(self, flow: PatternFlow, topic: bytes) -> None:
         client = flow.client
-        self.flow = flow
+        self.topic = topic
         self.lines = Lines(decode_topic(topic), self, client.timing, client.limits)
-        self.places: dict[str, _Place] = {}
-        self.moves: dict[int, frozenset[str]] = {}  # new epoch -> old members that have not switched yet
-        self.last_broker = ""
+        self.epoch = -1  # the newest epoch seen
+        self.barriers: dict[int, set[Link]] = {}  # epoch -> links that have not answered since it was first seen
+        self.last_link: Link | None = None
 
-    def place(self, broker: str) -> _Place:
-        return self.places.setdefault(broker, _Place())
-
-    def record(self, broker: str, record: Record) -> None:
-        place = self.place(broker)
-        place.fenced = max(place.fenced, record.epoch)
-        if record.next is not None:
-            self._open_move(record.next.epoch, record.placement.brokers)
-        if record.previous is not None:
-            self._open_move(record.epoch, record.previous.brokers)
-        self._close_moves()
-
-    def _open_move(self, epoch: int, members: tuple[str, ...]) -> None:
-        self.moves.setdefault(epoch, frozenset(members))
-
-    def _close_moves(self) -> None:
-        for epoch, members in list(self.moves.items()):
-            if not any(self.flow.is_open(broker) and self.place(broker).fenced < epoch for broker in members):
-                del self.moves[epoch]
+    def admits(self, epoch: int) -> bool:
+        return True
 
     def older_open(self, epoch: int) -> bool:
-        self._close_moves()
-        return any(opened <= epoch for opened in self.moves)
+        return any(seen <= epoch for seen in self.barriers)
+
+    def passed(self, epoch: int, link: Link) -> None:
+        """A link has answered the question of an epoch, or is lost."""
+        waiting = self.barriers.get(epoch)
+        if waiting is not None:
+            waiting.discard(link)
+            if not waiting:
+                del self.barriers[epoch]
 
 
 class PatternFlow:
@@ -84,7 +62,7 @@ class PatternFlow:
         self.waiting: list[object] = []
         self.joined = False
         self._links: dict[str, Link] = {}
-        self._scanned: set[str] = set()  # brokers whose open moves are known
+        self._open: set[str] = set()  # brokers where the subscription is known to be in force
         self._matched: dict[bytes, _Matched] = {}
         self._interrupted: Interrupted | None = None
         self._resync_at_s: float | None = None
@@ -109,101 +87,84 @@ class PatternFlow:
             return
         self._links[link.broker] = link
         link.users.add(self)
-        link.patterns[self.pattern] = partial(self._message, link.broker)
-        link.patterns[CONTROL + self.pattern] = partial(self._control, link.broker)
-        link.psubscribe(self.pattern, CONTROL + self.pattern)
+        link.patterns[self.pattern] = partial(self._message, link)
+        link.psubscribe(self.pattern)
         link.subscribe(PATTERNS)
-        self._scan(link, b"0")
+        link.send(partial(self._opened, link), "PING")
 
-    def _scan(self, link: Link, cursor: bytes) -> None:
-        scanned = partial(self._scan_step, link)
-        link.send(scanned, "HSCAN", RECORDS, cursor, "MATCH", self.pattern, "COUNT", SCAN_COUNT)
-
-    def _scan_step(self, link: Link, reply: Reply, now_s: float) -> None:
-        if self._links.get(link.broker) is not link:
-            return
-        if isinstance(reply, list):
-            cursor, pairs = reply
-            for topic, value in zip(pairs[::2], pairs[1::2], strict=True):
-                self._record(link.broker, topic, decode_record(value), now_s)
-            if cursor != b"0":
-                self._scan(link, cursor)
-                return
-        self._scanned.add(link.broker)
-        self._check_whole(now_s)
+    def _opened(self, link: Link, reply: Reply, now_s: float) -> None:
+        if self._links.get(link.broker) is link:
+            self._open.add(link.broker)
+            self._check_whole(now_s)
 
     def unlinked(self, link: Link, now_s: float) -> None:
         broker = link.broker
         if self._links.get(broker) is not link:
             return
         del self._links[broker]
-        self._scanned.discard(broker)
+        self._open.discard(broker)
         if self.joined:
             self._interrupt(f"the connection to {broker} was lost", link.heard_s, now_s)
         for matched in self._matched.values():
-            matched.lines.release(now_s, now_s + self.client.wall_offset_s)
-            self._hand_over(matched, now_s)
+            for epoch in list(matched.barriers):
+                self._passed(matched, epoch, link, None, now_s)
         if broker in self.client.membership.brokers:
             self.client.links.want(broker, self, now_s)
 
     def forget(self, broker: str, now_s: float) -> None:
-        for matched in self._matched.values():
-            matched.places.pop(broker, None)
+        """The broker is no member any more, and its link is gone already."""
         self._check_whole(now_s)
 
-    def is_open(self, broker: str) -> bool:
-        return broker in self._links
+    def holds(self, link: Link) -> bool:
+        return self._links.get(link.broker) is link
 
     def close(self) -> None:
         for link in self._links.values():
-            for pattern in (self.pattern, CONTROL + self.pattern):
-                link.patterns.pop(pattern, None)
-            link.punsubscribe(self.pattern, CONTROL + self.pattern)
-            if not any(other is not self and other.is_open(link.broker) for other in self.client.patterns.values()):
+            link.patterns.pop(self.pattern, None)
+            link.punsubscribe(self.pattern)
+            if not any(other is not self and other.holds(link) for other in self.client.patterns.values()):
                 link.unsubscribe(PATTERNS)
             link.users.discard(self)
 
     # --- messages
 
-    def _match(self, topic: bytes) -> _Matched:
-        matched = self._matched.get(topic)
-        if matched is None:
-            if len(self._matched) >= self.client.limits.topics:
-                del self._matched[next(iter(self._matched))]  # the oldest: its next message is a new baseline
-            matched = self._matched[topic] = _Matched(self, topic)
-        return matched
-
-    def _message(self, broker: str, topic: bytes, payload: bytes, now_s: float) -> None:
+    def _message(self, link: Link, topic: bytes, payload: bytes, now_s: float) -> None:
         if not self.joined or topic.startswith(RESERVED):
             return
-        matched = self._match(topic)
-        matched.last_broker = broker
-        matched.lines.run([payload], matched.place(broker), now_s, now_s + self.client.wall_offset_s)
-        self._hand_over(matched, now_s)
+        matched = self._matched.get(topic) or self._match(topic)
+        matched.last_link = link
+        epoch = epoch_of(payload)
+        if epoch > matched.epoch:
+            matched.epoch = epoch
+            self._ask_others(matched, epoch, link)
+        matched.lines.run([payload], matched, now_s, now_s + self.client.wall_offset_s)
+        self._hand_over(matched)
 
-    def _control(self, broker: str, channel: bytes, payload: bytes, now_s: float) -> None:
-        news = decode_control(payload)
-        if isinstance(news, Record):
-            self._record(broker, channel[len(CONTROL) :], news, now_s)
+    def _match(self, topic: bytes) -> _Matched:
+        if len(self._matched) >= self.client.limits.topics:
+            del self._matched[next(iter(self._matched))]  # the oldest: its next message is a new baseline
+        matched = self._matched[topic] = _Matched(self, topic)
+        return matched
 
-    def _record(self, broker: str, topic: bytes, record: Record, now_s: float) -> None:
-        if record.next is None and record.previous is None and topic not in self._matched:
-            return  # a topic at rest needs no memory until it speaks
-        matched = self._match(topic)
-        matched.record(broker, record)
-        if record.forced and self.joined:
-            self._resync_at_s = now_s
-            self.client.attend(self)
+    def _ask_others(self, matched: _Matched, epoch: int, speaker: Link) -> None:
+        others = {link for link in self._links.values() if link is not speaker}
+        if others:
+            matched.barriers[epoch] = others
+            for link in others:
+                link.send(partial(self._passed, matched, epoch, link), "PING")
+
+    def _passed(self, matched: _Matched, epoch: int, link: Link, reply: Reply, now_s: float) -> None:
+        matched.passed(epoch, link)
         matched.lines.release(now_s, now_s + self.client.wall_offset_s)
-        self._hand_over(matched, now_s)
+        self._hand_over(matched)
 
     def repair(self, topic: bytes, frame: bytes, now_s: float) -> None:
         matched = self._matched.get(topic)
         if matched is not None:
             matched.lines.repair(frame, now_s, now_s + self.client.wall_offset_s)
-            self._hand_over(matched, now_s)
+            self._hand_over(matched)
 
-    def _hand_over(self, matched: _Matched, now_s: float) -> None:
+    def _hand_over(self, matched: _Matched) -> None:
         lines = matched.lines
         if lines.wants_repair:
             lines.wants_repair = False
@@ -223,7 +184,7 @@ class PatternFlow:
     # --- being whole, repair, time
 
     def _check_whole(self, now_s: float) -> None:
-        if not self._scanned >= self.client.membership.brokers.keys():
+        if not self._open >= self.client.membership.brokers.keys():
             return
         self.joined = True
         self.client.joined(self.waiting)
@@ -246,18 +207,19 @@ class PatternFlow:
         self.client.wake(self.mailboxes)
 
     def _resync(self, matched: _Matched) -> None:
-        link = self._links.get(matched.last_broker)
-        if link is not None and matched.lines.last:
+        link = matched.last_link
+        if link is not None and self.holds(link) and matched.lines.last:
             wish = Resync(self.client.client_id, dict(matched.lines.last))
-            link.tell(CONTROL + matched.lines.topic.encode("utf-8", "surrogateescape"), encode_resync(wish))
+            link.tell(CONTROL + matched.topic, encode_resync(wish))
 
     def tick(self, now_s: float) -> bool:
         """Returns whether it needs attention again."""
         unsettled = False
         for matched in self._matched.values():
-            matched.lines.tick(now_s, now_s + self.client.wall_offset_s)
-            self._hand_over(matched, now_s)
-            unsettled = unsettled or matched.lines.unsettled
+            if matched.lines.unsettled:
+                matched.lines.tick(now_s, now_s + self.client.wall_offset_s)
+                self._hand_over(matched)
+                unsettled = True
         if self._resync_at_s is not None and now_s >= self._resync_at_s and self._interrupted is None:
             self._resync_at_s = None
             for matched in self._matched.values():

@@ -13,7 +13,7 @@ from random import Random
 import msgspec
 
 from nearcast.core import bus
-from nearcast.core.journal import Journal, MoveEntry, Pace, Phase, TopicEntry, topic_key
+from nearcast.core.journal import Journal, MoveEntry, Pace, Phase, TopicEntry, broker_key, topic_key
 from nearcast.core.ledger import Ledger
 from nearcast.core.members import INSTALL_BATCH, Members
 from nearcast.core.move import Move, Stage
@@ -58,7 +58,9 @@ class Reign:
         }
         self.members = Members(self, now_s)
         self._pending: list[_Pending] = []
-        self._looked_up: dict[str, Placement] = {}
+        # What a directory said of topics no plan names. It holds for one membership and one run of the server: after
+        # that, the topic may have been used for the first time again, elsewhere.
+        self._looked_up: dict[str, tuple[tuple[int, str], Placement]] = {}
         self._counted_s: dict[str, float] = {}
         self._lazy_at_s: dict[str, float] = {}
         self._touched: set[str] = set()  # topics whose move may go on at once
@@ -152,22 +154,25 @@ class Reign:
 
     def _known(self, topic: str, now_s: float) -> bool:
         """Whether the topic's placement is known; a topic nobody has placed is looked up at its directory."""
-        if topic in self.journal.topics or topic in self._looked_up:
+        if topic in self.journal.topics:
             return True
         membership = self.journal.membership
         directory = membership.directory(topic.encode())
-        if directory is not None:
+        if directory is not None and not self.ledger.pending(broker_key(directory)):
+            view = (membership.version, self.journal.brokers[directory].run_id)
+            if topic in self._looked_up and self._looked_up[topic][0] == view:
+                return True
 
             def found(answer: bus.Answer, at_s: float) -> None:
-                self._looked_up[topic] = answer.records[topic].placement
+                self._looked_up[topic] = (view, answer.records[topic].placement)
 
             make = partial(bus.Lookup, term=self.term, topic=topic, membership=membership)
-            self.orders.need(("lookup", topic), directory, make, found, now_s)
+            self.orders.need(("lookup", topic, view), directory, make, found, now_s)
         return False
 
     def _planned(self, topic: str, mode: Mode, brokers: tuple[str, ...]) -> TopicEntry:
         entry = self.journal.topics.get(topic)
-        placement = entry.placement if entry is not None else self._looked_up.pop(topic)
+        placement = entry.placement if entry is not None else self._looked_up.pop(topic)[1]
         target = Placement(placement.epoch + 1, mode, brokers, self.journal.membership.version)
         if placement.same_place(target):
             return TopicEntry(placement)

@@ -19,6 +19,7 @@ from nearcast.core.record import Record
 
 HEADER = Struct(">IIQQQ")
 HEADER_BYTES = HEADER.size
+_EPOCH = Struct(">II")
 
 _MAGIC = 0xFB4E43 << 8
 DATA = _MAGIC | 1  # a message
@@ -38,6 +39,14 @@ def publish_command(channel: bytes, payload_bytes: int) -> tuple[Struct, bytes]:
     """
     prefix = b"*3\r\n$7\r\nPUBLISH\r\n$%d\r\n%b\r\n$%d\r\n" % (len(channel), channel, HEADER_BYTES + payload_bytes)
     return Struct(f">{len(prefix)}sIIQQQ{payload_bytes}s2s"), prefix
+
+
+def epoch_of(payload: bytes) -> int:
+    """The epoch in a frame's header; -1 for what is not a frame of ours."""
+    if len(payload) < HEADER_BYTES:
+        return -1
+    word, epoch = _EPOCH.unpack_from(payload)
+    return epoch if word in OWN_KINDS else -1
 
 
 class Resync(msgspec.Struct, frozen=True, array_like=True):
