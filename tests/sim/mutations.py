@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import pytest
 
 from nearcast.core.attachment import Attachment
@@ -14,38 +15,71 @@ from nearcast.core.lines import Lines
 from nearcast.core.links import Links
 from nearcast.core.membership import Membership
 from nearcast.core.move import Move, Stage
-from nearcast.core.orders import Orders
 from nearcast.core.outflow import Lane, Outflow
+from nearcast.core.patterns import PatternFlow
+from nearcast.core.placement import Mode
 from nearcast.core.reign import Reign
 from nearcast.core.wire import publish_command
 from nearcast.sim import scripts
+from nearcast.sim.faults import Profile
+from nearcast.sim.world import Setup
 
 Patch = pytest.MonkeyPatch
-MUTATIONS: dict[str, tuple[Callable[[Patch], None], str]] = {}
+Plant = Callable[[Patch], None]
 
 
-def mutation(caught_by: str) -> Callable[[Callable[[Patch], None]], Callable[[Patch], None]]:
-    def register(plant: Callable[[Patch], None]) -> Callable[[Patch], None]:
-        MUTATIONS[plant.__name__] = (plant, caught_by)
+class World(msgspec.Struct, frozen=True):
+    """Where a planted bug shows soon."""
+
+    setup: Setup
+    profile: Profile
+
+
+MOVES = World(Setup(topics=1, brokers=4, publishers=4, rate_per_s=60, moves_per_s=10), Profile.CALM)
+REPLICAS = World(
+    Setup(topics=1, brokers=4, publishers=4, rate_per_s=80, moves_per_s=10, modes=(Mode.ALL_PUBLISHERS,)), Profile.CALM
+)
+JOINERS = World(Setup(topics=1, brokers=4, late_subscribers=14, moves_per_s=10), Profile.CALM)
+PATTERNS = World(Setup(topics=1, brokers=4, pattern_subscribers=4, rate_per_s=60, moves_per_s=10), Profile.CALM)
+CANCELS = World(Setup(topics=1, brokers=4, cancelled_share=0.5, rate_per_s=60, moves_per_s=10), Profile.CALM)
+RESTING = World(Setup(topics=2, moves_per_s=0), Profile.ALL)
+CONTROL = World(Setup(topics=2, controllers=2, moves_per_s=6), Profile.CONTROL)
+NETWORK = World(Setup(topics=2), Profile.NETWORK)
+SERVERS = World(Setup(topics=2), Profile.SERVERS)
+ALL = World(Setup(topics=2, controllers=2), Profile.ALL)
+
+
+class Mutation(msgspec.Struct, frozen=True):
+    plant: Plant
+    caught_by: str  # what the finding must say
+    world: World
+
+
+MUTATIONS: dict[str, Mutation] = {}
+
+
+def mutation(caught_by: str, world: World) -> Callable[[Plant], Plant]:
+    def register(plant: Plant) -> Plant:
+        MUTATIONS[plant.__name__] = Mutation(plant, caught_by, world)
         return plant
 
     return register
 
 
-@mutation("invariant 2")
+@mutation("invariant 2", MOVES)
 def replies_after_a_fence_count(patch: Patch) -> None:
     original = Lane.replied
 
     def replied(self: Lane, receivers: list[int], now_s: float) -> None:
         if not self.retired:
             original(self, receivers, now_s)
-        elif self.outflow._sole is not None:
-            self.outflow.count(self.outflow._sole, receivers)
+        elif (lane := self.outflow._sole) is not None:
+            self.outflow.count(lane, receivers[: self.outflow.sequence - lane.counted])
 
     patch.setattr(Lane, "replied", replied)
 
 
-@mutation("invariant 2")
+@mutation("invariant 2", REPLICAS)
 def replies_of_two_epochs_count_together(patch: Patch) -> None:
     original = Outflow._adopt
 
@@ -62,12 +96,12 @@ def replies_of_two_epochs_count_together(patch: Patch) -> None:
     patch.setattr(Outflow, "_adopt", adopt)
 
 
-@mutation("invariant 4")
+@mutation("invariant 4", MOVES)
 def switch_without_waiting_for_subscribers(patch: Patch) -> None:
     patch.setattr(Reign, "_await_ready", lambda self, move, counts, now_s: self._decide(move, forced=False))
 
 
-@mutation("invariant 4")
+@mutation("invariant 4", MOVES)
 def ready_before_attached(patch: Patch) -> None:
     def say_ready(self: Inflow) -> None:
         if self.upcoming is not None:
@@ -77,17 +111,17 @@ def ready_before_attached(patch: Patch) -> None:
     patch.setattr(Inflow, "_say_ready", say_ready)
 
 
-@mutation("invariant 6")
+@mutation("invariant 6", MOVES)
 def frames_ahead_are_not_held(patch: Patch) -> None:
     patch.setattr(Inflow, "older_open", lambda self, epoch: False)
 
 
-@mutation("invariant")
+@mutation("invariant", JOINERS)
 def any_epoch_is_admitted_anywhere(patch: Patch) -> None:
     patch.setattr(Attachment, "admits", lambda self, epoch: True)
 
 
-@mutation("invariant")
+@mutation("invariant", MOVES)
 def roles_end_before_the_fence(patch: Patch) -> None:
     original = Inflow._tidy
 
@@ -101,7 +135,7 @@ def roles_end_before_the_fence(patch: Patch) -> None:
     patch.setattr(Inflow, "_tidy", tidy)
 
 
-@mutation("invariant 3")
+@mutation("invariant 3", MOVES)
 def settle_before_switch(patch: Patch) -> None:
     def decided(self: Move, entry: Any, now_s: float) -> None:
         self.entry = entry
@@ -110,27 +144,7 @@ def settle_before_switch(patch: Patch) -> None:
     patch.setattr(Move, "decided", decided)
 
 
-@mutation("invariant 6")
-def joiners_ignore_the_previous_placement(patch: Patch) -> None:
-    original = Inflow._adopt
-
-    def adopt(self: Inflow, record: Any, now_s: float) -> None:
-        original(self, type(record)(record.version, record.term, record.placement, record.next), now_s)
-
-    patch.setattr(Inflow, "_adopt", adopt)
-
-
-@mutation("invariant")
-def join_without_reading_again(patch: Patch) -> None:
-    def check_whole(self: Inflow, now_s: float) -> None:
-        needed = self._needed()
-        if not self.whole and needed and all(b in self.attachments and self.attachments[b].open for b in needed):
-            self._become_whole(now_s)
-
-    patch.setattr(Inflow, "_check_whole", check_whole)
-
-
-@mutation("invariant 8")
+@mutation("invariant 8", NETWORK)
 def leases_never_end(patch: Patch) -> None:
     def lease(self: Links, link: Any, sent_s: float, reply: Any, now_s: float) -> None:
         link.proof_sent_s = None
@@ -140,7 +154,7 @@ def leases_never_end(patch: Patch) -> None:
     patch.setattr(Links, "_lease", lease)
 
 
-@mutation("invariant")
+@mutation("guarantee 1", CANCELS)
 def cancelled_numbers_leave_a_hole(patch: Patch) -> None:
     original = Outflow._command
 
@@ -151,9 +165,10 @@ def cancelled_numbers_leave_a_hole(patch: Patch) -> None:
         return original(self, channel, sequence, payload, time_ns)
 
     patch.setattr(Outflow, "_command", command)
+    patch.setattr(Outflow, "resync", lambda self, link, wish: None)
 
 
-@mutation("invariant 6")
+@mutation("invariant 6", NETWORK)
 def lost_connections_are_not_reported(patch: Patch) -> None:
     def interrupt(self: Inflow, reason: str, since_s: float, now_s: float) -> None:
         self.whole = False
@@ -161,7 +176,7 @@ def lost_connections_are_not_reported(patch: Patch) -> None:
     patch.setattr(Inflow, "_interrupt", interrupt)
 
 
-@mutation("invariant 5")
+@mutation("invariant 5", MOVES)
 def duplicates_are_delivered(patch: Patch) -> None:
     original = Lines._advance
 
@@ -174,7 +189,7 @@ def duplicates_are_delivered(patch: Patch) -> None:
     patch.setattr(Lines, "_advance", advance)
 
 
-@mutation("invariant")
+@mutation("invariant", NETWORK)
 def holes_are_skipped_in_silence(patch: Patch) -> None:
     def give_up(self: Lines, publisher: int, now_s: float, wall_s: float, reason: str) -> None:
         self._deadlines.pop(publisher, None)
@@ -187,37 +202,27 @@ def holes_are_skipped_in_silence(patch: Patch) -> None:
     patch.setattr(Outflow, "resync", lambda self, link, wish: None)
 
 
-@mutation("invariant 7")
+@mutation("invariant 7", MOVES)
 def readiness_is_never_given_back(patch: Patch) -> None:
     patch.setattr(Attachment, "stale_readiness", lambda self, topic, before: [])
 
 
-@mutation("invariant 1")
+@mutation("invariant 1", CONTROL)
 def older_records_replace_newer_ones(patch: Patch) -> None:
     patch.setattr(scripts, "_is_older", lambda *args: False)
 
 
-@mutation("invariant")
+@mutation("invariant", ALL)
 def a_broker_that_came_back_is_taken_for_the_old_one(patch: Patch) -> None:
     patch.setattr(Membership, "has", lambda self, broker, placement: broker in self.brokers)
 
 
-@mutation("invariant 6")
+@mutation("invariant", RESTING)
 def an_empty_memory_is_taken_for_a_record(patch: Patch) -> None:
     patch.setattr(Inflow, "_forgotten", lambda self, attachment: False)
 
 
-@mutation("")
-def answers_to_another_leader_count(patch: Patch) -> None:
-    original = Orders.__init__
-
-    def init(self: Orders, term: int, retry_s: float) -> None:
-        original(self, 0, retry_s)
-
-    patch.setattr(Orders, "__init__", init)
-
-
-@mutation("invariant 7")
+@mutation("invariant 7", SERVERS)
 def publishers_do_not_ask_when_stuck(patch: Patch) -> None:
     original = Client.ask
 
@@ -227,3 +232,8 @@ def publishers_do_not_ask_when_stuck(patch: Patch) -> None:
             original(self, topic, now_s)
 
     patch.setattr(Client, "ask", ask)
+
+
+@mutation("invariant 6", PATTERNS)
+def patterns_do_not_wait_for_other_brokers(patch: Patch) -> None:
+    patch.setattr(PatternFlow, "_ask_others", lambda self, matched, epoch, speaker: None)

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from nearcast.cli import agent, bench, brokers, controller, plan, topic, up
+from nearcast.cli import agent, bench, brokers, controller, plan, simulate, topic, up
 
 
 def _print_version(wanted: bool) -> None:
@@ -43,3 +43,4 @@ app.command("brokers")(brokers.brokers)
 app.add_typer(topic.app, name="topic")
 app.add_typer(plan.app, name="plan")
 app.add_typer(bench.app, name="bench")
+app.add_typer(simulate.app, name="simulate")

@@ -16,6 +16,7 @@ import msgspec
 from nearcast.core import bus
 from nearcast.core.agent_load import LoadMeter
 from nearcast.core.effects import Effect
+from nearcast.core.headcount import Headcount
 from nearcast.core.link import Link, Reply, is_error
 from nearcast.core.links import Credentials, Ready
 from nearcast.core.membership import encode_membership, ring_of
@@ -232,14 +233,12 @@ class Agent:
             name = topic.encode()
             channels += (name, readiness_channel(name, epoch)) if name else (PATTERNS, PATTERNS)
 
-        def counted(reply: Reply, now_s: float) -> None:
-            if isinstance(reply, list):
-                numbers = [int(number) for number in reply[1::2]]
-                pairs = zip(numbers[::2], numbers[1::2], strict=True)
-                counts = dict(zip(order.epochs, pairs, strict=True))
-                self._answer(bus.Answer(self.identity.broker, order.order, counts=counts))
+        def counted(numbers: list[int]) -> None:
+            pairs = zip(numbers[::2], numbers[1::2], strict=True)
+            counts = dict(zip(order.epochs, pairs, strict=True))
+            self._answer(bus.Answer(self.identity.broker, order.order, counts=counts))
 
-        link.send(counted, "PUBSUB", "NUMSUB", *channels)
+        Headcount(link, channels, counted).take()
 
     def _collect(self, order: bus.Order, link: Link) -> None:
         assert isinstance(order, bus.Collect)

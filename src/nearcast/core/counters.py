@@ -6,6 +6,10 @@ import math
 
 import msgspec
 
+from nearcast.core.message import Event, Message
+
+SAMPLES_MAX = 256  # latencies of one topic in one report
+
 # Latency histogram: fixed logarithmic buckets, so that histograms of all clients and seconds add up exactly.
 # Bucket i holds latencies up to 100 us * 2^(i/2): 0.1 ms .. about 100 s in 40 buckets.
 BUCKETS = 40
@@ -53,6 +57,34 @@ class ClientReport(msgspec.Struct, frozen=True):
     client: int
     seconds: float
     topics: dict[str, TopicCounters]
+
+
+class ReceiveMeter:
+    """What a subscriber received since its last report; latency is sampled once per run of messages."""
+
+    __slots__ = ("_bytes", "_latencies_s", "_messages")
+
+    def __init__(self) -> None:
+        self._messages = self._bytes = 0
+        self._latencies_s: list[float] = []
+
+    def count(self, events: list[Event], payload_bytes: int) -> None:
+        self._messages += len(events)
+        self._bytes += payload_bytes
+        first = events[0]
+        if isinstance(first, Message) and len(self._latencies_s) < SAMPLES_MAX:
+            self._latencies_s.append(first.latency_s)
+
+    def take(self) -> TopicCounters:
+        counters = TopicCounters(
+            received=self._messages,
+            received_bytes=self._bytes,
+            subscribers=1,
+            latencies=histogram(self._latencies_s),
+        )
+        self._messages = self._bytes = 0
+        self._latencies_s = []
+        return counters
 
 
 def histogram(latencies_s: list[float]) -> dict[int, int]:

@@ -15,21 +15,19 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from nearcast.core.attachment import Attachment
-from nearcast.core.counters import TopicCounters, histogram
+from nearcast.core.counters import ReceiveMeter, TopicCounters
 from nearcast.core.lines import Lines
 from nearcast.core.mailbox import Mailbox
 from nearcast.core.message import Event, Interrupted
-from nearcast.core.names import CONTROL, decode_topic
+from nearcast.core.names import decode_topic
 from nearcast.core.placement import Mode, Placement
 from nearcast.core.record import Record
-from nearcast.core.wire import Resync, encode_resync
+from nearcast.core.repairs import Repairs
+from nearcast.core.verification import Verification
 
 if TYPE_CHECKING:
-    from nearcast.core.client import Client, OnRecord
+    from nearcast.core.client import Client
     from nearcast.core.link import Link
-
-RESYNC_TRIES = 4
-RESYNC_PUBLISHERS_MAX = 1000  # per request, so that a request stays small
 
 
 class Inflow:
@@ -38,6 +36,7 @@ class Inflow:
         self.topic = topic
         self.name = decode_topic(topic)
         self.lines = Lines(self.name, self, client.timing, client.limits)
+        self.repairs = Repairs(client, topic, self.lines)
         self.attachments: dict[str, Attachment] = {}
         self.mailboxes: list[Mailbox] = []
         self.waiting: list[object] = []  # tokens of subscribe calls that have not returned
@@ -46,14 +45,9 @@ class Inflow:
         self.epoch = 0
         self.joined = False
         self.whole = False
-        self.received = self.received_bytes = 0
-        self.latency_s: list[float] = []  # one sample per run of frames
-        self._reported = (0, 0)
+        self._meter = ReceiveMeter()
         self._interrupted: Interrupted | None = None
-        self._reading: set[str] | None = None  # brokers whose records are being read again
-        self._read_until_s = 0.0
-        self._resyncs_left = 0
-        self._resync_at_s = 0.0
+        self._verification: Verification | None = None
         self._closed = False
 
     # --- messages
@@ -74,24 +68,17 @@ class Inflow:
         lines = self.lines
         if lines.wants_repair:
             lines.wants_repair = False
-            self._ask_repair(now_s)
+            self._ask_for_repair(now_s)
         if lines.unsettled:
             self.client.attend(self)
         events = lines.out
         if not events:
             return
         lines.out = []
-        self.received += len(events)
-        self.received_bytes += payload_bytes
-        self._sample_latency(events[0])
+        self._meter.count(events, payload_bytes)
         for mailbox in self.mailboxes:
             mailbox.put(events, payload_bytes)
         self.client.wake(self.mailboxes)
-
-    def _sample_latency(self, event: Event) -> None:
-        latency_s = getattr(event, "latency_s", None)
-        if latency_s is not None and len(self.latency_s) < 256:
-            self.latency_s.append(latency_s)
 
     def older_open(self, epoch: int) -> bool:
         return any(attachment.awaits_fence(epoch) for attachment in self.attachments.values())
@@ -238,7 +225,7 @@ class Inflow:
         if attachment is None or attachment.link is not link:
             return
         attachment.lose()
-        self._reading = None
+        self._verification = None
         if not attachment.roles:
             del self.attachments[broker]
         else:
@@ -303,7 +290,7 @@ class Inflow:
 
     def _check_whole(self, now_s: float) -> None:
         """When everything needed is open, read every record once more; unchanged means nothing can be missed."""
-        if self.whole or self._reading is not None or self.placement is None:
+        if self.whole or self._verification is not None or self.placement is None:
             return
         needed = self._needed()
         if not all(broker in self.attachments and self.attachments[broker].open for broker in needed):
@@ -312,30 +299,22 @@ class Inflow:
             return
         if not all(self.attachments[broker].leased(now_s) for broker in needed):
             return  # a broker that was given up may still answer; being attached there is worth nothing
-        seen = (self.epoch, self.upcoming)
         held = [attachment for attachment in self.attachments.values() if attachment.open]
-        self._reading = reading = {attachment.broker for attachment in held}
-        self._read_until_s = now_s + 2 * self.client.timing.retry_s
+        self._verification = Verification(self, held, now_s)
         self.client.attend(self)
-        for attachment in held:
-            assert attachment.link is not None
-            self.client.read_record(attachment.link, self.topic, self._reader(attachment.broker, reading, seen))
+        self._verification.start()
 
-    def _reader(self, broker: str, reading: set[str], seen: tuple[int, Placement | None]) -> OnRecord:
-        def read(record: Record | None, now_s: float) -> None:
-            if self._reading is not reading:
-                return
-            reading.discard(broker)
-            if record is not None:
-                self.record(broker, record, now_s)
-            if not reading and self._reading is reading:
-                self._reading = None
-                if (self.epoch, self.upcoming) == seen:
-                    self._become_whole(now_s)
-                else:
-                    self._check_whole(now_s)
+    def verified(self, verification: Verification, now_s: float) -> None:
+        """All brokers have been read again."""
+        if self._verification is verification:
+            self._verification = None
+            if verification.unchanged:
+                self._become_whole(now_s)
+            else:
+                self._check_whole(now_s)
 
-        return read
+    def verifying(self, verification: Verification) -> bool:
+        return self._verification is verification
 
     def _become_whole(self, now_s: float) -> None:
         self.whole = self.joined = True
@@ -348,7 +327,7 @@ class Inflow:
 
     def _interrupt(self, reason: str, since_s: float, now_s: float) -> None:
         self.whole = False
-        self._ask_repair(now_s)
+        self._ask_for_repair(now_s)
         if self._interrupted is None:
             self._interrupted = Interrupted(self.name, since_s + self.client.wall_offset_s, None, reason)
             self._report(self._interrupted)
@@ -362,39 +341,27 @@ class Inflow:
         links = [attachment.link for attachment in self.attachments.values() if attachment.link is not None]
         return min((link.heard_s for link in links), default=now_s)
 
-    # --- repair
-
-    def _ask_repair(self, now_s: float) -> None:
-        """Ask soon, at a moment of our own: many subscribers may have lost the same server."""
-        self._resyncs_left = RESYNC_TRIES
-        self._resync_at_s = now_s + self.client.rng.random() * self.client.timing.resync_s / 4
+    def _ask_for_repair(self, now_s: float) -> None:
+        self.repairs.ask(now_s)
         self.client.attend(self)
 
-    def _resync(self, now_s: float) -> None:
-        if not self._resyncs_left or now_s < self._resync_at_s or self.placement is None:
-            return
+    def readers_held(self) -> list[Attachment] | None:
+        """The open attachments of the present placement; None while one is missing."""
+        if self.placement is None:
+            return None
         held = [self.attachments.get(reader) for reader in self.placement.readers(self.client.client_id)]
-        links = [attachment.link for attachment in held if attachment is not None and attachment.open]
-        if len(links) < len(held):
-            return
-        self._resyncs_left -= 1
-        self._resync_at_s = now_s + self.client.timing.resync_s
-        lasts = list(self.lines.last.items())
-        for start in range(0, len(lasts), RESYNC_PUBLISHERS_MAX):
-            wish = Resync(self.client.client_id, dict(lasts[start : start + RESYNC_PUBLISHERS_MAX]))
-            for link in links:
-                assert link is not None
-                link.tell(CONTROL + self.topic, encode_resync(wish))
+        opened = [attachment for attachment in held if attachment is not None and attachment.open]
+        return opened if len(opened) == len(held) else None
 
     # --- time
 
     def tick(self, now_s: float) -> bool:
         """Returns whether it needs attention again."""
-        if self._reading is not None and now_s >= self._read_until_s:
-            self._reading = None
+        if self._verification is not None and now_s >= self._verification.until_s:
+            self._verification = None
         self._detach_lingering(now_s)
         self._confirm()
-        self._resync(now_s)
+        self.repairs.tick(self.readers_held, now_s)
         self.lines.tick(now_s, now_s + self.client.wall_offset_s)
         self._hand_over(0, now_s)
         self._check_whole(now_s)
@@ -402,7 +369,7 @@ class Inflow:
             self._attach_needed(now_s)
             self.client.ask(self.topic, now_s)
         lingering = any(attachment.linger_until_s is not None for attachment in self.attachments.values())
-        return not self.whole or lingering or bool(self._resyncs_left) or self.lines.unsettled
+        return not self.whole or lingering or self.repairs.pending or self.lines.unsettled
 
     def _lost(self) -> bool:
         """Whether the directory must tell us where the topic is."""
@@ -416,15 +383,7 @@ class Inflow:
         broker = next((name for name, held in self.attachments.items() if held.open and held.roles), None)
         if broker is None:
             return None
-        counters = TopicCounters(
-            received=self.received - self._reported[0],
-            received_bytes=self.received_bytes - self._reported[1],
-            subscribers=1,
-            latencies=histogram(self.latency_s),
-        )
-        self._reported = (self.received, self.received_bytes)
-        self.latency_s = []
-        return broker, self.name, counters
+        return broker, self.name, self._meter.take()
 
     def holds(self, link: Link) -> bool:
         """Whether this inflow needs the control channel on the link."""

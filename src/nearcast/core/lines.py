@@ -116,7 +116,7 @@ class Lines:
             if word == DATA and sequence == last.get(publisher, -1) + 1 and not held:
                 last[publisher] = sequence
                 append(Message(topic, payload[HEADER_BYTES:], publisher, sequence, time_ns * _NS, wall_s))
-            elif word in OWN_KINDS:
+            elif word == DATA or word == SKIP:  # a MARK belongs on an inbox
                 frame = Frame(word, epoch, publisher, sequence, time_ns, payload[HEADER_BYTES:])
                 self._place(frame, gate, now_s, wall_s)
             else:
@@ -239,6 +239,8 @@ class Lines:
         if self._marks.get(publisher, 0) <= self.last.get(publisher, 0):
             self._marks.pop(publisher, None)
             self._deadlines.pop(publisher, None)
+        else:
+            self._deadlines.setdefault(publisher, now_s + self._timing.gap_s)  # what the mark promised is still missing
 
     def _give_up(self, publisher: int, now_s: float, wall_s: float, reason: str) -> None:
         """Report the lowest hole of a line as a Gap and go on behind it."""

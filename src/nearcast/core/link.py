@@ -203,7 +203,7 @@ class Link:
         pending = self._pending
         done, total = 0, len(receivers)
         while done < total:
-            head = pending[0]
+            head = self._head()
             if type(head) is _Run:
                 count = min(head.count, total - done)
                 head.count -= count
@@ -216,8 +216,14 @@ class Link:
                 self._reply(receivers[done], now_s)
                 done += 1
 
+    def _head(self) -> _Run | _Confirm | OnReply:
+        """What the next answer belongs to."""
+        if not self._pending:
+            raise LinkRefused("the server answered what nobody asked: is a proxy in between?")
+        return self._pending[0]
+
     def _reply(self, reply: Reply, now_s: float) -> None:
-        head = self._pending[0]
+        head = self._head()
         if isinstance(head, _Confirm):
             raise LinkRefused(f"the server refused a subscription ({reply}): let this user subscribe to all channels")
         if isinstance(head, _Run):
@@ -244,7 +250,7 @@ class Link:
             self._confirmed()
 
     def _confirmed(self) -> None:
-        head = self._pending[0]
+        head = self._head()
         if type(head) is not _Confirm:
             raise LinkRefused("the server confirmed a subscription nobody asked for: is a proxy in between?")
         head.count -= 1

@@ -7,7 +7,10 @@ from __future__ import annotations
 
 from enum import StrEnum
 
+import msgspec
+
 from nearcast.core.message import Event, Gap, Interrupted, Message
+from nearcast.errors import UsageError
 
 
 class Overflow(StrEnum):
@@ -16,6 +19,13 @@ class Overflow(StrEnum):
     DROP_OLDEST = "drop_oldest"  # and report the dropped as Gaps
     DISCONNECT = "disconnect"  # end the subscription with SlowSubscriber
     BLOCK = "block"  # stop reading the sockets, but no longer than T_block; then drop the oldest
+
+
+def parse_overflow(text: str) -> Overflow:
+    try:
+        return Overflow(text)
+    except ValueError:
+        raise UsageError(f"unknown overflow policy {text!r}: use one of {', '.join(Overflow)}") from None
 
 
 class Mailbox:
@@ -44,7 +54,7 @@ class Mailbox:
         self._events: list[Event] = []
         self._bytes = 0
         self._gaps: dict[tuple[str, int], Gap] = {}  # by line: a publisher numbers each topic apart
-        self._interrupted: Interrupted | None = None
+        self._interrupted: dict[str, Interrupted] = {}  # by topic
 
     def __len__(self) -> int:
         return len(self._events)
@@ -67,19 +77,20 @@ class Mailbox:
         """Everything that waits; what was dropped stands first, because the oldest are dropped."""
         events = self._events
         if self._gaps or self._interrupted:
-            lost: list[Event] = [*self._gaps.values()]
-            if self._interrupted:
-                lost.append(self._interrupted)
-            events = lost + events
-            self._gaps, self._interrupted = {}, None
+            events = [*self._gaps.values(), *self._interrupted.values(), *events]
+            self._gaps, self._interrupted = {}, {}
         self._events, self._bytes = [], 0
         return events
 
     def _overflow(self) -> None:
+        # What we were told to have received includes headers, duplicates and foreign messages: count what is here.
+        self._bytes = sum(map(_size, self._events))
+        if len(self._events) <= self.limit and self._bytes <= self.limit_bytes:
+            return
         if self.overflow is Overflow.DISCONNECT:
             self.ended = self.overflowed = True
             return
-        if self.overflow is Overflow.BLOCK and len(self._events) <= 2 * self.limit:
+        if self.overflow is Overflow.BLOCK and len(self) <= 2 * self.limit and self._bytes <= 2 * self.limit_bytes:
             return  # the driver has stopped reading; what was already read still fits
         cut = self._overhang()
         for event in self._events[:cut]:
@@ -100,7 +111,8 @@ class Mailbox:
     def _drop(self, event: Event) -> None:
         self._bytes -= _size(event)
         if isinstance(event, Interrupted):
-            self._interrupted = event
+            before = self._interrupted.get(event.topic, event)
+            self._interrupted[event.topic] = msgspec.structs.replace(event, since_s=before.since_s)
             return
         if isinstance(event, Message):
             self.dropped += 1
@@ -108,8 +120,8 @@ class Mailbox:
                 return
             event = Gap(event.topic, event.publisher, event.sequence, event.sequence, "the subscriber is too slow")
         line = (event.topic, event.publisher)
-        before = self._gaps.get(line)
-        first = before.first if before else event.first
+        gap = self._gaps.get(line)
+        first = gap.first if gap else event.first
         self._gaps[line] = Gap(event.topic, event.publisher, first, event.last, event.reason)
 
 

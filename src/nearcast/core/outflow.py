@@ -52,7 +52,8 @@ class Lane:
 
     def refused(self, error: str, now_s: float) -> None:
         if not self.retired:
-            self.outflow.refuse(self, error)
+            self.outflow.refuse(self.counted + len(self.unleased) + 1, f"{self.broker} refused the message: {error}")
+            self.replied([0], now_s)
 
     def count_leased(self, now_s: float) -> None:
         """A beat came after all: the broker had not been given up, so the replies count."""
@@ -164,13 +165,13 @@ class Outflow:
             receivers = [sum(other.receivers.popleft() for other in self.lanes) for _ in range(fresh)]
         self._acknowledge(done, receivers)
 
-    def refuse(self, lane: Lane, error: str) -> None:
-        """The server will not take this message: its caller is told, and the line goes on behind it."""
-        sequence = lane.counted + 1
-        if self._tokens and self._tokens[0][0] == sequence:
-            _, token = self._tokens.popleft()
-            self.client.effects.append(Failed(token, Unavailable(f"{lane.broker} refused the message: {error}")))
-        self.count(lane, [0])
+    def refuse(self, sequence: int, problem: str) -> None:
+        """A server will not take this message: its caller is told, and the line goes on behind it."""
+        for index, (number, token) in enumerate(self._tokens):
+            if number == sequence:
+                del self._tokens[index]
+                self.client.effects.append(Failed(token, Unavailable(problem)))
+                return
 
     def _acknowledge(self, done: int, receivers: list[int]) -> None:
         before, self.acknowledged = self.acknowledged, done

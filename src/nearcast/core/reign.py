@@ -73,6 +73,11 @@ class Reign:
     def term(self) -> int:
         return self.ledger.term
 
+    @property
+    def requests(self) -> int:
+        """Requests that have not begun."""
+        return len(self._pending)
+
     def log(self, note: str) -> None:
         self.notes.append(note)
 

@@ -52,6 +52,16 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     mailbox_bytes: int = 64 << 20
     topics: int = 100_000  # topics one client publishes or subscribes
 
+    def __post_init__(self) -> None:
+        rules = (
+            (self.window >= 1, "window >= 1"),
+            (self.mailbox >= 1, "mailbox >= 1"),
+            (self.ring_bytes < self.window_bytes, "ring_bytes < window_bytes"),  # or a full ring would leave no room
+        )
+        for kept, rule in rules:
+            if not kept:
+                raise UsageError(f"limits break the rule {rule}")
+
 
 DEFAULT_TIMING = Timing()
 DEFAULT_LIMITS = Limits()

@@ -40,7 +40,7 @@ class Tether:
     def connected(self, now_s: float) -> None:
         self._connecting = False
         self._greeting = link = Link(self.name)
-        self._probing = False
+        self._probing, self._probed_s = True, now_s  # the greeting is a probe too
         credentials = self._credentials
         auth = ("AUTH", credentials.username or "default", credentials.password) if credentials.password else ()
         link.send(lambda reply, at_s: self._greeted(link, reply, at_s), "HELLO", 3, *auth, "SETNAME", f"nc-{self.name}")
@@ -50,7 +50,7 @@ class Tether:
             raise LinkRefused(str(reply))
         self.link, self._greeting = link, None
         self.problem = ""
-        self.answered_s = now_s
+        self._probed(reply, now_s)
         self._on_open(link, now_s)
 
     def received(self, data: bytes, now_s: float, effects: list[Effect]) -> None:

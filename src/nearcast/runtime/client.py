@@ -13,7 +13,7 @@ from typing import Protocol
 from nearcast.core.client import Client as Machine
 from nearcast.core.effects import Done, Failed
 from nearcast.core.link import Link
-from nearcast.core.mailbox import Mailbox, Overflow
+from nearcast.core.mailbox import Mailbox, Overflow, parse_overflow
 from nearcast.core.membership import BrokerInfo
 from nearcast.core.names import encode_topic
 from nearcast.core.settings import DEFAULT_LIMITS, DEFAULT_TIMING, Limits, Timing
@@ -110,6 +110,7 @@ class Client:
 
     async def _open(self) -> Client:
         if self._driver is not None:
+            self._running()
             return self
         self._loop = asyncio.get_running_loop()
         self._driver = Driver(self._machine, self._after, self._resolve)
@@ -147,11 +148,18 @@ class Client:
         driver.settle()
         await driver.stop()
 
+    def _running(self) -> Driver:
+        if self._driver is None:
+            raise _not_open()
+        if self._machine.closed:
+            raise Closed("this client is closed: connect a new one")
+        return self._driver
+
     # --- publishing
 
     async def publish(self, topic: str | bytes, payload: Payload) -> int:
         """Send a message and wait until it is acknowledged. Returns how many connections it reached."""
-        future = self._loop.create_future()
+        future = asyncio.get_running_loop().create_future()
         name, data = self._names.get(topic) or self._name(topic), _payload(payload)
         while not self._publish(name, data, future):
             await self._wait_for_room()
@@ -165,16 +173,12 @@ class Client:
     def publish_nowait(self, topic: str | bytes, payload: Payload) -> None:
         """Send a message without waiting. Raises PublishBufferFull at the limit: then `await drain()`."""
         name = self._names.get(topic) or self._name(topic)
-        driver = self._driver
-        if driver is None:
-            raise _not_open()
+        driver = self._running()
         self._machine.publish(name, _payload(payload), time.time_ns(), None, driver.now())
         driver.soon()
 
     def _publish(self, name: bytes, payload: bytes, future: asyncio.Future[int]) -> bool:
-        driver = self._driver
-        if driver is None:
-            raise _not_open()
+        driver = self._running()
         try:
             self._machine.publish(name, payload, time.time_ns(), future, driver.now())
         except PublishBufferFull:
@@ -231,7 +235,8 @@ class Client:
         if limit is not None and limit < 1:
             raise UsageError("mailbox must hold at least one message")
         limits = self._limits
-        box = Mailbox(limit or limits.mailbox, limits.mailbox_bytes, Overflow(overflow), accept_foreign=foreign)
+        policy = parse_overflow(overflow)
+        box = Mailbox(limit or limits.mailbox, limits.mailbox_bytes, policy, accept_foreign=foreign)
         return Subscription(self, names, pattern=pattern, mailbox=box)
 
     def _attach(

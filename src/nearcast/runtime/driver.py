@@ -145,9 +145,9 @@ class Driver:
         try:
             address, _ = parse_url(self._resolve(url) if self._resolve else url)
             await open_connection(address, lambda: Connection(name, self))
-        except (OSError, TimeoutError) as error:
+        except (OSError, TimeoutError, UnicodeError) as error:  # the last: a host name that cannot be one
             self._opening.pop(name, None)
-            self._machine.lost(name, f"cannot connect ({error or 'timed out'})", self.now())
+            self._machine.lost(name, f"cannot connect ({str(error) or 'timed out'}): does it run?", self.now())
             self.settle()
 
     def _close(self, name: str) -> None:

@@ -65,7 +65,9 @@ class Requester:
         try:
             self._connection = await open_connection(self._address, partial(Connection, "requester", self))
         except (OSError, TimeoutError) as error:
-            raise ConnectFailed(f"{self._address.url}: cannot connect ({error or 'timed out'}): does it run?") from None
+            raise ConnectFailed(
+                f"{self._address.url}: cannot connect ({str(error) or 'timed out'}): does it run?"
+            ) from None
         self._link = link = Link("requester")
         credentials = self._credentials
         auth = ("AUTH", credentials.username or "default", credentials.password) if credentials.password else ()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from nearcast.core.message import Gap, Interrupted, Message
 from nearcast.core.names import decode_topic
+from nearcast.sim.faults import Profile
 
 if TYPE_CHECKING:
     from nearcast.sim.history import Run
@@ -166,6 +167,19 @@ def check_finished(world: World) -> list[str]:
     return [f"invariant 7: {what}" for what in world.unfinished()]
 
 
+def check_unseen(world: World) -> list[str]:
+    """Guarantee 1: without faults, moves are invisible. No Gap, no Interrupted, nothing forced."""
+    if world.plan.profile is not Profile.CALM or world.plan.boundaries:
+        return []
+    events = [
+        f"guarantee 1: {subscriber.name} was told {event} although nothing failed"
+        for subscriber in world.subscribers
+        for _, event in subscriber.events
+        if isinstance(event, (Gap, Interrupted))
+    ]
+    return events + ["guarantee 1: a move was forced although nothing failed"] * world.history.forced
+
+
 def check_leases(world: World) -> list[str]:
     """Invariant 8: nothing is acknowledged by a broker that was given up before the message ran there."""
     wrong = []
@@ -199,4 +213,5 @@ CHECKERS: dict[str, Checker] = {
     "duplicates": check_duplicates,
     "finished": check_finished,
     "leases": check_leases,
+    "unseen": check_unseen,
 }

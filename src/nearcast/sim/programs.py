@@ -59,7 +59,7 @@ class Publisher:
             return
         publication.sequence = self.machine.outflows[topic].sequence
         self.publications.append(publication)
-        if rng.random() < 0.02:
+        if rng.random() < self.world.setup.cancelled_share:
             publication.given_up = True
             self.machine.give_up(topic, publication)
         self.process.settle()

@@ -55,12 +55,16 @@ def _install_one(server: SimServer, key: bytes, term: int, topic: bytes, version
     stored = _NOTHING_STORED if data is None else _decode(data)
     if term < stored.term:
         return -1
-    if int(version) < stored.version:
+    if _is_older(int(version), stored):
         return stored.version
     server.keys.set_fields(key, {topic: record})
     server.note_installed(topic, record)
     server.publish(CONTROL + topic, b"R" + record)
     return int(version)
+
+
+def _is_older(version: int, stored: _Stored) -> bool:
+    return version < stored.version
 
 
 def install_members(server: SimServer, keys: list[bytes], arguments: list[bytes]) -> bytes:

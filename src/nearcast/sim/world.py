@@ -37,8 +37,10 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
     late_subscribers: int = 2
     pattern_subscribers: int = 0
     traffic_s: float = 4.0
-    moves_per_s: float = 4.0
+    moves_per_s: float = 8.0
     rate_per_s: float = 30.0
+    cancelled_share: float = 0.02  # of publish calls
+    modes: tuple[Mode, ...] = (Mode.SINGLE, Mode.SINGLE, Mode.ALL_SUBSCRIBERS, Mode.ALL_PUBLISHERS)  # of moves
     timing: Timing = Timing()
     limits: Limits = Limits(window=256)
 
@@ -60,6 +62,7 @@ class World:
         self.hosts: dict[str, Host] = {}
         self.brokers = [f"b{index}" for index in range(setup.brokers)]
         self.topics = [b"topic-%d" % index for index in range(setup.topics)]
+        self.plan = plan
         self.faults = Faults(self, plan, Random(root.getrandbits(64)))
         self._moved = 0
         self._end_s = START_S + setup.traffic_s
@@ -154,13 +157,15 @@ class World:
         if self.timeline.now_s > self._end_s:
             return
         self.timeline.after(self.rng.expovariate(self.setup.moves_per_s), self._move)
-        mode = self.rng.choice((Mode.SINGLE, Mode.SINGLE, Mode.ALL_SUBSCRIBERS, Mode.ALL_PUBLISHERS))
+        mode = self.rng.choice(self.setup.modes)
         count = 1 if mode is Mode.SINGLE else self.rng.randint(2, min(3, len(self.brokers)))
         target = tuple(self.rng.sample(self.brokers, count))
         topic = self.rng.choice(self.topics).decode()
         for process in self.controls.values():
             controller = process.machine
             if process.alive and isinstance(controller, Controller) and controller.reign is not None:
+                if controller.reign.requests:
+                    return  # one after the other, as a person would
                 self._moved += 1
                 request = MoveTopics(f"operator.{self._moved}", {topic: (mode, target)})
                 controller.reign.heard(request, self.timeline.now_s)

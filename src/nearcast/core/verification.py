@@ -1,0 +1,44 @@
+"""A verification: the records of all brokers a subscriber is attached to, read once more (PROTOCOL, subscriber rule 2).
+
+Everything needed was open before the first of these reads was sent. If they all say what was known then, no move has
+slipped in between, and nothing acknowledged from now on can be missed.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from nearcast.core.attachment import Attachment
+    from nearcast.core.inflow import Inflow
+    from nearcast.core.record import Record
+
+
+class Verification:
+    def __init__(self, inflow: Inflow, held: list[Attachment], now_s: float) -> None:
+        self._inflow = inflow
+        self._held = held
+        self._waiting = {attachment.broker for attachment in held}
+        self._seen = (inflow.epoch, inflow.upcoming)
+        self.until_s = now_s + 2 * inflow.client.timing.retry_s  # an answer may be lost with its link
+
+    @property
+    def unchanged(self) -> bool:
+        return (self._inflow.epoch, self._inflow.upcoming) == self._seen
+
+    def start(self) -> None:
+        inflow = self._inflow
+        for attachment in self._held:
+            if attachment.link is not None:
+                inflow.client.read_record(attachment.link, inflow.topic, partial(self._read, attachment.broker))
+
+    def _read(self, broker: str, record: Record | None, now_s: float) -> None:
+        inflow = self._inflow
+        if not inflow.verifying(self):
+            return
+        self._waiting.discard(broker)
+        if record is not None:
+            inflow.record(broker, record, now_s)
+        if not self._waiting:
+            inflow.verified(self, now_s)

@@ -1,0 +1,173 @@
+"""A load: publishers and subscribers, each a client of its own, that tell an audit everything they do and see.
+
+    async with Load(cluster.urls.values(), LoadShape(topics=3)) as load:
+        load.begin()
+        ...                       # do to the cluster what is to be proved harmless
+        verdict = await load.end()
+
+Every subscriber subscribes to all topics, every publisher publishes on all of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from array import array
+from collections.abc import Callable, Iterable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from typing import Self
+
+from nearcast.core.message import Event, Message
+from nearcast.core.settings import DEFAULT_LIMITS
+from nearcast.errors import ClusterError, UsageError
+from nearcast.runtime.client import Client, connect
+from nearcast.runtime.subscription import Subscription
+from nearcast.testbed.audit import Audit, Verdict, stamp
+
+TURN_S = 0.01  # how often a publisher looks what is due
+IN_FLIGHT_MAX = (
+    DEFAULT_LIMITS.window // 2
+)  # per publisher: below the window, so that the audit's numbers are the client's
+SAMPLE_EVERY = 8  # of so many messages of a batch one latency is kept
+QUIET_S = 3.0  # nothing has come for so long: more than T_gap and all tries to repair
+ACKNOWLEDGE_S = 30.0
+
+OnEvents = Callable[[str, list[Event]], None]
+
+
+@dataclass(frozen=True, slots=True)
+class LoadShape:
+    publishers: int = 4
+    subscribers: int = 4
+    topics: int = 4
+    rate_per_s: float = 1000.0  # of all publishers together
+    payload_bytes: int = 100
+    seed: int = 0
+
+    @property
+    def topic_names(self) -> tuple[str, ...]:
+        return tuple(f"storm-{number}" for number in range(self.topics))
+
+
+class Load:
+    """`on_events` is told what each subscriber saw, for programs that want to know more than the audit."""
+
+    def __init__(self, urls: Iterable[str], shape: LoadShape, on_events: OnEvents | None = None) -> None:
+        self.shape = shape
+        self.audit = Audit()
+        self.published = 0
+        self.acknowledged = 0
+        self.failed = 0  # refused to the publisher: may arrive or not
+        self.latencies_s = array("d")  # a sample, from publish to receipt
+        self._urls = list(urls)
+        self._on_events = on_events
+        self._rng = random.Random(shape.seed)
+        self._stack = AsyncExitStack()
+        self._publishers: list[Client] = []
+        self._listening: list[asyncio.Task[None]] = []
+        self._publishing: list[asyncio.Task[None]] = []
+        self._in_flight: set[asyncio.Task[None]] = set()
+        self._ending = False
+
+    async def __aenter__(self) -> Self:
+        try:
+            await self._open()
+        except BaseException:
+            await self._stack.aclose()
+            raise
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        tasks = [*self._publishing, *self._in_flight, *self._listening]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._stack.aclose()
+
+    async def _open(self) -> None:
+        topics = self.shape.topic_names
+        for number in range(self.shape.subscribers):
+            name, client = f"subscriber {number}", await self._connect(number)
+            subscription = await client.subscribe(*topics)
+            self.audit.joined(name, topics, time.time())
+            self._listening.append(asyncio.create_task(self._listen(name, subscription)))
+        for number in range(self.shape.publishers):
+            self._publishers.append(await self._connect(number))
+
+    async def _connect(self, number: int) -> Client:
+        """Each begins at another server; all of them are known to all, should one be dead."""
+        first = number % len(self._urls)
+        return await self._stack.enter_async_context(connect(*self._urls[first:], *self._urls[:first]))
+
+    # --- publishing
+
+    @property
+    def delivered(self) -> int:
+        return self.audit.delivered
+
+    def begin(self) -> None:
+        """Publish from now on, at the given rate, until `end`."""
+        if self._publishing:
+            raise UsageError("this load has begun: make another")
+        self._publishing = [asyncio.create_task(self._publish(client)) for client in self._publishers]
+
+    async def end(self) -> Verdict:
+        """Stop publishing, wait for acknowledgements and for what is still to come, and judge."""
+        self._ending = True
+        await asyncio.gather(*self._publishing)
+        async with asyncio.timeout(ACKNOWLEDGE_S):
+            while self._in_flight:
+                await asyncio.wait(self._in_flight)
+        await self._until_quiet()
+        for task in self._listening:
+            if task.done():
+                task.result()  # a subscriber that broke is no proof of anything
+        return self.audit.verdict()
+
+    async def _publish(self, client: Client) -> None:
+        rate_per_s = self.shape.rate_per_s / self.shape.publishers
+        loop, topics = asyncio.get_running_loop(), self.shape.topic_names
+        begun_s, done, mine = loop.time(), 0, set[asyncio.Task[None]]()
+        while not self._ending:
+            due = int((loop.time() - begun_s) * rate_per_s) - done
+            done += due  # what finds no room now is not made up for later: the load stays even
+            for _ in range(min(due, IN_FLIGHT_MAX - len(mine))):
+                task = asyncio.create_task(self._publish_one(client, self._rng.choice(topics)))
+                for group in (mine, self._in_flight):
+                    group.add(task)
+                    task.add_done_callback(group.discard)
+            await asyncio.sleep(TURN_S)
+
+    async def _publish_one(self, client: Client, topic: str) -> None:
+        # Nothing waits between the number and the call, so both count alike.
+        number = self.audit.published(client.client_id, topic, time.time())
+        self.published += 1
+        payload = stamp(client.client_id, topic, number).ljust(self.shape.payload_bytes, b".")
+        try:
+            await client.publish(topic, payload)
+        except ClusterError:
+            self.failed += 1
+            return
+        self.audit.acknowledged(client.client_id, topic, number, time.time())
+        self.acknowledged += 1
+
+    # --- subscribing
+
+    async def _listen(self, name: str, subscription: Subscription) -> None:
+        while True:
+            events = [await subscription.get(), *subscription.take()]
+            self.audit.saw(name, events)
+            self.latencies_s.extend(e.latency_s for e in events[::SAMPLE_EVERY] if type(e) is Message)
+            if self._on_events is not None:
+                self._on_events(name, events)
+
+    async def _until_quiet(self) -> None:
+        """Return when everything has come, or nothing comes any more."""
+        last, since_s = self.delivered, time.monotonic()
+        while self.delivered < self.audit.owed and time.monotonic() - since_s < QUIET_S:
+            await asyncio.sleep(TURN_S)
+            if self.delivered != last:
+                last, since_s = self.delivered, time.monotonic()
+        await asyncio.sleep(TURN_S)

@@ -1,0 +1,204 @@
+"""A rig: machines of the core wired to simulated servers, without delays and with a clock that tests set.
+
+The brokers of a rig are prepared as their agents would: ready key, membership, lease. A test sends records itself, and
+may hold back what a server says to see the protocol between two steps.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from functools import partial
+from random import Random
+from typing import Any
+
+import msgspec
+import pytest
+from hiredis import Reader
+
+from nearcast.core.client import Client
+from nearcast.core.effects import Connect, Disconnect, Rename
+from nearcast.core.links import Ready
+from nearcast.core.mailbox import Mailbox, Overflow
+from nearcast.core.membership import BrokerInfo, Membership, encode_membership
+from nearcast.core.names import LEASE_KEY, MEMBERS, READY_KEY, RECORDS
+from nearcast.core.record import Record
+from nearcast.core.resp import command
+from nearcast.core.scripts import INSTALL, INSTALL_MEMBERS
+from nearcast.core.wire import encode_record
+from nearcast.sim.server import Session, SimServer
+
+STEP_S = 0.05
+
+
+class Wired:
+    """One machine and its connections."""
+
+    def __init__(self, rig: Rig, machine: Any) -> None:
+        self.rig = rig
+        self.machine = machine
+        self.effects: list[Any] = []  # those that were not about connections
+        self.sessions: dict[str, Session] = {}
+        self.deaf: set[str] = set()  # servers whose words are held back from this machine
+        self._arrived: deque[tuple[Session, bytes]] = deque()
+        self._held: list[tuple[Session, bytes]] = []
+
+    def settle(self) -> bool:
+        """Carry out effects, write and read until nothing is left to do. Returns whether there was something."""
+        busy = False
+        while True:
+            effects, self.machine.effects[:] = list(self.machine.effects), []
+            writes = self.machine.outgoing()
+            if not effects and not writes and not self._arrived:
+                return busy
+            busy = True
+            for effect in effects:
+                self._carry_out(effect)
+            for link, data in writes:
+                if link in self.sessions:
+                    self.sessions[link].feed(data)
+            while self._arrived:
+                session, data = self._arrived.popleft()
+                self._read(session, data)
+
+    def _read(self, session: Session, data: bytes) -> None:
+        if session.server.name in self.rig.silent | self.deaf:
+            self._held.append((session, data))
+            return
+        for link, known in list(self.sessions.items()):
+            if known is session:
+                self.machine.received(link, data, self.rig.now_s)
+
+    def hear(self) -> None:
+        """Read what was held back while a server was silent."""
+        held, self._held = self._held, []
+        self._arrived.extend(held)
+        self.rig.settle()
+
+    def _carry_out(self, effect: object) -> None:
+        if isinstance(effect, Connect):
+            server = self.rig.servers.get(effect.url.removeprefix("redis://"))
+            if server is None or server.name in self.rig.down:
+                self.machine.lost(effect.link, "refused", self.rig.now_s)
+                return
+            session = server.connect(lambda data: self._arrived.append((session, data)))
+            self.sessions[effect.link] = session
+            self.machine.connected(effect.link, self.rig.now_s)
+        elif isinstance(effect, Disconnect):
+            if effect.link in self.sessions:
+                self.sessions.pop(effect.link).close()
+        elif isinstance(effect, Rename):
+            self.sessions[effect.name] = self.sessions.pop(effect.link)
+        else:
+            self.effects.append(effect)
+
+    def cut(self, link: str) -> None:
+        """Lose a connection."""
+        session = self.sessions.pop(link)
+        session.close()
+        self._held = [(other, data) for other, data in self._held if other is not session]
+        self.machine.lost(link, "cut", self.rig.now_s)
+        self.rig.settle()
+
+
+class Program(Wired):
+    """A client machine, as a program uses it."""
+
+    machine: Client
+
+    def publish(self, topic: bytes, *payloads: bytes) -> None:
+        for payload in payloads:
+            self.machine.publish(topic, payload, 0, payload, self.rig.now_s)
+        self.rig.settle()
+
+    def subscribe(self, topic: bytes, **options: Any) -> Mailbox:
+        mailbox = Mailbox(1000, 1 << 20, Overflow.DROP_OLDEST, accept_foreign=options.get("accept_foreign", False))
+        self.machine.subscribe(topic, mailbox, mailbox, self.rig.now_s)
+        self.rig.settle()
+        return mailbox
+
+    @property
+    def acked(self) -> list[object]:
+        """Tokens of the acknowledged messages, here their payloads."""
+        return [token for token, _ in self.machine.acks]
+
+
+class Rig:
+    def __init__(self, *brokers: str) -> None:
+        self.now_s = 100.0
+        self.servers = {name: SimServer(name, lambda: self.now_s, f"run-{name}") for name in brokers}
+        self.silent: set[str] = set()  # servers whose words are held back
+        self.down: set[str] = set()  # servers that take no connection
+        self.unleased: set[str] = set()  # servers whose agent has no grant
+        self.wired: list[Wired] = []
+        self.membership = Membership(
+            version=1, term=1, brokers={name: BrokerInfo(f"redis://{name}") for name in brokers}, ring=brokers
+        )
+        for name in brokers:
+            self.prepare(name)
+
+    def prepare(self, broker: str) -> None:
+        """What an agent puts on its server."""
+        ready = msgspec.json.encode(Ready(broker, self.servers[broker].run_id))
+        self.ask(broker, "SET", READY_KEY, ready)
+        self.ask(broker, "SET", LEASE_KEY, "1")
+        document = encode_membership(self.membership)
+        self.ask(broker, "EVAL", INSTALL_MEMBERS, 1, MEMBERS, self.membership.version, document)
+
+    def ask(self, broker: str, *parts: bytes | str | int) -> Any:
+        """Run one command as somebody else."""
+        said: list[bytes] = []
+        session = self.servers[broker].connect(said.append)
+        session.feed(command(*parts))
+        session.close()
+        reader = Reader()
+        reader.feed(b"".join(said))
+        self.settle()
+        return reader.gets()
+
+    def install(self, broker: str, topic: bytes, record: Record) -> None:
+        arguments = (record.term, topic, record.version, encode_record(record))
+        self.ask(broker, "EVAL", INSTALL, 1, RECORDS, *arguments)
+
+    def client(self, client_id: int = 1, **options: Any) -> Program:
+        machine = Client(client_id, Random(client_id), **options)
+        program = Program(self, machine)
+        self.wired.append(program)
+        machine.links.seed(f"redis://{next(iter(self.servers))}", self.now_s)
+        program.settle()
+        return program
+
+    def wire(self, machine: Any) -> Wired:
+        wired = Wired(self, machine)
+        self.wired.append(wired)
+        return wired
+
+    def settle(self) -> None:
+        while any([wired.settle() for wired in self.wired]):
+            pass
+
+    def speak(self, broker: str) -> None:
+        """A silent server is heard again."""
+        self.silent.discard(broker)
+        for wired in self.wired:
+            wired.hear()
+
+    def run(self, seconds: float) -> None:
+        """Let time pass."""
+        for _ in range(round(seconds / STEP_S)):
+            self.now_s += STEP_S
+            for name, server in self.servers.items():
+                if name in self.unleased:
+                    server.keys.delete(LEASE_KEY)
+            for wired in self.wired:
+                wired.machine.tick(self.now_s)
+            self.settle()
+
+    def channels(self, broker: str) -> set[bytes]:
+        """What is subscribed to at a server."""
+        return set(self.servers[broker].channels)
+
+
+@pytest.fixture
+def rig() -> Any:
+    """Makes rigs."""
+    return partial(Rig)

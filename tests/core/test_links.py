@@ -1,0 +1,271 @@
+"""Links of a client: the handshake and its refusals, seeds, leases, and opening again without a rush."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+import msgspec
+import pytest
+
+from nearcast.core.client import Client
+from nearcast.core.effects import Connect, Disconnect
+from nearcast.core.link import Link
+from nearcast.core.links import RECONNECT_BURST, Credentials, Ready
+from nearcast.core.membership import BrokerInfo, encode_membership
+from nearcast.core.names import LEASE_KEY, MEMBERS, READY_KEY, inbox_channel
+from nearcast.core.settings import DEFAULT_TIMING
+from nearcast.errors import AuthenticationFailed, ConnectFailed, NotACluster
+
+
+class Waiting:
+    """A flow that waits for a link."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[str, str]] = []
+
+    def linked(self, link: Link, now_s: float) -> None:
+        link.users.add(self)
+        self.seen.append(("linked", link.broker))
+
+    def unlinked(self, link: Link, now_s: float) -> None:
+        self.seen.append(("unlinked", link.broker))
+
+
+def test_a_seed_becomes_the_broker_it_says_it_is(rig: Any) -> None:
+    world = rig("b1", "b2")
+    client = world.client(7)
+    assert list(client.sessions) == ["b1"]
+    assert client.machine.membership == world.membership
+    assert client.machine.links.opened == 1
+    assert world.channels("b1") == {MEMBERS, inbox_channel(7)}
+    assert client.sessions["b1"].name == "nearcast-0000000000000007"
+
+
+def test_two_seeds_of_one_broker_are_one_link(rig: Any) -> None:
+    world = rig("b1")
+    client = world.client()
+    client.machine.links.seed("redis://b1?", world.now_s)
+    world.servers["b1?"] = world.servers["b1"]
+    client.settle()
+    assert list(client.sessions) == ["b1"]
+    assert [link.broker for link in client.machine.links.all_up()] == ["b1"]
+
+
+@pytest.mark.parametrize(
+    ("password", "given", "says"),
+    [
+        (
+            "secret",
+            Credentials(),
+            r"NOAUTH.*: give the user name and password in the URL, redis://user:password@host:port",
+        ),
+        ("secret", Credentials("", "wrong"), "WRONGPASS"),
+        ("secret", Credentials("bob", "secret"), "WRONGPASS"),
+    ],
+)
+def test_refused_credentials_are_said_with_the_remedy(rig: Any, password: str, given: Credentials, says: str) -> None:
+    world = rig("b1")
+    world.servers["b1"].password = password.encode()
+    client = world.client(credentials=given)
+    error = client.machine.links.last_error
+    assert isinstance(error, AuthenticationFailed)
+    with pytest.raises(AuthenticationFailed, match=says):
+        raise error
+    assert client.sessions == {}
+
+
+def test_right_credentials_are_taken(rig: Any) -> None:
+    world = rig("b1")
+    world.servers["b1"].password = b"secret"
+    client = world.client(credentials=Credentials("", "secret"))
+    assert client.machine.links.opened == 1
+
+
+@pytest.mark.parametrize(
+    "prepare",
+    [
+        ("DEL", READY_KEY),
+        ("DEL", MEMBERS),
+        ("SET", READY_KEY, "garbage"),
+        ("SET", READY_KEY, msgspec.json.encode(Ready("b1", "an earlier run"))),
+    ],
+    ids=["no ready key", "no membership", "garbage", "earlier run"],
+)
+def test_a_server_without_an_agent_is_refused(rig: Any, prepare: tuple[str | bytes, ...]) -> None:
+    world = rig("b1")
+    world.ask("b1", *prepare)
+    client = world.client()
+    error = client.machine.links.last_error
+    assert isinstance(error, NotACluster)
+    assert "start `nearcast agent` for it, or wait" in str(error)
+    world.prepare("b1")
+    world.run(3.0)
+    assert client.machine.links.opened == 1
+
+
+def test_an_old_server_is_refused_with_what_is_needed(rig: Any) -> None:
+    client = Client(1, Random(1))
+    client.links.seed("redis://old", 0.0)
+    client.connected("seed redis://old", 0.0)
+    client.received("seed redis://old", b"-ERR unknown command 'HELLO'\r\n", 0.0)
+    assert isinstance(client.links.last_error, ConnectFailed)
+    assert "needs Valkey, or Redis 6.2 or newer" in str(client.links.last_error)
+
+
+@pytest.mark.parametrize("data", [b"HTTP/1.1 400 Bad Request\r\n", b"+OK\r\n+OK\r\n", b":1\r\n" * 20])
+def test_a_server_that_speaks_something_else_is_hung_up_on(data: bytes) -> None:
+    client = Client(1, Random(1))
+    client.links.seed("redis://web", 0.0)
+    client.connected("seed redis://web", 0.0)
+    client.received("seed redis://web", data, 0.0)
+    assert isinstance(client.links.last_error, ConnectFailed)
+    assert client.effects[-1] == Disconnect("seed redis://web")
+    client.received("seed redis://web", data, 0.1)
+
+
+def test_a_server_that_now_belongs_to_another_broker_is_not_used(rig: Any) -> None:
+    world = rig("b1", "b2")
+    client = world.client()
+    world.ask("b2", "SET", READY_KEY, msgspec.json.encode(Ready("b9", "run-b2")))
+    client.machine.links.reach("b2", world.now_s)
+    client.settle()
+    assert client.machine.links.up("b2") is None
+    assert "now belongs to b9" in str(client.machine.links.last_error)
+
+
+def test_a_flow_hears_of_its_link_when_it_is_up_and_when_it_is_gone(rig: Any) -> None:
+    world = rig("b1", "b2")
+    client, flow = world.client(), Waiting()
+    client.machine.links.want("b2", flow, world.now_s)
+    assert flow.seen == []
+    client.settle()
+    client.cut("b2")
+    assert flow.seen == [("linked", "b2"), ("unlinked", "b2")]
+
+
+def test_a_link_that_is_up_is_given_at_once(rig: Any) -> None:
+    world = rig("b1")
+    client, flow = world.client(), Waiting()
+    client.machine.links.want("b1", flow, world.now_s)
+    assert flow.seen == [("linked", "b1")]
+
+
+def test_a_broker_that_left_the_membership_is_hung_up_on(rig: Any) -> None:
+    world = rig("b1", "b2")
+    client = world.client()
+    client.machine.links.reach("b2", world.now_s)
+    client.settle()
+    smaller = msgspec.structs.replace(world.membership, version=2, brokers={"b1": BrokerInfo("redis://b1")})
+    world.ask("b1", "PUBLISH", MEMBERS, encode_membership(smaller))
+    assert list(client.sessions) == ["b1"]
+    world.run(3.0)
+    assert list(client.sessions) == ["b1"]
+
+
+@pytest.mark.parametrize("payload", [b"", b"garbage", b"{}", b'{"version": "x"}', b"\xff"])
+def test_garbage_on_the_membership_channel_is_ignored(rig: Any, payload: bytes) -> None:
+    world = rig("b1")
+    client = world.client()
+    world.ask("b1", "PUBLISH", MEMBERS, payload)
+    assert client.machine.membership == world.membership
+    assert list(client.sessions) == ["b1"]
+
+
+def test_an_older_membership_is_ignored(rig: Any) -> None:
+    world = rig("b1")
+    client = world.client()
+    world.ask(
+        "b1", "PUBLISH", MEMBERS, encode_membership(msgspec.structs.replace(world.membership, version=0, ring=()))
+    )
+    assert client.machine.membership == world.membership
+
+
+# --- leases
+
+
+def test_a_lease_ends_so_long_after_its_question_was_sent(rig: Any) -> None:
+    world = rig("b1")
+    asked_s = world.now_s
+    world.silent.add("b1")
+    client = world.client()
+    world.now_s += 0.7
+    world.speak("b1")
+    link = client.machine.links.up("b1")
+    assert link.lease_until_s == asked_s + DEFAULT_TIMING.lease_s
+
+
+def test_a_lease_is_renewed_every_heartbeat(rig: Any) -> None:
+    world = rig("b1")
+    client = world.client()
+    world.run(10.0)
+    link = client.machine.links.up("b1")
+    assert link.lease_until_s > world.now_s + DEFAULT_TIMING.lease_s - DEFAULT_TIMING.heartbeat_s - 0.11
+
+
+def test_a_server_without_lease_key_gives_no_lease(rig: Any) -> None:
+    world = rig("b1")
+    world.ask("b1", "DEL", LEASE_KEY)
+    client = world.client()
+    assert client.machine.links.up("b1").lease_until_s < world.now_s
+
+
+def test_a_server_that_does_not_answer_is_hung_up_on(rig: Any) -> None:
+    world = rig("b1")
+    client = world.client()
+    world.silent.add("b1")
+    world.run(DEFAULT_TIMING.lease_s + 3 * DEFAULT_TIMING.heartbeat_s)
+    assert client.machine.links.up("b1") is None
+    assert "b1 has not answered for" in str(client.machine.links.last_error)
+
+
+# --- opening again
+
+
+def attempts(client: Client, seconds: float) -> list[float]:
+    """When a client that nobody lets in tries to connect."""
+    tried, now_s = [], 0.0
+    while now_s < seconds:
+        for effect in client.effects:
+            if isinstance(effect, Connect):
+                tried.append(now_s)
+        opened = [effect.link for effect in client.effects if isinstance(effect, Connect)]
+        client.effects.clear()
+        for link in opened:
+            client.lost(link, "refused", now_s)
+        now_s += 0.05
+        client.tick(now_s)
+    return tried
+
+
+def test_attempts_slow_down_to_the_longest_pause() -> None:
+    client = Client(1, Random(1))
+    client.links.seed("redis://gone", 0.0)
+    tried = attempts(client, 60.0)
+    early = [moment for moment in tried if moment < 2.0]
+    assert 4 <= len(early) <= 12
+    assert 60 / DEFAULT_TIMING.reconnect_max_s - 5 <= len(tried) - len(early) <= 2 * 60 / DEFAULT_TIMING.reconnect_max_s
+
+
+def test_many_lost_links_are_not_all_opened_at_once() -> None:
+    client = Client(1, Random(1))
+    for number in range(200):
+        client.links.seed(f"redis://gone{number}", 0.0)
+    tried = attempts(client, 10.0)
+    again = [moment for moment in tried if moment > 0.0]
+    assert len(tried) - len(again) == 200
+    assert len(again) <= RECONNECT_BURST + 4.0 * 10.0 + 1
+
+
+def test_a_closed_client_opens_nothing() -> None:
+    client = Client(1, Random(1))
+    client.close(0.0)
+    client.links.seed("redis://b1", 0.0)
+    client.tick(1.0)
+    assert client.effects == []
+
+
+def test_a_connection_nobody_waits_for_is_closed() -> None:
+    client = Client(1, Random(1))
+    client.connected("b1", 0.0)
+    assert client.effects == [Disconnect("b1")]

@@ -1,0 +1,132 @@
+"""Frames, control messages and repairs: there and back, and what is not ours is told apart."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from nearcast.core.placement import Mode, Placement
+from nearcast.core.record import Record, prepare, settled, switch
+from nearcast.core.resp import command
+from nearcast.core.wire import (
+    CRLF,
+    DATA,
+    HEADER,
+    HEADER_BYTES,
+    MARK,
+    OWN_KINDS,
+    SKIP,
+    Resync,
+    decode_control,
+    decode_record,
+    decode_repair,
+    encode_record,
+    encode_repair,
+    encode_resync,
+    epoch_of,
+    publish_command,
+)
+
+u32, u64 = st.integers(0, 2**32 - 1), st.integers(0, 2**64 - 1)
+names = st.binary(min_size=1, max_size=40)
+placements = st.builds(
+    Placement,
+    u32,
+    st.sampled_from(Mode),
+    st.lists(st.text(min_size=1, max_size=5), min_size=1, max_size=3).map(tuple),
+    u32,
+)
+records = st.builds(Record, u32, u32, placements, st.none() | placements, st.none() | placements, st.booleans())
+
+
+def test_a_header_is_32_bytes_and_starts_with_the_magic() -> None:
+    assert HEADER_BYTES == 32
+    assert HEADER.pack(DATA, 1, 2, 3, 4)[:4] == b"\xfbNC\x01"
+    assert {DATA & 0xFF, SKIP & 0xFF, MARK & 0xFF} == {1, 2, 3}
+
+
+@given(names, st.binary(max_size=300), st.sampled_from(sorted(OWN_KINDS)), u32, u64, u64, u64)
+def test_a_packed_publish_is_the_resp_of_the_same_command(
+    channel: bytes, payload: bytes, word: int, epoch: int, publisher: int, sequence: int, time_ns: int
+) -> None:
+    packer, prefix = publish_command(channel, len(payload))
+    packed = packer.pack(prefix, word, epoch, publisher, sequence, time_ns, payload, CRLF)
+    header = HEADER.pack(word, epoch, publisher, sequence, time_ns)
+    assert packed == command("PUBLISH", channel, header + payload)
+
+
+@given(records)
+def test_a_record_survives_the_way_there_and_back(record: Record) -> None:
+    assert decode_record(encode_record(record)) == record
+    assert decode_control(b"R" + encode_record(record)) == record
+
+
+@given(u64, st.dictionaries(u64, u64, max_size=5))
+def test_a_wish_for_repair_survives_the_way_there_and_back(client: int, last: dict[int, int]) -> None:
+    assert decode_control(encode_resync(Resync(client, last))) == Resync(client, last)
+
+
+RECORD = encode_record(settled(Placement(1, Mode.SINGLE, ("b1",)), term=1))
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b"",
+        b"R",
+        b"S",
+        b"hello",
+        RECORD,
+        b"R" + RECORD[:-1],
+        b"R" + RECORD.replace(b"single", b"unheard"),
+        b'R{"version": "1"}',
+        b"R[]",
+        b"Rnull",
+        b'S["me", {}]',
+        b"S[1]",
+        b"\xff\xfe",
+        b"R\xff",
+    ],
+)
+def test_what_is_not_a_control_message_is_ignored(payload: bytes) -> None:
+    assert decode_control(payload) is None
+
+
+@given(st.binary(max_size=100))
+@example(b"R{}")
+def test_no_bytes_on_a_control_channel_raise(payload: bytes) -> None:
+    for prefix in (b"", b"R", b"S"):
+        decode_control(prefix + payload)
+
+
+@given(st.binary(max_size=600), st.binary(min_size=HEADER_BYTES, max_size=80))
+def test_a_repair_survives_the_way_there_and_back(topic: bytes, frame: bytes) -> None:
+    assert decode_repair(encode_repair(topic, frame)) == (topic, frame)
+
+
+@given(st.binary(max_size=100))
+def test_bytes_on_an_inbox_are_a_whole_frame_or_nothing(payload: bytes) -> None:
+    repair = decode_repair(payload)
+    assert repair is None or len(repair[1]) >= HEADER_BYTES
+
+
+def test_a_repair_whose_frame_is_cut_is_nothing() -> None:
+    whole = encode_repair(b"topic", HEADER.pack(DATA, 1, 2, 3, 4))
+    assert [decode_repair(whole[:length]) for length in range(len(whole))] == [None] * len(whole)
+
+
+P, Q = Placement(7, Mode.SINGLE, ("b1",)), Placement(8, Mode.ALL_PUBLISHERS, ("b1", "b2"))
+
+
+@pytest.mark.parametrize("record", [prepare(P, Q, 3), switch(P, Q, 3, forced=True), settled(Q, 3)])
+def test_the_install_script_can_read_version_and_term(record: Record) -> None:
+    assert b'"version":%d,"term":3' % record.version in encode_record(record)
+
+
+@given(st.sampled_from(sorted(OWN_KINDS)), u32, st.binary(max_size=10))
+def test_the_epoch_is_read_from_a_whole_frame_of_ours_only(word: int, epoch: int, payload: bytes) -> None:
+    frame = HEADER.pack(word, epoch, 1, 2, 3) + payload
+    assert epoch_of(frame) == epoch
+    assert epoch_of(frame[: HEADER_BYTES - 1]) == -1
+    assert epoch_of(b"\0" + frame[1:]) == -1

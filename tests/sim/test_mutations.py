@@ -1,0 +1,30 @@
+"""The checkers find planted bugs: a rule of the protocol that is taken out shows within a few seeds."""
+
+from __future__ import annotations
+
+import pytest
+from mutations import MUTATIONS
+
+from nearcast.sim.campaign import run_world
+from nearcast.sim.faults import FaultPlan
+
+SEEDS = 120  # most show within ten
+
+
+@pytest.mark.parametrize("name", MUTATIONS)
+def test_planted_bug_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    mutation = MUTATIONS[name]
+    mutation.plant(monkeypatch)
+    for seed in range(SEEDS):
+        outcome = run_world(seed, mutation.world.setup, FaultPlan(mutation.world.profile))
+        if any(mutation.caught_by in violation for violation in outcome.violations):
+            return
+    pytest.fail(f"no checker found {name} in {SEEDS} seeds")
+
+
+@pytest.mark.parametrize("name", MUTATIONS)
+def test_the_same_worlds_are_clean_without_the_bug(name: str) -> None:
+    mutation = MUTATIONS[name]
+    for seed in range(3):
+        outcome = run_world(seed, mutation.world.setup, FaultPlan(mutation.world.profile))
+        assert not outcome.violations, outcome

@@ -1,0 +1,70 @@
+"""The move protocol under faults: thousands of seeds, and a crash at every single step boundary."""
+
+from __future__ import annotations
+
+import pytest
+
+from nearcast.sim.campaign import Outcome, run_seed, run_seeds, run_world
+from nearcast.sim.faults import FaultPlan, Profile
+from nearcast.sim.world import START_S, Setup, World
+
+SEEDS = 2000
+BATCH = 50
+
+
+def _explain(outcome: Outcome) -> str:
+    lines = [f"seed {outcome.seed} failed; replay it with: {outcome.replay}", *outcome.violations[:5], *outcome.faults]
+    return "\n".join(lines)
+
+
+@pytest.mark.parametrize("first", range(0, SEEDS, BATCH))
+def test_seeds_keep_every_invariant(first: int) -> None:
+    for seed in range(first, first + BATCH):
+        outcome = run_seed(seed)
+        assert not outcome.violations, _explain(outcome)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(2400)
+def test_many_seeds_keep_every_invariant() -> None:
+    for outcome in run_seeds(range(100_000, 108_000)):
+        assert not outcome.violations, _explain(outcome)
+
+
+def test_one_seed_gives_one_run() -> None:
+    assert run_seed(11) == run_seed(11)
+
+
+def test_seeds_differ() -> None:
+    assert run_seed(11).messages != run_seed(12).messages
+
+
+# --- a crash at every step boundary
+
+SMALL = Setup(
+    topics=1, publishers=2, early_subscribers=2, late_subscribers=1, traffic_s=2.2, moves_per_s=12, rate_per_s=40
+)
+STEPS = 12  # parts that the boundaries are shared out to, so that workers can share the test
+
+
+def _boundaries(seed: int) -> int:
+    world = World(seed, SMALL, FaultPlan(Profile.CALM, counted_from_s=START_S))
+    world.run()
+    return world.faults.boundaries
+
+
+@pytest.mark.parametrize("part", range(STEPS))
+def test_a_crash_at_every_step_boundary(part: int) -> None:
+    """Whoever comes to the boundary, an agent or the controller, dies there and comes back."""
+    seed = 4
+    for boundary in range(1 + part, _boundaries(seed) + 1, STEPS):
+        plan = FaultPlan(Profile.CALM, frozenset((boundary,)), counted_from_s=START_S)
+        outcome = run_world(seed, SMALL, plan)
+        assert not outcome.violations, f"crash at boundary {boundary}: {outcome.violations[:5]} {outcome.faults}"
+
+
+def test_boundaries_cover_moves() -> None:
+    world = World(4, SMALL, FaultPlan(Profile.CALM, counted_from_s=START_S))
+    world.run()
+    assert world.history.moves >= 4
+    assert world.faults.boundaries >= 150
