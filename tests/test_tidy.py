@@ -134,11 +134,7 @@ def global_dice(module: Module) -> list[str]:
     """Uses of the module `random` other than the class `random.Random`, in pure modules."""
     if not is_within(module.name, PURE_PACKAGES):
         return []
-    used = [
-        (line, name)
-        for line, name in imported_names(module)
-        if is_within(name, ["random"]) and name != "random"
-    ]
+    used = [(line, name) for line, name in imported_names(module) if is_within(name, ["random"]) and name != "random"]
     used += attributes_used(module, aliases_of(module, "random"))
     return [
         f"{module.name}:{line}: a pure module may use random.Random only, not {name}"
@@ -204,9 +200,7 @@ def lines_matching(pattern: re.Pattern[str], path: Path) -> list[str]:
 
 
 def forbidden_names(paths: Iterable[Path]) -> list[str]:
-    return [
-        f"{path}: name the file after what it holds" for path in paths if path.name in FORBIDDEN_FILE_NAMES
-    ]
+    return [f"{path}: name the file after what it holds" for path in paths if path.name in FORBIDDEN_FILE_NAMES]
 
 
 # --- dead modules ---------------------------------------------------------------------------------
@@ -237,9 +231,7 @@ def names_used(module: Module) -> set[str]:
 
 
 def names_in_strings(module: Module) -> set[str]:
-    strings = (
-        n.value for n in ast.walk(module.tree) if isinstance(n, ast.Constant) and isinstance(n.value, str)
-    )
+    strings = (n.value for n in ast.walk(module.tree) if isinstance(n, ast.Constant) and isinstance(n.value, str))
     return {s.partition(":")[0] for s in strings if re.fullmatch(r"nearcast(\.\w+)+(:\w+)?", s)}
 
 
@@ -351,9 +343,9 @@ def test_problems_fail_a_test_and_are_all_shown():
 
 
 def test_a_relative_import_in_a_package_file_starts_at_the_package():
-    assert [
-        name for _, name in imported_names(Module("nearcast.core", "from .sim import x", is_package=True))
-    ] == ["nearcast.core.sim.x"]
+    assert [name for _, name in imported_names(Module("nearcast.core", "from .sim import x", is_package=True))] == [
+        "nearcast.core.sim.x"
+    ]
 
 
 @pytest.mark.parametrize(

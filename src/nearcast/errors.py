@@ -3,8 +3,7 @@
     NearcastError
     ├── UsageError (also ValueError)     the caller: change the call
     │   ├── InvalidTopic
-    │   ├── PayloadTooLarge
-    │   └── UnknownBroker
+    │   └── PayloadTooLarge
     ├── ClusterError                     the cluster: look at the servers, the agents or the network
     │   ├── ConnectFailed
     │   ├── AuthenticationFailed
@@ -37,10 +36,6 @@ class InvalidTopic(UsageError):
 
 class PayloadTooLarge(UsageError):
     """The payload exceeds the limit: send less, split it, or raise the limit."""
-
-
-class UnknownBroker(UsageError):
-    """No broker of the cluster has this name: use one of those the message lists."""
 
 
 class ClusterError(NearcastError):

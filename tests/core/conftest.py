@@ -173,7 +173,7 @@ class Rig:
         return wired
 
     def settle(self) -> None:
-        while any([wired.settle() for wired in self.wired]):
+        while any(wired.settle() for wired in self.wired):
             pass
 
     def speak(self, broker: str) -> None:

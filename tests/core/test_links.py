@@ -10,8 +10,9 @@ import pytest
 
 from nearcast.core.client import Client
 from nearcast.core.effects import Connect, Disconnect
+from nearcast.core.greeting import Credentials
 from nearcast.core.link import Link
-from nearcast.core.links import RECONNECT_BURST, Credentials, Ready
+from nearcast.core.links import RECONNECT_BURST, Ready
 from nearcast.core.membership import BrokerInfo, encode_membership
 from nearcast.core.names import LEASE_KEY, MEMBERS, READY_KEY, inbox_channel
 from nearcast.core.settings import DEFAULT_TIMING

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nearcast.core.placement import Mode, Placement, parse_mode, problems, single
-from nearcast.errors import UsageError
+from nearcast.core.placement import Mode, Placement, problems, single
 
 THREE = ("b1", "b2", "b3")
 clients = st.integers(0, 2**64 - 1)
@@ -125,9 +124,3 @@ def test_problems_are_told_with_a_remedy(mode: Mode, brokers: tuple[str, ...], s
 
 def test_a_cluster_without_brokers_says_so() -> None:
     assert problems(single(1, "b1", 0), frozenset()) == ["unknown broker 'b1'; the cluster has: none"]
-
-
-def test_a_mode_is_named_as_in_the_documentation() -> None:
-    assert [parse_mode(mode) for mode in Mode] == list(Mode)
-    with pytest.raises(UsageError, match="unknown mode 'both': use one of single, all_subscribers, all_publishers"):
-        parse_mode("both")

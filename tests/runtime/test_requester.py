@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from nearcast.core.links import Credentials
+from nearcast.core.greeting import Credentials
 from nearcast.errors import AuthenticationFailed, ConnectFailed
 from nearcast.runtime.requester import Requester
 from nearcast.runtime.servers import LocalServer

@@ -16,7 +16,7 @@ from urllib.parse import parse_qs, quote, urlsplit
 import msgspec
 
 from nearcast.asyncio.encoder import Encoder
-from nearcast.core.links import Credentials
+from nearcast.core.greeting import Credentials
 from nearcast.core.settings import DEFAULT_LIMITS, DEFAULT_TIMING, Limits, Timing
 from nearcast.errors import UsageError
 from nearcast.runtime.client import BOOTSTRAP_S, Client, connect

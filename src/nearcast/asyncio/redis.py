@@ -12,7 +12,7 @@ from nearcast.asyncio.feed import check_connected
 from nearcast.asyncio.options import CALL_TIMEOUT_S, Options, check_others, url_keywords
 from nearcast.asyncio.pubsub import OnEvent, PubSub
 from nearcast.asyncio.survey import Survey
-from nearcast.core.links import Credentials
+from nearcast.core.greeting import Credentials
 from nearcast.core.settings import DEFAULT_LIMITS, DEFAULT_TIMING, Limits, Timing
 from nearcast.errors import UsageError
 from nearcast.runtime.client import BOOTSTRAP_S, Client

@@ -16,9 +16,10 @@ import msgspec
 from nearcast.core import bus
 from nearcast.core.agent_load import LoadMeter
 from nearcast.core.effects import Effect
+from nearcast.core.greeting import Credentials
 from nearcast.core.headcount import Headcount
 from nearcast.core.link import Link, Reply, is_error
-from nearcast.core.links import Credentials, Ready
+from nearcast.core.links import Ready
 from nearcast.core.membership import encode_membership, ring_of
 from nearcast.core.names import (
     COUNTERS,

@@ -19,9 +19,10 @@ import msgspec
 
 from nearcast.core.counters import ClientReport, TopicCounters
 from nearcast.core.effects import Done, Effect, Failed
+from nearcast.core.greeting import Credentials
 from nearcast.core.inflow import Inflow
 from nearcast.core.link import Link, Reply, is_error
-from nearcast.core.links import Credentials, Links
+from nearcast.core.links import Links
 from nearcast.core.mailbox import Mailbox
 from nearcast.core.membership import Membership, decode_membership
 from nearcast.core.names import CONTROL, COUNTERS, MEMBERS, RECORDS, encode_topic

@@ -12,9 +12,9 @@ from random import Random
 
 from nearcast.core import bus
 from nearcast.core.effects import Campaign, Effect, Load, StoreEffect
+from nearcast.core.greeting import Credentials
 from nearcast.core.ledger import Ledger
 from nearcast.core.link import Link
-from nearcast.core.links import Credentials
 from nearcast.core.reign import Reign
 from nearcast.core.settings import DEFAULT_TIMING, Timing
 from nearcast.core.tether import Tether

@@ -15,10 +15,11 @@ import msgspec
 from hiredis import HiredisError
 
 from nearcast.core.effects import Connect, Disconnect, Rename
+from nearcast.core.greeting import Credentials, hello, refusal
 from nearcast.core.link import Flow, Link, LinkRefused, Reply, is_error
 from nearcast.core.membership import decode_membership
 from nearcast.core.names import LEASE_KEY, MEMBERS, READY_KEY, inbox_channel
-from nearcast.errors import AuthenticationFailed, ConnectFailed, NearcastError, NotACluster
+from nearcast.errors import ConnectFailed, NearcastError, NotACluster
 
 if TYPE_CHECKING:
     from nearcast.core.client import Client
@@ -34,11 +35,6 @@ class Ready(msgspec.Struct, frozen=True):
 
     broker: str
     run_id: str
-
-
-class Credentials(msgspec.Struct, frozen=True):
-    username: str = ""
-    password: str = ""
 
 
 class _Peer:
@@ -181,9 +177,8 @@ class Links:
     # --- handshake
 
     def _greet(self, name: str, link: Link, now_s: float) -> None:
-        credentials = self._credentials
-        auth = ("AUTH", credentials.username or "default", credentials.password) if credentials.password else ()
-        link.send(partial(self._hello, name), "HELLO", 3, *auth, "SETNAME", f"nearcast-{self._client.client_id:016x}")
+        greeting = hello(self._credentials, f"nearcast-{self._client.client_id:016x}")
+        link.send(partial(self._greeting_answered, name), *greeting)
         found: list[Reply] = []
         link.subscribe(MEMBERS, inbox_channel(self._client.client_id))
         link.control[MEMBERS] = self._members
@@ -194,17 +189,9 @@ class Links:
         link.send(partial(self._lease, link, now_s), "GET", LEASE_KEY)
         link.send(lambda reply, at_s: self._greeted(name, link, [*found, reply], at_s), "INFO", "server")
 
-    def _hello(self, name: str, reply: Reply, now_s: float) -> None:
-        if not is_error(reply):
-            return
-        text = str(reply)
-        if text.startswith(("NOAUTH", "WRONGPASS", "ERR Client sent AUTH", "ERR AUTH")):
-            error: NearcastError = AuthenticationFailed(
-                f"{self._url(name)}: {text}: give the user name and password in the URL, redis://user:password@host:port"
-            )
-        else:
-            error = ConnectFailed(f"{self._url(name)}: {text}: nearcast needs Valkey, or Redis 6.2 or newer")
-        self.drop(name, error, now_s)
+    def _greeting_answered(self, name: str, reply: Reply, now_s: float) -> None:
+        if is_error(reply):
+            self.drop(name, refusal(self._url(name) or name, str(reply)), now_s)
 
     def _greeted(self, name: str, link: Link, replies: list[Reply], now_s: float) -> None:
         ready_key, document, info = replies

@@ -212,16 +212,19 @@ class PatternFlow:
             wish = Resync(self.client.client_id, dict(matched.lines.last))
             link.tell(CONTROL + matched.topic, encode_resync(wish))
 
+    @property
+    def unsettled(self) -> bool:
+        """Whether it is interrupted, or frames are held or holes are open."""
+        return self._interrupted is not None or any(matched.lines.unsettled for matched in self._matched.values())
+
     def tick(self, now_s: float) -> bool:
         """Returns whether it needs attention again."""
-        unsettled = False
         for matched in self._matched.values():
             if matched.lines.unsettled:
                 matched.lines.tick(now_s, now_s + self.client.wall_offset_s)
                 self._hand_over(matched)
-                unsettled = True
         if self._resync_at_s is not None and now_s >= self._resync_at_s and self._interrupted is None:
             self._resync_at_s = None
             for matched in self._matched.values():
                 self._resync(matched)
-        return unsettled or not self.joined or self._resync_at_s is not None
+        return self.unsettled or not self.joined or self._resync_at_s is not None

@@ -6,8 +6,6 @@ from enum import StrEnum
 
 import msgspec
 
-from nearcast.errors import UsageError
-
 
 class Mode(StrEnum):
     """How the brokers of a placement share a topic (Dynamoth section II.B)."""
@@ -73,10 +71,3 @@ def problems(placement: Placement, known: frozenset[str]) -> list[str]:
         names = ", ".join(sorted(known)) or "none"
         found.append(f"unknown broker {', '.join(map(repr, unknown))}; the cluster has: {names}")
     return found
-
-
-def parse_mode(text: str) -> Mode:
-    try:
-        return Mode(text)
-    except ValueError:
-        raise UsageError(f"unknown mode {text!r}: use one of {', '.join(Mode)}") from None

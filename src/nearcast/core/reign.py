@@ -152,6 +152,11 @@ class Reign:
     def _problem(self, request: bus.MoveTopics) -> str:
         known = self.members.carriers()
         for topic, (mode, brokers) in request.placements.items():
+            for broker in brokers:
+                entry = self.journal.brokers.get(broker)
+                if entry is not None and broker not in known:
+                    members = ", ".join(sorted(known)) or "none"
+                    return f"topic {topic!r}: broker {broker!r} is {entry.state}; choose among the members: {members}"
             found = problems(Placement(0, mode, brokers), known)
             if found:
                 return f"topic {topic!r}: {'; '.join(found)}"
@@ -202,11 +207,14 @@ class Reign:
         states = {topic: state for topic in names if (state := self._topic_state(topic)) is not None}
         brokers = {
             name: bus.BrokerView(
-                entry.url, entry.site, entry.state, self.members.granted_lately(name, now_s), self.reports.get(name)
+                entry.url, entry.site, entry.state, self._responds(name, now_s), self.reports.get(name)
             )
             for name, entry in self.journal.brokers.items()
         }
         self._send_state(bus.State(request, self.leader, self.term, self.ledger.version, "", states, brokers))
+
+    def _responds(self, broker: str, now_s: float) -> bool:
+        return self.members.alive(broker) and self.members.granted_lately(broker, now_s)
 
     def _topic_state(self, topic: str) -> bus.TopicState | None:
         entry = self.journal.topics.get(topic)

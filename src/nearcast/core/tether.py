@@ -11,8 +11,8 @@ from random import Random
 from hiredis import HiredisError
 
 from nearcast.core.effects import Connect, Disconnect, Effect
+from nearcast.core.greeting import Credentials, hello, refusal
 from nearcast.core.link import Link, LinkRefused, Reply, is_error
-from nearcast.core.links import Credentials
 from nearcast.core.settings import Timing
 
 OnOpen = Callable[[Link, float], None]
@@ -41,13 +41,12 @@ class Tether:
         self._connecting = False
         self._greeting = link = Link(self.name)
         self._probing, self._probed_s = True, now_s  # the greeting is a probe too
-        credentials = self._credentials
-        auth = ("AUTH", credentials.username or "default", credentials.password) if credentials.password else ()
-        link.send(lambda reply, at_s: self._greeted(link, reply, at_s), "HELLO", 3, *auth, "SETNAME", f"nc-{self.name}")
+        greeting = hello(self._credentials, f"nc-{self.name}")
+        link.send(lambda reply, at_s: self._greeted(link, reply, at_s), *greeting)
 
     def _greeted(self, link: Link, reply: Reply, now_s: float) -> None:
         if is_error(reply):
-            raise LinkRefused(str(reply))
+            raise LinkRefused(str(refusal(self.url, str(reply))))
         self.link, self._greeting = link, None
         self.problem = ""
         self._probed(reply, now_s)

@@ -10,7 +10,7 @@ from urllib.parse import unquote, urlsplit
 
 import msgspec
 
-from nearcast.core.links import Credentials
+from nearcast.core.greeting import Credentials
 from nearcast.errors import UsageError
 
 DEFAULT_PORT = 6379

@@ -19,6 +19,8 @@ from nearcast.runtime.driver import Driver
 from nearcast.runtime.store import Store
 from nearcast.runtime.store.valkey import ValkeyStore
 
+TICK_S = 0.05  # how often subscribers' readiness is asked for: it is part of how long a move takes
+
 log = logging.getLogger("nearcast.controller")
 
 
@@ -41,7 +43,7 @@ class Controller:
         return self._machine.role is Role.LEADER
 
     async def start(self) -> None:
-        self._driver = Driver(self._machine, self._after)
+        self._driver = Driver(self._machine, self._after, tick_s=TICK_S)
         self._worker = asyncio.create_task(self._serve_store())
         self._driver.start()
 

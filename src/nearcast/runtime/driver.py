@@ -14,7 +14,7 @@ from typing import Protocol
 from nearcast.core.effects import Connect, Disconnect, Effect, Rename
 from nearcast.runtime.connection import Connection, open_connection, parse_url
 
-TICK_S = 0.05
+TICK_S = 0.1  # every timer of the protocol is several of these
 
 Resolve = Callable[[str], str]
 
@@ -36,10 +36,13 @@ class Machine(Protocol):
 class Driver:
     """`after` is called whenever the machine may have produced something for the owner."""
 
-    def __init__(self, machine: Machine, after: Callable[[], None], resolve: Resolve | None = None) -> None:
+    def __init__(
+        self, machine: Machine, after: Callable[[], None], resolve: Resolve | None = None, *, tick_s: float = TICK_S
+    ) -> None:
         self._machine = machine
         self._after = after
         self._resolve = resolve
+        self._tick_s = tick_s
         self._connections: dict[str, Connection] = {}
         self._opening: dict[str, asyncio.Task[None]] = {}
         self._scheduled = False
@@ -113,7 +116,7 @@ class Driver:
     def _tick(self) -> None:
         if self._closed:
             return
-        self._ticker = self._loop.call_later(TICK_S, self._tick)
+        self._ticker = self._loop.call_later(self._tick_s, self._tick)
         self._machine.tick(self.now())
         self.settle()
 

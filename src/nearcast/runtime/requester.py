@@ -8,9 +8,9 @@ from functools import partial
 
 from hiredis import HiredisError
 
+from nearcast.core.greeting import Credentials, hello, refusal
 from nearcast.core.link import Link, LinkRefused, Reply, is_error
-from nearcast.core.links import Credentials
-from nearcast.errors import AuthenticationFailed, ConnectFailed
+from nearcast.errors import ConnectFailed
 from nearcast.runtime.connection import Address, Connection, open_connection, parse_url
 
 ANSWER_S = 5.0
@@ -69,12 +69,10 @@ class Requester:
                 f"{self._address.url}: cannot connect ({str(error) or 'timed out'}): does it run?"
             ) from None
         self._link = link = Link("requester")
-        credentials = self._credentials
-        auth = ("AUTH", credentials.username or "default", credentials.password) if credentials.password else ()
-        reply = await self._send(link, "HELLO", 3, *auth)
+        reply = await self._send(link, *hello(self._credentials, "nc-console"))
         if is_error(reply):
             await self.close()
-            raise AuthenticationFailed(f"{self._address.url}: {reply}: give user and password in the URL")
+            raise refusal(self._address.url, str(reply))
         for channel in self._listeners:
             self._hear(link, channel)
 

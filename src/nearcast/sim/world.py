@@ -227,6 +227,9 @@ class World:
                 found.append(f"{subscriber.name} holds frames back")
             if not inflow.whole:
                 found.append(f"{subscriber.name} is not whole")
+        found += [
+            f"{subscriber.name} holds frames back" for flow in subscriber.machine.patterns.values() if flow.unsettled
+        ]
         return found
 
 

@@ -1,0 +1,253 @@
+"""The agent machine: each order is one step on its server, answered when the server has answered."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+import msgspec
+import pytest
+from hiredis import Reader
+
+from nearcast.core import bus
+from nearcast.core.agent import Agent, Identity
+from nearcast.core.journal import Pace
+from nearcast.core.links import Ready
+from nearcast.core.membership import Membership, ring_of
+from nearcast.core.names import COUNTERS, LEASE_KEY, MEMBERS, PATTERNS, READY_KEY, RECORDS, readiness_channel
+from nearcast.core.placement import single
+from nearcast.core.record import first_use, settled
+from nearcast.core.resp import command
+from nearcast.core.settings import DEFAULT_TIMING
+from nearcast.core.wire import decode_record, encode_record
+
+TERM = 3
+
+
+class Office:
+    """An agent between its server and the bus, and a controller's ears on the bus."""
+
+    def __init__(self, rig: Any) -> None:
+        self.rig = rig("b1", "store")
+        self.rig.ask("b1", "DEL", READY_KEY, LEASE_KEY, MEMBERS)
+        self.agent = Agent(Identity("b1", "redis://b1", "paris"), "redis://store", Random(1))
+        self.heard: list[Any] = []
+        ears = self.rig.servers["store"].connect(lambda data: None)
+        ears.feed(command("HELLO", 3) + command("SUBSCRIBE", bus.CONTROLLER_CHANNEL))
+        ears.deliver = self._hear
+        self.wired = self.rig.wire(self.agent)
+        self.rig.run(0.3)
+
+    def _hear(self, data: bytes) -> None:
+        reader = Reader()
+        reader.feed(data)
+        while (push := reader.gets()) is not False:
+            message = bus.decode_for_controller(push[2])
+            assert message is not None
+            self.heard.append(message)
+
+    def order(self, order: Any) -> list[bus.Answer]:
+        """Tell the agent, and return what it answers."""
+        self.heard.clear()
+        self.rig.ask("store", "PUBLISH", bus.AGENT_CHANNEL + b"b1", bus.encode(order))
+        return [message for message in self.heard if isinstance(message, bus.Answer)]
+
+    def hello(self) -> bus.Hello:
+        self.heard.clear()
+        self.rig.run(0.4)
+        return next(message for message in reversed(self.heard) if isinstance(message, bus.Hello))
+
+    def on_server(self, *parts: bytes | str | int) -> Any:
+        return self.rig.ask("b1", *parts)
+
+
+@pytest.fixture
+def office(rig: Any) -> Office:
+    return Office(rig)
+
+
+PLACED = settled(single(5, "b1", 1), TERM)
+
+
+def test_a_hello_says_who_and_how_the_server_is(office: Office) -> None:
+    hello = office.hello()
+    assert (hello.broker, hello.url, hello.site, hello.run_id) == ("b1", "redis://b1", "paris", "run-b1")
+    assert (hello.answering, hello.dead, hello.ready) == (True, False, False)
+    assert office.hello().sequence > hello.sequence
+
+
+def test_a_silent_server_is_said_to_be_silent(office: Office) -> None:
+    office.rig.silent.add("b1")
+    office.rig.run(2 * DEFAULT_TIMING.heartbeat_s)
+    assert not office.hello().answering
+
+
+def test_a_server_seen_to_end_is_said_at_once(office: Office) -> None:
+    office.heard.clear()
+    office.agent.server_ended()
+    office.rig.run(0.05)
+    assert [message.dead for message in office.heard if isinstance(message, bus.Hello)] == [True]
+
+
+# --- leases
+
+
+def test_a_grant_keeps_the_lease_key_for_the_time_since_the_hello(office: Office) -> None:
+    hello = office.hello()
+    sent_s = office.agent._hellos[hello.sequence]
+    office.order(bus.Grant(TERM, hello.sequence))
+    assert office.on_server("GET", LEASE_KEY) == b"%d" % TERM
+    left_ms = office.on_server("PTTL", LEASE_KEY)
+    assert left_ms == pytest.approx(1000 * (sent_s + DEFAULT_TIMING.grant_s - office.rig.now_s), abs=2)
+    office.rig.now_s = sent_s + DEFAULT_TIMING.grant_s + 0.01
+    assert office.on_server("GET", LEASE_KEY) is None
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["unknown hello", "late"])
+def test_a_grant_that_is_no_answer_to_a_fresh_hello_gives_no_lease(office: Office, late: bool) -> None:
+    hello = office.hello()
+    if late:
+        office.rig.now_s += DEFAULT_TIMING.grant_s
+    office.order(bus.Grant(TERM, hello.sequence if late else 10**6))
+    assert office.on_server("GET", LEASE_KEY) is None
+
+
+def test_a_deposed_leader_is_not_obeyed(office: Office) -> None:
+    office.order(bus.Install(1, TERM, {"t": PLACED}))
+    assert office.order(bus.Install(2, TERM - 1, {"u": PLACED})) == []
+    assert office.on_server("HGET", RECORDS, "u") is None
+    hello = office.hello()
+    office.order(bus.Grant(TERM - 1, hello.sequence))
+    assert office.on_server("GET", LEASE_KEY) is None
+
+
+# --- orders
+
+
+def test_records_are_installed_and_the_versions_told(office: Office) -> None:
+    older = settled(single(4, "b1", 1), TERM)
+    (answer,) = office.order(bus.Install(7, TERM, {"t": PLACED, "größe": PLACED}))
+    assert answer == bus.Answer("b1", 7, versions={"t": PLACED.version, "größe": PLACED.version})
+    (answer,) = office.order(bus.Install(8, TERM, {"t": older}))
+    assert answer.versions == {"t": PLACED.version}
+    assert decode_record(office.on_server("HGET", RECORDS, "t")) == PLACED
+    assert decode_record(office.on_server("HGET", RECORDS, "größe")) == PLACED
+
+
+def test_the_membership_is_installed_and_only_grows(office: Office) -> None:
+    def members(version: int) -> Membership:
+        return Membership(version=version, term=TERM, brokers={})
+
+    assert office.order(bus.InstallMembers(1, TERM, members(4)))[0].versions == {"": 4}
+    assert office.order(bus.InstallMembers(2, TERM, members(3)))[0].versions == {"": 4}
+    assert office.on_server("HGET", MEMBERS, "version") == b"4"
+
+
+def test_subscribers_are_counted_at_one_moment(office: Office) -> None:
+    server = office.rig.servers["b1"]
+    for channels in (["t"], ["t", readiness_channel(b"t", 6)], [PATTERNS]):
+        server.connect(lambda data: None).feed(command("HELLO", 3) + command("SUBSCRIBE", *channels))
+    (answer,) = office.order(bus.Count(1, TERM, {"t": 6, "": 0, "nobody": 3}))
+    assert answer.counts == {"t": (2, 1), "": (1, 1), "nobody": (0, 0)}
+
+
+def test_records_that_leave_this_directory_are_collected(office: Office) -> None:
+    old, new = ("b1", "b2"), ("b1", "b2", "b3")
+    topics = [f"t{number}" for number in range(60)]
+    for topic in topics:
+        office.on_server("HSET", RECORDS, topic, encode_record(PLACED))
+    (answer,) = office.order(bus.Collect(1, TERM, old, new))
+    leave = {
+        topic
+        for topic in topics
+        if ring_of(old).owner(topic.encode()) == "b1" and ring_of(new).owner(topic.encode()) != "b1"
+    }
+    assert leave
+    assert answer.records == dict.fromkeys(leave, PLACED)
+
+
+def test_a_look_up_makes_the_record_of_a_new_topic(office: Office) -> None:
+    members = Membership(version=4, term=TERM, brokers={})
+    office.order(bus.InstallMembers(1, TERM, members))
+    (answer,) = office.order(bus.Lookup(2, TERM, "t", members))
+    assert answer.records == {"t": first_use(4, "b1")}
+    office.order(bus.Install(3, TERM, {"u": PLACED}))
+    (answer,) = office.order(bus.Lookup(4, TERM, "u", members))
+    assert answer.records == {"u": PLACED}
+
+
+def test_a_look_up_with_another_view_of_the_ring_is_not_answered(office: Office) -> None:
+    office.order(bus.InstallMembers(1, TERM, Membership(version=4, term=TERM, brokers={})))
+    assert office.order(bus.Lookup(2, TERM, "t", Membership(version=5, term=TERM, brokers={}))) == []
+    assert office.on_server("HGET", RECORDS, "t") is None
+
+
+def test_a_reset_cuts_off_clients_and_forgets_everything(office: Office) -> None:
+    server = office.rig.servers["b1"]
+    client = server.connect(lambda data: None)
+    client.feed(command("HELLO", 3, "SETNAME", "nearcast-0000000000000001"))
+    stranger = server.connect(lambda data: None)
+    office.order(bus.Install(1, TERM, {"t": PLACED}))
+    office.on_server("SET", "theirs", "1")
+    office.order(bus.MarkReady(2, TERM, "run-b1"))
+    assert office.order(bus.Reset(3, TERM)) == [bus.Answer("b1", 3)]
+    assert [office.on_server("EXISTS", key) for key in (RECORDS, READY_KEY, LEASE_KEY, MEMBERS)] == [0, 0, 0, 0]
+    assert office.on_server("GET", "theirs") == b"1"
+    assert (client.closed, stranger.closed) == (True, False)
+    assert not office.hello().ready
+
+
+def test_an_order_given_before_a_reset_is_not_carried_out_after_it(office: Office) -> None:
+    office.order(bus.Reset(5, TERM))
+    assert office.order(bus.Install(4, TERM, {"t": PLACED})) == []
+    assert office.order(bus.Install(6, TERM, {"t": PLACED}))
+
+
+def test_the_ready_key_names_broker_and_run(office: Office) -> None:
+    assert office.order(bus.MarkReady(1, TERM, "run-b1")) == [bus.Answer("b1", 1)]
+    assert office.on_server("GET", READY_KEY) == msgspec.json.encode(Ready("b1", "run-b1"))
+    assert office.hello().ready
+
+
+def test_an_earlier_run_of_the_server_is_not_marked_ready(office: Office) -> None:
+    assert office.order(bus.MarkReady(1, TERM, "run-a")) == []
+    assert office.on_server("GET", READY_KEY) is None
+
+
+def test_a_restarted_agent_finds_its_server_ready(office: Office, rig: Any) -> None:
+    office.order(bus.MarkReady(1, TERM, "run-b1"))
+    office.wired.cut("server")
+    office.rig.run(0.5)
+    assert office.hello().ready
+
+
+@pytest.mark.parametrize("payload", [b"", b"garbage", b"{}", b'{"type": "Grant"}', b'{"type": "Nobody"}', b"\xff"])
+def test_garbage_on_the_bus_is_ignored(office: Office, payload: bytes) -> None:
+    office.rig.ask("store", "PUBLISH", bus.AGENT_CHANNEL + b"b1", payload)
+    assert office.hello().answering
+
+
+# --- reports
+
+
+def test_a_report_is_sent_every_second_with_what_clients_counted(office: Office) -> None:
+    office.rig.run(1.1)
+    office.heard.clear()
+    told = b'{"client": 1, "seconds": 1.0, "topics": {"t": {"published": 4}}}'
+    office.on_server("PUBLISH", COUNTERS, told)
+    office.on_server("PUBLISH", COUNTERS, b"garbage")
+    office.rig.run(2.0)
+    reports = [message for message in office.heard if isinstance(message, bus.Report)]
+    assert [report.broker for report in reports] == ["b1", "b1"]
+    assert reports[0].topics["t"].published == 4
+    assert reports[0].output_bytes_per_s > 0
+    assert office.agent.meter.dropped == 1
+
+
+def test_messages_of_the_bus_survive_the_way_there_and_back() -> None:
+    request = bus.MoveTopics("asker.1", {"t": (single(1, "b1", 0).mode, ("b1",))}, Pace.LAZY)
+    assert bus.decode_for_controller(bus.encode(request)) == request
+    assert bus.decode_for_agent(bus.encode(request)) is None
+    state = bus.State("asker.1", problem="no")
+    assert bus.decode_state(bus.encode(state)) == state
+    assert bus.decode_state(b"{}") is None
