@@ -328,8 +328,10 @@ class Inflow:
     def _interrupt(self, reason: str, since_s: float, now_s: float) -> None:
         self.whole = False
         self._ask_for_repair(now_s)
-        if self._interrupted is None:
-            self._interrupted = Interrupted(self.name, since_s + self.client.wall_offset_s, None, reason)
+        since_s += self.client.wall_offset_s
+        if self._interrupted is None or since_s < self._interrupted.since_s:
+            # Said again if what we learn now reaches further back: another link was silent for longer.
+            self._interrupted = Interrupted(self.name, since_s, None, reason)
             self._report(self._interrupted)
 
     def _report(self, event: Event) -> None:

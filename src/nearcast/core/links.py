@@ -212,6 +212,8 @@ class Links:
         peer = self._peers[ready.broker]
         peer.attempts, peer.retry_at_s = 0, None
         self._members(document, now_s)
+        if self._peers.get(ready.broker) is not peer:
+            return  # it is another broker than the one we knew under this name; a new link is on its way
         waiting, peer.waiting = peer.waiting, set()
         for flow in waiting:
             flow.linked(link, now_s)

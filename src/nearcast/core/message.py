@@ -39,7 +39,8 @@ class Gap(msgspec.Struct, frozen=True):
 class Interrupted(msgspec.Struct, frozen=True):
     """The subscription was not attached: messages may be missing, and how many is not known.
 
-    Sent at once when it begins (`until_s` is None) and again when the subscription is whole (`until_s` set).
+    Sent at once when it begins (`until_s` is None), again if it turns out to reach further back, and once more when the
+    subscription is whole (`until_s` set).
     """
 
     topic: str

@@ -197,8 +197,9 @@ class PatternFlow:
     def _interrupt(self, reason: str, since_s: float, now_s: float) -> None:
         self._resync_at_s = now_s + self.client.rng.random() * self.client.timing.resync_s
         self.client.attend(self)
-        if self._interrupted is None:
-            self._interrupted = Interrupted(self.name, since_s + self.client.wall_offset_s, None, reason)
+        since_s += self.client.wall_offset_s
+        if self._interrupted is None or since_s < self._interrupted.since_s:
+            self._interrupted = Interrupted(self.name, since_s, None, reason)
             self._report(self._interrupted)
 
     def _report(self, event: Interrupted) -> None:

@@ -237,7 +237,8 @@ class Client:
         limits = self._limits
         policy = parse_overflow(overflow)
         box = Mailbox(limit or limits.mailbox, limits.mailbox_bytes, policy, accept_foreign=foreign)
-        return Subscription(self, names, pattern=pattern, mailbox=box)
+        distinct = tuple(dict.fromkeys(names))  # a mailbox gets each message of a topic once
+        return Subscription(self, distinct, pattern=pattern, mailbox=box)
 
     def _attach(
         self, names: tuple[bytes, ...], mailbox: Mailbox, consumer: Consumer, *, pattern: bool

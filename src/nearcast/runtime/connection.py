@@ -36,6 +36,8 @@ class Address(msgspec.Struct, frozen=True):
 def parse_url(url: str) -> tuple[Address, Credentials]:
     """Take a server's URL apart, or raise UsageError saying how it should look."""
     hint = "use redis://host:port, redis://user:password@host:port, rediss://... for TLS, or unix:///path"
+    if not isinstance(url, str):
+        raise UsageError(f"bad server URL {url!r}: {hint}")
     try:
         parts = urlsplit(url)
         port = parts.port or DEFAULT_PORT

@@ -131,21 +131,16 @@ def _covers(gap: Gap, key: tuple[str, int, int]) -> bool:
 
 def _interrupted(subscriber: Subscriber, from_s: float, to_s: float) -> bool:
     """Whether the subscriber was told that it was not attached at some moment of this time."""
+    since_s: float | None = None
     for _, event in subscriber.events:
-        if isinstance(event, Interrupted):
-            until_s = event.until_s if event.until_s is not None else _end_of(subscriber, event)
-            if event.since_s - ON_ITS_WAY_S <= to_s and from_s <= until_s:
+        if not isinstance(event, Interrupted):
+            continue
+        since_s = event.since_s if since_s is None else min(since_s, event.since_s)
+        if event.until_s is not None:
+            if since_s - ON_ITS_WAY_S <= to_s and from_s <= event.until_s:
                 return True
-    return False
-
-
-def _end_of(subscriber: Subscriber, begun: Interrupted) -> float:
-    ends = [
-        event.until_s
-        for _, event in subscriber.events
-        if isinstance(event, Interrupted) and event.since_s == begun.since_s and event.until_s is not None
-    ]
-    return ends[0] if ends else float("inf")
+            since_s = None
+    return since_s is not None and since_s - ON_ITS_WAY_S <= to_s
 
 
 def check_duplicates(world: World) -> list[str]:

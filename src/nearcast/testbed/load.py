@@ -14,7 +14,7 @@ import asyncio
 import random
 import time
 from array import array
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Self
@@ -22,6 +22,7 @@ from typing import Self
 from nearcast.core.message import Event, Message
 from nearcast.errors import ClusterError, UsageError
 from nearcast.runtime.client import Client, connect
+from nearcast.runtime.driver import Resolve
 from nearcast.runtime.subscription import Subscription
 from nearcast.testbed.audit import Audit, Verdict, stamp
 
@@ -42,16 +43,27 @@ class LoadShape:
     rate_per_s: float = 1000.0  # of all publishers together
     payload_bytes: int = 100
     seed: int = 0
+    names: tuple[str, ...] = ()  # of the topics, instead of their count
 
     @property
     def topic_names(self) -> tuple[str, ...]:
-        return tuple(f"storm-{number}" for number in range(self.topics))
+        return self.names or tuple(f"storm-{number}" for number in range(self.topics))
 
 
 class Load:
-    """`on_events` is told what each subscriber saw, for programs that want to know more than the audit."""
+    """`on_events` is told what each subscriber saw, for programs that want to know more than the audit.
 
-    def __init__(self, urls: Iterable[str], shape: LoadShape, on_events: OnEvents | None = None) -> None:
+    `resolves`: the ways to the servers, of which publishers and subscribers take turns.
+    """
+
+    def __init__(
+        self,
+        urls: Iterable[str],
+        shape: LoadShape,
+        on_events: OnEvents | None = None,
+        *,
+        resolves: Sequence[Resolve | None] = (None,),
+    ) -> None:
         self.shape = shape
         self.audit = Audit()
         self.published = 0
@@ -60,6 +72,7 @@ class Load:
         self.latencies_s = array("d")  # a sample, from publish to receipt
         self._urls = list(urls)
         self._on_events = on_events
+        self._resolves = resolves
         self._rng = random.Random(shape.seed)
         self._stack = AsyncExitStack()
         self._publishers: list[Client] = []
@@ -96,7 +109,8 @@ class Load:
     async def _connect(self, number: int) -> Client:
         """Each begins at another server; all of them are known to all, should one be dead."""
         first = number % len(self._urls)
-        return await self._stack.enter_async_context(connect(*self._urls[first:], *self._urls[:first]))
+        client = connect(*self._urls[first:], *self._urls[:first], resolve=self._resolves[number % len(self._resolves)])
+        return await self._stack.enter_async_context(client)
 
     # --- publishing
 

@@ -1,0 +1,321 @@
+"""The demo: games played over an emulated world while their topics move, and while agents and controllers are killed.
+
+Three brokers, one per site of `WORLD`. Every game is a topic with players at its sites: half of them publish, half of
+them subscribe, each through the delay between its site and the broker it talks to. Operators move every topic all the
+time, a killer ends an agent or the controller with SIGKILL now and then, and an audit counts what players noticed.
+
+    demo = Demo(DemoPlan(seconds=20), tell=print)
+    summary = await demo.run()
+    assert summary.exact
+
+What a view shows while it runs is public: `games`, `brokers`, `events` and the totals.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections import deque
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import chain
+
+from nearcast.core.bus import BrokerView
+from nearcast.core.message import Event, Message
+from nearcast.core.placement import Mode, Placement
+from nearcast.errors import ClusterError
+from nearcast.runtime.console import Console
+from nearcast.testbed.audit import Verdict
+from nearcast.testbed.cluster import LocalCluster
+from nearcast.testbed.load import Load, LoadShape
+from nearcast.testbed.paths import Paths
+from nearcast.testbed.recent import RECENT_S, Recent, percentile
+from nearcast.testbed.sites import WORLD
+
+SITES = ("paris", "virginia", "tokyo")  # the brokers are called as their sites
+GAMES: dict[str, tuple[str, ...]] = {
+    "game.paris": ("paris",),
+    "game.virginia": ("virginia",),
+    "game.tokyo": ("tokyo",),
+    "game.atlantic": ("paris", "virginia"),
+    "game.pacific": ("tokyo", "virginia"),
+    "game.world": SITES,
+}
+MODES = (Mode.SINGLE, Mode.ALL_SUBSCRIBERS, Mode.ALL_PUBLISHERS)
+CLIENTS_MIN = 2 * len(GAMES)
+
+RATE_PER_PUBLISHER_S = 15.0
+REST_S = (1.5, 4.0)  # between two moves of a topic: long enough to see what the last one did to its latency
+KILL_S = (3.0, 7.0)  # between two kills
+MOVE_S = 20.0
+LOOK_S = 1.0  # agents report as often
+EVENTS_KEPT = 100
+
+Place = tuple[Mode, tuple[str, ...]]
+Tell = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class DemoPlan:
+    seconds: float = 60.0
+    clients: int = 48
+    seed: int = 0
+
+    def shape(self, topic: str) -> LoadShape:
+        """Of one game: its share of the clients, of whom half publish."""
+        number, games = list(GAMES).index(topic), len(GAMES)
+        clients = self.clients // games + (number < self.clients % games)
+        rate_per_s = RATE_PER_PUBLISHER_S * (clients // 2)
+        return LoadShape(
+            clients // 2, clients - clients // 2, rate_per_s=rate_per_s, seed=self.seed + number, names=(topic,)
+        )
+
+
+@dataclass(slots=True)
+class Game:
+    """One topic as a view shows it. `target`: where it is being moved to."""
+
+    subscribers: int
+    placement: Placement | None = None
+    target: Place | None = None
+    moves: int = 0
+    mode_changes: int = 0
+    recent: Recent = field(default_factory=Recent)
+
+
+@dataclass(frozen=True, slots=True)
+class Happening:
+    at_s: float  # since the demo began
+    text: str
+    kill: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """What a run did and what came of it. `exact`: every message came once and in order, and nobody was cut off."""
+
+    seconds: float
+    clients: int
+    seed: int
+    messages: int
+    deliveries: int
+    moves: int
+    mode_changes: int
+    agent_kills: int
+    controller_kills: int
+    lost: int
+    duplicated: int
+    reordered: int
+    gaps: int
+    interrupted: int
+    p50_ms: float | None
+    p99_ms: float | None
+    exact: bool
+    examples: list[str]  # of what went wrong
+
+
+class Demo:
+    """Make one per run. `tell` gets a line for every step of the start and of the end."""
+
+    def __init__(self, plan: DemoPlan, tell: Tell) -> None:
+        self.plan = plan
+        self.games = {topic: Game(plan.shape(topic).subscribers) for topic in GAMES}
+        self.brokers: dict[str, BrokerView] = {}
+        self.events: deque[Happening] = deque(maxlen=EVENTS_KEPT)
+        self.agent_kills = 0
+        self.controller_kills = 0
+        self._tell = tell
+        self._rng = random.Random(plan.seed)
+        self._loads: list[Load] = []
+        self._begun_s: float | None = None
+        self._ended_s: float | None = None
+        self._ending = asyncio.Event()
+
+    async def run(self) -> Summary:
+        async with AsyncExitStack() as stack:
+            cluster, console = await self._start(stack)
+            self._begun_s = time.monotonic()
+            timer = asyncio.get_running_loop().call_later(self.plan.seconds, self._ending.set)
+            try:
+                await self._storm(cluster, console)
+            finally:
+                timer.cancel()
+                self._ended_s = time.monotonic()
+            self._tell("waiting for the last messages ...")
+            verdicts = await asyncio.gather(*(load.end() for load in self._loads))
+            self._tell("stopping the processes ...")
+        return self._summary(verdicts)
+
+    def stop(self) -> None:
+        """End early; `run` then returns the summary so far."""
+        self._ending.set()
+
+    # --- what a view shows
+
+    @property
+    def running(self) -> bool:
+        """Whether it has started and not yet come to its end."""
+        return self._begun_s is not None and self._ended_s is None
+
+    @property
+    def elapsed_s(self) -> float:
+        if self._begun_s is None:
+            return 0.0
+        return (self._ended_s or time.monotonic()) - self._begun_s
+
+    @property
+    def messages(self) -> int:
+        return sum(load.published for load in self._loads)
+
+    @property
+    def deliveries(self) -> int:
+        return sum(load.delivered for load in self._loads)
+
+    @property
+    def moves(self) -> int:
+        return sum(game.moves for game in self.games.values())
+
+    @property
+    def recent_s(self) -> float:
+        """How many seconds the recent latencies are of."""
+        return min(RECENT_S, self.elapsed_s) or RECENT_S
+
+    # --- start
+
+    async def _start(self, stack: AsyncExitStack) -> tuple[LocalCluster, Console]:
+        self._tell(f"starting 3 brokers, called {', '.join(SITES)}, and a controller ...")
+        sites = dict(zip(SITES, SITES, strict=True))
+        cluster = await stack.enter_async_context(await LocalCluster.start(SITES, sites=sites))
+        console = await cluster.console()
+        places = {topic: (Mode.SINGLE, (sites[0],)) for topic, sites in GAMES.items()}
+        for topic, state in (await console.move_all(places)).items():
+            self.games[topic].placement = state.placement
+        self._tell(f"connecting {self.plan.clients} clients at emulated distances ...")
+        at = {url: name for name, url in cluster.urls.items()}
+        paths = await stack.enter_async_context(await Paths.start(WORLD, at, self._rng))
+        self._loads = [self._load(topic, list(at), paths) for topic in GAMES]
+        await asyncio.gather(*(stack.enter_async_context(load) for load in self._loads))
+        return cluster, console
+
+    def _load(self, topic: str, urls: list[str], paths: Paths) -> Load:
+        resolves = [paths.resolve(site) for site in GAMES[topic]]
+        return Load(urls, self.plan.shape(topic), partial(self._saw, self.games[topic]), resolves=resolves)
+
+    def _saw(self, game: Game, subscriber: str, events: list[Event]) -> None:
+        for event in events:
+            if type(event) is Message:
+                game.recent.add(event.received_at, event.latency_s)
+
+    # --- moves
+
+    async def _storm(self, cluster: LocalCluster, console: Console) -> None:
+        for load in self._loads:
+            load.begin()
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._look(console))
+                tasks.create_task(self._kill(cluster))
+                for topic, game in self.games.items():
+                    tasks.create_task(self._operate(console, topic, game))
+        except ExceptionGroup as group:
+            raise group.exceptions[0] from None
+
+    async def _operate(self, console: Console, topic: str, game: Game) -> None:
+        while await self._going_on(self._rng.uniform(*REST_S)):
+            mode, brokers = game.target = self._elsewhere(game)
+            try:
+                self._moved(topic, (await console.move(topic, mode, brokers, timeout_s=MOVE_S)).placement)
+            except ClusterError as error:
+                # The move may go on: the next one, or the next look, tells.
+                self._happened(f"{topic}: {error}")
+            game.target = None
+
+    def _elsewhere(self, game: Game) -> Place:
+        while True:
+            mode = self._rng.choice(MODES)
+            count = 1 if mode is Mode.SINGLE else self._rng.randint(2, len(SITES))
+            brokers = tuple(sorted(self._rng.sample(SITES, count), key=SITES.index))
+            if game.placement is None or (mode, brokers) != (game.placement.mode, game.placement.brokers):
+                return mode, brokers
+
+    def _moved(self, topic: str, after: Placement) -> None:
+        """By what the controller says: a move that was asked for in vain does not count, one that went on does."""
+        game, before = self.games[topic], self.games[topic].placement
+        if before is not None and after.epoch > before.epoch:
+            game.moves += 1
+            game.mode_changes += before.mode is not after.mode
+            game.placement = after
+            self._happened(f"topic {topic}: {describe(before)} -> {describe(after)}")
+
+    async def _look(self, console: Console) -> None:
+        while await self._going_on(LOOK_S):
+            try:
+                state = await console.state(*GAMES, timeout_s=LOOK_S)
+            except ClusterError:
+                continue  # the controller was killed
+            self.brokers = state.brokers
+            for topic, view in state.topics.items():
+                self._moved(topic, view.placement)
+
+    # --- kills
+
+    async def _kill(self, cluster: LocalCluster) -> None:
+        while await self._going_on(self._rng.uniform(*KILL_S)):
+            broker = self._rng.choice((None, *SITES))
+            begun_s, whom = time.monotonic(), f"the agent of {broker}" if broker else "the controller"
+            self._happened(f"kill -9 {whom}", kill=True)
+            if broker is None:
+                self.controller_kills += 1
+                await cluster.restart_controller(0)
+            else:
+                self.agent_kills += 1
+                await cluster.restart_agent(broker)
+            await cluster.until_members()
+            self._happened(f"{whom} is back after {time.monotonic() - begun_s:.1f} s", kill=True)
+
+    # --- end
+
+    async def _going_on(self, seconds: float) -> bool:
+        """Sleep, and say whether the demo is still to go on."""
+        try:
+            await asyncio.wait_for(self._ending.wait(), seconds)
+        except TimeoutError:
+            return True
+        return False
+
+    def _happened(self, text: str, *, kill: bool = False) -> None:
+        self.events.append(Happening(self.elapsed_s, text, kill))
+
+    def _summary(self, verdicts: list[Verdict]) -> Summary:
+        latencies_s = list(chain.from_iterable(load.latencies_s for load in self._loads))
+        return Summary(
+            seconds=round(self.elapsed_s, 1),
+            clients=self.plan.clients,
+            seed=self.plan.seed,
+            messages=self.messages,
+            deliveries=self.deliveries,
+            moves=self.moves,
+            mode_changes=sum(game.mode_changes for game in self.games.values()),
+            agent_kills=self.agent_kills,
+            controller_kills=self.controller_kills,
+            lost=sum(verdict.lost for verdict in verdicts),
+            duplicated=sum(verdict.duplicated for verdict in verdicts),
+            reordered=sum(verdict.reordered for verdict in verdicts),
+            gaps=sum(verdict.gaps for verdict in verdicts),
+            interrupted=sum(verdict.interrupted for verdict in verdicts),
+            p50_ms=_ms(percentile(latencies_s, 50)),
+            p99_ms=_ms(percentile(latencies_s, 99)),
+            exact=all(verdict.exact for verdict in verdicts),
+            examples=list(chain.from_iterable(verdict.examples for verdict in verdicts)),
+        )
+
+
+def describe(placement: Placement) -> str:
+    return f"{placement.mode} {'+'.join(placement.brokers)}"
+
+
+def _ms(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds * 1e3, 1)
