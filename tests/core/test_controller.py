@@ -169,14 +169,14 @@ class Cluster:
         reign = self.leader.reign
         assert reign is not None
         heard: list[bus.State] = []
-        told = reign._send_state
-        reign._send_state = heard.append  # type: ignore[method-assign]
+        told = reign.requests._send
+        reign.requests._send = heard.append  # type: ignore[method-assign]
         reign.heard(make, self.rig.now_s)
         for _ in range(40):
             if heard:
                 break
             self.run(0.05)
-        reign._send_state = told  # type: ignore[method-assign]
+        reign.requests._send = told  # type: ignore[method-assign]
         return heard[0]
 
     def move(self, topic: str, mode: Mode, *brokers: str, pace: Pace = Pace.EAGER) -> bus.State:

@@ -116,7 +116,7 @@ class Lines:
             if word == DATA and sequence == last.get(publisher, -1) + 1 and not held:
                 last[publisher] = sequence
                 append(Message(topic, payload[HEADER_BYTES:], publisher, sequence, time_ns * _NS, wall_s))
-            elif word == DATA or word == SKIP:  # a MARK belongs on an inbox
+            elif word in (DATA, SKIP):  # a MARK belongs on an inbox
                 frame = Frame(word, epoch, publisher, sequence, time_ns, payload[HEADER_BYTES:])
                 self._place(frame, gate, now_s, wall_s)
             else:

@@ -1,7 +1,7 @@
 """A reign: everything a controller does while it is the leader. It begins with a journal and ends without a trace.
 
-It carries moves through their stages, many at once, and answers requests. What it must not forget goes through the
-ledger first; what it may find out again it keeps in memory.
+It carries moves through their stages, many at once. What it must not forget goes through the ledger first; what it may
+find out again it keeps in memory. Who is a member is the matter of `members.py`, what people ask that of `requests.py`.
 """
 
 from __future__ import annotations
@@ -13,30 +13,19 @@ from random import Random
 import msgspec
 
 from nearcast.core import bus
-from nearcast.core.journal import Journal, MoveEntry, Pace, Phase, TopicEntry, broker_key, topic_key
+from nearcast.core.journal import Journal, MoveEntry, Pace, Phase, TopicEntry, topic_key
 from nearcast.core.ledger import Ledger
 from nearcast.core.members import INSTALL_BATCH, Members
 from nearcast.core.move import Move, Stage
 from nearcast.core.orders import Orders
-from nearcast.core.placement import Mode, Placement, problems, single
+from nearcast.core.placement import Placement, single
 from nearcast.core.record import Record
+from nearcast.core.requests import Requests
 from nearcast.core.settings import Timing
 from nearcast.core.snapshot import Snapshot
 
-REQUEST_S = 30.0  # a request that cannot begin for so long is refused
-REQUESTS_MAX = 1000
 COUNT_EVERY_S = 0.05
 LAZY_SLOTS = 50  # lazy moves of one broker begin at most so many per T_lazy
-
-
-class _Pending:
-    """A request that waits for a lookup or for a move to end."""
-
-    __slots__ = ("request", "since_s")
-
-    def __init__(self, request: bus.MoveTopics, since_s: float) -> None:
-        self.request = request
-        self.since_s = since_s
 
 
 class Reign:
@@ -57,10 +46,7 @@ class Reign:
             topic: Move(topic, entry, now_s) for topic, entry in self.journal.topics.items() if entry.move is not None
         }
         self.members = Members(self, now_s)
-        self._pending: list[_Pending] = []
-        # What a directory said of topics no plan names. It holds for one membership and one run of the server: after
-        # that, the topic may have been used for the first time again, elsewhere.
-        self._looked_up: dict[str, tuple[tuple[int, str], Placement]] = {}
+        self.requests = Requests(self)
         self._counted_s: dict[str, float] = {}
         self._lazy_at_s: dict[str, float] = {}
         self._touched: set[str] = set()  # topics whose move may go on at once
@@ -73,10 +59,10 @@ class Reign:
     def term(self) -> int:
         return self.ledger.term
 
-    @property
-    def requests(self) -> int:
-        """Requests that have not begun."""
-        return len(self._pending)
+    def stage(self, topic: str) -> Stage | None:
+        """How far the topic's move is; None if it rests."""
+        move = self._moves.get(topic)
+        return move.stage if move is not None else None
 
     def log(self, note: str) -> None:
         self.notes.append(note)
@@ -96,17 +82,12 @@ class Reign:
             self.orders.answered(message, now_s)
         elif isinstance(message, bus.Report):
             self.reports[message.broker] = message
-        elif isinstance(message, bus.Show):
-            self._answer(message.request, message.topics, now_s)
-        elif len(self._pending) >= REQUESTS_MAX:
-            self._refuse(message.request, f"the controller has {REQUESTS_MAX} requests waiting: try again later")
-        elif all(pending.request.request != message.request for pending in self._pending):
-            self._pending.append(_Pending(message, now_s))
-            self._take_requests(now_s)
+        else:
+            self.requests.heard(message, now_s)
 
     def tick(self, now_s: float) -> None:
         self.members.tick(now_s)
-        self._take_requests(now_s)
+        self.requests.tick(now_s)
         self._touched.update(self._moves)
         self.go_on(now_s)
 
@@ -121,74 +102,10 @@ class Reign:
             self.tell(broker, order)
         self.orders.outgoing.clear()
 
-    # --- requests
+    # --- moves
 
-    def _take_requests(self, now_s: float) -> None:
-        waiting, self._pending = self._pending, []
-        for pending in waiting:
-            if not self._begin(pending.request, now_s):
-                if now_s - pending.since_s > REQUEST_S:
-                    self._refuse(pending.request.request, "the topics kept moving, or their directory did not answer")
-                else:
-                    self._pending.append(pending)
-
-    def _begin(self, request: bus.MoveTopics, now_s: float) -> bool:
-        """Start all moves of a request in one commit. False: not yet, something must be found out or end first."""
-        problem = self._problem(request)
-        if problem:
-            self._refuse(request.request, problem)
-            return True
-        unknown = [topic for topic in request.placements if not self._known(topic, now_s)]
-        busy = [t for t in request.placements if t in self._moves or self.ledger.pending(topic_key(t))]
-        if unknown or busy:
-            return False
-        entries = {topic: self._planned(topic, *wanted) for topic, wanted in request.placements.items()}
-        changes = {topic: entry for topic, entry in entries.items() if entry.move is not None}
-        for topic, entry in changes.items():
-            self.ledger.write_topic(topic, entry, partial(self._began, topic, request.pace))
-        self.ledger.write({}, lambda at_s: self._answer(request.request, tuple(request.placements), at_s))
-        return True
-
-    def _problem(self, request: bus.MoveTopics) -> str:
-        known = self.members.carriers()
-        for topic, (mode, brokers) in request.placements.items():
-            for broker in brokers:
-                entry = self.journal.brokers.get(broker)
-                if entry is not None and broker not in known:
-                    members = ", ".join(sorted(known)) or "none"
-                    return f"topic {topic!r}: broker {broker!r} is {entry.state}; choose among the members: {members}"
-            found = problems(Placement(0, mode, brokers), known)
-            if found:
-                return f"topic {topic!r}: {'; '.join(found)}"
-        return ""
-
-    def _known(self, topic: str, now_s: float) -> bool:
-        """Whether the topic's placement is known; a topic nobody has placed is looked up at its directory."""
-        if topic in self.journal.topics:
-            return True
-        membership = self.journal.membership
-        directory = membership.directory(topic.encode())
-        if directory is not None and not self.ledger.pending(broker_key(directory)):
-            view = (membership.version, self.journal.brokers[directory].run_id)
-            if topic in self._looked_up and self._looked_up[topic][0] == view:
-                return True
-
-            def found(answer: bus.Answer, at_s: float) -> None:
-                self._looked_up[topic] = (view, answer.records[topic].placement)
-
-            make = partial(bus.Lookup, term=self.term, topic=topic, membership=membership)
-            self.orders.need(("lookup", topic, view), directory, make, found, now_s)
-        return False
-
-    def _planned(self, topic: str, mode: Mode, brokers: tuple[str, ...]) -> TopicEntry:
-        entry = self.journal.topics.get(topic)
-        placement = entry.placement if entry is not None else self._looked_up.pop(topic)[1]
-        target = Placement(placement.epoch + 1, mode, brokers, self.journal.membership.version)
-        if placement.same_place(target):
-            return TopicEntry(placement)
-        return TopicEntry(placement, MoveEntry(Phase.PREPARE, target))
-
-    def _began(self, topic: str, pace: Pace, now_s: float) -> None:
+    def began(self, topic: str, pace: Pace, now_s: float) -> None:
+        """The journal has a new move."""
         entry = self.journal.topics[topic]
         not_before_s = now_s if pace is Pace.EAGER else self._lazy_slot(entry.placement.brokers[0], now_s)
         self._moves[topic] = Move(topic, entry, now_s, not_before_s)
@@ -198,39 +115,6 @@ class Reign:
         slot_s = max(now_s, self._lazy_at_s.get(broker, 0.0)) + self.timing.lazy_s / LAZY_SLOTS
         self._lazy_at_s[broker] = slot_s
         return min(slot_s, now_s + self.timing.lazy_s)
-
-    def _refuse(self, request: str, problem: str) -> None:
-        self._send_state(bus.State(request, self.leader, self.term, self.ledger.version, problem))
-
-    def _answer(self, request: str, topics: tuple[str, ...], now_s: float) -> None:
-        names = topics or tuple(self.journal.topics)
-        states = {topic: state for topic in names if (state := self._topic_state(topic)) is not None}
-        brokers = {
-            name: bus.BrokerView(
-                entry.url, entry.site, entry.state, self._responds(name, now_s), self.reports.get(name)
-            )
-            for name, entry in self.journal.brokers.items()
-        }
-        self._send_state(bus.State(request, self.leader, self.term, self.ledger.version, "", states, brokers))
-
-    def _responds(self, broker: str, now_s: float) -> bool:
-        return self.members.alive(broker) and self.members.granted_lately(broker, now_s)
-
-    def _topic_state(self, topic: str) -> bus.TopicState | None:
-        entry = self.journal.topics.get(topic)
-        if entry is None:
-            directory = self.members.directory(topic)
-            members = self.journal.membership.version
-            return bus.TopicState(single(members, directory, members), planned=False) if directory else None
-        move = self._moves.get(topic)
-        target = entry.move.target if entry.move is not None else None
-        return bus.TopicState(entry.placement, target, move.stage if move is not None else "")
-
-    def _send_state(self, state: bus.State) -> None:
-        asker, _, _ = state.request.partition(".")
-        self.told.append((bus.ANSWER_CHANNEL + asker.encode(), bus.encode(state)))
-
-    # --- moves
 
     def _drive_moves(self, moves: list[Move], now_s: float) -> None:
         installs: dict[str, dict[str, Record]] = {}
@@ -365,7 +249,7 @@ class Reign:
         target = self._refuge(topic, entry.placement, entry.placement.epoch + 1)
         if target is not None:
             moved = TopicEntry(entry.placement, MoveEntry(Phase.SWITCH, target, forced=True))
-            self.ledger.write_topic(topic, moved, partial(self._began, topic, Pace.EAGER))
+            self.ledger.write_topic(topic, moved, partial(self.began, topic, Pace.EAGER))
 
     def _refuge(self, topic: str, placement: Placement, epoch: int) -> Placement | None:
         """The same placement without its dead brokers; the directory if none is left."""

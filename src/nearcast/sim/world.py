@@ -164,7 +164,7 @@ class World:
         for process in self.controls.values():
             controller = process.machine
             if process.alive and isinstance(controller, Controller) and controller.reign is not None:
-                if controller.reign.requests:
+                if len(controller.reign.requests):
                     return  # one after the other, as a person would
                 self._moved += 1
                 request = MoveTopics(f"operator.{self._moved}", {topic: (mode, target)})

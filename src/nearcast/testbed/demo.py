@@ -30,6 +30,7 @@ from nearcast.errors import ClusterError
 from nearcast.runtime.console import Console
 from nearcast.testbed.audit import Verdict
 from nearcast.testbed.cluster import LocalCluster
+from nearcast.testbed.killer import Killer
 from nearcast.testbed.load import Load, LoadShape
 from nearcast.testbed.paths import Paths
 from nearcast.testbed.recent import RECENT_S, Recent, percentile
@@ -217,7 +218,7 @@ class Demo:
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._look(console))
-                tasks.create_task(self._kill(cluster))
+                tasks.create_task(self._kill(Killer(cluster, partial(self._happened, kill=True))))
                 for topic, game in self.games.items():
                     tasks.create_task(self._operate(console, topic, game))
         except ExceptionGroup as group:
@@ -260,21 +261,15 @@ class Demo:
             for topic, view in state.topics.items():
                 self._moved(topic, view.placement)
 
-    # --- kills
-
-    async def _kill(self, cluster: LocalCluster) -> None:
+    async def _kill(self, killer: Killer) -> None:
         while await self._going_on(self._rng.uniform(*KILL_S)):
             broker = self._rng.choice((None, *SITES))
-            begun_s, whom = time.monotonic(), f"the agent of {broker}" if broker else "the controller"
-            self._happened(f"kill -9 {whom}", kill=True)
             if broker is None:
                 self.controller_kills += 1
-                await cluster.restart_controller(0)
+                await killer.controller()
             else:
                 self.agent_kills += 1
-                await cluster.restart_agent(broker)
-            await cluster.until_members()
-            self._happened(f"{whom} is back after {time.monotonic() - begun_s:.1f} s", kill=True)
+                await killer.agent(broker)
 
     # --- end
 

@@ -173,6 +173,7 @@ class Load:
             self.latencies_s.extend(e.latency_s for e in events[::SAMPLE_EVERY] if type(e) is Message)
             if self._on_events is not None:
                 self._on_events(name, events)
+            await asyncio.sleep(TURN_S)  # many at a time: the time is better spent on more messages
 
     async def _until_quiet(self) -> None:
         """Return when everything has come, or nothing comes any more."""

@@ -77,7 +77,8 @@ class Outcome:
                 f"{self.p50_s * 1e3:.1f} ms, p99 {self.p99_s * 1e3:.1f} ms, longest {self.longest_s * 1e3:.0f} ms",
                 f"{sum(done.moves.values())} moves (each topic at least {min(done.moves.values())}), "
                 f"{sum(done.mode_changes.values())} changes of mode (at least {min(done.mode_changes.values())}), "
-                f"{done.refused} asked for again; {done.agent_kills} agents and {done.controller_kills} controllers killed",
+                f"{done.refused} asked for again; "
+                f"{done.agent_kills} agents and {done.controller_kills} controllers killed",
                 str(self.verdict),
             ]
         )

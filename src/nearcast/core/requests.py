@@ -1,0 +1,163 @@
+"""Requests: what people and programs ask of the controller, and the answers.
+
+A request to place topics becomes moves in one commit, all of them or none. It waits while one of its topics is still
+moving, or while the directory of a topic no plan names has not said where it is.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from nearcast.core import bus
+from nearcast.core.journal import MoveEntry, Phase, TopicEntry, broker_key, topic_key
+from nearcast.core.placement import Placement, single
+from nearcast.core.plan import Plan
+
+if TYPE_CHECKING:
+    from nearcast.core.reign import Reign
+
+REQUEST_S = 30.0  # a request that cannot begin for so long is refused
+REQUESTS_MAX = 1000
+
+
+class _Pending:
+    __slots__ = ("request", "since_s")
+
+    def __init__(self, request: bus.MoveTopics, since_s: float) -> None:
+        self.request = request
+        self.since_s = since_s
+
+
+class Requests:
+    def __init__(self, reign: Reign) -> None:
+        self._reign = reign
+        self._pending: list[_Pending] = []
+        # What a directory said of topics no plan names. It holds for one membership and one run of the server: after
+        # that, the topic may have been used for the first time again, elsewhere.
+        self._looked_up: dict[str, tuple[tuple[int, str], Placement]] = {}
+
+    def __len__(self) -> int:
+        """Requests that have not begun."""
+        return len(self._pending)
+
+    def heard(self, message: bus.MoveTopics | bus.Show, now_s: float) -> None:
+        if isinstance(message, bus.Show):
+            self._answer(message.request, message.topics, now_s)
+        elif len(self._pending) >= REQUESTS_MAX:
+            self._refuse(message.request, f"the controller has {REQUESTS_MAX} requests waiting: try again later")
+        elif all(pending.request.request != message.request for pending in self._pending):
+            self._pending.append(_Pending(message, now_s))
+            self.tick(now_s)
+
+    def tick(self, now_s: float) -> None:
+        waiting, self._pending = self._pending, []
+        for pending in waiting:
+            if self._begin(pending.request, now_s):
+                continue
+            if now_s - pending.since_s > REQUEST_S:
+                self._refuse(pending.request.request, "the topics kept moving, or their directory did not answer")
+            else:
+                self._pending.append(pending)
+
+    # --- placing topics
+
+    def _begin(self, request: bus.MoveTopics, now_s: float) -> bool:
+        """Start all moves of a request in one commit. False: not yet, something must be found out or end first."""
+        problem = self._problem(request)
+        if problem:
+            self._refuse(request.request, problem)
+            return True
+        topics = request.placements
+        unknown = [topic for topic in topics if not self._known(topic, now_s)]
+        if unknown or any(self._busy(topic) for topic in topics):
+            return False
+        ledger = self._reign.ledger
+        current = Plan(ledger.version, {topic: self._current(topic) for topic in topics})
+        for change in current.diff(self._wanted(request, current)):
+            assert change.before is not None
+            assert change.after is not None
+            entry = TopicEntry(change.before, MoveEntry(Phase.PREPARE, change.after))
+            ledger.write_topic(change.topic, entry, partial(self._reign.began, change.topic, request.pace))
+        ledger.write({}, lambda at_s: self._answer(request.request, tuple(topics), at_s))
+        return True
+
+    def _wanted(self, request: bus.MoveTopics, current: Plan) -> Plan:
+        members = self._reign.journal.membership.version
+        return Plan(
+            current.version + 1,
+            {
+                topic: Placement(current.topics[topic].epoch + 1, mode, brokers, members)
+                for topic, (mode, brokers) in request.placements.items()
+            },
+        )
+
+    def _problem(self, request: bus.MoveTopics) -> str:
+        """What is wrong with the request, in words for whoever asked; empty if it can be done."""
+        carriers = self._reign.members.carriers()
+        brokers = self._reign.journal.brokers
+        for topic, (_, named) in request.placements.items():
+            for broker in named:
+                if broker in brokers and broker not in carriers:
+                    choice = ", ".join(sorted(carriers)) or "none"
+                    return f"topic {topic!r}: broker {broker!r} is {brokers[broker].state}; the members are: {choice}"
+        placements = {topic: Placement(0, mode, named) for topic, (mode, named) in request.placements.items()}
+        return "; ".join(Plan(0, placements).validate(carriers))
+
+    def _busy(self, topic: str) -> bool:
+        return self._reign.stage(topic) is not None or self._reign.ledger.pending(topic_key(topic))
+
+    def _known(self, topic: str, now_s: float) -> bool:
+        """Whether the topic's placement is known; a topic nobody has placed is looked up at its directory."""
+        journal = self._reign.journal
+        if topic in journal.topics:
+            return True
+        membership = journal.membership
+        directory = membership.directory(topic.encode())
+        if directory is None or self._reign.ledger.pending(broker_key(directory)):
+            return False
+        view = (membership.version, journal.brokers[directory].run_id)
+        if topic in self._looked_up and self._looked_up[topic][0] == view:
+            return True
+
+        def found(answer: bus.Answer, at_s: float) -> None:
+            self._looked_up[topic] = (view, answer.records[topic].placement)
+
+        make = partial(bus.Lookup, term=self._reign.term, topic=topic, membership=membership)
+        self._reign.orders.need(("lookup", topic, view), directory, make, found, now_s)
+        return False
+
+    def _current(self, topic: str) -> Placement:
+        entry = self._reign.journal.topics.get(topic)
+        return entry.placement if entry is not None else self._looked_up.pop(topic)[1]
+
+    # --- answers
+
+    def _refuse(self, request: str, problem: str) -> None:
+        reign = self._reign
+        self._send(bus.State(request, reign.leader, reign.term, reign.ledger.version, problem))
+
+    def _answer(self, request: str, topics: tuple[str, ...], now_s: float) -> None:
+        reign = self._reign
+        names = topics or tuple(reign.journal.topics)
+        states = {topic: state for topic in names if (state := self._topic_state(topic)) is not None}
+        brokers = {name: self._broker_view(name, now_s) for name in reign.journal.brokers}
+        self._send(bus.State(request, reign.leader, reign.term, reign.ledger.version, "", states, brokers))
+
+    def _broker_view(self, name: str, now_s: float) -> bus.BrokerView:
+        entry, members = self._reign.journal.brokers[name], self._reign.members
+        responds = members.alive(name) and members.granted_lately(name, now_s)
+        return bus.BrokerView(entry.url, entry.site, entry.state, responds, self._reign.reports.get(name))
+
+    def _topic_state(self, topic: str) -> bus.TopicState | None:
+        reign = self._reign
+        entry = reign.journal.topics.get(topic)
+        if entry is None:
+            directory, members = reign.members.directory(topic), reign.journal.membership.version
+            return bus.TopicState(single(members, directory, members), planned=False) if directory else None
+        target = entry.move.target if entry.move is not None else None
+        return bus.TopicState(entry.placement, target, reign.stage(topic) or "")
+
+    def _send(self, state: bus.State) -> None:
+        asker, _, _ = state.request.partition(".")
+        self._reign.told.append((bus.ANSWER_CHANNEL + asker.encode(), bus.encode(state)))
