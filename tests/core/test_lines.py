@@ -226,6 +226,15 @@ def test_a_fence_starts_the_clock_of_a_hole(reader: Reader) -> None:
     assert reader.wait(1.1 * GAP_S) == [(2, 2), 3]
 
 
+def test_a_hole_has_its_whole_time_again_after_an_older_place_was_open(reader: Reader) -> None:
+    reader.run(frame(1), frame(3))
+    reader.open = {0}
+    assert reader.wait(1.1 * GAP_S) == []
+    reader.open = set()
+    assert reader.wait(0.9 * GAP_S) == []
+    assert reader.wait(0.2 * GAP_S) == [(2, 2), 3]
+
+
 def test_an_unknown_publisher_waits_for_the_fence_and_begins_with_its_lowest(reader: Reader) -> None:
     reader.open = {1}
     assert reader.run(frame(6, epoch=2), frame(5, epoch=2), gate=Gate(2)) == []

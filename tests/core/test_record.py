@@ -49,6 +49,12 @@ def test_a_prepare_keeps_the_old_epoch_and_a_switch_has_the_new_one() -> None:
     assert {announced.term, fence.term, end.term} == {3}
 
 
+def test_versions_are_the_documented_ones() -> None:
+    """Pinned: servers hold records of former versions of this library."""
+    versions = [prepare(P, Q, 1).version, switch(P, Q, 1, forced=False).version, settled(Q, 1).version]
+    assert versions == [30, 32, 33]
+
+
 def test_a_first_use_lives_on_the_directory_in_the_epoch_of_the_membership() -> None:
     record = first_use(12, "b1")
     assert record.placement == Placement(12, Mode.SINGLE, ("b1",), 12)

@@ -505,23 +505,27 @@ def test_disconnect_ends_the_subscription_with_a_remedy(world: World, topic: str
     world.run(scenario)
 
 
-def test_block_loses_nothing_while_the_program_reads_within_its_time(world: World, topic: str) -> None:
+def test_block_stops_the_socket_and_loses_nothing_while_the_program_is_in_time(world: World, topic: str) -> None:
     async def scenario() -> None:
-        async with nearcast.connect(world.broker.url) as client, nearcast.connect(world.broker.url) as publisher:
-            subscription = await client.subscribe(topic, mailbox=50, overflow="block")
+        timing, limit, count = Timing(block_s=4.0), 4000, 20_000  # one read of the socket brings less than the limit
+        async with (
+            nearcast.connect(world.broker.url, timing=timing) as client,
+            nearcast.connect(world.broker.url) as publisher,
+        ):
+            subscription = await client.subscribe(topic, mailbox=limit, overflow="block")
+            for number in range(count):
+                publisher.publish_nowait(topic, b"%100d" % number)
+                if number % 1000 == 999:
+                    await publisher.flush()
+            await asyncio.sleep(0.1)
+            assert limit <= len(subscription._mailbox) <= 2 * limit  # the rest waits in the socket
             taken: list[Any] = []
-            # In pieces that fit into one read of the socket: what is read already must fit into twice the limit.
-            for start in range(0, 400, 50):
-                for number in range(start, start + 50):
-                    publisher.publish_nowait(topic, b"%d" % number)
-                await publisher.flush()
-                await asyncio.sleep(0.03)
-                if start % 100:
+            async with asyncio.timeout(10):
+                while len(taken) < count:
                     taken += subscription.take()
+                    await asyncio.sleep(0.02)
             assert subscription.dropped == 0
-            while len(taken) < 400:
-                taken.append(await asyncio.wait_for(subscription.get(), 5))
-            assert [m.payload for m in taken] == [b"%d" % number for number in range(400)]
+            assert [int(message.payload) for message in taken] == list(range(count))
 
     world.run(scenario)
 

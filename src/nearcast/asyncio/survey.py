@@ -7,8 +7,7 @@ What is exact and what is not:
                broker of the topic, so the largest number. `all_publishers`: every subscriber is on one, so the sum.
                Subscribers of a plain Redis client are counted where they hear the topic, under `all_subscribers` only
                if they are on the broker with the most.
-    numpat     every pattern subscriber is on every broker, and holds a second pattern beside each of its own, so half
-               of the largest number. A pattern of a plain Redis client counts half.
+    numpat     every pattern subscriber is on every broker, so the largest number.
 
 A broker that does not answer counts as empty; if none answers, the last error is raised.
 """
@@ -60,7 +59,7 @@ class Survey:
 
     async def numpat(self) -> int:
         counts = [count for count in (await self._ask_all("PUBSUB", "NUMPAT")).values() if isinstance(count, int)]
-        return (max(counts) + 1) // 2
+        return max(counts)
 
     async def _ask_all(self, *parts: bytes | str) -> dict[str, Reply]:
         """The answers of the brokers that answer, by broker."""

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from nearcast.cli import agent, bench, brokers, controller, plan, simulate, topic, up
+from nearcast.cli import agent, bench, brokers, controller, demo, plan, simulate, topic, up
 
 
 def _print_version(wanted: bool) -> None:
@@ -37,6 +37,7 @@ def nearcast(
 
 
 app.command("up")(up.up)
+app.command("demo")(demo.demo)
 app.command("agent")(agent.agent)
 app.command("controller")(controller.controller)
 app.command("brokers")(brokers.brokers)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -14,9 +12,9 @@ from nearcast.cli.output import print_json, print_table
 from nearcast.cli.running import run, say, until_told_to_stop
 
 if TYPE_CHECKING:
-    from nearcast.testbed.demo import Demo, DemoPlan, Summary
+    from nearcast.testbed.demo import DemoPlan, Summary
 
-CLIENTS_MIN = 12  # one publisher and one subscriber per game; a test holds it to the demo, which is heavy to import
+CLIENTS_MIN = 36  # a test holds it to the demo, which is heavy to import
 
 
 def demo(
@@ -32,7 +30,7 @@ def demo(
     Starts a cluster on this machine and ends it after the given time, or at Ctrl-C. Agents and the controller are
     killed now and then. The exit code is 1 if a message was lost, doubled or reordered.
 
-    Example: nearcast demo --seconds 30 --clients 24
+    Example: nearcast demo --seconds 30 --seed 7
     """
     from nearcast.testbed.demo import DemoPlan
 
@@ -40,26 +38,51 @@ def demo(
     if output is Output.JSON:
         print_json(summary)
     else:
-        print_table(("", ""), _rows(summary))
+        print()
+        print_table(("summary", ""), _rows(summary))
     for example in summary.examples:
         say(f"  {example}")
     raise typer.Exit(0 if summary.exact else 1)
 
 
 async def _demo(plan: DemoPlan, output: Output) -> Summary:
+    from nearcast.cli.demo_view import View
     from nearcast.testbed.demo import Demo
 
-    demo = Demo(plan, say)
+    view = View()
+    demo = Demo(plan, view.tell)
     running = asyncio.create_task(demo.run())
-    showing = asyncio.create_task(_show(demo, output))
+    showing = asyncio.create_task(view.show(demo) if output is Output.TABLE else demo.begun.wait())
     stopping = asyncio.create_task(until_told_to_stop())
+    tasks = (running, showing, stopping)
     try:
         await asyncio.wait((running, stopping), return_when=asyncio.FIRST_COMPLETED)
-        if not (demo.begun or running.done()):
-            raise KeyboardInterrupt  # there is nothing to sum up yet
+        if not (running.done() or demo.begun.is_set()):
+            raise typer.Exit(130)  # told to stop while starting: there is nothing to sum up
         demo.stop()
         return await running
     finally:
-        for task in (running, showing, stopping):
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(running, showing, stopping, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _rows(summary: Summary) -> list[tuple[str, str]]:
+    return [
+        ("time", f"{summary.seconds:.0f} s"),
+        ("clients", f"{summary.clients}"),
+        ("messages", f"{summary.messages:,}"),
+        ("deliveries", f"{summary.deliveries:,}"),
+        ("moves", f"{summary.moves:,}, of them {summary.mode_changes:,} changes of mode"),
+        ("kills", f"{summary.agent_kills} of agents, {summary.controller_kills} of the controller"),
+        ("latency", f"p50 {_ms(summary.p50_ms)}, p99 {_ms(summary.p99_ms)}"),
+        ("lost", f"{summary.lost:,}"),
+        ("duplicated", f"{summary.duplicated:,}"),
+        ("reordered", f"{summary.reordered:,}"),
+        ("gaps and interruptions", f"{summary.gaps + summary.interrupted:,}"),
+        ("guarantee", "kept" if summary.exact else "BROKEN"),
+    ]
+
+
+def _ms(value: float | None) -> str:
+    return "unknown" if value is None else f"{value:.0f} ms"

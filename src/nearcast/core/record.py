@@ -25,6 +25,11 @@ class Record(msgspec.Struct, frozen=True):
     def epoch(self) -> int:
         return self.placement.epoch
 
+    @property
+    def well_formed(self) -> bool:
+        """Whether every placement in it names a broker: anybody may write to a channel."""
+        return all(place.brokers for place in (self.placement, self.next, self.previous) if place is not None)
+
 
 def first_use(members: int, broker: str) -> Record:
     """A topic nobody has placed yet lives on its directory; its epoch is the version of the membership."""

@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING
 
 from nearcast.core import bus
 from nearcast.core.journal import MoveEntry, Phase, TopicEntry, broker_key, topic_key
+from nearcast.core.names import encode_topic
 from nearcast.core.placement import Placement, single
 from nearcast.core.plan import Plan
+from nearcast.errors import InvalidTopic
 
 if TYPE_CHECKING:
     from nearcast.core.reign import Reign
@@ -97,6 +99,10 @@ class Requests:
         carriers = self._reign.members.carriers()
         brokers = self._reign.journal.brokers
         for topic, (_, named) in request.placements.items():
+            try:
+                encode_topic(topic)
+            except InvalidTopic as error:
+                return str(error)
             for broker in named:
                 if broker in brokers and broker not in carriers:
                     choice = ", ".join(sorted(carriers)) or "none"

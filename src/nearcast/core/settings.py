@@ -34,6 +34,8 @@ class Timing(msgspec.Struct, frozen=True, kw_only=True):
             (self.resync_s < self.gap_s, "resync_s < gap_s"),
             (self.leader_s < self.lease_s, "leader_s < lease_s"),
         )
+        if min(msgspec.structs.astuple(self)) <= 0:
+            raise UsageError("every timer must be longer than nothing")
         for kept, rule in rules:
             if not kept:
                 raise UsageError(f"timers break the rule {rule}")

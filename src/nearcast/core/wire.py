@@ -79,7 +79,8 @@ def decode_control(payload: bytes) -> Record | Resync | None:
     """A message of a control channel; None for one that is not ours, which is ignored."""
     try:
         if payload.startswith(_RECORD):
-            return _decode_record(payload[1:])
+            record = _decode_record(payload[1:])
+            return record if record.well_formed else None
         if payload.startswith(_RESYNC):
             return _decode_resync(payload[1:])
     except msgspec.DecodeError:

@@ -23,6 +23,7 @@ from nearcast.runtime.driver import Driver, Resolve
 from nearcast.runtime.subscription import Subscription
 
 BOOTSTRAP_S = 10.0
+WRITE_EVERY = 256  # messages sent without waiting
 
 Payload = bytes | str | bytearray | memoryview
 
@@ -63,6 +64,7 @@ class Client:
             secrets.randbits(64), random.Random(), credentials=self._credentials, timing=timing, limits=limits
         )
         self._driver: Driver | None = None
+        self._unwritten = 0
         self._names: dict[str | bytes, bytes] = {}
         self._subscriptions: dict[Mailbox, Consumer] = {}
         self._room: asyncio.Event | None = None
@@ -175,7 +177,12 @@ class Client:
         name = self._names.get(topic) or self._name(topic)
         driver = self._running()
         self._machine.publish(name, _payload(payload), time.time_ns(), None, driver.now())
-        driver.soon()
+        self._unwritten += 1
+        if self._unwritten < WRITE_EVERY:
+            driver.soon()
+        else:  # a long run without a loop turn: let the server begin
+            self._unwritten = 0
+            driver.flush()
 
     def _publish(self, name: bytes, payload: bytes, future: asyncio.Future[int]) -> bool:
         driver = self._running()

@@ -61,7 +61,7 @@ class Driver:
         """Write what is left, close everything. Nothing of the machine runs after this."""
         if self._closed:
             return
-        self._flush()
+        self.flush()
         self._closed = True
         if self._ticker is not None:
             self._ticker.cancel()
@@ -77,7 +77,7 @@ class Driver:
         """Write at the end of this loop turn."""
         if not self._scheduled:
             self._scheduled = True
-            self._loop.call_soon(self._flush)
+            self._loop.call_soon(self.flush)
 
     def settle(self) -> None:
         """Carry out what the last input asked for."""
@@ -120,7 +120,8 @@ class Driver:
         self._machine.tick(self.now())
         self.settle()
 
-    def _flush(self) -> None:
+    def flush(self) -> None:
+        """Write what the machine has to send."""
         self._scheduled = False
         if self._closed:
             return

@@ -26,7 +26,7 @@ from itertools import chain
 from nearcast.core.bus import BrokerView
 from nearcast.core.message import Event, Message
 from nearcast.core.placement import Mode, Placement
-from nearcast.errors import ClusterError
+from nearcast.errors import ClusterError, UsageError
 from nearcast.runtime.console import Console
 from nearcast.testbed.audit import Verdict
 from nearcast.testbed.cluster import LocalCluster
@@ -46,11 +46,11 @@ GAMES: dict[str, tuple[str, ...]] = {
     "game.world": SITES,
 }
 MODES = (Mode.SINGLE, Mode.ALL_SUBSCRIBERS, Mode.ALL_PUBLISHERS)
-CLIENTS_MIN = 2 * len(GAMES)
+CLIENTS_MIN = 2 * len(SITES) * len(GAMES)  # a publisher and a subscriber at every site of every game
 
 RATE_PER_PUBLISHER_S = 15.0
 REST_S = (1.5, 4.0)  # between two moves of a topic: long enough to see what the last one did to its latency
-KILL_S = (3.0, 7.0)  # between two kills
+KILL_S = (2.0, 6.0)  # between two kills
 MOVE_S = 20.0
 LOOK_S = 1.0  # agents report as often
 EVENTS_KEPT = 100
@@ -64,6 +64,10 @@ class DemoPlan:
     seconds: float = 60.0
     clients: int = 48
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.clients < CLIENTS_MIN:
+            raise UsageError(f"{self.clients} clients are too few to play at all sites: use {CLIENTS_MIN} or more")
 
     def shape(self, topic: str) -> LoadShape:
         """Of one game: its share of the clients, of whom half publish."""
@@ -128,25 +132,30 @@ class Demo:
         self.events: deque[Happening] = deque(maxlen=EVENTS_KEPT)
         self.agent_kills = 0
         self.controller_kills = 0
+        self.noticed = 0  # what subscribers should not have seen, so far
+        self.begun = asyncio.Event()
         self._tell = tell
         self._rng = random.Random(plan.seed)
         self._loads: list[Load] = []
         self._begun_s: float | None = None
         self._ended_s: float | None = None
+        self._ended_at_s: float | None = None
         self._ending = asyncio.Event()
 
     async def run(self) -> Summary:
         async with AsyncExitStack() as stack:
             cluster, console = await self._start(stack)
             self._begun_s = time.monotonic()
+            self.begun.set()
             timer = asyncio.get_running_loop().call_later(self.plan.seconds, self._ending.set)
             try:
                 await self._storm(cluster, console)
             finally:
                 timer.cancel()
-                self._ended_s = time.monotonic()
+                self._ended_s, self._ended_at_s = time.monotonic(), time.time()
             self._tell("waiting for the last messages ...")
             verdicts = await asyncio.gather(*(load.end() for load in self._loads))
+            self.noticed = sum(_noticed(verdict) + verdict.lost_prefix + verdict.lost_suffix for verdict in verdicts)
             self._tell("stopping the processes ...")
         return self._summary(verdicts)
 
@@ -157,15 +166,15 @@ class Demo:
     # --- what a view shows
 
     @property
-    def running(self) -> bool:
-        """Whether it has started and not yet come to its end."""
-        return self._begun_s is not None and self._ended_s is None
-
-    @property
     def elapsed_s(self) -> float:
         if self._begun_s is None:
             return 0.0
         return (self._ended_s or time.monotonic()) - self._begun_s
+
+    @property
+    def now_s(self) -> float:
+        """Seconds since the Unix epoch; stands still when the end has come, and with it what is recent."""
+        return self._ended_at_s or time.time()
 
     @property
     def messages(self) -> int:
@@ -191,7 +200,7 @@ class Demo:
         sites = dict(zip(SITES, SITES, strict=True))
         cluster = await stack.enter_async_context(await LocalCluster.start(SITES, sites=sites))
         console = await cluster.console()
-        places = {topic: (Mode.SINGLE, (sites[0],)) for topic, sites in GAMES.items()}
+        places: dict[str, Place] = {topic: (Mode.SINGLE, sites[:1]) for topic, sites in GAMES.items()}
         for topic, state in (await console.move_all(places)).items():
             self.games[topic].placement = state.placement
         self._tell(f"connecting {self.plan.clients} clients at emulated distances ...")
@@ -249,7 +258,7 @@ class Demo:
             game.moves += 1
             game.mode_changes += before.mode is not after.mode
             game.placement = after
-            self._happened(f"topic {topic}: {describe(before)} -> {describe(after)}")
+            self._happened(f"{topic}: {describe(before)} -> {describe(after)}")
 
     async def _look(self, console: Console) -> None:
         while await self._going_on(LOOK_S):
@@ -257,6 +266,8 @@ class Demo:
                 state = await console.state(*GAMES, timeout_s=LOOK_S)
             except ClusterError:
                 continue  # the controller was killed
+            finally:
+                self.noticed = sum(_noticed(load.audit.verdict()) for load in self._loads)
             self.brokers = state.brokers
             for topic, view in state.topics.items():
                 self._moved(topic, view.placement)
@@ -308,8 +319,18 @@ class Demo:
         )
 
 
+def _noticed(verdict: Verdict) -> int:
+    """Without what is lost at an end of a line: until the end of the run it may be on its way."""
+    wrong = verdict.duplicated + verdict.reordered + verdict.unexpected + verdict.lost_middle
+    return wrong + verdict.gaps + verdict.interrupted
+
+
 def describe(placement: Placement) -> str:
-    return f"{placement.mode} {'+'.join(placement.brokers)}"
+    return f"{placement.mode} {describe_brokers(placement.brokers)}"
+
+
+def describe_brokers(brokers: tuple[str, ...]) -> str:
+    return "all three" if len(brokers) == len(SITES) else "+".join(brokers)
 
 
 def _ms(seconds: float | None) -> float | None:

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from nearcast.core.message import Event, Message
+from nearcast.core.settings import DEFAULT_LIMITS, Limits
 from nearcast.errors import ClusterError, UsageError
 from nearcast.runtime.client import Client, connect
 from nearcast.runtime.driver import Resolve
@@ -63,6 +64,7 @@ class Load:
         on_events: OnEvents | None = None,
         *,
         resolves: Sequence[Resolve | None] = (None,),
+        limits: Limits = DEFAULT_LIMITS,
     ) -> None:
         self.shape = shape
         self.audit = Audit()
@@ -73,6 +75,7 @@ class Load:
         self._urls = list(urls)
         self._on_events = on_events
         self._resolves = resolves
+        self._limits = limits
         self._rng = random.Random(shape.seed)
         self._stack = AsyncExitStack()
         self._publishers: list[Client] = []
@@ -109,7 +112,8 @@ class Load:
     async def _connect(self, number: int) -> Client:
         """Each begins at another server; all of them are known to all, should one be dead."""
         first = number % len(self._urls)
-        client = connect(*self._urls[first:], *self._urls[:first], resolve=self._resolves[number % len(self._resolves)])
+        urls, resolve = [*self._urls[first:], *self._urls[:first]], self._resolves[number % len(self._resolves)]
+        client = connect(*urls, resolve=resolve, limits=self._limits)
         return await self._stack.enter_async_context(client)
 
     # --- publishing

@@ -1,10 +1,12 @@
 """A storm: a load on a cluster whose topics move and change mode all the time, while agents and controllers are killed.
 
-Nothing of that may be seen by any subscriber. `Storm.run()` says whether it was, and counts what was done:
+Nothing of that may be seen by any subscriber. The outcome says whether it was, and counts what was done:
 
     async with await LocalCluster.start(brokers=3) as cluster:
         outcome = await Storm(cluster, StormPlan(messages=20_000)).run()
         assert outcome.verdict.exact, outcome
+
+or, with a cluster and an event loop made for it, `run_storm(StormPlan())`, or `python -m nearcast.testbed.storm`.
 
 All goals of the plan are minimums: publishers go on until the topics have moved often enough, and the topics go on
 moving until enough was published, so that at no time one happens without the other.
@@ -12,11 +14,13 @@ moving until enough was published, so that at no time one happens without the ot
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import random
+import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import combinations
 
 from nearcast.core.placement import Mode, Placement
@@ -24,6 +28,7 @@ from nearcast.errors import ClusterError, UsageError
 from nearcast.runtime.console import Console
 from nearcast.testbed.audit import Verdict
 from nearcast.testbed.cluster import LocalCluster
+from nearcast.testbed.killer import Killer
 from nearcast.testbed.load import Load, LoadShape
 
 HANDS = 3  # operators, each with its own topics, so that topics move together and at unrelated moments
@@ -155,6 +160,7 @@ class Storm:
                 await console.move_all(wanted, timeout_s=MOVE_S)
             except ClusterError:
                 self.progress.refused += 1
+                await self._pause(LOOK_S)
             await self._count_moves(console, topics)
 
     def _others(self, topic: str) -> list[Move]:
@@ -182,22 +188,19 @@ class Storm:
     # --- chaos
 
     async def _kill(self) -> None:
-        plan, done, brokers = self.plan, self.progress, list(self._cluster.urls)
-        while not self._enough.is_set() and plan.agent_kills + plan.controller_kills:
+        plan, done, killer = self.plan, self.progress, Killer(self._cluster, lambda line: None)
+        while plan.agent_kills + plan.controller_kills:
             await self._pause(plan.kill_every_s * self._rng.uniform(0.5, 1.5))
             if self._enough.is_set():
                 return
             # Whichever kind is further behind its goal.
-            if (
-                done.agent_kills * plan.controller_kills <= done.controller_kills * plan.agent_kills
-                and plan.agent_kills
-            ):
-                await self._cluster.restart_agent(self._rng.choice(brokers))
+            behind = done.agent_kills * plan.controller_kills <= done.controller_kills * plan.agent_kills
+            if plan.agent_kills and behind:
+                await killer.agent(self._rng.choice(list(self._cluster.urls)))
                 done.agent_kills += 1
             else:
-                await self._cluster.restart_controller(0)
+                await killer.controller()
                 done.controller_kills += 1
-            await self._cluster.until_members()
 
     async def _pause(self, seconds: float) -> None:
         try:
@@ -213,3 +216,44 @@ def _places(brokers: tuple[str, ...]) -> Iterator[Move]:
         for chosen in combinations(brokers, count):
             yield Mode.ALL_SUBSCRIBERS, chosen
             yield Mode.ALL_PUBLISHERS, chosen
+
+
+def run_storm(plan: StormPlan, watch: Callable[[Progress], None] = lambda progress: None) -> Outcome:
+    """A storm on a cluster of three brokers, on the fastest event loop there is."""
+
+    async def main() -> Outcome:
+        async with await LocalCluster.start(brokers=3) as cluster:
+            return await Storm(cluster, plan, watch).run()
+
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.run(main())
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(main())
+
+
+FULL = StormPlan(
+    LoadShape(publishers=20, subscribers=20, topics=10, rate_per_s=1600),
+    messages=200_000,
+    moves=50,
+    mode_changes=10,
+    agent_kills=8,
+    controller_kills=4,
+    kill_every_s=8.0,
+)
+
+
+def _main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m nearcast.testbed.storm", description="A storm on a local cluster.")
+    parser.add_argument("--messages", type=int, default=FULL.messages)
+    parser.add_argument("--moves", type=int, default=FULL.moves, help="of each topic")
+    parser.add_argument("--seed", type=int, default=FULL.seed)
+    given = parser.parse_args()
+    outcome = run_storm(replace(FULL, messages=given.messages, moves=given.moves, seed=given.seed))
+    print(outcome)
+    sys.exit(not outcome.verdict.exact)
+
+
+if __name__ == "__main__":
+    _main()
