@@ -36,7 +36,7 @@ def test_a_joiner_that_meets_a_switch_also_attaches_to_old_members_that_are_not_
 
 def test_subscribe_does_not_return_on_records_that_changed_while_it_attached(rig: Any) -> None:
     world = rig("b1", "b2", "b3")
-    directory, (first, second) = places(world)
+    _, (first, second) = places(world)
     old, new = single(5, first, 1), single(6, second, 1)
     for broker in world.servers:
         world.install(broker, T, settled(old, term=1))

@@ -37,7 +37,7 @@ def test_it_listens_again_after_a_lost_connection() -> None:
 def test_it_brings_credentials_for_a_url_without() -> None:
     async def scenario() -> None:
         async with await LocalServer.start(extra=("--requirepass", "secret")) as server:
-            with pytest.raises(AuthenticationFailed, match="give user and password in the URL"):
+            with pytest.raises(AuthenticationFailed, match="give the user name and password in the URL"):
                 await Requester(server.url).ask("PING")
             requester = Requester(server.url, Credentials("", "secret"))
             assert await requester.ask("PING") == b"PONG"
