@@ -12,7 +12,7 @@ from nearcast.testbed.cluster import LocalCluster
 from nearcast.testbed.load import LoadShape
 from nearcast.testbed.storm import FULL, Outcome, Storm, StormPlan, run_storm
 
-pytestmark = pytest.mark.live
+pytestmark = [pytest.mark.live, pytest.mark.xdist_group("heavy")]
 
 SHORT = StormPlan(
     LoadShape(publishers=8, subscribers=8, topics=6, rate_per_s=2500),

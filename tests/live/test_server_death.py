@@ -21,7 +21,7 @@ from nearcast.testbed.audit import Verdict
 from nearcast.testbed.cluster import LocalCluster
 from nearcast.testbed.load import Load, LoadShape
 
-pytestmark = pytest.mark.live
+pytestmark = [pytest.mark.live, pytest.mark.xdist_group("heavy")]
 
 VICTIM = "b1"
 PLACES: dict[str, tuple[Mode, tuple[str, ...]]] = {

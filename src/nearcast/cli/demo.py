@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -12,7 +12,8 @@ from nearcast.cli.output import print_json, print_table
 from nearcast.cli.running import run, say, until_told_to_stop
 
 if TYPE_CHECKING:
-    from nearcast.testbed.demo import DemoPlan, Summary
+    from nearcast.testbed.demo import Summary
+    from nearcast.testbed.games import DemoPlan
 
 CLIENTS_MIN = 36  # a test holds it to the demo, which is heavy to import
 
@@ -32,7 +33,7 @@ def demo(
 
     Example: nearcast demo --seconds 30 --seed 7
     """
-    from nearcast.testbed.demo import DemoPlan
+    from nearcast.testbed.games import DemoPlan
 
     summary = run(lambda: _demo(DemoPlan(seconds, clients, seed), output))
     if output is Output.JSON:
@@ -52,11 +53,13 @@ async def _demo(plan: DemoPlan, output: Output) -> Summary:
     view = View()
     demo = Demo(plan, view.tell)
     running = asyncio.create_task(demo.run())
-    showing = asyncio.create_task(view.show(demo) if output is Output.TABLE else demo.begun.wait())
-    stopping = asyncio.create_task(until_told_to_stop())
-    tasks = (running, showing, stopping)
+    tasks: list[asyncio.Task[Any]] = [running, asyncio.create_task(until_told_to_stop())]
+    if output is Output.TABLE:
+        tasks.append(asyncio.create_task(view.show(demo)))
     try:
-        await asyncio.wait((running, stopping), return_when=asyncio.FIRST_COMPLETED)
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
         if not (running.done() or demo.begun.is_set()):
             raise typer.Exit(130)  # told to stop while starting: there is nothing to sum up
         demo.stop()

@@ -13,7 +13,8 @@ from rich.text import Text
 from nearcast.cli.output import printable
 from nearcast.cli.running import say
 from nearcast.core.bus import Report
-from nearcast.testbed.demo import SITES, Demo, Game, describe, describe_brokers
+from nearcast.testbed.demo import Demo
+from nearcast.testbed.games import SITES, Game, describe, describe_brokers
 from nearcast.testbed.recent import percentile
 from nearcast.testbed.sites import WORLD
 
@@ -30,8 +31,8 @@ BROKER_COLUMNS = ("broker at", "topics", "in kB/s", "out kB/s", "CPU %", *(f"fro
 
 
 class View:
-    def __init__(self) -> None:
-        self._console = Console(highlight=False)
+    def __init__(self, console: Console | None = None) -> None:
+        self._console = console or Console(highlight=False)
         self._note = ""
         self._drawing = False
 
@@ -55,11 +56,11 @@ class View:
         with Live(console=self._console, auto_refresh=False) as live:
             try:
                 while True:
-                    live.update(self._screen(demo), refresh=True)
+                    live.update(self.screen(demo), refresh=True)
                     await asyncio.sleep(DRAW_S)
             finally:
                 self._note = ""
-                live.update(self._screen(demo), refresh=True)
+                live.update(self.screen(demo), refresh=True)
 
     async def _print(self, demo: Demo) -> None:
         for line in EXPLANATION:
@@ -75,7 +76,8 @@ class View:
             for topic, game in demo.games.items():
                 print(f"        {_line(demo, topic, game)}", flush=True)
 
-    def _screen(self, demo: Demo) -> Group:
+    def screen(self, demo: Demo) -> Group:
+        """Everything there is to see, as high as the terminal allows."""
         size = self._console.size
         gap = 2 if size.width >= WIDE else 1
         head = [_title(demo, self._note), Text(_totals(demo)), *(Text(line, style="dim") for line in EXPLANATION)]

@@ -19,76 +19,32 @@ import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 
 from nearcast.core.bus import BrokerView
 from nearcast.core.message import Event, Message
 from nearcast.core.placement import Mode, Placement
-from nearcast.errors import ClusterError, UsageError
+from nearcast.errors import ClusterError, Unavailable
 from nearcast.runtime.console import Console
 from nearcast.testbed.audit import Verdict
 from nearcast.testbed.cluster import LocalCluster
+from nearcast.testbed.games import GAMES, SITES, DemoPlan, Game, Place, describe
 from nearcast.testbed.killer import Killer
-from nearcast.testbed.load import Load, LoadShape
+from nearcast.testbed.load import Load
 from nearcast.testbed.paths import Paths
-from nearcast.testbed.recent import RECENT_S, Recent, percentile
+from nearcast.testbed.recent import RECENT_S, percentile
 from nearcast.testbed.sites import WORLD
 
-SITES = ("paris", "virginia", "tokyo")  # the brokers are called as their sites
-GAMES: dict[str, tuple[str, ...]] = {
-    "game.paris": ("paris",),
-    "game.virginia": ("virginia",),
-    "game.tokyo": ("tokyo",),
-    "game.atlantic": ("paris", "virginia"),
-    "game.pacific": ("tokyo", "virginia"),
-    "game.world": SITES,
-}
 MODES = (Mode.SINGLE, Mode.ALL_SUBSCRIBERS, Mode.ALL_PUBLISHERS)
-CLIENTS_MIN = 2 * len(SITES) * len(GAMES)  # a publisher and a subscriber at every site of every game
-
-RATE_PER_PUBLISHER_S = 15.0
 REST_S = (1.5, 4.0)  # between two moves of a topic: long enough to see what the last one did to its latency
 KILL_S = (2.0, 6.0)  # between two kills
 MOVE_S = 20.0
 LOOK_S = 1.0  # agents report as often
 EVENTS_KEPT = 100
 
-Place = tuple[Mode, tuple[str, ...]]
 Tell = Callable[[str], None]
-
-
-@dataclass(frozen=True, slots=True)
-class DemoPlan:
-    seconds: float = 60.0
-    clients: int = 48
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        if self.clients < CLIENTS_MIN:
-            raise UsageError(f"{self.clients} clients are too few to play at all sites: use {CLIENTS_MIN} or more")
-
-    def shape(self, topic: str) -> LoadShape:
-        """Of one game: its share of the clients, of whom half publish."""
-        number, games = list(GAMES).index(topic), len(GAMES)
-        clients = self.clients // games + (number < self.clients % games)
-        rate_per_s = RATE_PER_PUBLISHER_S * (clients // 2)
-        return LoadShape(
-            clients // 2, clients - clients // 2, rate_per_s=rate_per_s, seed=self.seed + number, names=(topic,)
-        )
-
-
-@dataclass(slots=True)
-class Game:
-    """One topic as a view shows it. `target`: where it is being moved to."""
-
-    subscribers: int
-    placement: Placement | None = None
-    target: Place | None = None
-    moves: int = 0
-    mode_changes: int = 0
-    recent: Recent = field(default_factory=Recent)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +91,6 @@ class Demo:
         self.noticed = 0  # what subscribers should not have seen, so far
         self.begun = asyncio.Event()
         self._tell = tell
-        self._rng = random.Random(plan.seed)
         self._loads: list[Load] = []
         self._begun_s: float | None = None
         self._ended_s: float | None = None
@@ -154,8 +109,7 @@ class Demo:
                 timer.cancel()
                 self._ended_s, self._ended_at_s = time.monotonic(), time.time()
             self._tell("waiting for the last messages ...")
-            verdicts = await asyncio.gather(*(load.end() for load in self._loads))
-            self.noticed = sum(_noticed(verdict) + verdict.lost_prefix + verdict.lost_suffix for verdict in verdicts)
+            verdicts = await self._verdicts()
             self._tell("stopping the processes ...")
         return self._summary(verdicts)
 
@@ -205,7 +159,7 @@ class Demo:
             self.games[topic].placement = state.placement
         self._tell(f"connecting {self.plan.clients} clients at emulated distances ...")
         at = {url: name for name, url in cluster.urls.items()}
-        paths = await stack.enter_async_context(await Paths.start(WORLD, at, self._rng))
+        paths = await stack.enter_async_context(await Paths.start(WORLD, at, self._dice("network")))
         self._loads = [self._load(topic, list(at), paths) for topic in GAMES]
         await asyncio.gather(*(stack.enter_async_context(load) for load in self._loads))
         return cluster, console
@@ -234,22 +188,15 @@ class Demo:
             raise group.exceptions[0] from None
 
     async def _operate(self, console: Console, topic: str, game: Game) -> None:
-        while await self._going_on(self._rng.uniform(*REST_S)):
-            mode, brokers = game.target = self._elsewhere(game)
+        dice = self._dice(topic)
+        while await self._going_on(dice.uniform(*REST_S)):
+            mode, brokers = game.target = _elsewhere(game, dice)
             try:
                 self._moved(topic, (await console.move(topic, mode, brokers, timeout_s=MOVE_S)).placement)
             except ClusterError as error:
                 # The move may go on: the next one, or the next look, tells.
                 self._happened(f"{topic}: {error}")
             game.target = None
-
-    def _elsewhere(self, game: Game) -> Place:
-        while True:
-            mode = self._rng.choice(MODES)
-            count = 1 if mode is Mode.SINGLE else self._rng.randint(2, len(SITES))
-            brokers = tuple(sorted(self._rng.sample(SITES, count), key=SITES.index))
-            if game.placement is None or (mode, brokers) != (game.placement.mode, game.placement.brokers):
-                return mode, brokers
 
     def _moved(self, topic: str, after: Placement) -> None:
         """By what the controller says: a move that was asked for in vain does not count, one that went on does."""
@@ -273,8 +220,9 @@ class Demo:
                 self._moved(topic, view.placement)
 
     async def _kill(self, killer: Killer) -> None:
-        while await self._going_on(self._rng.uniform(*KILL_S)):
-            broker = self._rng.choice((None, *SITES))
+        dice = self._dice("killer")
+        while await self._going_on(dice.uniform(*KILL_S)):
+            broker = dice.choice((None, *SITES))
             if broker is None:
                 self.controller_kills += 1
                 await killer.controller()
@@ -292,8 +240,20 @@ class Demo:
             return True
         return False
 
+    def _dice(self, whose: str) -> random.Random:
+        """Each has its own: then the network's draws do not change the moves."""
+        return random.Random(f"{self.plan.seed} {whose}")
+
     def _happened(self, text: str, *, kill: bool = False) -> None:
         self.events.append(Happening(self.elapsed_s, text, kill))
+
+    async def _verdicts(self) -> list[Verdict]:
+        try:
+            verdicts = await asyncio.gather(*(load.end() for load in self._loads))
+        except TimeoutError:
+            raise Unavailable("publishers wait in vain for acknowledgements; is this machine overloaded?") from None
+        self.noticed = sum(_noticed(verdict) + verdict.lost_prefix + verdict.lost_suffix for verdict in verdicts)
+        return verdicts
 
     def _summary(self, verdicts: list[Verdict]) -> Summary:
         latencies_s = list(chain.from_iterable(load.latencies_s for load in self._loads))
@@ -319,18 +279,19 @@ class Demo:
         )
 
 
+def _elsewhere(game: Game, dice: random.Random) -> Place:
+    while True:
+        mode = dice.choice(MODES)
+        count = 1 if mode is Mode.SINGLE else dice.randint(2, len(SITES))
+        brokers = tuple(sorted(dice.sample(SITES, count), key=SITES.index))
+        if game.placement is None or (mode, brokers) != (game.placement.mode, game.placement.brokers):
+            return mode, brokers
+
+
 def _noticed(verdict: Verdict) -> int:
     """Without what is lost at an end of a line: until the end of the run it may be on its way."""
     wrong = verdict.duplicated + verdict.reordered + verdict.unexpected + verdict.lost_middle
     return wrong + verdict.gaps + verdict.interrupted
-
-
-def describe(placement: Placement) -> str:
-    return f"{placement.mode} {describe_brokers(placement.brokers)}"
-
-
-def describe_brokers(brokers: tuple[str, ...]) -> str:
-    return "all three" if len(brokers) == len(SITES) else "+".join(brokers)
 
 
 def _ms(seconds: float | None) -> float | None:
