@@ -90,8 +90,8 @@ def test_an_agent_says_what_keeps_it_from_working() -> None:
     ("options", "password", "said"),
     [
         ((), "", "belongs to no cluster: give a server that has an agent, or the store's URL"),
-        (PASSWORD, "", "give user and password in the URL"),
-        (PASSWORD, "wrong", "give user and password in the URL"),
+        (PASSWORD, "", "give the user name and password in the URL"),
+        (PASSWORD, "wrong", "give the user name and password in the URL"),
         (PASSWORD, "secret", "belongs to no cluster"),
     ],
 )

@@ -36,7 +36,7 @@ class Reader:
         self.now_s = 0.0
         self.lines = Lines("t", self, DEFAULT_TIMING, Limits(**limits))
 
-    def older_open(self, epoch: int) -> bool:
+    def older_open(self, publisher: int, epoch: int) -> bool:
         return any(older < epoch for older in self.open)
 
     def run(self, *frames: bytes, gate: Gate | None = None) -> list[Any]:

@@ -24,8 +24,8 @@ from nearcast.core.wire import (
     encode_record,
     encode_repair,
     encode_resync,
-    epoch_of,
     publish_command,
+    speaker_of,
 )
 
 u32, u64 = st.integers(0, 2**32 - 1), st.integers(0, 2**64 - 1)
@@ -125,8 +125,8 @@ def test_the_install_script_can_read_version_and_term(record: Record) -> None:
 
 
 @given(st.sampled_from(sorted(OWN_KINDS)), u32, st.binary(max_size=10))
-def test_the_epoch_is_read_from_a_whole_frame_of_ours_only(word: int, epoch: int, payload: bytes) -> None:
+def test_publisher_and_epoch_are_read_from_a_whole_frame_of_ours_only(word: int, epoch: int, payload: bytes) -> None:
     frame = HEADER.pack(word, epoch, 1, 2, 3) + payload
-    assert epoch_of(frame) == epoch
-    assert epoch_of(frame[: HEADER_BYTES - 1]) == -1
-    assert epoch_of(b"\0" + frame[1:]) == -1
+    assert speaker_of(frame) == (1, epoch)
+    assert speaker_of(frame[: HEADER_BYTES - 1]) == (None, 0)
+    assert speaker_of(b"\0" + frame[1:]) == (None, 0)

@@ -113,7 +113,7 @@ def ready_before_attached(patch: Patch) -> None:
 
 @mutation("invariant 6", MOVES)
 def frames_ahead_are_not_held(patch: Patch) -> None:
-    patch.setattr(Inflow, "older_open", lambda self, epoch: False)
+    patch.setattr(Inflow, "older_open", lambda self, publisher, epoch: False)
 
 
 @mutation("invariant", JOINERS)
@@ -236,4 +236,4 @@ def publishers_do_not_ask_when_stuck(patch: Patch) -> None:
 
 @mutation("invariant 6", PATTERNS)
 def patterns_do_not_wait_for_other_brokers(patch: Patch) -> None:
-    patch.setattr(PatternFlow, "_ask_others", lambda self, matched, epoch, speaker: None)
+    patch.setattr(PatternFlow, "_ask_others", lambda self, matched, speaker: matched.ask(set()))

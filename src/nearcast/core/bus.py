@@ -24,7 +24,7 @@ ANSWER_CHANNEL = b"nc:q:"
 
 
 class Hello(msgspec.Struct, frozen=True, tag=True):
-    """I am here. Sent every heartbeat; the answer is a Grant."""
+    """I am here. Sent twice a heartbeat; the answer is a Grant."""
 
     broker: str
     agent: int

@@ -141,7 +141,7 @@ class Client:
     def close(self, now_s: float) -> None:
         self.closed = True
         for outflow in self.outflows.values():
-            for token in outflow.tokens():
+            for token in outflow.take_tokens():
                 self.effects.append(Failed(token, Closed("the client was closed before the message was acknowledged")))
         for flow in self._subscribers():
             for token in flow.waiting:
@@ -310,6 +310,9 @@ class Client:
         if inflow is not None:
             self.effects.extend(Failed(token, error) for token in inflow.waiting)
             inflow.waiting = []
+        outflow = self.outflows.get(topic)
+        if outflow is not None and outflow.placement is None:
+            self.effects.extend(Failed(token, error) for token in outflow.take_tokens())
 
     def _look_around(self, now_s: float) -> None:
         """Keep one leased link, so that news of the membership reach us when a broker dies."""

@@ -80,7 +80,7 @@ class Inflow:
             mailbox.put(events, payload_bytes)
         self.client.wake(self.mailboxes)
 
-    def older_open(self, epoch: int) -> bool:
+    def older_open(self, publisher: int, epoch: int) -> bool:
         return any(attachment.awaits_fence(epoch) for attachment in self.attachments.values())
 
     # --- records

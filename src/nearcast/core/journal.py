@@ -44,7 +44,6 @@ class TopicEntry(msgspec.Struct, frozen=True):
 class BrokerState(StrEnum):
     JOINING = "joining"  # known to clients, not yet in the ring, carries no topics
     MEMBER = "member"
-    LEAVING = "leaving"  # in the ring until its topics have gone
     DEAD = "dead"  # given up; it may join again as if it were new
 
 

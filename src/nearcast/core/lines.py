@@ -36,8 +36,8 @@ class Gate(Protocol):
 class Fences(Protocol):
     """The subscriber's view of all its places together."""
 
-    def older_open(self, epoch: int) -> bool:
-        """Whether some place may still yield frames of an epoch before this one."""
+    def older_open(self, publisher: int, epoch: int) -> bool:
+        """Whether some place may still yield frames this publisher sent in an epoch before this one."""
         ...
 
 
@@ -147,7 +147,7 @@ class Lines:
             if now_s < deadline_s:
                 continue
             held = self._held.get(publisher)
-            if held is not None and self._fences.older_open(held.lowest().epoch):
+            if held is not None and self._fences.older_open(publisher, held.lowest().epoch):
                 self._deadlines[publisher] = now_s + self._timing.gap_s  # an older place may still fill the hole
             else:
                 self._give_up(publisher, now_s, wall_s, "not repaired in time")
@@ -171,7 +171,7 @@ class Lines:
             if frame.epoch < gate.floor:
                 self.counters.late += 1
                 return
-            if self._fences.older_open(frame.epoch):
+            if self._fences.older_open(frame.publisher, frame.epoch):
                 self._hold(frame, now_s, wall_s)
                 return
             last = self.last[frame.publisher] = frame.sequence - 1
@@ -227,7 +227,7 @@ class Lines:
                 self.counters.duplicates += 1
             elif last is not None and lowest.sequence == last + 1:
                 self._deliver(self._pop(publisher, held), wall_s)
-            elif self._fences.older_open(lowest.epoch):
+            elif self._fences.older_open(publisher, lowest.epoch):
                 return
             elif last is None:
                 self.last[publisher] = lowest.sequence - 1

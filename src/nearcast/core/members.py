@@ -61,7 +61,7 @@ class Members:
     def carries(self, broker: str) -> bool:
         """Whether the broker carries the topics that name it. One that joins again has nothing of its former life."""
         entry = self._reign.journal.brokers.get(broker)
-        return entry is not None and entry.state in (BrokerState.MEMBER, BrokerState.LEAVING)
+        return entry is not None and entry.state is BrokerState.MEMBER
 
     def carriers(self) -> frozenset[str]:
         """The brokers that may carry topics."""

@@ -363,8 +363,10 @@ class Outflow:
         counters = TopicCounters(published=published, published_bytes=size, publishers=1)
         return self.lanes[0].broker, decode_topic(self.topic), counters
 
-    def tokens(self) -> list[object]:
-        return [token for _, token in self._tokens]
+    def take_tokens(self) -> list[object]:
+        """Those who wait for an acknowledgement; they are told something else."""
+        tokens, self._tokens = self._tokens, deque()
+        return [token for _, token in tokens]
 
     @property
     def unacknowledged(self) -> int:

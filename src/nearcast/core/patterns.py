@@ -1,10 +1,11 @@
 """A pattern flow: what one client receives by a pattern (PROTOCOL, subscriber rule 9).
 
 A pattern subscriber is attached to every broker, so it is always ready and no move waits for it. What is left to do is
-to put each topic's messages in order: when a topic speaks in a new epoch at one broker, older messages may still be on
-their way from others. The old members were fenced before anybody could speak in the new epoch; so a question that is
-put to every other broker *now* is answered behind the last message of the old epoch. Until all have answered, messages
-of the new epoch are held. No record and no marker is needed, and nothing is asked while topics stay where they are.
+to put each publisher's messages in order: when one speaks in a new epoch, older messages of its may still be on their
+way from other brokers. It had seen the fence of its old broker before it spoke; so a question that is put to every
+other broker *now* is answered behind the last message it had acknowledged there. Until all have answered, its messages
+that are not next in line are held. No record and no marker is needed, and nothing is asked while topics stay where they
+are. One question serves all publishers of a topic that need one; the next is put when it is answered.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from nearcast.core.lines import Lines
 from nearcast.core.mailbox import Mailbox
 from nearcast.core.message import Event, Interrupted, Message
 from nearcast.core.names import CONTROL, PATTERNS, RESERVED, decode_topic
-from nearcast.core.wire import Resync, encode_resync, epoch_of
+from nearcast.core.wire import Resync, encode_resync, speaker_of
 
 if TYPE_CHECKING:
     from nearcast.core.client import Client
@@ -34,23 +35,42 @@ class _Matched:
         client = flow.client
         self.topic = topic
         self.lines = Lines(decode_topic(topic), self, client.timing, client.limits)
-        self.epoch = -1  # the newest epoch seen
-        self.barriers: dict[int, set[Link]] = {}  # epoch -> links that have not answered since it was first seen
         self.last_link: Link | None = None
+        self.waiting: set[Link] = set()  # links that have not answered the present question
+        self.asked = self.answered = 0  # questions, counted
+        self._epochs: dict[int, int] = {}  # publisher -> the newest epoch it has spoken in
+        self._needs: dict[int, int] = {}  # publisher -> the question that must be answered first
 
     def admits(self, epoch: int) -> bool:
         return True
 
-    def older_open(self, epoch: int) -> bool:
-        return any(seen <= epoch for seen in self.barriers)
+    def older_open(self, publisher: int, epoch: int) -> bool:
+        return self._needs.get(publisher, 0) > self.answered
 
-    def passed(self, epoch: int, link: Link) -> None:
-        """A link has answered the question of an epoch, or is lost."""
-        waiting = self.barriers.get(epoch)
-        if waiting is not None:
-            waiting.discard(link)
-            if not waiting:
-                del self.barriers[epoch]
+    def spoke(self, publisher: int, epoch: int) -> bool:
+        """A publisher speaks. Returns whether that calls for a question to the other brokers."""
+        if epoch <= self._epochs.get(publisher, -1):
+            return False
+        self._epochs[publisher] = epoch
+        self._needs[publisher] = self.asked + 1
+        return True
+
+    @property
+    def needs_question(self) -> bool:
+        return not self.waiting and any(need > self.asked for need in self._needs.values())
+
+    def ask(self, links: set[Link]) -> None:
+        self.asked += 1
+        self.waiting = set(links)
+        if not links:
+            self.answered = self.asked
+
+    def passed(self, question: int, link: Link) -> None:
+        """A link has answered a question, or is lost."""
+        if question == self.asked and link in self.waiting:
+            self.waiting.discard(link)
+            if not self.waiting:
+                self.answered = question
 
 
 class PatternFlow:
@@ -106,8 +126,7 @@ class PatternFlow:
         if self.joined:
             self._interrupt(f"the connection to {broker} was lost", link.heard_s, now_s)
         for matched in self._matched.values():
-            for epoch in list(matched.barriers):
-                self._passed(matched, epoch, link, None, now_s)
+            self._passed(matched, matched.asked, link, None, now_s)
         if broker in self.client.membership.brokers:
             self.client.links.want(broker, self, now_s)
 
@@ -133,10 +152,9 @@ class PatternFlow:
             return
         matched = self._matched.get(topic) or self._match(topic)
         matched.last_link = link
-        epoch = epoch_of(payload)
-        if epoch > matched.epoch:
-            matched.epoch = epoch
-            self._ask_others(matched, epoch, link)
+        publisher, epoch = speaker_of(payload)
+        if publisher is not None and matched.spoke(publisher, epoch):
+            self._ask_others(matched, link)
         matched.lines.run([payload], matched, now_s, now_s + self.client.wall_offset_s)
         self._hand_over(matched)
 
@@ -146,15 +164,17 @@ class PatternFlow:
         matched = self._matched[topic] = _Matched(self, topic)
         return matched
 
-    def _ask_others(self, matched: _Matched, epoch: int, speaker: Link) -> None:
+    def _ask_others(self, matched: _Matched, speaker: Link | None) -> None:
+        if not matched.needs_question:
+            return
         others = {link for link in self._links.values() if link is not speaker}
-        if others:
-            matched.barriers[epoch] = others
-            for link in others:
-                link.send(partial(self._passed, matched, epoch, link), "PING")
+        matched.ask(others)
+        for link in others:
+            link.send(partial(self._passed, matched, matched.asked, link), "PING")
 
-    def _passed(self, matched: _Matched, epoch: int, link: Link, reply: Reply, now_s: float) -> None:
-        matched.passed(epoch, link)
+    def _passed(self, matched: _Matched, question: int, link: Link, reply: Reply, now_s: float) -> None:
+        matched.passed(question, link)
+        self._ask_others(matched, None)
         matched.lines.release(now_s, now_s + self.client.wall_offset_s)
         self._hand_over(matched)
 

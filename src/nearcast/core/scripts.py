@@ -1,6 +1,6 @@
 """The scripts that run on a server, each one atomic step of the protocol.
 
-They use nothing but EVAL, so any Valkey or Redis server runs them. `sim/server.py` runs the same steps in Python;
+They use nothing but EVAL, so any Valkey or Redis server runs them. `sim/scripts.py` runs the same steps in Python;
 a conformance test holds both to the same answers.
 """
 

@@ -19,7 +19,6 @@ from nearcast.core.record import Record
 
 HEADER = Struct(">IIQQQ")
 HEADER_BYTES = HEADER.size
-_EPOCH = Struct(">II")
 
 _MAGIC = 0xFB4E43 << 8
 DATA = _MAGIC | 1  # a message
@@ -41,12 +40,12 @@ def publish_command(channel: bytes, payload_bytes: int) -> tuple[Struct, bytes]:
     return Struct(f">{len(prefix)}sIIQQQ{payload_bytes}s2s"), prefix
 
 
-def epoch_of(payload: bytes) -> int:
-    """The epoch in a frame's header; -1 for what is not a frame of ours."""
+def speaker_of(payload: bytes) -> tuple[int | None, int]:
+    """(publisher, epoch) of a frame; the publisher is None for what is not a frame of ours."""
     if len(payload) < HEADER_BYTES:
-        return -1
-    word, epoch = _EPOCH.unpack_from(payload)
-    return epoch if word in OWN_KINDS else -1
+        return None, 0
+    word, epoch, publisher, _, _ = HEADER.unpack_from(payload)
+    return (publisher, epoch) if word in OWN_KINDS else (None, 0)
 
 
 class Resync(msgspec.Struct, frozen=True, array_like=True):

@@ -1,7 +1,7 @@
 """The driver: runs one machine of the core on asyncio.
 
 It gives the machine the time, opens and closes connections as its effects say, and writes once per loop turn what the
-machine has to send. `sim/driver.py` does the same under virtual time.
+machine has to send. `sim/process.py` does the same under virtual time.
 """
 
 from __future__ import annotations
@@ -74,17 +74,14 @@ class Driver:
         await asyncio.sleep(0)  # lets the transports close their sockets
 
     def soon(self) -> None:
-        """Write at the end of this loop turn."""
+        """Write, and carry out what was asked for, at the end of this loop turn."""
         if not self._scheduled:
             self._scheduled = True
             self._loop.call_soon(self.flush)
 
     def settle(self) -> None:
         """Carry out what the last input asked for."""
-        effects = self._machine.effects
-        if effects:
-            kept = [effect for effect in effects if not self._carry_out(effect)]
-            self._machine.effects[:] = kept
+        self._carry_out_all()
         self._after()
         self.soon()
 
@@ -96,6 +93,9 @@ class Driver:
 
     def opened(self, connection: Connection) -> None:
         self._opening.pop(connection.name, None)
+        if connection.name in self._connections:
+            connection.close()  # a seed has turned out to be this broker in the meantime
+            return
         self._connections[connection.name] = connection
         self._machine.connected(connection.name, self.now())
         self.settle()
@@ -125,10 +125,16 @@ class Driver:
         self._scheduled = False
         if self._closed:
             return
+        self._carry_out_all()
         for name, data in self._machine.outgoing():
             connection = self._connections.get(name)
             if connection is not None:
                 connection.write(data)
+
+    def _carry_out_all(self) -> None:
+        effects = self._machine.effects
+        if effects:
+            effects[:] = [effect for effect in effects if not self._carry_out(effect)]
 
     def _carry_out(self, effect: Effect) -> bool:
         """Returns whether the effect was one for the driver."""
@@ -151,6 +157,8 @@ class Driver:
             await open_connection(address, lambda: Connection(name, self))
         except (OSError, TimeoutError, UnicodeError) as error:  # the last: a host name that cannot be one
             self._opening.pop(name, None)
+            if name in self._connections:
+                return  # as in `opened`
             self._machine.lost(name, f"cannot connect ({str(error) or 'timed out'}): does it run?", self.now())
             self.settle()
 

@@ -33,7 +33,6 @@ class Subscription:
         self._attaching: asyncio.Future[None] | None = None
         self._ready: Iterator[Event] = iter(())
         self._waiter: asyncio.Future[None] | None = None
-        self._failure: Exception | None = None
 
     @property
     def dropped(self) -> int:
@@ -65,11 +64,6 @@ class Subscription:
             self._client._detach(self._topics, self._mailbox, pattern=self._pattern)
         self._wake()
 
-    def _fail(self, failure: Exception) -> None:
-        self._failure = failure
-        self._mailbox.ended = True
-        self._wake()
-
     # --- reading
 
     def take(self) -> list[Event]:
@@ -85,7 +79,7 @@ class Subscription:
             for event in self._ready:
                 return event
             if not await self._more():
-                raise self._failure or Closed("the subscription was closed")
+                raise Closed("the subscription was closed")
 
     def __aiter__(self) -> AsyncIterator[Event]:
         return self._events()
@@ -96,14 +90,13 @@ class Subscription:
             for event in self._ready:  # kept on the object: leaving the loop loses nothing
                 yield event
             if not await self._more():
-                if self._failure is not None:
-                    raise self._failure
                 return
 
     async def _more(self) -> bool:
         """Wait until events are in `_ready`; False when there will be no more."""
         while not len(self._mailbox):
             if self._mailbox.overflowed:
+                self._client._detach(self._topics, self._mailbox, pattern=self._pattern)
                 raise SlowSubscriber(
                     "the program read too slowly and the subscription was ended: read faster, raise "
                     "the mailbox limit, or choose overflow='drop_oldest'"

@@ -1,7 +1,7 @@
-"""Checkers: the invariants of PROTOCOL.md, each apart from the system and from the others.
+"""Checkers: the invariants of docs/protocol.md, each apart from the system and from the others.
 
 A checker reads the history and what programs wrote down, and returns what is wrong in words. The planted bugs in
-`tests/sim/test_mutations.py` take rules out of the system one at a time and show that they are found.
+`tests/sim/mutations.py` take rules out of the system one at a time and show that they are found.
 """
 
 from __future__ import annotations

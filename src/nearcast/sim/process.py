@@ -79,7 +79,7 @@ class Process:
     # --- what the network reports
 
     def _opened(self, link: str, pipe: Pipe | None) -> None:
-        if not self.alive:
+        if not self.alive or link in self.pipes:  # a seed may have turned out to be this broker in the meantime
             if pipe is not None:
                 pipe.close()
             return

@@ -1,4 +1,4 @@
-"""The store on a Valkey or Redis server: three keys and two scripts."""
+"""The store on a Valkey or Redis server: four keys and three scripts."""
 
 from __future__ import annotations
 
