@@ -32,7 +32,7 @@ from nearcast.core.record import Record, first_use
 from nearcast.core.scripts import FIRST_USE
 from nearcast.core.settings import DEFAULT_LIMITS, DEFAULT_TIMING, Limits, Timing
 from nearcast.core.wire import Resync, decode_control, decode_record, decode_repair, encode_record
-from nearcast.errors import Closed, LimitReached, PayloadTooLarge, Unavailable
+from nearcast.errors import Closed, LimitReached, Unavailable
 
 OnRecord = Callable[[Record | None, float], None]
 REPORT_EVERY_S = 1.0
@@ -76,15 +76,18 @@ class Client:
 
     def publish(self, topic: bytes, payload: bytes, time_ns: int, token: object, now_s: float) -> None:
         """Send a message; `token` comes back in `acks`. Raises PublishBufferFull, and then nothing was sent."""
+        self.outflow(topic, now_s).publish(payload, time_ns, token)
+
+    def outflow(self, topic: bytes, now_s: float) -> Outflow:
+        """What this client publishes on a topic, for callers that publish often."""
         outflow = self.outflows.get(topic)
         if outflow is None:
-            outflow = self._new_outflow(topic, now_s)
-        if len(payload) > self.limits.payload_bytes:
-            raise PayloadTooLarge(
-                f"payload of {len(payload)} bytes: the limit is {self.limits.payload_bytes}; "
-                "send it in parts, or raise Limits.payload_bytes"
-            )
-        outflow.publish(payload, time_ns, token)
+            encode_topic(topic)
+            self._check_open(topic)
+            outflow = self.outflows[topic] = Outflow(self, topic)
+            self.attend(outflow)
+            self.ask(topic, now_s)
+        return outflow
 
     def subscribe(self, topic: bytes, mailbox: Mailbox, token: object, now_s: float) -> None:
         """Put the topic's messages into the mailbox; `Done(token)` when nothing published from then on is missed."""
@@ -146,14 +149,6 @@ class Client:
         for flow in self._subscribers():
             for token in flow.waiting:
                 self.effects.append(Failed(token, Closed("the client was closed before the subscription was attached")))
-
-    def _new_outflow(self, topic: bytes, now_s: float) -> Outflow:
-        encode_topic(topic)
-        self._check_open(topic)
-        outflow = self.outflows[topic] = Outflow(self, topic)
-        self.attend(outflow)
-        self.ask(topic, now_s)
-        return outflow
 
     def _abandon(self, flow: Inflow | PatternFlow) -> None:
         """Nobody will attach it any more: tell those who wait for that."""

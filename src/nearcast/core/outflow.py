@@ -19,7 +19,7 @@ from nearcast.core.names import decode_topic, inbox_channel
 from nearcast.core.placement import Placement
 from nearcast.core.record import Record
 from nearcast.core.wire import CRLF, DATA, HEADER, MARK, SKIP, Resync, encode_repair, publish_command
-from nearcast.errors import PublishBufferFull, Unavailable
+from nearcast.errors import PayloadTooLarge, PublishBufferFull, Unavailable
 
 if TYPE_CHECKING:
     from nearcast.core.client import Client
@@ -79,6 +79,11 @@ class Outflow:
         self.acknowledged = 0
         self.published_bytes = 0
         self._publisher = client.client_id
+        self._window = client.limits.window
+        self._window_bytes = client.limits.window_bytes
+        self._payload_bytes = client.limits.payload_bytes
+        self._packed_bytes = 0  # payload size of the command at hand: mostly they are all alike
+        self._packer, self._prefix = publish_command(topic, 0)
         self._epoch = 0
         self._sole: Lane | None = None  # the only lane, open and with nothing to catch up on
         self._log: deque[tuple[bytes | None, int]] = deque()
@@ -95,29 +100,36 @@ class Outflow:
 
     @property
     def has_room(self) -> bool:
-        limits = self.client.limits
-        return self.sequence - self.acknowledged < limits.window and self._log_bytes < limits.window_bytes
+        return self.sequence - self.acknowledged < self._window and self._log_bytes < self._window_bytes
 
     def publish(self, payload: bytes, time_ns: int, token: object) -> None:
-        limits = self.client.limits
+        """Send a message; `token` comes back in the client's `acks`. If it raises, nothing was sent."""
         sequence = self.sequence + 1
-        if sequence - self.acknowledged > limits.window or self._log_bytes >= limits.window_bytes:
+        size = len(payload)
+        if sequence - self.acknowledged > self._window or self._log_bytes >= self._window_bytes:
             raise PublishBufferFull(
                 f"{self.sequence - self.acknowledged} messages wait for acknowledgement: await publish() or drain()"
             )
+        if size > self._payload_bytes:
+            raise PayloadTooLarge(
+                f"payload of {size} bytes: the limit is {self._payload_bytes}; "
+                "send it in parts, or raise Limits.payload_bytes"
+            )
         self.sequence = sequence
         self._log.append((payload, time_ns))
-        size = len(payload)
         self._log_bytes += size
         self.published_bytes += size
         if token is not None:
             self._tokens.append((sequence, token))
         lane = self._sole
         if lane is not None and lane.link is not None:
-            packer, prefix = publish_command(self.topic, size)
+            if size != self._packed_bytes:
+                self._packed_bytes = size
+                self._packer, self._prefix = publish_command(self.topic, size)
             lane.sent = sequence
             lane.link.publish(
-                packer.pack(prefix, DATA, self._epoch, self._publisher, sequence, time_ns, payload, CRLF), lane
+                self._packer.pack(self._prefix, DATA, self._epoch, self._publisher, sequence, time_ns, payload, CRLF),
+                lane,
             )
         else:
             self._catch_up()

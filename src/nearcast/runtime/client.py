@@ -6,7 +6,7 @@ import asyncio
 import random
 import secrets
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import suppress
 from typing import Protocol
 
@@ -16,6 +16,7 @@ from nearcast.core.link import Link
 from nearcast.core.mailbox import Mailbox, Overflow, parse_overflow
 from nearcast.core.membership import BrokerInfo
 from nearcast.core.names import encode_topic
+from nearcast.core.outflow import Outflow
 from nearcast.core.settings import DEFAULT_LIMITS, DEFAULT_TIMING, Limits, Timing
 from nearcast.errors import AuthenticationFailed, Closed, ConnectFailed, PublishBufferFull, UsageError
 from nearcast.runtime.connection import parse_url
@@ -23,7 +24,7 @@ from nearcast.runtime.driver import Driver, Resolve
 from nearcast.runtime.subscription import Subscription
 
 BOOTSTRAP_S = 10.0
-WRITE_EVERY = 256  # messages sent without waiting
+WRITE_EVERY = 32  # messages of one loop turn: the server works on these while we make the next
 
 Payload = bytes | str | bytearray | memoryview
 
@@ -65,7 +66,7 @@ class Client:
         )
         self._driver: Driver | None = None
         self._unwritten = 0
-        self._names: dict[str | bytes, bytes] = {}
+        self._outflows: dict[str | bytes, Outflow] = {}  # by the name the program uses
         self._subscriptions: dict[Mailbox, Consumer] = {}
         self._room: asyncio.Event | None = None
         self._blocked_until_s: float | None = None
@@ -116,6 +117,8 @@ class Client:
             return self
         self._loop = asyncio.get_running_loop()
         self._driver = Driver(self._machine, self._after, self._resolve)
+        self._soon, self._flush = self._driver.soon, self._driver.flush
+        self._new_future: Callable[[], asyncio.Future[int]] = self._loop.create_future
         self._room = asyncio.Event()
         for url in self._urls:
             self._machine.links.seed(url, self._driver.now())
@@ -146,6 +149,7 @@ class Client:
             return
         for subscription in list(self._subscriptions.values()):
             subscription.close()
+        self._outflows.clear()
         self._machine.close(driver.now())
         driver.settle()
         await driver.stop()
@@ -161,37 +165,45 @@ class Client:
 
     async def publish(self, topic: str | bytes, payload: Payload) -> int:
         """Send a message and wait until it is acknowledged. Returns how many connections it reached."""
-        future = asyncio.get_running_loop().create_future()
-        name, data = self._names.get(topic) or self._name(topic), _payload(payload)
-        while not self._publish(name, data, future):
-            await self._wait_for_room()
+        outflow = self._outflows.get(topic) or self._outflow(topic)
+        data = payload if type(payload) is bytes else _payload(payload)
+        future = self._new_future()
+        while True:
+            try:
+                outflow.publish(data, time.time_ns(), future)
+                break
+            except PublishBufferFull:
+                await self._wait_for_room()
+        self._write()
         try:
             receivers: int = await future
         except asyncio.CancelledError:
-            self._machine.give_up(name, future)
+            outflow.give_up(future)
             raise
         return receivers
 
     def publish_nowait(self, topic: str | bytes, payload: Payload) -> None:
         """Send a message without waiting. Raises PublishBufferFull at the limit: then `await drain()`."""
-        name = self._names.get(topic) or self._name(topic)
-        driver = self._running()
-        self._machine.publish(name, _payload(payload), time.time_ns(), None, driver.now())
+        outflow = self._outflows.get(topic) or self._outflow(topic)
+        data = payload if type(payload) is bytes else _payload(payload)
+        outflow.publish(data, time.time_ns(), None)
+        self._write()
+
+    def _write(self) -> None:
+        """Have messages written at the end of this loop turn, or sooner if there are many."""
         self._unwritten += 1
         if self._unwritten < WRITE_EVERY:
-            driver.soon()
-        else:  # a long run without a loop turn: let the server begin
+            self._soon()
+        else:
             self._unwritten = 0
-            driver.flush()
+            self._flush()
 
-    def _publish(self, name: bytes, payload: bytes, future: asyncio.Future[int]) -> bool:
+    def _outflow(self, topic: str | bytes) -> Outflow:
         driver = self._running()
-        try:
-            self._machine.publish(name, payload, time.time_ns(), future, driver.now())
-        except PublishBufferFull:
-            return False
-        driver.soon()
-        return True
+        if len(self._outflows) >= self._limits.topics:
+            self._outflows.clear()
+        outflow = self._outflows[topic] = self._machine.outflow(encode_topic(topic), driver.now())
+        return outflow
 
     async def drain(self) -> None:
         """Wait until publish_nowait has room again on every topic."""
@@ -205,10 +217,11 @@ class Client:
             await self._wait_for_room()
 
     async def _wait_for_room(self) -> None:
-        if self._room is None or self._machine.closed:
+        if self._room is not None and not self._machine.closed:
+            self._room.clear()
+            await self._room.wait()
+        if self._machine.closed:
             raise Closed("the client was closed before all messages were acknowledged")
-        self._room.clear()
-        await self._room.wait()
 
     # --- subscribing
 
@@ -330,13 +343,6 @@ class Client:
         self._blocked_until_s = None
         if self._driver is not None:
             self._driver.pause_reading(False)
-
-    def _name(self, topic: str | bytes) -> bytes:
-        name = encode_topic(topic)
-        if len(self._names) >= self._limits.topics:
-            self._names.clear()
-        self._names[topic] = name
-        return name
 
 
 def connect(

@@ -71,6 +71,8 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
+        # What we write is gathered already: uvloop must not gather it once more until the end of the loop turn.
+        self._transport.set_write_buffer_limits(high=0)
         self._owner.opened(self)
 
     def data_received(self, data: bytes) -> None:
