@@ -39,7 +39,7 @@ MOVES = World(Setup(topics=1, brokers=4, publishers=4, rate_per_s=60, moves_per_
 REPLICAS = World(
     Setup(topics=1, brokers=4, publishers=4, rate_per_s=80, moves_per_s=10, modes=(Mode.ALL_PUBLISHERS,)), Profile.CALM
 )
-JOINERS = World(Setup(topics=1, brokers=4, late_subscribers=14, moves_per_s=10), Profile.CALM)
+CUTS = World(Setup(topics=1, late_subscribers=14, moves_per_s=10, rate_per_s=60), Profile.NETWORK)
 PATTERNS = World(Setup(topics=1, brokers=4, pattern_subscribers=4, rate_per_s=60, moves_per_s=10), Profile.CALM)
 CANCELS = World(Setup(topics=1, brokers=4, cancelled_share=0.5, rate_per_s=60, moves_per_s=10), Profile.CALM)
 RESTING = World(Setup(topics=2, moves_per_s=0), Profile.ALL)
@@ -116,7 +116,7 @@ def frames_ahead_are_not_held(patch: Patch) -> None:
     patch.setattr(Inflow, "older_open", lambda self, publisher, epoch: False)
 
 
-@mutation("invariant", JOINERS)
+@mutation("invariant", CUTS)
 def any_epoch_is_admitted_anywhere(patch: Patch) -> None:
     patch.setattr(Attachment, "admits", lambda self, epoch: True)
 

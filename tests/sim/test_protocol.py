@@ -42,7 +42,7 @@ def test_seeds_differ() -> None:
 # --- a crash at every step boundary
 
 SMALL = Setup(
-    topics=1, publishers=2, early_subscribers=2, late_subscribers=1, traffic_s=2.2, moves_per_s=12, rate_per_s=40
+    topics=1, publishers=2, early_subscribers=2, late_subscribers=1, traffic_s=3.0, moves_per_s=12, rate_per_s=40
 )
 STEPS = 12  # parts that the boundaries are shared out to, so that workers can share the test
 

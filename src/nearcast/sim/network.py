@@ -220,6 +220,11 @@ class Network:
 
         self.timeline.after(delay_s, arrive)
 
+    @property
+    def troubled(self) -> bool:
+        """Whether a partition lasts, or a server is stopped or dead."""
+        return bool(self._cuts) or any(host.stopped or not host.up for host in self.hosts.values())
+
     # --- partitions
 
     def is_cut(self, process: str, server: str) -> bool:

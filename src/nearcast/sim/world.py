@@ -204,7 +204,7 @@ class World:
 
     def unfinished(self) -> list[str]:
         """What has not come to its end."""
-        found = []
+        found = ["a fault still lasts"] if self.network.troubled else []
         _, entries = self.store.load_now()
         found += [f"{key} is still moving" for key, value in entries.items() if key[0] == "t" and b'"phase"' in value]
         for publisher in self.publishers:
