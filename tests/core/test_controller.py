@@ -26,7 +26,7 @@ LEADER_S = DEFAULT_TIMING.leader_s
 def candidate() -> Controller:
     controller = Controller("c1", "redis://store", Random(1))
     controller.tick(0.0)
-    assert controller.store == [Campaign()]
+    assert controller.store == [Campaign(f"{controller.name}.0")]
     controller.store.clear()
     return controller
 
@@ -57,7 +57,7 @@ def test_a_candidate_that_lost_asks_again() -> None:
     controller.tick(0.1)
     assert controller.store == []
     controller.tick(LEADER_S / 4)
-    assert controller.store == [Campaign()]
+    assert controller.store == [Campaign(f"{controller.name}.0")]
 
 
 def test_one_campaign_at_a_time() -> None:

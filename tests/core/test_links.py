@@ -26,7 +26,7 @@ class Waiting:
         self.seen: list[tuple[str, str]] = []
 
     def linked(self, link: Link, now_s: float) -> None:
-        link.users.add(self)
+        link.users[self] = None
         self.seen.append(("linked", link.broker))
 
     def unlinked(self, link: Link, now_s: float) -> None:

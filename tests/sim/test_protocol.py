@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 
 from nearcast.sim.campaign import Outcome, run_seed, run_seeds, run_world
@@ -33,6 +36,18 @@ def test_many_seeds_keep_every_invariant() -> None:
 
 def test_one_seed_gives_one_run() -> None:
     assert run_seed(11) == run_seed(11)
+
+
+def test_one_seed_gives_one_run_in_every_process() -> None:
+    """Hashes of strings differ from process to process: nothing may follow the order of a set."""
+    script = "from nearcast.sim.campaign import run_seed; print(run_seed(11))"
+    runs = [
+        subprocess.run(
+            [sys.executable, "-c", script], env={"PYTHONHASHSEED": seed}, capture_output=True, text=True, check=True
+        ).stdout
+        for seed in ("1", "2")
+    ]
+    assert runs[0] == runs[1] != ""
 
 
 def test_seeds_differ() -> None:

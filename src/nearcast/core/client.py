@@ -68,7 +68,7 @@ class Client:
         self.inflows: dict[bytes, Inflow] = {}
         self.patterns: dict[bytes, PatternFlow] = {}
         self.closed = False
-        self._attention: set[Ticking] = set()
+        self._attention: dict[Ticking, None] = {}  # in order, so that one seed gives one run
         self._asked_s: dict[bytes, float] = {}
         self._reported_s = 0.0
 
@@ -110,7 +110,7 @@ class Client:
         inflow.mailboxes.remove(mailbox)
         if not inflow.mailboxes:
             del self.inflows[topic]
-            self._attention.discard(inflow)
+            self._attention.pop(inflow, None)
             self._abandon(inflow)
             inflow.close(now_s)
 
@@ -131,7 +131,7 @@ class Client:
         flow.mailboxes.remove(mailbox)
         if not flow.mailboxes:
             del self.patterns[pattern]
-            self._attention.discard(flow)
+            self._attention.pop(flow, None)
             self._abandon(flow)
             flow.close()
 
@@ -180,7 +180,7 @@ class Client:
         self.links.tick(now_s)
         for ticking in list(self._attention):
             if not ticking.tick(now_s):
-                self._attention.discard(ticking)
+                self._attention.pop(ticking, None)
         self._look_around(now_s)
         if now_s - self._reported_s >= REPORT_EVERY_S:
             self._report(now_s)
@@ -188,7 +188,7 @@ class Client:
     # --- services for flows and links
 
     def attend(self, ticking: Ticking) -> None:
-        self._attention.add(ticking)
+        self._attention[ticking] = None
 
     def wake(self, mailboxes: Iterable[Mailbox]) -> None:
         self.woken.update(mailboxes)

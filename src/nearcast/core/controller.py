@@ -49,6 +49,7 @@ class Controller:
         self._store_url = store_url
         self._rng = rng
         self._term = 0
+        self._reigns = 0  # that have ended
         self._campaign_at_s = -1e9
         self._campaign_sent_s: float | None = None
         self._leader_until_s = -1e9
@@ -102,7 +103,7 @@ class Controller:
         self.bus.tick(now_s, self.effects)
         if self._campaign_sent_s is None and now_s - self._campaign_at_s >= self.timing.leader_s / 4:
             self._campaign_at_s = self._campaign_sent_s = now_s
-            self.store.append(Campaign())
+            self.store.append(Campaign(self._candidate))
         if self.role is not Role.FOLLOWER and now_s > self._leader_until_s:
             self._step_down("the leadership was not renewed in time")
         if self.reign is not None:
@@ -140,6 +141,12 @@ class Controller:
         if commit is not None:
             self.store.append(commit)
 
+    @property
+    def _candidate(self) -> str:
+        """Another one after every reign: who comes back gets a new term, so that no order or answer is taken twice."""
+        return f"{self.name}.{self._reigns}"
+
     def _step_down(self, reason: str) -> None:
+        self._reigns += 1
         self.notes.append(f"{self.name} no longer leads: {reason}")
         self.role, self.reign = Role.FOLLOWER, None

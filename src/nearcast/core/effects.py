@@ -48,6 +48,8 @@ Effect = Connect | Disconnect | Rename | Done | Failed
 class Campaign(msgspec.Struct, frozen=True):
     """Become or stay the leader: answered by `campaigned`."""
 
+    candidate: str
+
 
 class Load(msgspec.Struct, frozen=True):
     """Read everything: answered by `loaded`."""

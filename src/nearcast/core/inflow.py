@@ -177,7 +177,7 @@ class Inflow:
         if attachment is None or attachment.link is not None:
             return
         attachment.link = link
-        link.users.add(self)
+        link.users[self] = None
         link.topics[self.topic] = attachment
         self.client.watch(link, self.topic)
         link.subscribe(self.topic)
@@ -260,7 +260,7 @@ class Inflow:
             link.topics.pop(self.topic, None)
             channels = [self.topic, *attachment.stale_readiness(self.topic, max(attachment.ready, default=0))]
             self.client.unwatch(link, self.topic, channels)
-            link.users.discard(self)
+            link.users.pop(self, None)
 
     def _say_ready(self) -> None:
         upcoming = self.upcoming

@@ -95,7 +95,7 @@ class Link:
         self.heard_s = 0.0  # when the bytes before the ones being handled came
         self.proof_sent_s: float | None = None  # a question for the lease is on its way since then
         self.lease_until_s = -1e9  # until then replies of this server count
-        self.users: set[Flow] = set()
+        self.users: dict[Flow, None] = {}  # in order, so that one seed gives one run
         self._outbox: list[bytes] = []
         self._pending: deque[_Run | _Confirm | OnReply] = deque()
         self._reader = Reader(notEnoughData=_NOTHING)

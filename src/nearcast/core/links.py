@@ -47,7 +47,7 @@ class _Peer:
         self.connecting = False
         self.attempts = 0
         self.retry_at_s: float | None = None
-        self.waiting: set[Flow] = set()
+        self.waiting: dict[Flow, None] = {}
 
 
 class Links:
@@ -83,7 +83,7 @@ class Links:
             flow.linked(link, now_s)
             return
         peer = self._peer(broker)
-        peer.waiting.add(flow)
+        peer.waiting[flow] = None
         self._open(broker, peer, now_s)
 
     def reach(self, broker: str, now_s: float) -> Link | None:
@@ -214,7 +214,7 @@ class Links:
         self._members(document, now_s)
         if self._peers.get(ready.broker) is not peer:
             return  # it is another broker than the one we knew under this name; a new link is on its way
-        waiting, peer.waiting = peer.waiting, set()
+        waiting, peer.waiting = peer.waiting, {}
         for flow in waiting:
             flow.linked(link, now_s)
         self._client.link_up(link, now_s)

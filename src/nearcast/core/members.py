@@ -242,7 +242,7 @@ class Members:
             return False
         since_s = self._joining_since_s.setdefault(name, now_s)
         others = self.carriers()
-        for broker in (name, *others):
+        for broker in (name, *sorted(others)):
             self._count_patterns(broker, now_s)
         if now_s - since_s > self._reign.timing.ready_s:
             return True

@@ -66,7 +66,7 @@ class Move:
         """The brokers to send this stage's record to now."""
         due = [
             broker
-            for broker in self.targets(directory)
+            for broker in sorted(self.targets(directory))
             if broker not in self._done and alive(broker) and now_s - self._sent_s.get(broker, -1e9) >= retry_s
         ]
         self._sent_s.update((broker, now_s) for broker in due)

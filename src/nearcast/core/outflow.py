@@ -252,7 +252,7 @@ class Outflow:
         if broker in self._entries or self._entering.get(broker) is link or not self._uses(broker):
             return
         self._entering[broker] = link
-        link.users.add(self)
+        link.users[self] = None
         self.client.watch(link, self.topic)
         self.client.read_record(link, self.topic, partial(self._entered, link))
 
@@ -293,7 +293,7 @@ class Outflow:
     def _confirm(self) -> None:
         """Read again where a record was missing."""
         unconfirmed, self._unconfirmed = self._unconfirmed, set()
-        for broker in unconfirmed:
+        for broker in sorted(unconfirmed):
             link = self._entering[broker]
             self.client.read_record(link, self.topic, partial(self._entered, link))
 
@@ -303,7 +303,7 @@ class Outflow:
             if not self._uses(broker):
                 del self._entries[broker]
                 self.client.unwatch(link, self.topic, [])
-                link.users.discard(self)
+                link.users.pop(self, None)
 
     def leased(self, link: Link, now_s: float) -> None:
         """The link's lease was renewed: replies that waited for it count."""

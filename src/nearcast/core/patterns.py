@@ -106,7 +106,7 @@ class PatternFlow:
         if link.broker in self._links:
             return
         self._links[link.broker] = link
-        link.users.add(self)
+        link.users[self] = None
         link.patterns[self.pattern] = partial(self._message, link)
         link.psubscribe(self.pattern)
         link.subscribe(PATTERNS)
@@ -143,7 +143,7 @@ class PatternFlow:
             link.punsubscribe(self.pattern)
             if not any(other is not self and other.holds(link) for other in self.client.patterns.values()):
                 link.unsubscribe(PATTERNS)
-            link.users.discard(self)
+            link.users.pop(self, None)
 
     # --- messages
 

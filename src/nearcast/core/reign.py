@@ -49,7 +49,7 @@ class Reign:
         self.requests = Requests(self)
         self._counted_s: dict[str, float] = {}
         self._lazy_at_s: dict[str, float] = {}
-        self._touched: set[str] = set()  # topics whose move may go on at once
+        self._touched: dict[str, None] = {}  # topics whose move may go on at once
 
     @property
     def journal(self) -> Journal:
@@ -88,12 +88,12 @@ class Reign:
     def tick(self, now_s: float) -> None:
         self.members.tick(now_s)
         self.requests.tick(now_s)
-        self._touched.update(self._moves)
+        self._touched.update(dict.fromkeys(self._moves))
         self.go_on(now_s)
 
     def go_on(self, now_s: float) -> None:
         """Drive the moves that an answer or a commit has touched; the tick touches all."""
-        touched, self._touched = self._touched, set()
+        touched, self._touched = self._touched, {}
         self._drive_moves([self._moves[topic] for topic in touched if topic in self._moves], now_s)
         self._flush_orders()
 
@@ -109,7 +109,7 @@ class Reign:
         entry = self.journal.topics[topic]
         not_before_s = now_s if pace is Pace.EAGER else self._lazy_slot(entry.placement.brokers[0], now_s)
         self._moves[topic] = Move(topic, entry, now_s, not_before_s)
-        self._touched.add(topic)
+        self._touched[topic] = None
 
     def _lazy_slot(self, broker: str, now_s: float) -> float:
         slot_s = max(now_s, self._lazy_at_s.get(broker, 0.0)) + self.timing.lazy_s / LAZY_SLOTS
@@ -137,7 +137,7 @@ class Reign:
         directory = self.members.directory(move.topic)
         if move.complete(directory, self.members.carries):
             move.advance(now_s)
-            self._touched.add(move.topic)
+            self._touched[move.topic] = None
             if move.stage is Stage.SETTLED:
                 done = TopicEntry(move.entry.target)
                 self.ledger.write_topic(move.topic, done, partial(self._ended, move))
@@ -162,7 +162,7 @@ class Reign:
             move = self._moves.get(topic)
             if move is not None and move.stage is not Stage.READY and move.stage is not Stage.SETTLED:
                 move.installed(answer.broker, version, self.term)
-                self._touched.add(topic)
+                self._touched[topic] = None
 
     def restore(self, broker: str, wanted: dict[str, Record], then: Callable[[], None], now_s: float) -> None:
         """Install many records at one broker outside of any move; call `then` when all are there."""
@@ -206,7 +206,7 @@ class Reign:
             move = self._moves.get(topic)
             if move is None or move.stage is not Stage.READY or move.epoch != epochs.get(topic):
                 continue
-            self._touched.add(topic)
+            self._touched[topic] = None
             if subscribers == ready:
                 move.ready.add(answer.broker)
             else:
@@ -220,7 +220,7 @@ class Reign:
     def _redirect(self, move: Move, entry: MoveEntry) -> None:
         def decided(now_s: float) -> None:
             move.decided(entry, now_s)
-            self._touched.add(move.topic)
+            self._touched[move.topic] = None
 
         self.ledger.write_topic(move.topic, TopicEntry(move.old, entry), decided)
 
@@ -272,7 +272,7 @@ class Reign:
             refuge = self._refuge(move.topic, aim, target.epoch + 1)
             if refuge is None:
                 return False
-            told = tuple({*move.entry.told, *target.brokers})
+            told = tuple(sorted({*move.entry.told, *target.brokers}))
             # Giving up a move is a switch too: to a fresh epoch with the old placement, where everybody already is.
             forced = not (refuge.same_place(old) and all(map(carries, old.brokers)))
             self._redirect(move, MoveEntry(Phase.SWITCH, refuge, forced, told))

@@ -80,7 +80,7 @@ class Controller:
         assert self._driver is not None
         machine, now = self._machine, self._driver.now
         if isinstance(effect, Campaign):
-            machine.campaigned(await self._store.campaign(self.name, self._timing.leader_s), now())
+            machine.campaigned(await self._store.campaign(effect.candidate, self._timing.leader_s), now())
         elif isinstance(effect, Load):
             version, entries = await self._store.load()
             machine.loaded(version, entries, now())

@@ -126,7 +126,7 @@ class ControllerProcess(Process):
         cut = world.network.is_cut(self.name, "store")
         answer: Callable[[float], None]
         if isinstance(effect, Campaign):
-            term = None if cut else store.campaign_now(self.name, self.controller.timing.leader_s)
+            term = None if cut else store.campaign_now(effect.candidate, self.controller.timing.leader_s)
             answer = lambda now_s: self.controller.campaigned(term, now_s)  # noqa: E731
         elif isinstance(effect, Load):
             version, entries = store.load_now()
