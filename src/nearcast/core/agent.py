@@ -275,6 +275,8 @@ class Agent:
         link.send(found, "EVAL", FIRST_USE, 2, RECORDS, MEMBERS, order.topic, version, record)
 
     def _reset(self, order: bus.Order, link: Link) -> None:
+        if order.order == self._began_with:
+            return  # the same order heard twice: what was installed since must not be wiped
         self._began_with = order.order
 
         def listed(reply: Reply, now_s: float) -> None:
