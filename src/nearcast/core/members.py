@@ -103,6 +103,7 @@ class Members:
     def _restart(self, name: str, entry: BrokerEntry, hello: bus.Hello) -> None:
         """The server runs anew, with nothing in its memory: give it its records back."""
         self._membership_at.pop(name, None)
+        self._reign.forget(name)
         self._reign.ledger.write_broker(name, msgspec.structs.replace(entry, run_id=hello.run_id, url=hello.url))
 
     # --- giving up

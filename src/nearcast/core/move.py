@@ -76,6 +76,12 @@ class Move:
         if version >= self.record(term).version:
             self._done.add(broker)
 
+    def forget(self, broker: str) -> None:
+        """The broker's server came back with an empty memory: what was installed there is gone."""
+        self._done.discard(broker)
+        self._sent_s.pop(broker, None)
+        self.ready.discard(broker)
+
     def complete(self, directory: str | None, alive: Callable[[str], bool]) -> bool:
         """Whether this stage's record is at all its targets that live."""
         return all(broker in self._done or not alive(broker) for broker in self.targets(directory))

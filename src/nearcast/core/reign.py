@@ -226,6 +226,11 @@ class Reign:
 
     # --- dead brokers
 
+    def forget(self, broker: str) -> None:
+        """A server came back with an empty memory: moves under way install there again."""
+        for move in self._moves.values():
+            move.forget(broker)
+
     def evacuate(self, broker: str, now_s: float) -> None:
         """A broker was given up: bring the topics at rest that name it elsewhere. Moves look after themselves."""
         for topic, entry in self.journal.topics.items():
