@@ -33,11 +33,13 @@ test: check ## check, then the tests
 test-full: check ## check, then all tests, the slow ones too
 	$(PYTEST) -m ""
 
-demo: $(STAMP) ## a local cluster that moves a topic while messages flow
+demo: $(STAMP) ## two acts on local clusters: topics move under fire, and a policy follows the load
 	$(BIN)/nearcast demo
 
-bench: $(STAMP) ## client speed on this machine
+bench: $(STAMP) ## client speed, planning speed and the flow simulator on this machine
 	$(BIN)/nearcast bench client
+	$(BIN)/nearcast bench plan
+	$(BIN)/nearcast bench flow
 
 soak: $(STAMP) ## many seeds of the protocol simulator (SEEDS=2000 FIRST_SEED=0)
 	$(BIN)/nearcast simulate protocol --seeds $(SEEDS) --first-seed $(FIRST_SEED)

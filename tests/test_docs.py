@@ -60,7 +60,7 @@ def layout_of(text: str) -> dict[str, set[str]]:
 
 def test_the_map_of_the_layout_is_true() -> None:
     named = layout_of((REPOSITORY / "docs" / "architecture.md").read_text(encoding="utf-8"))
-    for package in ("core", "runtime", "sim", "testbed"):
+    for package in ("core", "runtime", "sim", "policies", "flow", "workloads", "testbed"):
         there = {path.name for path in (REPOSITORY / "src" / "nearcast" / package).glob("*.py")} - {"__init__.py"}
         assert named[package] == there, f"docs/architecture.md, Layout: correct the files of {package}"
 

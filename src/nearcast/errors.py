@@ -11,7 +11,7 @@
     │   ├── Unavailable
     │   ├── ServerNotFound
     │   ├── ServerFailed
-    │   └── MoveRefused
+    │   └── Refused
     ├── LimitReached                     the load: a queue is full; slow down, or raise its limit
     │   ├── PublishBufferFull
     │   └── SlowSubscriber
@@ -66,8 +66,8 @@ class ServerFailed(ClusterError):
     """A local server did not start: correct what the log lines in the message say."""
 
 
-class MoveRefused(ClusterError):
-    """The move was not made and the old placement holds: do what the message says, then ask again."""
+class Refused(ClusterError):
+    """The controller refused the request and nothing was changed: do what the message says, then ask again."""
 
 
 class LimitReached(NearcastError):

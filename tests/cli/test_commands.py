@@ -5,10 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -18,24 +15,6 @@ from nearcast.cli import asking
 from nearcast.cli.app import app
 
 pytestmark = [pytest.mark.live, pytest.mark.xdist_group("cli")]
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[dict[str, Any]]:
-    """What `nearcast up` printed; at the end it must leave cleanly and take everything with it."""
-    command = [sys.executable, "-m", "nearcast", "up", "--brokers", "b1,b2,b3", "--output", "json"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        lines = []
-        while not lines or lines[-1] not in ("}\n", ""):
-            lines.append(process.stdout.readline())
-        try:
-            yield json.loads("".join(lines))
-        finally:
-            process.send_signal(signal.SIGINT)
-        rest, messages = process.communicate(timeout=20)
-        assert (process.returncode, rest) == (0, "")
-        assert messages.splitlines() == ["starting ...", "stopping ..."]
 
 
 def nearcast(cluster: dict[str, Any], *arguments: str, url: str = "") -> Result:

@@ -1,9 +1,7 @@
-"""`nearcast demo`: short real runs, and the screen at the sizes people have."""
+"""`nearcast demo`: short real runs, what it prints, and its exit codes."""
 
 from __future__ import annotations
 
-import asyncio
-import io
 import json
 import signal
 import subprocess
@@ -13,33 +11,49 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 from typer.testing import CliRunner
 
 from nearcast.cli import demo as command
 from nearcast.cli.app import app
-from nearcast.cli.demo_view import View
-from nearcast.core.bus import BrokerView, Report
-from nearcast.core.placement import Mode, Placement
-from nearcast.testbed.demo import Demo, Happening, Summary
-from nearcast.testbed.games import CLIENTS_MIN, GAMES, SITES, DemoPlan
+from nearcast.testbed.games import CLIENTS_MIN, SITES
+from nearcast.testbed.moves_act import MovesSummary
+from nearcast.testbed.policy_act import PolicySummary
+from nearcast.testbed.summary import Summary
 
 NEARCAST = (sys.executable, "-m", "nearcast", "demo")
-SUMMARY = Summary(
-    **dict.fromkeys(("seconds", "clients", "seed", "messages", "deliveries", "moves", "mode_changes"), 1),
-    **dict.fromkeys(("agent_kills", "controller_kills", "lost", "duplicated", "reordered", "gaps", "interrupted"), 0),
-    p50_ms=12.3,
-    p99_ms=None,
-    exact=True,
-    examples=[],
+COMMON = {
+    **dict.fromkeys(("seconds", "clients", "seed", "messages", "deliveries", "moves", "controller_kills"), 1),
+    **dict.fromkeys(("lost", "duplicated", "reordered", "gaps", "interrupted"), 0),
+    **dict.fromkeys(("exact", "finished"), True),
+    **{name: [] for name in ("examples", "missed")},
+    "p50_ms": 12.3,
+    "p99_ms": None,
+}
+MOVES = MovesSummary(**COMMON, mode_changes=1, agent_kills=1)
+POLICY = PolicySummary(
+    **COMMON, servers_added=2, servers_removed=2, topics_replicated=2, topics_collapsed=2, decisions=9
 )
+
+
+def children_of(process: subprocess.Popen[str]) -> list[str]:
+    return Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+
+
+def still_there(children: list[str]) -> list[str]:
+    return [child for child in children if Path(f"/proc/{child}").exists()]
+
+
+# --- real runs
 
 
 @pytest.mark.live
 def test_a_short_run_keeps_every_message_and_prints_json_alone() -> None:
-    result = subprocess.run([*NEARCAST, "--seconds", "6", "--output", "json"], capture_output=True, text=True)
+    arguments = ("--act", "moves", "--seconds", "6", "--output", "json")
+    result = subprocess.run([*NEARCAST, *arguments], capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
-    summary = json.loads(result.stdout)
+    printed = json.loads(result.stdout)
+    assert (printed["ok"], list(printed["acts"])) == (True, ["moves"])
+    summary = printed["acts"]["moves"]
     assert summary["exact"]
     assert [summary[name] for name in ("lost", "duplicated", "reordered", "gaps", "interrupted")] == [0] * 5
     assert summary["messages"] > 500
@@ -49,19 +63,26 @@ def test_a_short_run_keeps_every_message_and_prints_json_alone() -> None:
 
 
 @pytest.mark.live
-def test_ctrl_c_ends_it_with_the_summary_so_far_and_leaves_nothing_running() -> None:
-    with subprocess.Popen([*NEARCAST, "--seconds", "600"], stdout=subprocess.PIPE, text=True) as process:
+@pytest.mark.parametrize(
+    ("arguments", "first_line", "processes"),
+    [(("--seconds", "600"), "Each game is a topic", len(SITES)), (("--act", "policy"), "People come and go", 3)],
+)
+def test_ctrl_c_ends_it_with_the_summary_so_far_and_leaves_nothing_running(
+    arguments: tuple[str, ...], first_line: str, processes: int
+) -> None:
+    with subprocess.Popen([*NEARCAST, *arguments], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
-        assert "Each game is a topic" in process.stdout.readline()
+        assert first_line in process.stdout.readline()
         time.sleep(1)
-        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        children = children_of(process)
         process.send_signal(signal.SIGINT)
         shown, _ = process.communicate(timeout=60)
     assert process.returncode == 0
-    assert "guarantee" in shown
+    assert "ended early" in shown
     assert "kept" in shown
-    assert len(children) > len(SITES)
-    assert not [child for child in children if Path(f"/proc/{child}").exists()]
+    assert shown.count("guarantee") == 1  # the act that was ended is the last one
+    assert len(children) > processes
+    assert not still_there(children)
 
 
 @pytest.mark.live
@@ -74,22 +95,75 @@ def test_ctrl_c_while_it_starts_ends_it_at_once() -> None:
     assert (process.returncode, shown, said) == (130, "", "")
 
 
-@pytest.mark.parametrize(("exact", "code"), [(True, 0), (False, 1)])
-def test_the_exit_code_says_whether_the_guarantee_was_kept(
-    exact: bool, code: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def finished(*_: object) -> Summary:
-        return replace(SUMMARY, exact=exact, examples=[] if exact else ["subscriber 1 misses 3"])
+# --- what it prints
+
+
+def invoke(monkeypatch: pytest.MonkeyPatch, summaries: dict[str, Summary], *arguments: str) -> tuple[int, str, str]:
+    """The command with acts that have been played already."""
+
+    async def finished(*_: object) -> dict[str, Summary]:
+        return summaries
 
     monkeypatch.setattr(command, "_demo", finished)
-    result = CliRunner().invoke(app, ["demo"])
-    assert result.exit_code == code
-    assert ("kept" in result.stdout, "BROKEN" in result.stdout) == (exact, not exact)
-    assert ("subscriber 1 misses 3" in result.stderr) is not exact
+    result = CliRunner().invoke(app, ["demo", *arguments])
+    return result.exit_code, result.stdout, result.stderr
+
+
+def test_json_has_the_summaries_of_all_acts(monkeypatch: pytest.MonkeyPatch) -> None:
+    code, shown, said = invoke(monkeypatch, {"moves": MOVES, "policy": POLICY}, "--output", "json")
+    assert (code, said) == (0, "")
+    printed = json.loads(shown)
+    assert printed["ok"] is True
+    assert list(printed["acts"]) == ["moves", "policy"]
+    assert (printed["acts"]["policy"]["servers_added"], printed["acts"]["moves"]["mode_changes"]) == (2, 1)
+    for summary in printed["acts"].values():
+        assert set(COMMON) <= set(summary)
+
+
+BROKEN = replace(MOVES, exact=False, examples=["subscriber 1 misses 3"])
+IDLE = replace(POLICY, missed=["not within 40 s: a server is added"])
+
+
+@pytest.mark.parametrize(
+    ("summaries", "code", "said"),
+    [
+        ({"moves": MOVES, "policy": POLICY}, 0, ""),
+        ({"moves": BROKEN, "policy": POLICY}, 1, "  subscriber 1 misses 3\n"),
+        (
+            {"moves": MOVES, "policy": IDLE},
+            1,
+            "the policy did not do what it is to show: not within 40 s: a server is added\n",
+        ),
+    ],
+)
+def test_the_exit_code_says_whether_all_was_as_promised(
+    summaries: dict[str, Summary], code: int, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for output in ("table", "json"):
+        assert (code, said) == invoke(monkeypatch, summaries, "--output", output)[::2]
+
+
+@pytest.mark.parametrize(
+    ("summary", "rows"),
+    [
+        (MOVES, {"moves": "1, of them 1 changes of mode", "guarantee": "kept", "latency": "p50 12 ms, p99 unknown"}),
+        (POLICY, {"servers": "2 added, 2 removed", "hot topics": "2 replicated, 2 collapsed"}),
+        (BROKEN, {"guarantee": "BROKEN"}),
+        (IDLE, {"the policy did": "NOT what it is to show"}),
+        (replace(POLICY, finished=False), {"time": "1 s, ended early", "the policy did": "not all of it yet"}),
+    ],
+)
+def test_the_table_of_a_summary(summary: Summary, rows: dict[str, str]) -> None:
+    shown = dict(command.summary_rows(summary))
+    assert {name: shown[name] for name in rows} == rows
+
+
+# --- how it is called
 
 
 def test_help_shows_an_example() -> None:
-    assert "Example: nearcast demo --seconds 30" in " ".join(CliRunner().invoke(app, ["demo", "--help"]).stdout.split())
+    shown = " ".join(CliRunner().invoke(app, ["demo", "--help"]).stdout.split())
+    assert "Example: nearcast demo --act moves --seconds 20" in shown
 
 
 def test_fewer_clients_than_sites_need_are_a_usage_error() -> None:
@@ -99,43 +173,15 @@ def test_fewer_clients_than_sites_need_are_a_usage_error() -> None:
     assert "--clients" in result.stderr
 
 
-def busy_demo() -> Demo:
-    """A demo that never ran, filled with the widest things it can show."""
-    demo = Demo(DemoPlan(), tell=print)
-    for game in demo.games.values():
-        game.placement = Placement(123, Mode.ALL_SUBSCRIBERS, ("paris", "virginia"))
-        game.target, game.moves = (Mode.ALL_PUBLISHERS, ("paris", "virginia")), 123
-        game.recent.add(demo.now_s, 2.345)
-    for site in SITES:
-        report = Report(site, 0.0, 1.0, 1_234_567.0, 1_234_567.0, 50, 10_000_000, 0.123, 0.0)
-        demo.brokers[site] = BrokerView("redis://h", site, "member", alive=True, report=report)
-    demo.events.extend(Happening(60.0, f"game.virginia: {'x' * 100}", kill=False) for _ in range(40))
-    return demo
-
-
-@pytest.mark.parametrize(("width", "height"), [(80, 24), (100, 30)])
-def test_the_screen_fits_the_terminal(width: int, height: int) -> None:
-    shown = io.StringIO()
-    console = Console(file=shown, width=width, height=height, color_system=None)
-    console.print(View(console).screen(busy_demo()))
-    lines = shown.getvalue().splitlines()
-    assert len(lines) == height - 1
-    assert max(map(len, lines)) <= width
-    assert [line for line in lines if "…" in line] == [line for line in lines if "virginia: x" in line]  # only events
-    assert all(any(line.startswith(topic) and "> paris+virginia" in line for line in lines) for topic in GAMES)
-    assert all(any(line.startswith(site) and "1234.6" in line for line in lines) for site in SITES)
-
-
-def test_lines_for_pipes_name_every_topic(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nearcast.cli.demo_view.LINES_S", 0.01)
-
-    async def scenario() -> None:
-        demo = busy_demo()
-        demo.begun.set()
-        with pytest.raises(TimeoutError):
-            await asyncio.wait_for(View(Console(force_terminal=False)).show(demo), 0.1)
-
-    asyncio.run(scenario())
-    shown = capsys.readouterr().out
-    assert all(f"        {topic}" in shown for topic in GAMES)
-    assert "noticed by subscribers: nothing" in shown
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--act", "third"), "--act"),
+        (("--act", "policy", "--seconds", "20"), "--seconds is for the moves"),
+        (("--act", "policy", "--clients", "48"), "--clients is for the moves"),
+    ],
+)
+def test_options_that_do_not_fit_are_usage_errors(arguments: tuple[str, ...], said: str) -> None:
+    result = CliRunner().invoke(app, ["demo", *arguments])
+    assert result.exit_code == 2
+    assert said in result.stderr

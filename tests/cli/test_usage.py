@@ -24,10 +24,18 @@ COMMANDS = [
     "agent",
     "controller",
     "brokers",
+    "brokers calibrate",
+    "brokers capacity",
+    "brokers drain",
     "topic move",
     "topic show",
     "plan show",
+    "plan decisions",
     "bench client",
+    "bench plan",
+    "bench flow",
+    "simulate protocol",
+    "simulate flow",
 ]
 
 
@@ -61,6 +69,12 @@ def test_an_unknown_option_is_a_usage_error(command: str) -> None:
         (["topic", "show", "--url", "http://localhost"], "bad server URL"),
         (["topic", "show", "--output", "yaml"], "'json'"),
         (["brokers", "--url", "redis://h:port"], "bad server URL"),
+        (["brokers", "--url", "redis://h", "drain", "b1"], "give --url after the subcommand: nearcast brokers drain"),
+        (["brokers", "-o", "json", "calibrate"], "give --output after the subcommand"),
+        (["brokers", "capacity", "b1", "fast"], "125MB, 80MiB, 1Gbit"),
+        (["brokers", "capacity", "b/1", "1MB"], "bad broker name"),
+        (["brokers", "calibrate", "--seconds", "0"], "--seconds"),
+        (["brokers", "calibrate", "--payload-bytes", "0"], "--payload-bytes"),
         (["up", "--brokers", "0"], "at least one broker"),
         (["up", "--brokers", "a b"], "bad broker name 'a b'"),
         (["agent", "--broker", "b1", "--server", "redis://h"], "--store"),
@@ -132,3 +146,13 @@ def test_a_topic_says_where_it_is_going() -> None:
 def test_json_is_alone_on_stdout(capsys: pytest.CaptureFixture[str]) -> None:
     show(Output.JSON, {"topics": {"t": 1}}, ("topic",), [("t",)], "a title")
     assert json.loads(capsys.readouterr().out) == {"topics": {"t": 1}}
+
+
+@pytest.mark.parametrize("command", [["simulate", "flow"], ["bench", "plan"], ["reproduce", "dynamoth-4a"]])
+def test_a_missing_extra_is_named(command: list[str]) -> None:
+    without = f"import sys; sys.modules['numpy'] = None; sys.argv = ['nearcast', *{command}]"
+    program = f"{without}; from nearcast.cli.main import main; main()"
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (result.returncode, result.stdout) == (2, "")
+    assert "pip install 'nearcast[policies]'" in result.stderr
+    assert len(result.stderr.splitlines()) == 1

@@ -15,16 +15,24 @@ import msgspec
 import pytest
 from hiredis import Reader
 
+from nearcast.core import bus
+from nearcast.core.agent import Agent, Identity
 from nearcast.core.client import Client
-from nearcast.core.effects import Connect, Disconnect, Rename
+from nearcast.core.controller import Controller, Role
+from nearcast.core.effects import Campaign, Commit, Connect, Disconnect, Load, Rename
+from nearcast.core.journal import BrokerState, Pace
 from nearcast.core.links import Ready
 from nearcast.core.mailbox import Mailbox, Overflow
 from nearcast.core.membership import BrokerInfo, Membership, encode_membership
 from nearcast.core.names import LEASE_KEY, MEMBERS, READY_KEY, RECORDS
+from nearcast.core.placement import Mode
+from nearcast.core.planner import Planning
 from nearcast.core.record import Record
 from nearcast.core.resp import command
 from nearcast.core.scripts import INSTALL, INSTALL_MEMBERS
+from nearcast.core.settings import DEFAULT_TIMING
 from nearcast.core.wire import encode_record
+from nearcast.runtime.store.memory import MemoryStore
 from nearcast.sim.server import Session, SimServer
 
 STEP_S = 0.05
@@ -198,7 +206,103 @@ class Rig:
         return set(self.servers[broker].channels)
 
 
+class Cluster:
+    """Controllers and agents on a rig, with a store that answers at once."""
+
+    def __init__(self, *brokers: str, controllers: int = 1, planning: Planning | None = None) -> None:
+        self.rig = Rig(*brokers, "store")
+        self.rig.membership = msgspec.structs.replace(self.rig.membership, version=0)
+        self.store = MemoryStore(lambda: self.rig.now_s)
+        self.answers: dict[str, bus.State] = {}
+        self.controllers = [
+            Controller(f"c{number}", "redis://store", Random(number), planning=planning)
+            for number in range(1, controllers + 1)
+        ]
+        self.agents = {
+            name: Agent(Identity(name, f"redis://{name}"), "redis://store", Random(name)) for name in brokers
+        }
+        for machine in (*self.controllers, *self.agents.values()):
+            self.rig.wire(machine)
+        for name in brokers:
+            self.rig.servers[name].keys.clear()
+        self.stopped: set[object] = set()
+
+    def run(self, seconds: float) -> None:
+        for _ in range(round(seconds / 0.05)):
+            self.rig.run(0.05)
+            self._serve_store()
+
+    def _serve_store(self) -> None:
+        for controller in self.controllers:
+            while controller.store and controller not in self.stopped:
+                effects, controller.store[:] = list(controller.store), []
+                for effect in effects:
+                    self._serve(controller, effect)
+            self.rig.settle()
+
+    def _serve(self, controller: Controller, effect: object) -> None:
+        now_s = self.rig.now_s
+        if isinstance(effect, Campaign):
+            controller.campaigned(self.store.campaign_now(controller.name, DEFAULT_TIMING.leader_s), now_s)
+        elif isinstance(effect, Load):
+            controller.loaded(*self.store.load_now(), now_s)
+        elif isinstance(effect, Commit):
+            controller.committed(self.store.commit_now(effect.version, effect.term, effect.changes), now_s)
+
+    @property
+    def leader(self) -> Controller:
+        (leading,) = (c for c in self.controllers if c.role is Role.LEADER and c not in self.stopped)
+        return leading
+
+    @property
+    def journal(self) -> Any:
+        assert self.leader.reign is not None
+        return self.leader.reign.journal
+
+    def states(self) -> dict[str, BrokerState]:
+        return {name: entry.state for name, entry in self.journal.brokers.items()}
+
+    def ask(self, make: Any) -> bus.State:
+        """Ask the leader, and wait for its answer."""
+        reign = self.leader.reign
+        assert reign is not None
+        heard: list[bus.State] = []
+        told = reign.requests._send
+        reign.requests._send = heard.append  # type: ignore[method-assign]
+        reign.heard(make, self.rig.now_s)
+        for _ in range(40):
+            if heard:
+                break
+            self.run(0.05)
+        reign.requests._send = told  # type: ignore[method-assign]
+        return heard[0]
+
+    def move(self, topic: str, mode: Mode, *brokers: str, pace: Pace = Pace.EAGER) -> bus.State:
+        return self.ask(bus.MoveTopics("me.1", {topic: (mode, brokers)}, pace))
+
+    def kill(self, broker: str) -> None:
+        self.rig.down.add(broker)
+        for wired in self.rig.wired:
+            for link in [link for link, session in wired.sessions.items() if session.server.name == broker]:
+                wired.cut(link)
+        self.agents[broker].server_ended()
+
+
 @pytest.fixture
 def rig() -> Any:
     """Makes rigs."""
     return partial(Rig)
+
+
+@pytest.fixture
+def cluster_of() -> Any:
+    """Makes clusters."""
+    return partial(Cluster)
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    """Three brokers that have joined."""
+    cluster = Cluster("b1", "b2", "b3")
+    cluster.run(3.0)
+    return cluster

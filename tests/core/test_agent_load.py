@@ -7,15 +7,12 @@ import pytest
 
 from nearcast.core import agent_load
 from nearcast.core.agent_load import PUSH_BYTES, LoadMeter
+from nearcast.core.backend import Figures
 from nearcast.core.counters import ClientReport, TopicCounters
 
 
-def info(output: int, inputs: int = 0, *, sys: float = 0.0, user: float = 0.0) -> str:
-    return (
-        "# Clients\r\nconnected_clients:3\r\n# Memory\r\nused_memory:2048\r\nused_memory_human:2K\r\n"
-        f"# Stats\r\ntotal_net_output_bytes:{output}\r\ntotal_net_input_bytes:{inputs}\r\n"
-        f"# CPU\r\nused_cpu_sys:{sys}\r\nused_cpu_user:{user}\r\n"
-    )
+def info(output: int, inputs: int = 0, *, cpu_s: float = 0.0) -> Figures:
+    return Figures(output_bytes=output, input_bytes=inputs, cpu_s=cpu_s, connections=3, memory_bytes=2048)
 
 
 def told(client: int, **topics: TopicCounters) -> bytes:
@@ -28,8 +25,8 @@ def test_the_first_measurement_has_nothing_to_compare_with() -> None:
 
 def test_rates_are_differences_over_the_time_between() -> None:
     meter = LoadMeter("b1")
-    meter.measure(info(1000, 500, sys=1.0, user=2.0), 10.0, 0.0)
-    report = meter.measure(info(5000, 1500, sys=1.5, user=2.5), 12.0, 1000.0)
+    meter.measure(info(1000, 500, cpu_s=3.0), 10.0, 0.0)
+    report = meter.measure(info(5000, 1500, cpu_s=4.0), 12.0, 1000.0)
     assert report is not None
     assert (report.broker, report.at_s, report.seconds) == ("b1", 1012.0, 2.0)
     assert (report.output_bytes_per_s, report.input_bytes_per_s, report.cpu_share) == (2000.0, 500.0, 0.5)
@@ -38,7 +35,7 @@ def test_rates_are_differences_over_the_time_between() -> None:
 
 def test_a_restarted_server_has_no_negative_rates() -> None:
     meter = LoadMeter("b1")
-    meter.measure(info(10**9, sys=50.0), 10.0, 0.0)
+    meter.measure(info(10**9, cpu_s=50.0), 10.0, 0.0)
     report = meter.measure(info(100), 11.0, 0.0)
     assert report is not None
     assert (report.output_bytes_per_s, report.cpu_share) == (0.0, 0.0)

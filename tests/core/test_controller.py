@@ -5,17 +5,14 @@ from __future__ import annotations
 from random import Random
 from typing import Any
 
-import msgspec
 import pytest
 
 from nearcast.core import bus
-from nearcast.core.agent import Agent, Identity
 from nearcast.core.controller import Controller, Role
-from nearcast.core.effects import Campaign, Commit, Load
+from nearcast.core.effects import Campaign, Load
 from nearcast.core.journal import BrokerState, Pace
 from nearcast.core.placement import Mode
 from nearcast.core.settings import DEFAULT_TIMING
-from nearcast.runtime.store.memory import MemoryStore
 
 LEADER_S = DEFAULT_TIMING.leader_s
 
@@ -111,93 +108,7 @@ def test_a_journal_read_too_late_is_not_used() -> None:
 # --- a whole cluster without delays
 
 
-class Cluster:
-    def __init__(self, rig: Any, *brokers: str, controllers: int = 1) -> None:
-        self.rig = rig(*brokers, "store")
-        self.rig.membership = msgspec.structs.replace(self.rig.membership, version=0)
-        self.store = MemoryStore(lambda: self.rig.now_s)
-        self.answers: dict[str, bus.State] = {}
-        self.controllers = [
-            Controller(f"c{number}", "redis://store", Random(number)) for number in range(1, controllers + 1)
-        ]
-        self.agents = {
-            name: Agent(Identity(name, f"redis://{name}"), "redis://store", Random(name)) for name in brokers
-        }
-        for machine in (*self.controllers, *self.agents.values()):
-            self.rig.wire(machine)
-        for name in brokers:
-            self.rig.servers[name].keys.clear()
-        self.stopped: set[object] = set()
-
-    def run(self, seconds: float) -> None:
-        for _ in range(round(seconds / 0.05)):
-            self.rig.run(0.05)
-            self._serve_store()
-
-    def _serve_store(self) -> None:
-        for controller in self.controllers:
-            while controller.store and controller not in self.stopped:
-                effects, controller.store[:] = list(controller.store), []
-                for effect in effects:
-                    self._serve(controller, effect)
-            self.rig.settle()
-
-    def _serve(self, controller: Controller, effect: object) -> None:
-        now_s = self.rig.now_s
-        if isinstance(effect, Campaign):
-            controller.campaigned(self.store.campaign_now(controller.name, LEADER_S), now_s)
-        elif isinstance(effect, Load):
-            controller.loaded(*self.store.load_now(), now_s)
-        elif isinstance(effect, Commit):
-            controller.committed(self.store.commit_now(effect.version, effect.term, effect.changes), now_s)
-
-    @property
-    def leader(self) -> Controller:
-        (leading,) = (c for c in self.controllers if c.role is Role.LEADER and c not in self.stopped)
-        return leading
-
-    @property
-    def journal(self) -> Any:
-        assert self.leader.reign is not None
-        return self.leader.reign.journal
-
-    def states(self) -> dict[str, BrokerState]:
-        return {name: entry.state for name, entry in self.journal.brokers.items()}
-
-    def ask(self, make: Any) -> bus.State:
-        """Ask the leader, and wait for its answer."""
-        reign = self.leader.reign
-        assert reign is not None
-        heard: list[bus.State] = []
-        told = reign.requests._send
-        reign.requests._send = heard.append  # type: ignore[method-assign]
-        reign.heard(make, self.rig.now_s)
-        for _ in range(40):
-            if heard:
-                break
-            self.run(0.05)
-        reign.requests._send = told  # type: ignore[method-assign]
-        return heard[0]
-
-    def move(self, topic: str, mode: Mode, *brokers: str, pace: Pace = Pace.EAGER) -> bus.State:
-        return self.ask(bus.MoveTopics("me.1", {topic: (mode, brokers)}, pace))
-
-    def kill(self, broker: str) -> None:
-        self.rig.down.add(broker)
-        for wired in self.rig.wired:
-            for link in [link for link, session in wired.sessions.items() if session.server.name == broker]:
-                wired.cut(link)
-        self.agents[broker].server_ended()
-
-
-@pytest.fixture
-def cluster(rig: Any) -> Cluster:
-    cluster = Cluster(rig, "b1", "b2", "b3")
-    cluster.run(3.0)
-    return cluster
-
-
-def test_brokers_become_members_and_clients_are_let_in(cluster: Cluster) -> None:
+def test_brokers_become_members_and_clients_are_let_in(cluster: Any) -> None:
     assert cluster.states() == dict.fromkeys(("b1", "b2", "b3"), BrokerState.MEMBER)
     membership = cluster.journal.membership
     assert sorted(membership.ring) == ["b1", "b2", "b3"]
@@ -207,7 +118,7 @@ def test_brokers_become_members_and_clients_are_let_in(cluster: Cluster) -> None
     assert client.acked == [b"hello"]
 
 
-def test_a_move_ends_with_the_new_placement_everywhere(cluster: Cluster) -> None:
+def test_a_move_ends_with_the_new_placement_everywhere(cluster: Any) -> None:
     client = cluster.rig.client(9)
     client.publish(b"t", b"1")
     state = cluster.move("t", Mode.ALL_PUBLISHERS, "b1", "b2")
@@ -221,7 +132,7 @@ def test_a_move_ends_with_the_new_placement_everywhere(cluster: Cluster) -> None
     assert sorted(lane.broker for lane in client.machine.outflows[b"t"].lanes) == ["b1", "b2"]
 
 
-def test_epochs_grow_with_every_move(cluster: Cluster) -> None:
+def test_epochs_grow_with_every_move(cluster: Any) -> None:
     epochs = []
     directory = cluster.journal.membership.directory(b"t")
     others = sorted({"b1", "b2", "b3"} - {directory})
@@ -242,20 +153,20 @@ def test_epochs_grow_with_every_move(cluster: Cluster) -> None:
     ],
 )
 def test_a_move_that_cannot_be_made_is_refused_with_the_reason(
-    cluster: Cluster, mode: Mode, brokers: tuple[str, ...], says: str
+    cluster: Any, mode: Mode, brokers: tuple[str, ...], says: str
 ) -> None:
     assert says in cluster.move("t", mode, *brokers).problem
     assert "t" not in cluster.journal.topics
 
 
-def test_topics_move_together_or_not_at_all(cluster: Cluster) -> None:
+def test_topics_move_together_or_not_at_all(cluster: Any) -> None:
     wanted = {"a": (Mode.SINGLE, ("b1",)), "b": (Mode.SINGLE, ("b9",))}
     assert "b9" in cluster.ask(bus.MoveTopics("me.2", wanted)).problem
     cluster.run(0.5)
     assert cluster.journal.topics == {}
 
 
-def test_a_move_waits_for_subscribers_to_be_ready_and_is_then_forced(cluster: Cluster) -> None:
+def test_a_move_waits_for_subscribers_to_be_ready_and_is_then_forced(cluster: Any) -> None:
     cluster.move("t", Mode.SINGLE, "b1")
     cluster.run(1.0)
     subscriber = cluster.rig.client(9)
@@ -271,7 +182,7 @@ def test_a_move_waits_for_subscribers_to_be_ready_and_is_then_forced(cluster: Cl
     assert mailbox.take()  # it was told
 
 
-def test_a_dead_broker_is_given_up_and_its_topics_go_elsewhere(cluster: Cluster) -> None:
+def test_a_dead_broker_is_given_up_and_its_topics_go_elsewhere(cluster: Any) -> None:
     cluster.move("t", Mode.SINGLE, "b2")
     cluster.run(1.0)
     client = cluster.rig.client(9)
@@ -286,7 +197,7 @@ def test_a_dead_broker_is_given_up_and_its_topics_go_elsewhere(cluster: Cluster)
     assert client.acked == [b"1", b"2"]
 
 
-def test_a_broker_that_is_not_heard_for_long_is_given_up(cluster: Cluster) -> None:
+def test_a_broker_that_is_not_heard_for_long_is_given_up(cluster: Any) -> None:
     agent = next(wired for wired in cluster.rig.wired if wired.machine is cluster.agents["b3"])
     cluster.rig.wired.remove(agent)  # it hangs
     cluster.run(DEFAULT_TIMING.dead_s - 0.6)
@@ -295,16 +206,16 @@ def test_a_broker_that_is_not_heard_for_long_is_given_up(cluster: Cluster) -> No
     assert cluster.states()["b3"] is BrokerState.DEAD
 
 
-def test_the_last_broker_is_never_given_up(rig: Any) -> None:
-    cluster = Cluster(rig, "b1")
+def test_the_last_broker_is_never_given_up(cluster_of: Any) -> None:
+    cluster = cluster_of("b1")
     cluster.run(3.0)
     cluster.kill("b1")
     cluster.run(5.0)
     assert cluster.states() == {"b1": BrokerState.MEMBER}
 
 
-def test_another_controller_takes_over_and_ends_the_moves(rig: Any) -> None:
-    cluster = Cluster(rig, "b1", "b2", controllers=2)
+def test_another_controller_takes_over_and_ends_the_moves(cluster_of: Any) -> None:
+    cluster = cluster_of("b1", "b2", controllers=2)
     cluster.run(3.0)
     first = cluster.leader
     cluster.move("t", Mode.SINGLE, "b1")
@@ -321,7 +232,7 @@ def test_another_controller_takes_over_and_ends_the_moves(rig: Any) -> None:
     assert cluster.leader.reign.term > first.reign.term
 
 
-def test_the_state_says_who_leads_and_who_lives(cluster: Cluster) -> None:
+def test_the_state_says_who_leads_and_who_lives(cluster: Any) -> None:
     cluster.run(2.0)
     state = cluster.ask(bus.Show("me.3", ("t",)))
     assert (state.leader, state.term) == ("c1", 1)
@@ -333,13 +244,13 @@ def test_the_state_says_who_leads_and_who_lives(cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize("payload", [b"", b"garbage", b"{}", b'{"type": "Hello"}', b"\xff"])
-def test_garbage_on_the_bus_is_ignored(cluster: Cluster, payload: bytes) -> None:
+def test_garbage_on_the_bus_is_ignored(cluster: Any, payload: bytes) -> None:
     cluster.rig.ask("store", "PUBLISH", bus.CONTROLLER_CHANNEL, payload)
     cluster.run(1.0)
     assert cluster.states() == dict.fromkeys(("b1", "b2", "b3"), BrokerState.MEMBER)
 
 
-def test_lazy_moves_begin_later_but_not_later_than_allowed(cluster: Cluster) -> None:
+def test_lazy_moves_begin_later_but_not_later_than_allowed(cluster: Any) -> None:
     wanted = {f"t{number}": (Mode.SINGLE, ("b1",)) for number in range(8)}
     cluster.ask(bus.MoveTopics("me.4", wanted))
     cluster.run(1.5)

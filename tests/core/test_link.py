@@ -6,11 +6,12 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from hiredis import ProtocolError, ReplyError
+from hiredis import ReplyError
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nearcast.core.link import Link, LinkRefused, is_error
+from nearcast.core.backend import LinkRefused
+from nearcast.core.link import Link, is_error
 from nearcast.core.resp import command
 
 
@@ -199,7 +200,7 @@ def test_a_confirmation_in_the_place_of_a_reply_ends_the_link(link: Link, log: L
 
 
 def test_what_is_not_resp_ends_the_link(link: Link) -> None:
-    with pytest.raises(ProtocolError):
+    with pytest.raises(LinkRefused, match="does not speak RESP"):
         link.feed(b"HTTP/1.1 400 Bad Request\r\n", 1.0)
 
 

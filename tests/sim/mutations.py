@@ -10,6 +10,7 @@ import pytest
 
 from nearcast.core.attachment import Attachment
 from nearcast.core.client import Client
+from nearcast.core.departures import Departures
 from nearcast.core.inflow import Inflow
 from nearcast.core.lines import Lines
 from nearcast.core.links import Links
@@ -41,6 +42,9 @@ REPLICAS = World(
 )
 CUTS = World(Setup(topics=1, late_subscribers=14, moves_per_s=10, rate_per_s=60), Profile.NETWORK)
 PATTERNS = World(Setup(topics=1, brokers=4, pattern_subscribers=4, rate_per_s=60, moves_per_s=10), Profile.CALM)
+LEAVING = World(
+    Setup(topics=1, brokers=4, pattern_subscribers=4, rate_per_s=120, moves_per_s=4, drains=4), Profile.CALM
+)
 CANCELS = World(Setup(topics=1, brokers=4, cancelled_share=0.5, rate_per_s=60, moves_per_s=10), Profile.CALM)
 RESTING = World(Setup(topics=2, moves_per_s=0), Profile.ALL)
 CONTROL = World(Setup(topics=2, controllers=2, moves_per_s=6), Profile.CONTROL)
@@ -237,3 +241,13 @@ def publishers_do_not_ask_when_stuck(patch: Patch) -> None:
 @mutation("invariant 6", PATTERNS)
 def patterns_do_not_wait_for_other_brokers(patch: Patch) -> None:
     patch.setattr(PatternFlow, "_ask_others", lambda self, matched, speaker: matched.ask(set()))
+
+
+@mutation("guarantee 1", LEAVING)
+def a_broker_leaves_before_pattern_subscribers_let_go(patch: Patch) -> None:
+    patch.setattr(Departures, "_await_patterns", lambda self, name, entry, now_s: self._leave(name, entry))
+
+
+@mutation("invariant", LEAVING)
+def a_broker_leaves_with_its_topics(patch: Patch) -> None:
+    patch.setattr(Departures, "_topics_of", lambda self, name: ([], 0))

@@ -184,3 +184,12 @@ def test_a_verdict_does_not_change_later() -> None:
 def test_the_time_of_an_acknowledgement_can_be_asked() -> None:
     assert audit_of(2).acknowledged_s(PUBLISHER, "t", 2) == JOINED_S + 2.5
     assert audit_of(2, acknowledged=False).acknowledged_s(PUBLISHER, "t", 2) == float("inf")
+
+
+def test_who_leaves_is_owed_what_was_published_before() -> None:
+    audit = audit_of(5)
+    audit.all_leave(JOINED_S + 3.5)
+    assert verdict_of(audit, 1, 2, 3).exact
+    audit = audit_of(5)
+    audit.all_leave(JOINED_S + 3.5)
+    assert wrong(verdict_of(audit, 1, 2)) == {"lost_suffix": 1, "untold": 1}

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from nearcast.cli.options import StoreUrl, checked_name
+from nearcast.cli.rates import bytes_per_s
 from nearcast.cli.running import errors_as_exit_codes, log_to_stderr, run, until_told_to_stop
 from nearcast.errors import UsageError
 
@@ -31,6 +32,14 @@ def agent(
         str, typer.Option("--advertise", metavar="URL", help="Where clients reach it. Default: the same.")
     ] = "",
     site: Annotated[str, typer.Option("--site", metavar="NAME", help="The place this broker is at.")] = "local",
+    capacity: Annotated[
+        str,
+        typer.Option(
+            "--capacity",
+            metavar="RATE",
+            help="What the server can send, such as 1Gbit. Default: as calibrated, see `nearcast brokers calibrate`.",
+        ),
+    ] = "",
     server_pid: Annotated[
         int | None, typer.Option("--server-pid", min=1, help="The server's process, to see its death at once.")
     ] = None,
@@ -45,8 +54,9 @@ def agent(
 
     log_to_stderr()
     with errors_as_exit_codes():
-        identity = Identity(checked_name("broker", broker), _advertised(advertise or server, advertise), site)
-        checked_name("site", site)
+        url = _advertised(advertise or server, advertise)
+        rate = bytes_per_s(capacity) if capacity else 0.0
+        identity = Identity(checked_name("broker", broker), url, checked_name("site", site), rate)
         process = Agent(identity, server, store)
     run(lambda: _serve(process, identity.url, broker, server, server_pid))
 

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from nearcast.cli import agent, bench, brokers, controller, demo, plan, simulate, topic, up
+from nearcast.cli import agent, bench, brokers, controller, demo, plan, reproduce, simulate, topic, up
 
 
 def _print_version(wanted: bool) -> None:
@@ -40,8 +40,9 @@ app.command("up")(up.up)
 app.command("demo")(demo.demo)
 app.command("agent")(agent.agent)
 app.command("controller")(controller.controller)
-app.command("brokers")(brokers.brokers)
+app.add_typer(brokers.app, name="brokers")
 app.add_typer(topic.app, name="topic")
 app.add_typer(plan.app, name="plan")
 app.add_typer(bench.app, name="bench")
 app.add_typer(simulate.app, name="simulate")
+app.add_typer(reproduce.app, name="reproduce")

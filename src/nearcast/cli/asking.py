@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from nearcast.errors import UsageError
+
 if TYPE_CHECKING:
-    from nearcast.core.bus import State
+    from nearcast.core.bus import BrokerView, State
 
 ASK_S = 5.0  # for one answer: a new leader is there within about two seconds
 
@@ -19,3 +21,11 @@ async def ask_state(url: str, *topics: str) -> State:
         encode_topic(topic)
     async with Console(url) as console:
         return await console.state(*topics, timeout_s=ASK_S)
+
+
+def known(state: State, broker: str) -> BrokerView:
+    """The broker of this name; a name nobody has is the caller's mistake."""
+    view = state.brokers.get(broker)
+    if view is None:
+        raise UsageError(f"unknown broker {broker!r}; the cluster has: {', '.join(sorted(state.brokers))}")
+    return view

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from nearcast.cli import bench_flow, bench_plan
 from nearcast.cli.options import Output, OutputOption
 from nearcast.cli.output import show
 from nearcast.cli.running import run, say
@@ -23,6 +24,10 @@ COLUMNS = ("", "measured", "goal")
 @app.callback()
 def bench() -> None:
     """Measurements on this machine."""
+
+
+app.command("flow")(bench_flow.flow)
+app.command("plan")(bench_plan.plan)
 
 
 @app.command("client")

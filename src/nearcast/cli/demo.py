@@ -1,91 +1,156 @@
-"""`nearcast demo`: topics that move under the players of a few games, shown live."""
+"""`nearcast demo`: topics that move under the players of a few games, and a policy at work, shown live."""
 
 from __future__ import annotations
 
 import asyncio
+from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from nearcast.cli.demo_summary import summary_rows
 from nearcast.cli.options import Output, OutputOption
 from nearcast.cli.output import print_json, print_table
-from nearcast.cli.running import run, say, until_told_to_stop
+from nearcast.cli.running import errors_as_exit_codes, run, say, until_told_to_stop
+from nearcast.errors import UsageError
 
 if TYPE_CHECKING:
-    from nearcast.testbed.demo import Summary
-    from nearcast.testbed.games import DemoPlan
+    from nearcast.cli.demo_view import Look, View
+    from nearcast.testbed.act import Act
+    from nearcast.testbed.games import MovesPlan
+    from nearcast.testbed.summary import Summary
 
 CLIENTS_MIN = 36  # a test holds it to the demo, which is heavy to import
 
 
+class ActName(StrEnum):
+    MOVES = "moves"
+    POLICY = "policy"
+    ALL = "all"
+
+
 def demo(
-    seconds: Annotated[float, typer.Option("--seconds", min=1, help="How long messages flow and topics move.")] = 60,
+    context: typer.Context,
+    act: Annotated[ActName, typer.Option("--act", help="Which act to play.")] = ActName.ALL,
+    seconds: Annotated[
+        float,
+        typer.Option("--seconds", min=1, help="How long the moves last. The policy ends when it has done its work."),
+    ] = 35,
     clients: Annotated[
-        int, typer.Option("--clients", min=CLIENTS_MIN, max=240, help="Half of them publish, half of them subscribe.")
+        int, typer.Option("--clients", min=CLIENTS_MIN, max=240, help="Of the moves; half publish, half subscribe.")
     ] = 48,
-    seed: Annotated[int, typer.Option("--seed", min=0, help="Of the moves, the kills and the emulated network.")] = 0,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Of moves, kills, emulated network and traffic.")] = 0,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Watch topics move between three emulated sites while their messages flow, and count what subscribers notice.
+    """Watch topics move and a policy at work while messages flow, and count what subscribers notice.
 
-    Starts a cluster on this machine and ends it after the given time, or at Ctrl-C. Agents and the controller are
-    killed now and then. The exit code is 1 if a message was lost, doubled or reordered.
+    Act 1, moves: three emulated sites; topics move all the time, agents and the controller are killed now and then.
 
-    Example: nearcast demo --seconds 30 --seed 7
+    Act 2, policy: people come and go; servers are added, hot topics divided, and all is taken back, in about 50 s.
+
+    Each starts a cluster on this machine and ends it, also at Ctrl-C. The exit code is 1 if a message was lost, doubled
+    or reordered, or if the policy did not do what it is to show.
+
+    Example: nearcast demo --act moves --seconds 20 --seed 7
     """
-    from nearcast.testbed.games import DemoPlan
+    from nearcast.testbed.games import MovesPlan
 
-    summary = run(lambda: _demo(DemoPlan(seconds, clients, seed), output))
+    names = (ActName.MOVES, ActName.POLICY) if act is ActName.ALL else (act,)
+    with errors_as_exit_codes():
+        _check(context, names)
+        plan = MovesPlan(seconds, clients, seed)
+    summaries = run(lambda: _demo(names, plan, output))
     if output is Output.JSON:
-        print_json(summary)
-    else:
-        print()
-        print_table(("summary", ""), _rows(summary))
-    for example in summary.examples:
-        say(f"  {example}")
-    raise typer.Exit(0 if summary.exact else 1)
+        print_json({"ok": _ok(summaries), "acts": summaries})
+    _say_what_is_wrong(summaries)
+    raise typer.Exit(0 if _ok(summaries) else 1)
 
 
-async def _demo(plan: DemoPlan, output: Output) -> Summary:
+def _check(context: typer.Context, names: tuple[ActName, ...]) -> None:
+    """What cannot work is said before anything is started."""
+    if ActName.POLICY in names:
+        from nearcast.cli.planning import chosen_policy
+        from nearcast.testbed.evening import POLICY, THRESHOLDS
+
+        chosen_policy(POLICY, list(THRESHOLDS))
+    if ActName.MOVES not in names:
+        for option in ("seconds", "clients"):
+            source = context.get_parameter_source(option)
+            if source is not None and source.name == "COMMANDLINE":
+                raise UsageError(f"--{option} is for the moves, which --act policy leaves out: drop one of the two")
+
+
+async def _demo(names: tuple[ActName, ...], plan: MovesPlan, output: Output) -> dict[str, Summary]:
+    """The summaries of the acts that were played, by name; those that Ctrl-C kept from beginning are left out."""
     from nearcast.cli.demo_view import View
-    from nearcast.testbed.demo import Demo
 
     view = View()
-    demo = Demo(plan, view.tell)
-    running = asyncio.create_task(demo.run())
-    tasks: list[asyncio.Task[Any]] = [running, asyncio.create_task(until_told_to_stop())]
-    if output is Output.TABLE:
-        tasks.append(asyncio.create_task(view.show(demo)))
+    summaries: dict[str, Summary] = {}
+    told = asyncio.create_task(until_told_to_stop())
     try:
-        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for name in names:
+            act, look = _act(name, plan, view)
+            summary = await _perform(act, look, view, told, output)
+            if summary is not None:
+                summaries[name] = summary
+            if told.done():
+                break
+    finally:
+        told.cancel()
+        await asyncio.gather(told, return_exceptions=True)
+    if not summaries:
+        raise typer.Exit(130)  # told to stop while starting: there is nothing to sum up
+    return summaries
+
+
+def _act(name: ActName, plan: MovesPlan, view: View) -> tuple[Act[Any], Look]:
+    if name is ActName.MOVES:
+        from nearcast.cli.demo_moves_view import MovesLook
+        from nearcast.testbed.moves_act import MovesAct
+
+        moves = MovesAct(plan, view.tell)
+        return moves, MovesLook(moves)
+    from nearcast.cli.demo_policy_view import PolicyLook
+    from nearcast.testbed.evening import PolicyPlan
+    from nearcast.testbed.policy_act import PolicyAct
+
+    policy = PolicyAct(PolicyPlan(plan.seed), view.tell)
+    return policy, PolicyLook(policy)
+
+
+async def _perform(act: Act[Any], look: Look, view: View, told: asyncio.Task[None], output: Output) -> Summary | None:
+    """Play one act; None if it was told to stop before it began."""
+    running: asyncio.Task[Summary] = asyncio.create_task(act.run())
+    tasks: list[asyncio.Task[Any]] = [running]
+    if output is Output.TABLE:
+        tasks.append(asyncio.create_task(view.show(act, look)))
+    try:
+        done, _ = await asyncio.wait([*tasks, told], return_when=asyncio.FIRST_COMPLETED)
         for task in done:
             task.result()
-        if not (running.done() or demo.begun.is_set()):
-            raise typer.Exit(130)  # told to stop while starting: there is nothing to sum up
-        demo.stop()
-        return await running
+        if not (running.done() or act.begun.is_set()):
+            return None
+        if told.done():
+            act.stop()
+        summary = await running
     finally:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+    if output is Output.TABLE:
+        print()
+        print_table((f"summary, {look.name}", ""), summary_rows(summary))
+        print(flush=True)
+    return summary
 
 
-def _rows(summary: Summary) -> list[tuple[str, str]]:
-    return [
-        ("time", f"{summary.seconds:.0f} s"),
-        ("clients", f"{summary.clients}"),
-        ("messages", f"{summary.messages:,}"),
-        ("deliveries", f"{summary.deliveries:,}"),
-        ("moves", f"{summary.moves:,}, of them {summary.mode_changes:,} changes of mode"),
-        ("kills", f"{summary.agent_kills} of agents, {summary.controller_kills} of the controller"),
-        ("latency", f"p50 {_ms(summary.p50_ms)}, p99 {_ms(summary.p99_ms)}"),
-        ("lost", f"{summary.lost:,}"),
-        ("duplicated", f"{summary.duplicated:,}"),
-        ("reordered", f"{summary.reordered:,}"),
-        ("gaps and interruptions", f"{summary.gaps + summary.interrupted:,}"),
-        ("guarantee", "kept" if summary.exact else "BROKEN"),
-    ]
+def _ok(summaries: dict[str, Summary]) -> bool:
+    return all(summary.exact and not summary.missed for summary in summaries.values())
 
 
-def _ms(value: float | None) -> str:
-    return "unknown" if value is None else f"{value:.0f} ms"
+def _say_what_is_wrong(summaries: dict[str, Summary]) -> None:
+    for summary in summaries.values():
+        for example in summary.examples:
+            say(f"  {example}")
+        for goal in summary.missed:
+            say(f"the policy did not do what it is to show: {goal}")

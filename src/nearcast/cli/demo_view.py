@@ -1,33 +1,86 @@
-"""What `nearcast demo` looks like: a live screen on a terminal, some lines every few seconds elsewhere."""
+"""What `nearcast demo` looks like: a live screen on a terminal, some lines every few seconds elsewhere.
+
+How an act looks is in a file of its own; here is what all of them share.
+"""
 
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
+from typing import Any
 
-from rich.console import Console, Group, JustifyMethod
+from rich.console import Console, ConsoleDimensions, Group, JustifyMethod
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
 from nearcast.cli.output import printable
 from nearcast.cli.running import say
-from nearcast.core.bus import Report
-from nearcast.testbed.demo import Demo
-from nearcast.testbed.games import SITES, Game, describe, describe_brokers
+from nearcast.testbed.act import Act, Happening, Kind
 from nearcast.testbed.recent import percentile
-from nearcast.testbed.sites import WORLD
+from nearcast.testbed.watched import WatchedTopic
 
 DRAW_S = 0.5
-LINES_S = 5.0
+EVENTS_S = 1.0  # how often events are printed where there is no screen
+LINES_S = 5.0  # and how often the state
 WIDE = 100  # columns from which on there is room for more space between them
-EXPLANATION = (
-    "Each game is a topic, played at the sites in its name, over emulated distances.",
-    "Topics move and processes are killed all the time: subscribers must not notice.",
-)
-WIDTHS = {"mode": len("all_subscribers"), "brokers": len("> paris+virginia")}
-TOPIC_COLUMNS = ("topic", "mode", "brokers", "epoch", "msg/s", "p50 ms", "p99 ms", "moves")
-BROKER_COLUMNS = ("broker at", "topics", "in kB/s", "out kB/s", "CPU %", *(f"from {site}" for site in SITES))
+STYLES = {Kind.KILL: "red", Kind.SCENE: "bold", Kind.SERVER: "green"}
+
+
+class Look(ABC):
+    """How one act looks."""
+
+    name: str
+    explanation: tuple[str, ...]
+    drawn: frozenset[Kind]  # the events worth a line on the screen
+    printed: frozenset[Kind]  # and where there is none
+
+    def __init__(self, act: Act[Any]) -> None:
+        self._act = act
+
+    @abstractmethod
+    def clock(self) -> str: ...
+
+    @abstractmethod
+    def totals(self) -> str: ...
+
+    @abstractmethod
+    def tables(self, gap: int) -> list[Table]:
+        """`gap`: columns of space between two columns."""
+
+    @abstractmethod
+    def lines(self) -> list[str]:
+        """The state, where there is no screen."""
+
+    def remarks(self) -> list[Text]:
+        """What to know while looking at the screen."""
+        return [Text(line, style="dim") for line in self.explanation]
+
+    def screen(self, size: ConsoleDimensions, note: str = "") -> Group:
+        """Everything there is to see, as high as the terminal allows."""
+        tables = self.tables(2 if size.width >= WIDE else 1)
+        head = [self._headline(note), Text(self.totals()), *self.remarks()]
+        # What is left of the height, with an empty line before each table and the events, and a line for the cursor.
+        room = size.height - len(head) - sum(table.row_count + 2 for table in tables) - 2
+        events = [event for event in self._act.events_since(0) if event.kind in self.drawn]
+        parts = [part for table in tables for part in ("", table)]
+        return Group(*head, *parts, "", *map(_event, events[-room:] if room > 0 else ()))
+
+    def _headline(self, note: str) -> Text:
+        headline = Text.assemble(("nearcast demo", "bold"), f"  {self.name}: {self.clock()}  ")
+        if note:
+            return headline.append(note, style="yellow")
+        return headline.append("noticed by subscribers: ").append(*self._noticed())
+
+    def _noticed(self) -> tuple[str, str]:
+        noticed = self._act.noticed
+        return (f"{noticed:,} FAULTS", "red") if noticed else ("nothing", "green")
+
+    def status(self) -> list[str]:
+        """The totals and the state as lines."""
+        begin = f"{self._act.elapsed_s:4.0f} s  "
+        return [f"{begin}{self.totals()}; noticed by subscribers: {self._noticed()[0]}", *self.lines()]
 
 
 class View:
@@ -42,152 +95,67 @@ class View:
         if not self._drawing:
             say(step)
 
-    async def show(self, demo: Demo) -> None:
+    async def show(self, act: Act[Any], look: Look) -> None:
         """Until it is cancelled."""
-        await demo.begun.wait()
+        await act.begun.wait()
         self._note = ""
         if self._console.is_terminal:
-            await self._draw(demo)
+            await self._draw(look)
         else:
-            await self._print(demo)
+            await self._print(act, look)
 
-    async def _draw(self, demo: Demo) -> None:
+    async def _draw(self, look: Look) -> None:
         self._drawing = True
         with Live(console=self._console, auto_refresh=False) as live:
             try:
                 while True:
-                    live.update(self.screen(demo), refresh=True)
+                    live.update(look.screen(self._console.size, self._note), refresh=True)
                     await asyncio.sleep(DRAW_S)
             finally:
-                self._note = ""
-                live.update(self.screen(demo), refresh=True)
+                self._note, self._drawing = "", False
+                live.update(look.screen(self._console.size), refresh=True)
 
-    async def _print(self, demo: Demo) -> None:
-        for line in EXPLANATION:
-            print(line)
-        shown = 0.0
+    async def _print(self, act: Act[Any], look: Look) -> None:
+        for line in look.explanation:
+            print(line, flush=True)
+        shown, due_s = 0, LINES_S
         while True:
-            await asyncio.sleep(LINES_S)
-            kills = [event for event in demo.events if event.kill and event.at_s > shown]
-            shown = demo.elapsed_s
-            for event in kills:
-                print(f"{event.at_s:4.0f} s  {event.text}")
-            print(f"{demo.elapsed_s:4.0f} s  {_totals(demo)}; noticed by subscribers: {_noticed(demo)}")
-            for topic, game in demo.games.items():
-                print(f"        {_line(demo, topic, game)}", flush=True)
-
-    def screen(self, demo: Demo) -> Group:
-        """Everything there is to see, as high as the terminal allows."""
-        size = self._console.size
-        gap = 2 if size.width >= WIDE else 1
-        head = [_title(demo, self._note), Text(_totals(demo)), *(Text(line, style="dim") for line in EXPLANATION)]
-        tables = (_topic_table(demo, gap), _broker_table(demo, gap))
-        # What is left of the height, after two empty lines, the tables' headers, and a line for the cursor.
-        room = size.height - len(head) - len(demo.games) - len(SITES) - 7
-        events = [_event(demo, number) for number in range(min(room, len(demo.events)), 0, -1)]
-        return Group(*head, "", tables[0], "", tables[1], "", *events)
+            await asyncio.sleep(EVENTS_S)
+            fresh, shown = act.events_since(shown), act.happened
+            lines = [_event(event).plain for event in fresh if event.kind in look.printed]
+            if act.elapsed_s >= due_s:
+                due_s += LINES_S
+                lines += look.status()
+            for line in lines:
+                print(line, flush=True)
 
 
-def _title(demo: Demo, note: str) -> Text:
-    seconds = min(demo.elapsed_s, demo.plan.seconds)
-    title = Text.assemble(("nearcast demo", "bold"), f"  {seconds:.0f} of {demo.plan.seconds:.0f} s  ")
-    if note:
-        return title.append(note, style="yellow")
-    return title.append("noticed by subscribers: ").append(_noticed(demo), style="red" if demo.noticed else "green")
+def _event(event: Happening) -> Text:
+    line = f"{event.at_s:4.0f} s  {printable(event.text)}"
+    return Text(line, style=STYLES.get(event.kind, "dim"), no_wrap=True, overflow="ellipsis")
 
 
-def _totals(demo: Demo) -> str:
-    kills = demo.agent_kills + demo.controller_kills
-    return f"messages {demo.messages:,}, deliveries {demo.deliveries:,}, moves {demo.moves}, kills {kills}"
+# --- tables
 
 
-def _noticed(demo: Demo) -> str:
-    return f"{demo.noticed:,} FAULTS" if demo.noticed else "nothing"
-
-
-# --- topics
-
-
-def _topic_table(demo: Demo, gap: int) -> Table:
-    table = _table(TOPIC_COLUMNS, gap, left=3)
-    for topic, game in demo.games.items():
-        style = "yellow" if game.target is not None else ""
-        table.add_row(Text(printable(topic)), *_placed(game), *_figures(demo, [game]), str(game.moves), style=style)
-    table.add_row("all", "", "", "", *_figures(demo, demo.games.values()), str(demo.moves), style="bold")
-    return table
-
-
-def _placed(game: Game) -> tuple[str, str, str]:
-    """Where it is; while it is being moved, where it goes."""
-    placement = game.placement
-    if placement is None:
-        return "", "", ""
-    mode, brokers = game.target or (placement.mode, placement.brokers)
-    arrow = "" if game.target is None else "> "
-    return mode, arrow + describe_brokers(brokers), str(placement.epoch)
-
-
-def _figures(demo: Demo, games: Iterable[Game]) -> tuple[str, str, str]:
-    """Messages per second, p50 and p99 in ms, of the last seconds."""
-    latencies_s, per_s = [], 0.0
-    for game in games:
-        recent_s = game.recent.latencies_s(demo.now_s)
-        per_s += len(recent_s) / game.subscribers / demo.recent_s
-        latencies_s += recent_s
-    return f"{per_s:.0f}", _ms(percentile(latencies_s, 50)), _ms(percentile(latencies_s, 99))
-
-
-def _line(demo: Demo, topic: str, game: Game) -> str:
-    per_s, p50_ms, p99_ms = _figures(demo, [game])
-    place = describe(game.placement) if game.placement is not None else ""
-    figures = f"{per_s:>4}/s  p50 {p50_ms:>4} ms  p99 {p99_ms:>4} ms  {game.moves:>3} moves"
-    return f"{printable(topic):14}{place:37}{figures}"
-
-
-def _ms(seconds: float | None) -> str:
-    return "" if seconds is None else f"{seconds * 1e3:.0f}"
-
-
-# --- brokers
-
-
-def _broker_table(demo: Demo, gap: int) -> Table:
-    table = _table(BROKER_COLUMNS, gap, left=1)
-    for broker in SITES:
-        view = demo.brokers.get(broker)
-        carried = [game for game in demo.games.values() if game.placement and broker in game.placement.brokers]
-        load = _load(view.report if view is not None else None)
-        table.add_row(broker, str(len(carried)), *load, *_round_trips(broker))
-    return table
-
-
-def _load(report: Report | None) -> tuple[str, str, str]:
-    if report is None:
-        return "", "", ""
-    return (
-        f"{report.input_bytes_per_s / 1e3:.1f}",
-        f"{report.output_bytes_per_s / 1e3:.1f}",
-        f"{report.cpu_share * 100:.1f}",
-    )
-
-
-def _round_trips(broker: str) -> list[str]:
-    return [f"{WORLD.delay_s(site, broker) * 2e3:.0f} ms" for site in SITES]
-
-
-# --- both
-
-
-def _table(columns: tuple[str, ...], gap: int, *, left: int) -> Table:
+def plain_table(columns: Iterable[str], gap: int, *, left: int, widths: dict[str, int]) -> Table:
     """The first `left` columns hold words, the others figures. Widths are fixed: nothing jumps when a word changes."""
     table = Table(box=None, pad_edge=False, padding=(0, gap, 0, 0), header_style="bold underline")
     for number, name in enumerate(columns):
         justify: JustifyMethod = "left" if number < left else "right"
-        table.add_column(name, justify=justify, no_wrap=True, min_width=WIDTHS.get(name, len(name)))
+        table.add_column(name, justify=justify, no_wrap=True, min_width=widths.get(name, len(name)))
     return table
 
 
-def _event(demo: Demo, back: int) -> Text:
-    event = demo.events[-back]
-    style = "red" if event.kill else "dim"
-    return Text(f"{event.at_s:4.0f} s  {event.text}", style=style, no_wrap=True, overflow="ellipsis")
+def figures(act: Act[Any], topics: Iterable[WatchedTopic]) -> tuple[str, str, str]:
+    """Messages per second, p50 and p99 in ms, of the last seconds."""
+    latencies_s, per_s = [], 0.0
+    for topic in topics:
+        recent_s = topic.recent.latencies_s(act.now_s)
+        per_s += len(recent_s) / topic.subscribers / act.recent_s
+        latencies_s += recent_s
+    return f"{per_s:.0f}", _ms(percentile(latencies_s, 50)), _ms(percentile(latencies_s, 99))
+
+
+def _ms(seconds: float | None) -> str:
+    return "" if seconds is None else f"{seconds * 1e3:.0f}"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import typer
 
 from nearcast.cli.asking import ask_state
@@ -33,3 +35,14 @@ def show_plan(url: Url = DEFAULT_URL, output: OutputOption = Output.TABLE) -> No
     }
     title = f"version {state.version}, led by {state.leader} in term {state.term}"
     show(output, data, TOPIC_COLUMNS, [topic_row(topic, view) for topic, view in sorted(state.topics.items())], title)
+
+
+@app.command("decisions")
+def decisions(url: Url = DEFAULT_URL, output: OutputOption = Output.TABLE) -> None:
+    """Show what the policy has decided lately, and why: the measure, its value and the threshold it crossed.
+
+    Example: nearcast plan decisions
+    """
+    state = run(lambda: ask_state(url))
+    rows = [(time.strftime("%H:%M:%S", time.localtime(decision.at_s)), decision.text) for decision in state.decisions]
+    show(output, state.decisions, ("time", "decision"), rows, "" if rows else "nothing was decided yet")

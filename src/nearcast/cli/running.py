@@ -19,12 +19,20 @@ from nearcast.errors import NearcastError, UsageError
 
 T = TypeVar("T")
 
+EXTRAS = {"numpy": "policies", "matplotlib": "plots"}  # package -> the extra that brings it
+
 
 @contextlib.contextmanager
 def errors_as_exit_codes() -> Iterator[None]:
-    """A NearcastError becomes one line and an exit code, never a traceback."""
+    """A NearcastError, or an extra that is not installed, becomes one line and an exit code, never a traceback."""
     try:
         yield
+    except ModuleNotFoundError as missing:
+        extra = EXTRAS.get(missing.name or "")
+        if extra is None:
+            raise
+        say(f"error: this needs {missing.name}, which is not installed: pip install 'nearcast[{extra}]'")
+        raise typer.Exit(2) from None
     except NearcastError as error:
         say(f"error: {error}")
         raise typer.Exit(2 if isinstance(error, UsageError) else 1) from None

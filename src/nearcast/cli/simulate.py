@@ -5,11 +5,13 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import msgspec
 import typer
 
+from nearcast.cli import simulate_flow
 from nearcast.cli.options import Output, OutputOption
 from nearcast.cli.output import show
 from nearcast.cli.running import say
@@ -20,6 +22,14 @@ if TYPE_CHECKING:
 app = typer.Typer(help="The protocol under virtual time, with faults.", no_args_is_help=True)
 
 SHOWN_MAX = 5  # violations printed of a failing seed
+
+T = TypeVar("T")
+
+
+class Variant(StrEnum):
+    """Another protocol to compare with."""
+
+    FORWARDING = "forwarding"  # Dynamoth's dispatchers
 
 
 class Summary(msgspec.Struct):
@@ -38,12 +48,18 @@ def simulate() -> None:
     """The protocol under virtual time, with faults."""
 
 
+app.command("flow")(simulate_flow.flow)
+
+
 @app.command("protocol")
 def protocol(
     seeds: Annotated[int, typer.Option("--seeds", min=1, help="How many seeds to run.")] = 1000,
     first_seed: Annotated[int, typer.Option("--first-seed", min=0, help="The first of them.")] = 0,
     workers: Annotated[
         int | None, typer.Option("--workers", min=1, help="Processes; one per core if not given.")
+    ] = None,
+    variant: Annotated[
+        Variant | None, typer.Option("--variant", help="Compare with another protocol instead: see docs/forwarding.md.")
     ] = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
@@ -52,12 +68,22 @@ def protocol(
     A failing seed is printed with the command that replays it, and the exit code is 1.
 
     Example: nearcast simulate protocol --seeds 20000 --first-seed 5
+
+    With --variant forwarding: the moves of the Dynamoth paper beside ours, on the same seeds. Its losses are what the
+    comparison shows; the exit code is 1 if nearcast broke an invariant, or lost, doubled or reordered anything.
+
+    Example: nearcast simulate protocol --variant forwarding --seeds 500
     """
+    if variant is Variant.FORWARDING:
+        from nearcast.cli.simulate_forwarding import compare
+
+        raise typer.Exit(compare(range(first_seed, first_seed + seeds), workers, output))
+
     from nearcast.sim.campaign import run_seeds
 
     began_s = time.monotonic()
     summary = Summary()
-    for outcome in _with_progress(run_seeds(range(first_seed, first_seed + seeds), workers), seeds):
+    for outcome in with_progress(run_seeds(range(first_seed, first_seed + seeds), workers), seeds):
         summary.seeds += 1
         summary.messages += outcome.messages
         summary.moves += outcome.moves
@@ -70,7 +96,7 @@ def protocol(
     raise typer.Exit(1 if summary.failed else 0)
 
 
-def _with_progress(outcomes: Iterator[Outcome], total: int) -> Iterator[Outcome]:
+def with_progress(outcomes: Iterator[T], total: int) -> Iterator[T]:
     """A bar on a terminal; nothing where nobody looks."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn

@@ -10,7 +10,16 @@ import typer
 
 from nearcast.cli.options import Output, OutputOption, name_list
 from nearcast.cli.output import print_json, print_table
-from nearcast.cli.running import run, say, until_told_to_stop
+from nearcast.cli.planning import (
+    DEFAULT_WAIT_S,
+    NO_POLICY,
+    BrokersMaxOption,
+    PolicyOption,
+    ThresholdOption,
+    WaitOption,
+    planning_arguments,
+)
+from nearcast.cli.running import errors_as_exit_codes, run, say, until_told_to_stop
 
 if TYPE_CHECKING:
     from nearcast.testbed.cluster import LocalCluster
@@ -29,21 +38,34 @@ def up(
             "--port", min=1, max=65000, help="Of the store; brokers get the ports after it. Default: free ones."
         ),
     ] = None,
+    policy: PolicyOption = NO_POLICY,
+    thresholds: ThresholdOption = None,
+    wait: WaitOption = DEFAULT_WAIT_S,
+    max_brokers: BrokersMaxOption = 0,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Run a whole cluster on this machine until Ctrl-C: a store, brokers and controllers, nothing kept on disk.
 
-    Example: nearcast up --brokers 3 --port 7000
+    With --policy topics are moved and replicated as their load asks; with --max-brokers servers are added and removed.
+
+    Example: nearcast up --brokers 1 --policy dynamoth --max-brokers 4 --port 7000
     """
-    run(lambda: _up(brokers, controllers, port, output))
+    with errors_as_exit_codes():
+        wanted: int | list[str] = int(brokers) if brokers.isdecimal() else list(name_list("broker", brokers))
+        planning = planning_arguments(policy, thresholds, wait, max_brokers)
+    run(lambda: _up(wanted, controllers, planning, port, output))
 
 
-async def _up(brokers: str, controllers: int, port: int | None, output: Output) -> None:
+async def _up(
+    brokers: int | list[str], controllers: int, planning: list[str], port: int | None, output: Output
+) -> None:
+    from nearcast.runtime.provider import ProviderDesk
     from nearcast.testbed.cluster import LocalCluster
+    from nearcast.testbed.provider import LocalProvider
 
-    wanted: int | list[str] = int(brokers) if brokers.isdecimal() else list(name_list("broker", brokers))
     say("starting ...")
-    async with await LocalCluster.start(wanted, controllers=controllers, first_port=port) as cluster:
+    start = LocalCluster.start(brokers, controllers=controllers, controller_options=planning, first_port=port)
+    async with await start as cluster, ProviderDesk(cluster.store_url, LocalProvider(cluster)):
         _announce(cluster, output)
         watching = asyncio.create_task(_tell_of_ends(cluster))
         try:

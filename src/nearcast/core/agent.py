@@ -7,7 +7,7 @@ key carries an absolute end, so an agent or a server that was stopped for a whil
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from random import Random
 
@@ -15,29 +15,15 @@ import msgspec
 
 from nearcast.core import bus
 from nearcast.core.agent_load import LoadMeter
+from nearcast.core.backend import AgentLink, Denied, Figures, ServerLink, Standing
 from nearcast.core.effects import Effect
 from nearcast.core.greeting import Credentials
-from nearcast.core.headcount import Headcount
-from nearcast.core.link import Link, Reply, is_error
 from nearcast.core.links import Ready
-from nearcast.core.membership import encode_membership, ring_of
-from nearcast.core.names import (
-    COUNTERS,
-    LEASE_KEY,
-    MEMBERS,
-    PATTERNS,
-    READY_KEY,
-    RECORDS,
-    decode_topic,
-    readiness_channel,
-)
-from nearcast.core.record import first_use
-from nearcast.core.scripts import FIRST_USE, INSTALL, INSTALL_MEMBERS
+from nearcast.core.membership import Membership, ring_of
+from nearcast.core.names import COUNTERS, PATTERNS, decode_topic, readiness_channel
+from nearcast.core.record import Record, first_use
 from nearcast.core.settings import DEFAULT_TIMING, Timing
 from nearcast.core.tether import Tether
-from nearcast.core.wire import decode_record, encode_record
-
-SCAN_COUNT = 1000
 
 
 class Identity(msgspec.Struct, frozen=True):
@@ -46,6 +32,7 @@ class Identity(msgspec.Struct, frozen=True):
     broker: str
     url: str  # where clients reach the server
     site: str = "local"
+    capacity_bytes_per_s: float = 0.0  # outgoing bandwidth of the server, if known
 
 
 class Agent:
@@ -86,7 +73,7 @@ class Agent:
         self._sequence = 0
         self._hello_at_s = -1e9
         self._measure_at_s = -1e9
-        self._orders: dict[type, Callable[[bus.Order, Link], None]] = {
+        self._orders: dict[type, Callable[[bus.Order, AgentLink], None]] = {
             bus.Install: self._install,
             bus.InstallMembers: self._install_members,
             bus.Count: self._count,
@@ -120,7 +107,7 @@ class Agent:
             self._say_hello(self.bus.link, now_s)
         if now_s - self._measure_at_s >= 1.0 and self.server.link is not None:
             self._measure_at_s = now_s
-            self.server.link.send(self._measured, "INFO")
+            self.server.link.observe(self._measured)
 
     def outgoing(self) -> list[tuple[str, bytes]]:
         return [(tether.name, data) for tether in (self.server, self.bus) if (data := tether.take())]
@@ -130,29 +117,23 @@ class Agent:
 
     # --- being there
 
-    def _server_open(self, link: Link, now_s: float) -> None:
+    def _server_open(self, link: AgentLink, now_s: float) -> None:
         self._ended = False
         self._run_id, self._ready = "", False
         link.control[COUNTERS] = self.meter.client_report
         link.subscribe(COUNTERS)
-        link.send(self._identified, "INFO", "server")
-        link.send(self._found_ready, "GET", READY_KEY)
+        link.look(self._looked)
 
-    def _identified(self, reply: Reply, now_s: float) -> None:
-        if isinstance(reply, bytes):
-            lines = reply.decode().splitlines()
-            self._run_id = next((line[7:] for line in lines if line.startswith("run_id:")), "")
+    def _looked(self, standing: Standing, now_s: float) -> None:
+        self._run_id = standing.run_id
+        self._ready = standing.ready == msgspec.json.encode(Ready(self.identity.broker, standing.run_id))
 
-    def _found_ready(self, reply: Reply, now_s: float) -> None:
-        mine = Ready(self.identity.broker, self._run_id)
-        self._ready = isinstance(reply, bytes) and reply == msgspec.json.encode(mine)
-
-    def _bus_open(self, link: Link, now_s: float) -> None:
+    def _bus_open(self, link: ServerLink, now_s: float) -> None:
         channel = bus.AGENT_CHANNEL + self.identity.broker.encode()
         link.control[channel] = self._heard
         link.subscribe(channel)
 
-    def _say_hello(self, link: Link, now_s: float) -> None:
+    def _say_hello(self, link: ServerLink, now_s: float) -> None:
         self._sequence += 1
         self._hellos[self._sequence] = now_s
         if len(self._hellos) > 32:
@@ -169,6 +150,7 @@ class Agent:
             answering=answering and bool(self._run_id),
             dead=self._ended,
             ready=self._ready,
+            capacity_bytes_per_s=identity.capacity_bytes_per_s,
         )
         link.tell(bus.CONTROLLER_CHANNEL, bus.encode(hello))
 
@@ -192,42 +174,33 @@ class Agent:
             return
         until_s = sent_s + self.timing.grant_s
         if until_s > now_s:
-            until_ms = int((until_s + self.wall_offset_s) * 1000)
-            self.server.link.send(None, "SET", LEASE_KEY, grant.term, "PXAT", until_ms)
+            self.server.link.hold_lease(grant.term, until_s + self.wall_offset_s)
 
     def _answer(self, answer: bus.Answer) -> None:
         if self.bus.link is not None:
             self.bus.link.tell(bus.CONTROLLER_CHANNEL, bus.encode(answer))
 
-    def _done(self, order: int, reply: Reply, now_s: float) -> None:
-        if not is_error(reply):
-            self._answer(bus.Answer(self.identity.broker, order))
+    def _done(self, order: int, now_s: float) -> None:
+        self._answer(bus.Answer(self.identity.broker, order))
 
-    def _install(self, order: bus.Order, link: Link) -> None:
+    def _install(self, order: bus.Order, link: AgentLink) -> None:
         assert isinstance(order, bus.Install)
-        arguments: list[bytes | str | int] = []
-        for topic, record in order.records.items():
-            arguments += [topic, record.version, encode_record(record)]
 
-        def installed(reply: Reply, now_s: float) -> None:
-            if isinstance(reply, list):
-                versions = dict(zip(order.records, reply, strict=True))
-                self._answer(bus.Answer(self.identity.broker, order.order, versions=versions))
+        def installed(versions: Sequence[int], now_s: float) -> None:
+            by_topic = dict(zip(order.records, versions, strict=True))
+            self._answer(bus.Answer(self.identity.broker, order.order, versions=by_topic))
 
-        link.send(installed, "EVAL", INSTALL, 1, RECORDS, order.term, *arguments)
+        link.install(order.term, order.records, installed)
 
-    def _install_members(self, order: bus.Order, link: Link) -> None:
+    def _install_members(self, order: bus.Order, link: AgentLink) -> None:
         assert isinstance(order, bus.InstallMembers)
-        membership = order.membership
 
-        def installed(reply: Reply, now_s: float) -> None:
-            if isinstance(reply, list):
-                self._answer(bus.Answer(self.identity.broker, order.order, versions={"": int(reply[0])}))
+        def installed(versions: Sequence[int], now_s: float) -> None:
+            self._answer(bus.Answer(self.identity.broker, order.order, versions={"": versions[0]}))
 
-        document = encode_membership(membership)
-        link.send(installed, "EVAL", INSTALL_MEMBERS, 1, MEMBERS, membership.version, document)
+        link.install_members(order.membership, installed)
 
-    def _count(self, order: bus.Order, link: Link) -> None:
+    def _count(self, order: bus.Order, link: AgentLink) -> None:
         assert isinstance(order, bus.Count)
         channels: list[bytes] = []
         for topic, epoch in order.epochs.items():
@@ -239,83 +212,54 @@ class Agent:
             counts = dict(zip(order.epochs, pairs, strict=True))
             self._answer(bus.Answer(self.identity.broker, order.order, counts=counts))
 
-        Headcount(link, channels, counted).take()
+        link.count(channels, counted)
 
-    def _collect(self, order: bus.Order, link: Link) -> None:
+    def _collect(self, order: bus.Order, link: AgentLink) -> None:
         assert isinstance(order, bus.Collect)
         old, new = ring_of(order.old_ring), ring_of(order.new_ring)
         mine = self.identity.broker
-        found: dict[str, bytes] = {}
 
-        def step(reply: Reply, now_s: float) -> None:
-            if not isinstance(reply, list):
-                return
-            cursor, pairs = reply
-            for topic, value in zip(pairs[::2], pairs[1::2], strict=True):
-                if old.owner(topic) == mine and new.owner(topic) != mine:
-                    found[decode_topic(topic)] = value
-            if cursor != b"0":
-                link.send(step, "HSCAN", RECORDS, cursor, "COUNT", SCAN_COUNT)
-                return
-            records = {topic: decode_record(value) for topic, value in found.items()}
-            self._answer(bus.Answer(mine, order.order, records=records))
+        def leaves(topic: bytes) -> bool:
+            return old.owner(topic) == mine and new.owner(topic) != mine
 
-        link.send(step, "HSCAN", RECORDS, "0", "COUNT", SCAN_COUNT)
+        def found(records: dict[bytes, Record], now_s: float) -> None:
+            named = {decode_topic(topic): record for topic, record in records.items()}
+            self._answer(bus.Answer(mine, order.order, records=named))
 
-    def _lookup(self, order: bus.Order, link: Link) -> None:
+        link.find_records(leaves, found)
+
+    def _lookup(self, order: bus.Order, link: AgentLink) -> None:
         assert isinstance(order, bus.Lookup)
         version = order.membership.version
 
-        def found(reply: Reply, now_s: float) -> None:
-            if isinstance(reply, list) and reply[0] == b"record":
-                records = {order.topic: decode_record(reply[1])}
-                self._answer(bus.Answer(self.identity.broker, order.order, records=records))
+        def looked_up(found: Record | Membership | Denied | None, now_s: float) -> None:
+            if isinstance(found, Record):
+                self._answer(bus.Answer(self.identity.broker, order.order, records={order.topic: found}))
 
-        record = encode_record(first_use(version, self.identity.broker))
-        link.send(found, "EVAL", FIRST_USE, 2, RECORDS, MEMBERS, order.topic, version, record)
+        link.look_up(order.topic.encode(), version, first_use(version, self.identity.broker), looked_up)
 
-    def _reset(self, order: bus.Order, link: Link) -> None:
+    def _reset(self, order: bus.Order, link: AgentLink) -> None:
         if order.order == self._began_with:
             return  # the same order heard twice: what was installed since must not be wiped
         self._began_with = order.order
-
-        def listed(reply: Reply, now_s: float) -> None:
-            if isinstance(reply, bytes):
-                for connection in _nearcast_clients(reply.decode(errors="replace")):
-                    link.send(None, "CLIENT", "KILL", "ID", connection)
-                link.send(partial(self._done, order.order), "DEL", RECORDS, READY_KEY, LEASE_KEY, MEMBERS)
-
         self._ready = False
-        link.send(None, "DEL", READY_KEY)
-        link.send(listed, "CLIENT", "LIST")
+        link.begin_anew(partial(self._done, order.order))
 
-    def _mark_ready(self, order: bus.Order, link: Link) -> None:
+    def _mark_ready(self, order: bus.Order, link: AgentLink) -> None:
         assert isinstance(order, bus.MarkReady)
         if order.run_id != self._run_id:
             return  # meant for an earlier run of the server
 
-        def marked(reply: Reply, now_s: float) -> None:
-            if not is_error(reply):
-                self._ready = True
-                self._done(order.order, reply, now_s)
+        def marked(now_s: float) -> None:
+            self._ready = True
+            self._done(order.order, now_s)
 
-        ready = msgspec.json.encode(Ready(self.identity.broker, order.run_id))
-        link.send(marked, "SET", READY_KEY, ready)
+        link.mark_ready(msgspec.json.encode(Ready(self.identity.broker, order.run_id)), marked)
 
     # --- reports
 
-    def _measured(self, reply: Reply, now_s: float) -> None:
-        if isinstance(reply, bytes) and self.bus.link is not None:
-            report = self.meter.measure(reply.decode(errors="replace"), now_s, self.wall_offset_s)
+    def _measured(self, figures: Figures, now_s: float) -> None:
+        if self.bus.link is not None:
+            report = self.meter.measure(figures, now_s, self.wall_offset_s)
             if report is not None:
                 self.bus.link.tell(bus.CONTROLLER_CHANNEL, bus.encode(report))
-
-
-def _nearcast_clients(listing: str) -> list[str]:
-    """Ids of our clients' connections in a CLIENT LIST, agents excepted."""
-    ids = []
-    for line in listing.splitlines():
-        fields = dict(field.split("=", 1) for field in line.split(" ") if "=" in field)
-        if fields.get("name", "").startswith("nearcast-"):
-            ids.append(fields["id"])
-    return ids

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import msgspec
 
+from nearcast.core.backend import Figures
 from nearcast.core.bus import Report
 from nearcast.core.counters import ClientReport, TopicCounters
 from nearcast.core.wire import HEADER_BYTES
@@ -22,7 +23,7 @@ class LoadMeter:
         self.broker = broker
         self.dropped = 0
         self._topics: dict[str, TopicCounters] = {}
-        self._before: tuple[float, dict[str, float]] | None = None
+        self._before: tuple[float, Figures] | None = None
 
     def client_report(self, payload: bytes, now_s: float) -> None:
         """One client's second."""
@@ -38,16 +39,15 @@ class LoadMeter:
                 continue
             self._topics[topic] = known.merged(counters) if known is not None else counters
 
-    def measure(self, info: str, now_s: float, wall_offset_s: float) -> Report | None:
+    def measure(self, figures: Figures, now_s: float, wall_offset_s: float) -> Report | None:
         """The report since the last measurement; None for the first, which has nothing to compare with."""
-        figures = _figures(info)
         before, self._before = self._before, (now_s, figures)
         if before is None or now_s <= before[0]:
             return None
         seconds = now_s - before[0]
 
-        def rate(name: str) -> float:
-            return max(0.0, figures.get(name, 0.0) - before[1].get(name, 0.0)) / seconds
+        def rate(now: float, then: float) -> float:
+            return max(0.0, now - then) / seconds  # a server that was started anew counts from nothing
 
         topics, self._topics = self._topics, {}
         counted = sum(c.received_bytes + c.received * PUSH_BYTES for c in topics.values())
@@ -55,22 +55,11 @@ class LoadMeter:
             broker=self.broker,
             at_s=now_s + wall_offset_s,
             seconds=seconds,
-            output_bytes_per_s=rate("total_net_output_bytes"),
-            input_bytes_per_s=rate("total_net_input_bytes"),
-            connections=int(figures.get("connected_clients", 0)),
-            memory_bytes=int(figures.get("used_memory", 0)),
-            cpu_share=rate("used_cpu_sys") + rate("used_cpu_user"),
+            output_bytes_per_s=rate(figures.output_bytes, before[1].output_bytes),
+            input_bytes_per_s=rate(figures.input_bytes, before[1].input_bytes),
+            connections=figures.connections,
+            memory_bytes=figures.memory_bytes,
+            cpu_share=rate(figures.cpu_s, before[1].cpu_s),
             counted_bytes_per_s=counted / seconds,
             topics=topics,
         )
-
-
-def _figures(info: str) -> dict[str, float]:
-    figures = {}
-    for line in info.splitlines():
-        name, _, value = line.partition(":")
-        try:
-            figures[name] = float(value)
-        except ValueError:
-            continue
-    return figures

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from nearcast.core.names import readiness_channel
 
 if TYPE_CHECKING:
+    from nearcast.core.backend import ClientLink
     from nearcast.core.inflow import Inflow
-    from nearcast.core.link import Link
 
 
 class Attachment:
@@ -31,7 +31,7 @@ class Attachment:
     def __init__(self, inflow: Inflow, broker: str) -> None:
         self._inflow = inflow
         self.broker = broker
-        self.link: Link | None = None
+        self.link: ClientLink | None = None
         self.open = False  # subscribed, and the record of this broker was read after that
         self.unconfirmed = False  # the broker has no record of a topic that lives there by first use
         self.roles: set[int] = set()

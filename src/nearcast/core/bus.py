@@ -1,11 +1,13 @@
 """The bus: what agents, the controller and the command line tell each other.
 
 Messages are JSON on channels of the store's server: `nc:a:BROKER` towards an agent, `nc:k` towards the controller,
-`nc:q:ASKER` towards whoever asked; a request is numbered ASKER.N. Any of them may be lost, doubled or late: orders are
-idempotent and carry their term.
+`nc:rent` towards the provider of servers, `nc:q:ASKER` towards whoever asked; a request is numbered ASKER.N. Any of
+them may be lost, doubled or late: orders are idempotent and carry their term.
 """
 
 from __future__ import annotations
+
+from typing import TypeVar
 
 import msgspec
 
@@ -17,6 +19,7 @@ from nearcast.core.record import Record
 
 AGENT_CHANNEL = b"nc:a:"
 CONTROLLER_CHANNEL = b"nc:k"
+PROVIDER_CHANNEL = b"nc:rent"
 ANSWER_CHANNEL = b"nc:q:"
 
 
@@ -35,6 +38,7 @@ class Hello(msgspec.Struct, frozen=True, tag=True):
     answering: bool  # the server answered within the last heartbeats
     dead: bool = False  # the server's process was seen to end
     ready: bool = False  # the ready key of this run is set
+    capacity_bytes_per_s: float = 0.0  # as configured; 0: not known
 
 
 class Report(msgspec.Struct, frozen=True, tag=True):
@@ -127,6 +131,27 @@ class MarkReady(msgspec.Struct, frozen=True, tag=True):
 Order = Install | InstallMembers | Count | Collect | Lookup | Reset | MarkReady
 
 
+# --- controller to provider: each is said again until it shows
+
+
+class Rent(msgspec.Struct, frozen=True, tag=True):
+    """Start a server with its agent under this name."""
+
+    broker: str
+    term: int
+
+
+class Release(msgspec.Struct, frozen=True, tag=True):
+    """Stop it: it has left in good order and carries nothing."""
+
+    broker: str
+    term: int
+    url: str  # of the one that is meant: another may run under the same name by now
+
+
+ToProvider = Rent | Release
+
+
 # --- the command line
 
 
@@ -136,6 +161,22 @@ class MoveTopics(msgspec.Struct, frozen=True, tag=True):
     request: str
     placements: dict[str, tuple[Mode, tuple[str, ...]]]
     pace: Pace = Pace.EAGER
+
+
+class Drain(msgspec.Struct, frozen=True, tag=True):
+    """Move everything away from a broker and let it leave; or call that off."""
+
+    request: str
+    broker: str
+    cancel: bool = False
+
+
+class SetCapacity(msgspec.Struct, frozen=True, tag=True):
+    """How many bytes per second a broker can send."""
+
+    request: str
+    broker: str
+    bytes_per_s: float
 
 
 class Show(msgspec.Struct, frozen=True, tag=True):
@@ -158,10 +199,19 @@ class BrokerView(msgspec.Struct, frozen=True):
     state: str
     alive: bool
     report: Report | None = None
+    capacity_bytes_per_s: float = 0.0
+    rented: bool = False
+
+
+class Decision(msgspec.Struct, frozen=True):
+    """Something a policy decided, and why."""
+
+    at_s: float  # wall clock
+    text: str
 
 
 class State(msgspec.Struct, frozen=True, tag=True):
-    """The answer to Show and to MoveTopics. `problem` is set if the request was refused; it says what to do."""
+    """The answer to every request. `problem` is set if it was refused; it says what to do."""
 
     request: str
     leader: str = ""
@@ -170,33 +220,42 @@ class State(msgspec.Struct, frozen=True, tag=True):
     problem: str = ""
     topics: dict[str, TopicState] = {}
     brokers: dict[str, BrokerView] = {}
+    decisions: list[Decision] = []  # the newest of the policy, oldest first
 
 
-ToController = Hello | Report | Answer | MoveTopics | Show
+Request = MoveTopics | Drain | SetCapacity | Show
+ToController = Hello | Report | Answer | MoveTopics | Drain | SetCapacity | Show
 ToAgent = Grant | Install | InstallMembers | Count | Collect | Lookup | Reset | MarkReady
 
 encode = msgspec.json.Encoder().encode
 _to_controller: msgspec.json.Decoder[ToController] = msgspec.json.Decoder(ToController)
 _to_agent: msgspec.json.Decoder[ToAgent] = msgspec.json.Decoder(ToAgent)
+_to_provider: msgspec.json.Decoder[ToProvider] = msgspec.json.Decoder(ToProvider)
 _state = msgspec.json.Decoder(State)
 
 
 def decode_for_controller(payload: bytes) -> ToController | None:
-    try:
-        return _to_controller.decode(payload)
-    except msgspec.DecodeError:
-        return None  # not ours, or of a newer version
+    return _decoded(_to_controller, payload)
 
 
 def decode_for_agent(payload: bytes) -> ToAgent | None:
-    try:
-        return _to_agent.decode(payload)
-    except msgspec.DecodeError:
-        return None
+    return _decoded(_to_agent, payload)
+
+
+def decode_for_provider(payload: bytes) -> ToProvider | None:
+    return _decoded(_to_provider, payload)
 
 
 def decode_state(payload: bytes) -> State | None:
+    return _decoded(_state, payload)
+
+
+_Message = TypeVar("_Message")
+
+
+def _decoded(decoder: msgspec.json.Decoder[_Message], payload: bytes) -> _Message | None:
+    """None: not ours, or of a newer version."""
     try:
-        return _state.decode(payload)
+        return decoder.decode(payload)
     except msgspec.DecodeError:
         return None

@@ -10,31 +10,29 @@ callers in `acks`, and wakes the consumers in `woken`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from functools import partial
 from random import Random
 from typing import Protocol
 
 import msgspec
 
+from nearcast.core.backend import ClientLink, Denied
 from nearcast.core.counters import ClientReport, TopicCounters
 from nearcast.core.effects import Done, Effect, Failed
 from nearcast.core.greeting import Credentials
 from nearcast.core.inflow import Inflow
-from nearcast.core.link import Link, Reply, is_error
 from nearcast.core.links import Links
 from nearcast.core.mailbox import Mailbox
-from nearcast.core.membership import Membership, decode_membership
-from nearcast.core.names import CONTROL, COUNTERS, MEMBERS, RECORDS, encode_topic
+from nearcast.core.membership import Membership
+from nearcast.core.names import CONTROL, COUNTERS, encode_topic
 from nearcast.core.outflow import Outflow
 from nearcast.core.patterns import PatternFlow
 from nearcast.core.record import Record, first_use
-from nearcast.core.scripts import FIRST_USE
 from nearcast.core.settings import DEFAULT_LIMITS, DEFAULT_TIMING, Limits, Timing
-from nearcast.core.wire import Resync, decode_control, decode_record, decode_repair, encode_record
+from nearcast.core.wire import Resync, decode_control, decode_repair
 from nearcast.errors import Closed, LimitReached, Unavailable
 
-OnRecord = Callable[[Record | None, float], None]
 REPORT_EVERY_S = 1.0
 
 
@@ -196,14 +194,14 @@ class Client:
     def joined(self, tokens: Iterable[object]) -> None:
         self.effects.extend(Done(token) for token in tokens)
 
-    def watch(self, link: Link, topic: bytes) -> None:
+    def watch(self, link: ClientLink, topic: bytes) -> None:
         """Hold the topic's control channel on a link."""
         channel = CONTROL + topic
         if channel not in link.control:
             link.control[channel] = partial(self._control, link, topic)
             link.subscribe(channel)
 
-    def unwatch(self, link: Link, topic: bytes, channels: list[bytes]) -> None:
+    def unwatch(self, link: ClientLink, topic: bytes, channels: list[bytes]) -> None:
         """Give back channels of a topic, and its control channel if nobody here needs it: one command, one moment."""
         outflow, inflow = self.outflows.get(topic), self.inflows.get(topic)
         needed = (outflow is not None and outflow.holds(link)) or (inflow is not None and inflow.holds(link))
@@ -211,19 +209,13 @@ class Client:
             channels = [*channels, CONTROL + topic]
         link.unsubscribe(*channels)
 
-    def read_record(self, link: Link, topic: bytes, then: OnRecord) -> None:
-        def read(reply: Reply, now_s: float) -> None:
-            then(decode_record(reply) if isinstance(reply, bytes) else None, now_s)
-
-        link.send(read, "HGET", RECORDS, topic)
-
-    def link_up(self, link: Link, now_s: float) -> None:
+    def link_up(self, link: ClientLink, now_s: float) -> None:
         """Questions that waited for a link are asked at once."""
         for topic in [*self._asked_s]:
             self._asked_s[topic] = -1e9
             self.ask(topic, now_s)
 
-    def leased(self, link: Link, now_s: float) -> None:
+    def leased(self, link: ClientLink, now_s: float) -> None:
         for flow in link.users:
             if isinstance(flow, Outflow):
                 flow.leased(link, now_s)
@@ -244,7 +236,7 @@ class Client:
         if membership.version <= self.membership.version:
             return
         brokers = self.membership.brokers
-        gone = [name for name, info in brokers.items() if membership.brokers.get(name) != info]
+        gone = [name for name, info in brokers.items() if not info.same(membership.brokers.get(name))]
         self.membership = membership
         for broker in gone:
             self.links.forget(broker, now_s)
@@ -255,7 +247,7 @@ class Client:
 
     # --- records
 
-    def _control(self, link: Link, topic: bytes, payload: bytes, now_s: float) -> None:
+    def _control(self, link: ClientLink, topic: bytes, payload: bytes, now_s: float) -> None:
         news = decode_control(payload)
         if isinstance(news, Record):
             self._record(link.broker, topic, news, now_s)
@@ -284,19 +276,16 @@ class Client:
         if link is None:
             return
         version = self.membership.version
-        record = encode_record(first_use(version, directory))
-        answered = partial(self._answered, directory, topic)
-        link.send(answered, "EVAL", FIRST_USE, 2, RECORDS, MEMBERS, topic, version, record)
+        link.look_up(topic, version, first_use(version, directory), partial(self._answered, directory, topic))
 
-    def _answered(self, directory: str, topic: bytes, reply: Reply, now_s: float) -> None:
-        if is_error(reply) or not isinstance(reply, list):
-            self._refuse(topic, f"{directory} could not tell where the topic is: {reply}")
-        elif reply[0] == b"stale":
-            if reply[1]:
-                self.update_membership(decode_membership(reply[1]), now_s)
-        else:
+    def _answered(self, directory: str, topic: bytes, found: Record | Membership | Denied | None, now_s: float) -> None:
+        if isinstance(found, Record):
             self._asked_s.pop(topic, None)
-            self._record(None, topic, decode_record(reply[1]), now_s)
+            self._record(None, topic, found, now_s)
+        elif isinstance(found, Membership):
+            self.update_membership(found, now_s)
+        elif found is not None:
+            self._refuse(topic, f"{directory} could not tell where the topic is: {found.text}")
 
     def _refuse(self, topic: bytes, reason: str) -> None:
         """The server will not run what the protocol needs (rights of the user, most likely): tell those who wait."""

@@ -11,10 +11,12 @@ from enum import StrEnum
 from random import Random
 
 from nearcast.core import bus
-from nearcast.core.effects import Campaign, Effect, Load, StoreEffect
+from nearcast.core.backend import ServerLink
+from nearcast.core.effects import Campaign, Effect, Load, Propose, StoreEffect
 from nearcast.core.greeting import Credentials
 from nearcast.core.ledger import Ledger
-from nearcast.core.link import Link
+from nearcast.core.planner import Planning
+from nearcast.core.proposal import Proposal
 from nearcast.core.reign import Reign
 from nearcast.core.settings import DEFAULT_TIMING, Timing
 from nearcast.core.tether import Tether
@@ -37,17 +39,20 @@ class Controller:
         *,
         credentials: Credentials | None = None,
         timing: Timing = DEFAULT_TIMING,
+        planning: Planning | None = None,
     ) -> None:
         self.name = name
         self.timing = timing
         self.effects: list[Effect] = []
         self.store: list[StoreEffect] = []
+        self.asked: list[Propose] = []  # of the policy; none without `planning`
+        self.wall_offset_s = 0.0
         self.notes: list[str] = []
         self.bus = Tether("bus", store_url, credentials or Credentials(), self._bus_open, timing=timing, rng=rng)
         self.role = Role.FOLLOWER
         self.reign: Reign | None = None
         self._store_url = store_url
-        self._rng = rng
+        self._planning = planning
         self._term = 0
         self._reigns = 0  # that have ended
         self._campaign_at_s = -1e9
@@ -86,7 +91,13 @@ class Controller:
         self.notes.append(f"{self.name} leads in term {self._term}, journal version {version}")
         ledger = Ledger(version, entries, self._term)
         self.reign = Reign(
-            ledger, leader=self.name, store_url=self._store_url, timing=self.timing, rng=self._rng, now_s=now_s
+            ledger,
+            leader=self.name,
+            store_url=self._store_url,
+            timing=self.timing,
+            planning=self._planning,
+            wall_offset_s=self.wall_offset_s,
+            now_s=now_s,
         )
 
     def committed(self, ok: bool, now_s: float) -> None:
@@ -99,6 +110,13 @@ class Controller:
         self.reign.go_on(now_s)
         self._commit(now_s)
 
+    def proposed(self, number: int, proposal: Proposal | None, now_s: float) -> None:
+        """The policy has answered; None if it failed. An answer to a reign that has ended is not heard."""
+        if self.reign is not None:
+            self.reign.planner.proposed(number, proposal, now_s)
+            self.reign.go_on(now_s)
+            self._commit(now_s)
+
     def tick(self, now_s: float) -> None:
         self.bus.tick(now_s, self.effects)
         if self._campaign_sent_s is None and now_s - self._campaign_at_s >= self.timing.leader_s / 4:
@@ -109,6 +127,8 @@ class Controller:
         if self.reign is not None:
             self.reign.tick(now_s)
             self._commit(now_s)
+            asked, self.reign.planner.asked = self.reign.planner.asked, []
+            self.asked += asked
 
     def outgoing(self) -> list[tuple[str, bytes]]:
         """What to write on the bus now. A leader without a bus drops what it would say: orders are repeated."""
@@ -125,7 +145,7 @@ class Controller:
 
     # --- inside
 
-    def _bus_open(self, link: Link, now_s: float) -> None:
+    def _bus_open(self, link: ServerLink, now_s: float) -> None:
         link.control[bus.CONTROLLER_CHANNEL] = self._heard
         link.subscribe(bus.CONTROLLER_CHANNEL)
 

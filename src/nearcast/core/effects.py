@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from nearcast.core.view import View
+
 
 class Connect(msgspec.Struct, frozen=True):
     """Open a connection for the link of this name, then call `connected` or `lost`."""
@@ -64,3 +66,13 @@ class Commit(msgspec.Struct, frozen=True):
 
 
 StoreEffect = Campaign | Load | Commit
+
+
+# --- the controller's policy
+
+
+class Propose(msgspec.Struct, frozen=True):
+    """Ask the policy for a proposal on `view.snapshot()`: answered by `proposed` with the same number."""
+
+    number: int
+    view: View

@@ -6,6 +6,8 @@ import msgspec
 
 from nearcast.errors import AuthenticationFailed, ClusterError, ConnectFailed
 
+CLIENT_NAMES = "nearcast-"  # connections of clients have names that begin so: an agent cuts them off by it
+
 _WHO_ARE_YOU = ("NOAUTH", "WRONGPASS", "ERR Client sent AUTH", "ERR AUTH")
 
 

@@ -8,19 +8,18 @@ nobody comes or goes. So we come and go ourselves until the table is done: every
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
+from nearcast.core.backend import OnCounts
 from nearcast.core.link import Link, Reply
 
 SUBSCRIBERS_MAX = 1 << 20  # no server has so many connections, and no address is so low
 FIRST_NUDGES = 4
 NUDGES_MAX = 1 << 14  # enough for a table of 200,000 subscribers; one that needs more is asked for again later
 
-OnCount = Callable[[list[int]], None]
-
 
 class Headcount:
-    def __init__(self, link: Link, channels: Sequence[bytes], then: OnCount) -> None:
+    def __init__(self, link: Link, channels: Sequence[bytes], then: OnCounts) -> None:
         self._link = link
         self._channels = channels
         self._then = then

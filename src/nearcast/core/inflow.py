@@ -26,8 +26,8 @@ from nearcast.core.repairs import Repairs
 from nearcast.core.verification import Verification
 
 if TYPE_CHECKING:
+    from nearcast.core.backend import ClientLink
     from nearcast.core.client import Client
-    from nearcast.core.link import Link
 
 
 class Inflow:
@@ -171,7 +171,7 @@ class Inflow:
         if attachment.link is None:
             self.client.links.want(broker, self, now_s)
 
-    def linked(self, link: Link, now_s: float) -> None:
+    def linked(self, link: ClientLink, now_s: float) -> None:
         """A link to a broker is up: attach there if we need to."""
         attachment = self.attachments.get(link.broker)
         if attachment is None or attachment.link is not None:
@@ -183,10 +183,10 @@ class Inflow:
         link.subscribe(self.topic)
         self._read(attachment, link)
 
-    def _read(self, attachment: Attachment, link: Link) -> None:
-        self.client.read_record(link, self.topic, partial(self._opened, attachment, link))
+    def _read(self, attachment: Attachment, link: ClientLink) -> None:
+        link.read_record(self.topic, partial(self._opened, attachment, link))
 
-    def _opened(self, attachment: Attachment, link: Link, record: Record | None, now_s: float) -> None:
+    def _opened(self, attachment: Attachment, link: ClientLink, record: Record | None, now_s: float) -> None:
         if attachment.link is not link or self.attachments.get(link.broker) is not attachment:
             return
         if record is None and self._forgotten(attachment):
@@ -218,7 +218,7 @@ class Inflow:
                 attachment.unconfirmed = False
                 self._read(attachment, attachment.link)
 
-    def unlinked(self, link: Link, now_s: float) -> None:
+    def unlinked(self, link: ClientLink, now_s: float) -> None:
         """The link to a broker is gone. Its roles stay: the attachment is taken up again when the link is back."""
         broker = link.broker
         attachment = self.attachments.get(broker)
@@ -284,7 +284,7 @@ class Inflow:
                     attachment.proven.add(epoch)
                 self.record(link.broker, record, now_s)
 
-        self.client.read_record(link, self.topic, read)
+        link.read_record(self.topic, read)
 
     # --- being whole
 
@@ -387,7 +387,7 @@ class Inflow:
             return None
         return broker, self.name, self._meter.take()
 
-    def holds(self, link: Link) -> bool:
+    def holds(self, link: ClientLink) -> bool:
         """Whether this inflow needs the control channel on the link."""
         attachment = self.attachments.get(link.broker)
         return attachment is not None and attachment.link is link

@@ -42,8 +42,11 @@ class TopicEntry(msgspec.Struct, frozen=True):
 
 
 class BrokerState(StrEnum):
+    RENTED = "rented"  # a provider was asked for it; it has not said hello yet
     JOINING = "joining"  # known to clients, not yet in the ring, carries no topics
     MEMBER = "member"
+    LEAVING = "leaving"  # its topics are being moved away, and it gets no new ones
+    LEFT = "left"  # in good order; the same run of its server is not taken back
     DEAD = "dead"  # given up; it may join again as if it were new
 
 
@@ -52,6 +55,9 @@ class BrokerEntry(msgspec.Struct, frozen=True):
     site: str
     run_id: str
     state: BrokerState
+    capacity_bytes_per_s: float = 0.0  # outgoing bandwidth, as configured or calibrated; 0: not known
+    rented: bool = False  # a provider started it, and is told when it is no longer needed
+    by_policy: bool = False  # LEAVING: a policy wants it gone, and may change its mind
 
 
 class Journal(msgspec.Struct):

@@ -13,38 +13,16 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import Protocol
 
-from hiredis import PushNotification, Reader, ReplyError
+from hiredis import ProtocolError, PushNotification, Reader, ReplyError
 
+from nearcast.core.backend import Flow, FrameSink, LinkRefused, OnMatch, OnPayload, ReplySink
 from nearcast.core.resp import command
 
 Reply = object
 OnReply = Callable[[Reply, float], None]
 
 _NOTHING = object()
-
-
-class FrameSink(Protocol):
-    """Takes a run of payloads of one channel."""
-
-    def frames(self, payloads: list[bytes], now_s: float) -> None: ...
-
-
-class ReplySink(Protocol):
-    """Takes a run of replies to PUBLISH: for each the number of receivers, or the server's error."""
-
-    def replied(self, receivers: list[int], now_s: float) -> None: ...
-
-    def refused(self, error: str, now_s: float) -> None: ...
-
-
-class Flow(Protocol):
-    """Whoever has subscriptions or publications on a link, and must know when it is there and when it is gone."""
-
-    def linked(self, link: Link, now_s: float) -> None: ...
-
-    def unlinked(self, link: Link, now_s: float) -> None: ...
 
 
 class _Run:
@@ -64,10 +42,6 @@ class _Confirm:
 
     def __init__(self, count: int) -> None:
         self.count = count
-
-
-class LinkRefused(Exception):
-    """The server answered something that makes this connection useless; the text says what and what to do."""
 
 
 class Link:
@@ -90,8 +64,8 @@ class Link:
         self.broker = broker
         self.up = False  # handshake done, server marked ready by its agent
         self.topics: dict[bytes, FrameSink] = {}
-        self.control: dict[bytes, Callable[[bytes, float], None]] = {}
-        self.patterns: dict[bytes, Callable[[bytes, bytes, float], None]] = {}
+        self.control: dict[bytes, OnPayload] = {}
+        self.patterns: dict[bytes, OnMatch] = {}
         self.heard_s = 0.0  # when the bytes before the ones being handled came
         self.proof_sent_s: float | None = None  # a question for the lease is on its way since then
         self.lease_until_s = -1e9  # until then replies of this server count
@@ -153,7 +127,13 @@ class Link:
     # --- reading
 
     def feed(self, data: bytes, now_s: float) -> None:
-        """Handle what was read. Raises LinkRefused or hiredis.ProtocolError if the connection must be closed."""
+        """Handle what was read. Raises LinkRefused if the connection must be closed."""
+        try:
+            self._read(data, now_s)
+        except ProtocolError as error:
+            raise LinkRefused(f"the server does not speak RESP ({error}): is the address right?") from error
+
+    def _read(self, data: bytes, now_s: float) -> None:
         reader = self._reader
         reader.feed(data)
         gets = reader.gets

@@ -12,14 +12,14 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
-from hiredis import HiredisError
 
+from nearcast.core.backend import ClientLink, Flow, LinkRefused, Standing
 from nearcast.core.effects import Connect, Disconnect, Rename
-from nearcast.core.greeting import Credentials, hello, refusal
-from nearcast.core.link import Flow, Link, LinkRefused, Reply, is_error
+from nearcast.core.greeting import CLIENT_NAMES, Credentials
 from nearcast.core.membership import decode_membership
-from nearcast.core.names import LEASE_KEY, MEMBERS, READY_KEY, inbox_channel
-from nearcast.errors import ConnectFailed, NearcastError, NotACluster
+from nearcast.core.names import MEMBERS, inbox_channel
+from nearcast.core.valkey import ValkeyLink
+from nearcast.errors import ClusterError, ConnectFailed, NearcastError, NotACluster
 
 if TYPE_CHECKING:
     from nearcast.core.client import Client
@@ -43,7 +43,7 @@ class _Peer:
     __slots__ = ("attempts", "connecting", "link", "retry_at_s", "waiting")
 
     def __init__(self) -> None:
-        self.link: Link | None = None
+        self.link: ClientLink | None = None
         self.connecting = False
         self.attempts = 0
         self.retry_at_s: float | None = None
@@ -69,11 +69,11 @@ class Links:
         self._seeds[name] = url
         self._open(name, self._peer(name), now_s)
 
-    def up(self, broker: str) -> Link | None:
+    def up(self, broker: str) -> ClientLink | None:
         peer = self._peers.get(broker)
         return peer.link if peer is not None and peer.link is not None and peer.link.up else None
 
-    def all_up(self) -> list[Link]:
+    def all_up(self) -> list[ClientLink]:
         return [peer.link for peer in self._peers.values() if peer.link is not None and peer.link.up]
 
     def want(self, broker: str, flow: Flow, now_s: float) -> None:
@@ -86,7 +86,7 @@ class Links:
         peer.waiting[flow] = None
         self._open(broker, peer, now_s)
 
-    def reach(self, broker: str, now_s: float) -> Link | None:
+    def reach(self, broker: str, now_s: float) -> ClientLink | None:
         """The link if it is up; else it is being opened, and the caller asks again later."""
         link = self.up(broker)
         if link is None:
@@ -122,7 +122,7 @@ class Links:
             self._client.effects.append(Disconnect(name))
             return
         peer.connecting = False
-        peer.link = link = Link(name)
+        peer.link = link = ValkeyLink(name)
         link.heard_s = now_s
         self._greet(name, link, now_s)
 
@@ -132,7 +132,7 @@ class Links:
             return
         try:
             peer.link.feed(data, now_s)
-        except (LinkRefused, HiredisError) as error:
+        except LinkRefused as error:
             self.drop(name, ConnectFailed(f"{name}: {error}"), now_s)
 
     def lost(self, name: str, reason: str, now_s: float) -> None:
@@ -176,27 +176,24 @@ class Links:
 
     # --- handshake
 
-    def _greet(self, name: str, link: Link, now_s: float) -> None:
-        greeting = hello(self._credentials, f"nearcast-{self._client.client_id:016x}")
-        link.send(partial(self._greeting_answered, name), *greeting)
-        found: list[Reply] = []
-        link.subscribe(MEMBERS, inbox_channel(self._client.client_id))
+    def _greet(self, name: str, link: ClientLink, now_s: float) -> None:
+        client_id = self._client.client_id
+        url, client_name = self._url(name) or name, f"{CLIENT_NAMES}{client_id:016x}"
+        link.greet(url, self._credentials, client_name, partial(self._greeting_answered, name))
+        link.subscribe(MEMBERS, inbox_channel(client_id))
         link.control[MEMBERS] = self._members
-        link.control[inbox_channel(self._client.client_id)] = self._client.repair
-        link.send(lambda reply, _: found.append(reply), "GET", READY_KEY)
-        link.send(lambda reply, _: found.append(reply), "HGET", MEMBERS, "document")
+        link.control[inbox_channel(client_id)] = self._client.repair
         link.proof_sent_s = now_s
-        link.send(partial(self._lease, link, now_s), "GET", LEASE_KEY)
-        link.send(lambda reply, at_s: self._greeted(name, link, [*found, reply], at_s), "INFO", "server")
+        link.look(partial(self._greeted, name, link, now_s))
 
-    def _greeting_answered(self, name: str, reply: Reply, now_s: float) -> None:
-        if is_error(reply):
-            self.drop(name, refusal(self._url(name) or name, str(reply)), now_s)
+    def _greeting_answered(self, name: str, problem: ClusterError | None, now_s: float) -> None:
+        if problem is not None:
+            self.drop(name, problem, now_s)
 
-    def _greeted(self, name: str, link: Link, replies: list[Reply], now_s: float) -> None:
-        ready_key, document, info = replies
-        ready = _parse_ready(ready_key, info)
-        if ready is None or not isinstance(document, bytes):
+    def _greeted(self, name: str, link: ClientLink, sent_s: float, standing: Standing, now_s: float) -> None:
+        self._lease(link, sent_s, standing.leased, now_s)
+        ready = _parse_ready(standing)
+        if ready is None or standing.membership is None:
             problem = "no nearcast agent has marked this server ready: start `nearcast agent` for it, or wait"
             self.drop(name, NotACluster(f"{self._url(name)}: {problem}"), now_s)
             return
@@ -211,7 +208,7 @@ class Links:
         self.opened += 1
         peer = self._peers[ready.broker]
         peer.attempts, peer.retry_at_s = 0, None
-        self._members(document, now_s)
+        self._members(standing.membership, now_s)
         if self._peers.get(ready.broker) is not peer:
             return  # it is another broker than the one we knew under this name; a new link is on its way
         waiting, peer.waiting = peer.waiting, {}
@@ -243,9 +240,9 @@ class Links:
 
     # --- leases
 
-    def _lease(self, link: Link, sent_s: float, reply: Reply, now_s: float) -> None:
+    def _lease(self, link: ClientLink, sent_s: float, leased: bool, now_s: float) -> None:
         link.proof_sent_s = None
-        if isinstance(reply, bytes):
+        if leased:
             link.lease_until_s = sent_s + self._client.timing.lease_s
             self._client.leased(link, now_s)
 
@@ -262,17 +259,17 @@ class Links:
                 if now_s < link.lease_until_s - timing.lease_s + timing.heartbeat_s:
                     continue
                 link.proof_sent_s = now_s
-                link.send(partial(self._lease, link, now_s), "GET", LEASE_KEY)
+                link.read_lease(partial(self._lease, link, now_s))
             elif now_s - link.proof_sent_s > timing.lease_s + timing.heartbeat_s:
                 self.drop(name, ConnectFailed(f"{name} has not answered for {now_s - link.proof_sent_s:.1f} s"), now_s)
 
 
-def _parse_ready(ready_key: Reply, info: Reply) -> Ready | None:
+def _parse_ready(standing: Standing) -> Ready | None:
     """The ready key, if it belongs to the server's present run."""
-    if not isinstance(ready_key, bytes) or not isinstance(info, bytes):
+    if standing.ready is None:
         return None
     try:
-        ready = msgspec.json.decode(ready_key, type=Ready)
+        ready = msgspec.json.decode(standing.ready, type=Ready)
     except msgspec.DecodeError:
         return None
-    return ready if b"run_id:" + ready.run_id.encode() in info else None
+    return ready if ready.run_id == standing.run_id else None

@@ -1,12 +1,12 @@
-"""Members: which brokers there are, which live, and the ring of directories (PROTOCOL, controller rules 6-8).
+"""Members: which brokers there are, which live, and who joins (PROTOCOL, controller rules 6-8).
 
 A broker joins in steps that are found out again at every tick from what its hellos say and what the journal holds:
 
     reset -> records and membership installed -> ready key set -> pattern subscribers there -> in the ring
 
-A ring change closes the topics whose directory changes, collects their records from the old directories, installs
-them at the new ones, and opens them. A broker without a grant for T_dead, or whose process was seen to end, is given
-up: its topics are moved by force, and if it comes back it joins as if it were new.
+A broker without a grant for T_dead, or whose process was seen to end, is given up: its topics are moved by force, and
+if it comes back it joins as if it were new. Leaving in good order is the matter of `departures.py`, the change of the
+ring that of `handover.py`.
 """
 
 from __future__ import annotations
@@ -17,17 +17,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from nearcast.core import bus
-from nearcast.core import record as records
-from nearcast.core.journal import (
-    MEMBERSHIP_KEY,
-    BrokerEntry,
-    BrokerState,
-    Phase,
-    TopicEntry,
-    broker_key,
-    records_for,
-    topic_key,
-)
+from nearcast.core.handover import Handover
+from nearcast.core.journal import MEMBERSHIP_KEY, BrokerEntry, BrokerState, broker_key, records_for
 from nearcast.core.membership import BrokerInfo, Membership, ring_of
 
 if TYPE_CHECKING:
@@ -35,12 +26,14 @@ if TYPE_CHECKING:
     from nearcast.core.reign import Reign
 
 INSTALL_BATCH = 500
+LIVE = (BrokerState.JOINING, BrokerState.MEMBER, BrokerState.LEAVING)  # states of brokers that are expected to answer
 
 
 class Members:
     def __init__(self, reign: Reign, now_s: float) -> None:
         self._reign = reign
         self._hellos: dict[str, bus.Hello] = {}
+        self._heard_s: dict[str, float] = {}
         # The leader before us may have granted a moment ago: count from now.
         self._granted_s = dict.fromkeys(reign.journal.brokers, now_s)
         self._reset: set[tuple[str, str]] = set()  # (broker, run id) that began anew under this leader
@@ -48,23 +41,22 @@ class Members:
         self._membership_at: dict[str, int] = {}  # version installed at each broker
         self._patterns: dict[str, int] = {}  # pattern subscribers counted at each broker
         self._joining_since_s: dict[str, float] = {}
-        self._collected: dict[int, set[str]] = {}  # membership version -> old directories that have answered
-        self._handed_over: tuple[int, set[str]] = (-1, set())  # version, topics whose new directory has them
+        self._handover = Handover(reign)
 
     # --- what others may ask
 
     def alive(self, broker: str) -> bool:
         """Whether the broker is expected to carry out orders."""
         entry = self._reign.journal.brokers.get(broker)
-        return entry is not None and entry.state is not BrokerState.DEAD
+        return entry is not None and entry.state in LIVE
 
     def carries(self, broker: str) -> bool:
         """Whether the broker carries the topics that name it. One that joins again has nothing of its former life."""
         entry = self._reign.journal.brokers.get(broker)
-        return entry is not None and entry.state is BrokerState.MEMBER
+        return entry is not None and entry.state in (BrokerState.MEMBER, BrokerState.LEAVING)
 
     def carriers(self) -> frozenset[str]:
-        """The brokers that may carry topics."""
+        """The brokers that may be given topics."""
         brokers = self._reign.journal.brokers
         return frozenset(name for name, entry in brokers.items() if entry.state is BrokerState.MEMBER)
 
@@ -80,13 +72,13 @@ class Members:
 
     def hello(self, hello: bus.Hello, now_s: float) -> None:
         name = hello.broker
-        self._hellos[name] = hello
+        self._hellos[name], self._heard_s[name] = hello, now_s
         entry = self._reign.journal.brokers.get(name)
         if self._reign.ledger.pending(broker_key(name)):
             return
-        if entry is None or entry.state is BrokerState.DEAD:
-            if hello.answering:
-                self._admit(hello, now_s)
+        if entry is None or entry.state not in LIVE:
+            if hello.answering and self._welcome(hello, entry):
+                self._admit(hello, entry, now_s)
         elif hello.dead:
             self._give_up(name, now_s)
         elif hello.answering and hello.run_id != entry.run_id:
@@ -95,8 +87,24 @@ class Members:
             self._granted_s[name] = now_s
             self._reign.tell(name, bus.Grant(self._reign.term, hello.sequence))
 
-    def _admit(self, hello: bus.Hello, now_s: float) -> None:
-        entry = BrokerEntry(hello.url, hello.site, hello.run_id, BrokerState.JOINING)
+    def heard_lately(self, broker: str, run_id: str, now_s: float) -> bool:
+        """Whether this run of a broker has said hello within the last T_dead."""
+        hello, at_s = self._hellos.get(broker), self._heard_s.get(broker, -1e9)
+        return hello is not None and hello.run_id == run_id and now_s - at_s < self._reign.timing.dead_s
+
+    def _welcome(self, hello: bus.Hello, entry: BrokerEntry | None) -> bool:
+        """One that left in good order is to be stopped, and does not come back in the same run."""
+        return entry is None or entry.state is BrokerState.DEAD or hello.run_id != entry.run_id
+
+    def _admit(self, hello: bus.Hello, before: BrokerEntry | None, now_s: float) -> None:
+        entry = BrokerEntry(
+            hello.url,
+            hello.site,
+            hello.run_id,
+            BrokerState.JOINING,
+            hello.capacity_bytes_per_s or (before.capacity_bytes_per_s if before is not None else 0.0),
+            before is not None and before.rented,
+        )
         self._granted_s[hello.broker] = now_s
         self._reign.ledger.write_broker(hello.broker, entry)
 
@@ -112,24 +120,48 @@ class Members:
         """Fence a broker by force, if there is another one to take its topics."""
         entry = self._reign.journal.brokers[name]
         membership = self._reign.ledger.membership()
-        others = {broker for broker in self.carriers() - {name} if not self._reign.ledger.pending(broker_key(broker))}
+        others = self._successors(name) if entry.state is not BrokerState.JOINING else {}
         if entry.state is not BrokerState.JOINING and not others:
             return
         changes: dict[str, Entry] = {broker_key(name): msgspec.structs.replace(entry, state=BrokerState.DEAD)}
+        changes |= {
+            broker_key(other): stays for other, stays in others.items() if stays.state is not self._state(other)
+        }
         brokers = {broker: info for broker, info in membership.brokers.items() if broker != name}
-        ring = tuple(broker for broker in membership.ring if broker != name)
-        changes[MEMBERSHIP_KEY] = self._changed(membership, brokers, ring)
+        ring = tuple(broker for broker in membership.ring if broker != name) or tuple(sorted(others))
+        changes[MEMBERSHIP_KEY] = self.changed(membership, brokers, ring)
         self._membership_at.pop(name, None)
         self._reign.ledger.write(changes, partial(self._gave_up, name))
 
+    def _state(self, name: str) -> BrokerState:
+        return self._reign.journal.brokers[name].state
+
+    def _successors(self, name: str) -> dict[str, BrokerEntry]:
+        """The members that can take a broker's topics. If there is none, one that is leaving must stay."""
+        brokers, membership = self._reign.journal.brokers, self._reign.ledger.membership()
+        sure = {other for other in brokers if other != name and not self._reign.ledger.pending(broker_key(other))}
+        members = {other: brokers[other] for other in sorted(sure & self.carriers())}
+        leaving = {
+            other: msgspec.structs.replace(brokers[other], state=BrokerState.MEMBER)
+            for other in sorted(sure)
+            if brokers[other].state is BrokerState.LEAVING and not membership.brokers[other].leaving
+        }
+        return members or leaving
+
     def _gave_up(self, name: str, now_s: float) -> None:
         self._reign.log(f"broker {name} is given up")
+        self.departed(name)
+        self._reign.evacuate(name)
+
+    def departed(self, name: str) -> None:
+        """Forget what was found out about a broker that is no member any more."""
+        self._membership_at.pop(name, None)
         self._joining_since_s.pop(name, None)
+        self._patterns.pop(name, None)
         self._reset = {(broker, run) for broker, run in self._reset if broker != name}
         self._restored = {(broker, run) for broker, run in self._restored if broker != name}
-        self._reign.evacuate(name, now_s)
 
-    def _changed(self, now: Membership, brokers: dict[str, BrokerInfo], ring: tuple[str, ...]) -> Membership:
+    def changed(self, now: Membership, brokers: dict[str, BrokerInfo], ring: tuple[str, ...]) -> Membership:
         """The next membership; a changed ring begins closed for the topics whose directory changes."""
         previous = now.previous_ring
         if ring != now.ring and previous is None and now.ring:
@@ -147,7 +179,7 @@ class Members:
 
     def tick(self, now_s: float) -> None:
         for name, entry in self._reign.journal.brokers.items():
-            if entry.state is BrokerState.DEAD or self._reign.ledger.pending(broker_key(name)):
+            if entry.state not in LIVE or self._reign.ledger.pending(broker_key(name)):
                 continue
             if now_s - self._granted_s.get(name, now_s) > self._reign.timing.dead_s:
                 self._give_up(name, now_s)
@@ -167,7 +199,7 @@ class Members:
             self._order_reset(name, run, now_s)
         elif joining and name not in self._reign.ledger.membership().brokers:
             self._introduce(name, entry)
-        elif self._membership_at.get(name, -1) < self._reign.journal.membership.version:
+        elif not self.told(name):
             self._order_membership(name, now_s)
         elif not hello.ready and run not in self._restored:
             self._order_records(name, run, now_s)
@@ -178,7 +210,7 @@ class Members:
         """Tell clients of the broker, so that pattern subscribers attach before topics go there."""
         membership = self._reign.ledger.membership()
         brokers = {**membership.brokers, name: BrokerInfo(entry.url, entry.site, membership.version + 1)}
-        self._reign.ledger.write({MEMBERSHIP_KEY: self._changed(membership, brokers, membership.ring)})
+        self._reign.ledger.write({MEMBERSHIP_KEY: self.changed(membership, brokers, membership.ring)})
 
     def _order_reset(self, name: str, run: tuple[str, str], now_s: float) -> None:
         def done(answer: bus.Answer, at_s: float) -> None:
@@ -213,25 +245,26 @@ class Members:
     def _drive_ring(self, now_s: float) -> None:
         membership = self._reign.journal.membership
         if membership.previous_ring is None:
-            self._extend_ring(membership, now_s)
-        elif all(self._membership_at.get(name, -1) >= membership.version for name in self._settled_brokers()):
-            self._hand_over(membership, now_s)
+            self._change_ring(membership, now_s)
+        elif all(self.told(name) for name in membership.brokers if self.alive(name)):
+            self._handover.drive(membership, now_s)
 
-    def _settled_brokers(self) -> list[str]:
-        """The brokers that clients may be using."""
-        return [name for name in self._reign.journal.membership.brokers if self.alive(name)]
+    def told(self, name: str) -> bool:
+        """Whether the broker has the newest membership."""
+        return self._membership_at.get(name, -1) >= self._reign.journal.membership.version
 
-    def _extend_ring(self, membership: Membership, now_s: float) -> None:
+    def _change_ring(self, membership: Membership, now_s: float) -> None:
+        """Take in the brokers that are ready, and leave out those that are leaving."""
         brokers = self._reign.journal.brokers
         ready = [name for name, entry in brokers.items() if self._may_carry(name, entry, now_s)]
-        if not ready:
+        ring = tuple(sorted({*self.carriers(), *ready}))
+        if not ring or ring == membership.ring:
             return
-        ring = tuple(sorted({*membership.ring, *ready}))
         changes: dict[str, Entry] = {
             broker_key(name): msgspec.structs.replace(brokers[name], state=BrokerState.MEMBER) for name in ready
         }
-        changes[MEMBERSHIP_KEY] = self._changed(membership, dict(membership.brokers), ring)
-        self._reign.log(f"{', '.join(ready)} joined the ring")
+        changes[MEMBERSHIP_KEY] = self.changed(membership, dict(membership.brokers), ring)
+        self._reign.log(f"the ring is now {', '.join(ring)}")
         self._reign.ledger.write(changes)
 
     def _may_carry(self, name: str, entry: BrokerEntry, now_s: float) -> bool:
@@ -257,53 +290,3 @@ class Members:
 
         make = partial(bus.Count, term=self._reign.term, epochs={"": 0})
         self._reign.orders.need(("patterns", name), name, make, done, now_s)
-
-    def _hand_over(self, membership: Membership, now_s: float) -> None:
-        """Collect the records of topics that change their directory, install them at the new one, then open."""
-        old, new = membership.previous_ring or (), membership.ring
-        collected = self._collected.setdefault(membership.version, set())
-        waiting = [name for name in old if self.carries(name) and name not in collected]
-        for name in waiting:
-            self._order_collect(name, membership, now_s)
-        if waiting:
-            return
-        if self._handed_over[0] != membership.version:
-            self._handed_over = (membership.version, set())
-        if self._install_at_new(old, new, now_s):
-            self._collected = {}
-            opened = msgspec.structs.replace(membership, version=membership.version + 1, previous_ring=None)
-            self._reign.ledger.write({MEMBERSHIP_KEY: opened})
-
-    def _order_collect(self, name: str, membership: Membership, now_s: float) -> None:
-        version, old, new = membership.version, membership.previous_ring or (), membership.ring
-
-        def done(answer: bus.Answer, at_s: float) -> None:
-            topics = self._reign.journal.topics
-            changes: dict[str, Entry] = {
-                topic_key(topic): TopicEntry(record.placement)
-                for topic, record in answer.records.items()
-                if topic not in topics and not self._reign.ledger.pending(topic_key(topic))
-            }
-            self._reign.ledger.write(changes, lambda _: self._collected.setdefault(version, set()).add(name))
-
-        make = partial(bus.Collect, term=self._reign.term, old_ring=old, new_ring=new)
-        self._reign.orders.need(("collect", name, version), name, make, done, now_s)
-
-    def _install_at_new(self, old: tuple[str, ...], new: tuple[str, ...], now_s: float) -> bool:
-        """Whether every planned topic whose directory changed has its record at the new one."""
-        done = self._handed_over[1]
-        before, after = ring_of(old), ring_of(new)
-        missing: dict[str, dict[str, records.Record]] = {}
-        switching = False
-        for topic, entry in self._reign.journal.topics.items():
-            name = topic.encode()
-            owner = after.owner(name)
-            if topic in done or before.owner(name) == owner or not self.carries(owner):
-                continue
-            if entry.move is not None and entry.move.phase is Phase.SWITCH:
-                switching = True  # it tells the new directory itself when it settles
-                continue
-            missing.setdefault(owner, {})[topic] = records.settled(entry.placement, self._reign.term)
-        for owner, wanted in missing.items():
-            self._reign.restore(owner, wanted, partial(done.update, wanted), now_s)
-        return not missing and not switching

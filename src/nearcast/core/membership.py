@@ -19,6 +19,11 @@ class BrokerInfo(msgspec.Struct, frozen=True):
     url: str
     site: str = "local"
     joined: int = 0  # the membership version it joined with: the same name may come back as a new broker
+    leaving: bool = False  # it carries nothing any more: pattern subscribers let go of it
+
+    def same(self, other: BrokerInfo | None) -> bool:
+        """Whether the other means this very broker, and not one that joined later under its name."""
+        return other is not None and (self.url, self.joined) == (other.url, other.joined)
 
 
 class Membership(msgspec.Struct, frozen=True):

@@ -17,6 +17,7 @@ INBOX = b"nc:i:"  # + client id: repairs for one client
 MEMBERS = b"nc:m"  # channel and hash: the cluster's membership
 PATTERNS = b"nc:p"  # held by every client with a pattern subscription on this server
 COUNTERS = b"nc:s"  # clients' per-second counters, read by the agent
+MEASURING = b"nc:x:"  # + a random name: messages of a calibration, for nobody else
 RECORDS = b"nc:r"  # hash: topic -> record
 READY_KEY = b"nc:ready"  # broker and run id of the server whose records are complete
 LEASE_KEY = b"nc:b"  # present while the agent holds a grant of the controller

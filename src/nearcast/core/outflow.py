@@ -22,8 +22,8 @@ from nearcast.core.wire import CRLF, DATA, HEADER, MARK, SKIP, Resync, encode_re
 from nearcast.errors import PayloadTooLarge, PublishBufferFull, Unavailable
 
 if TYPE_CHECKING:
+    from nearcast.core.backend import ClientLink
     from nearcast.core.client import Client
-    from nearcast.core.link import Link
 
 
 class Lane:
@@ -34,7 +34,7 @@ class Lane:
     def __init__(self, outflow: Outflow, broker: str, counted: int) -> None:
         self.outflow = outflow
         self.broker = broker
-        self.link: Link | None = None  # set while the topic may be published there
+        self.link: ClientLink | None = None  # set while the topic may be published there
         self.sent = self.counted = counted  # sequence numbers
         self.receivers: deque[int] = deque()  # of counted messages other lanes have not counted yet
         self.unleased: list[int] = []  # replies that came while the broker had no lease
@@ -90,8 +90,8 @@ class Outflow:
         self._log_first = 1  # number of the first message in the log
         self._log_bytes = 0
         self._tokens: deque[tuple[int, object]] = deque()
-        self._entries: dict[str, Link] = {}
-        self._entering: dict[str, Link] = {}
+        self._entries: dict[str, ClientLink] = {}
+        self._entering: dict[str, ClientLink] = {}
         self._unconfirmed: set[str] = set()  # entered but without a record, although it should have one
         self._leave_at_s: float | None = None
         self._reported = (0, 0)
@@ -239,14 +239,14 @@ class Outflow:
 
     # --- entries: the links on which the topic's control channel is held and its record was read
 
-    def _enter(self, broker: str, now_s: float) -> Link | None:
+    def _enter(self, broker: str, now_s: float) -> ClientLink | None:
         """The link to publish on at this broker, if it is ready; else it is being made ready."""
         link = self._entries.get(broker)
         if link is None and broker not in self._entering and self._uses(broker):
             self.client.links.want(broker, self, now_s)
         return link
 
-    def linked(self, link: Link, now_s: float) -> None:
+    def linked(self, link: ClientLink, now_s: float) -> None:
         """A link is up: enter there if it is still a target."""
         broker = link.broker
         if broker in self._entries or self._entering.get(broker) is link or not self._uses(broker):
@@ -254,9 +254,9 @@ class Outflow:
         self._entering[broker] = link
         link.users[self] = None
         self.client.watch(link, self.topic)
-        self.client.read_record(link, self.topic, partial(self._entered, link))
+        link.read_record(self.topic, partial(self._entered, link))
 
-    def _entered(self, link: Link, record: Record | None, now_s: float) -> None:
+    def _entered(self, link: ClientLink, record: Record | None, now_s: float) -> None:
         if self._entering.get(link.broker) is not link:
             return
         if record is None and self.placement is not None and self.placement.unplaced and self._uses(link.broker):
@@ -274,7 +274,7 @@ class Outflow:
                 lane.link = link
         self._catch_up()
 
-    def unlinked(self, link: Link, now_s: float) -> None:
+    def unlinked(self, link: ClientLink, now_s: float) -> None:
         """A link is gone, and what was in flight on it is sent again when there is another."""
         broker = link.broker
         if self._entries.get(broker) is link:
@@ -295,7 +295,7 @@ class Outflow:
         unconfirmed, self._unconfirmed = self._unconfirmed, set()
         for broker in sorted(unconfirmed):
             link = self._entering[broker]
-            self.client.read_record(link, self.topic, partial(self._entered, link))
+            link.read_record(self.topic, partial(self._entered, link))
 
     def _leave_unused(self) -> None:
         """Give back the control channels of brokers that are targets no more."""
@@ -305,13 +305,13 @@ class Outflow:
                 self.client.unwatch(link, self.topic, [])
                 link.users.pop(self, None)
 
-    def leased(self, link: Link, now_s: float) -> None:
+    def leased(self, link: ClientLink, now_s: float) -> None:
         """The link's lease was renewed: replies that waited for it count."""
         for lane in self.lanes:
             if lane.link is link:
                 lane.count_leased(now_s)
 
-    def holds(self, link: Link) -> bool:
+    def holds(self, link: ClientLink) -> bool:
         """Whether this outflow needs the control channel on the link."""
         return link in (self._entries.get(link.broker), self._entering.get(link.broker))
 
@@ -325,7 +325,7 @@ class Outflow:
 
     # --- repair
 
-    def resync(self, link: Link, wish: Resync) -> None:
+    def resync(self, link: ClientLink, wish: Resync) -> None:
         """Send the asker what it misses of ours, then how far we are."""
         if not any(lane.link is link for lane in self.lanes):
             return
@@ -342,7 +342,7 @@ class Outflow:
                 self._repair(link, inbox, word, sequence, time_ns, payload or b"")
         self._repair(link, inbox, MARK, self.acknowledged, 0, b"")
 
-    def _repair(self, link: Link, inbox: bytes, word: int, sequence: int, time_ns: int, payload: bytes) -> None:
+    def _repair(self, link: ClientLink, inbox: bytes, word: int, sequence: int, time_ns: int, payload: bytes) -> None:
         frame = HEADER.pack(word, self._epoch, self._publisher, sequence, time_ns) + payload
         link.tell(inbox, encode_repair(self.topic, frame))
 

@@ -6,6 +6,9 @@ way from other brokers. It had seen the fence of its old broker before it spoke;
 other broker *now* is answered behind the last message it had acknowledged there. Until all have answered, its messages
 that are not next in line are held. No record and no marker is needed, and nothing is asked while topics stay where they
 are. One question serves all publishers of a topic that need one; the next is put when it is answered.
+
+A broker that leaves in good order is marked in the membership when it carries nothing any more. A last question to it
+is answered behind everything it ever sent; after that the subscriber lets go of it, and nobody is interrupted.
 """
 
 from __future__ import annotations
@@ -22,8 +25,8 @@ from nearcast.core.names import CONTROL, PATTERNS, RESERVED, decode_topic
 from nearcast.core.wire import Resync, encode_resync, speaker_of
 
 if TYPE_CHECKING:
+    from nearcast.core.backend import ClientLink
     from nearcast.core.client import Client
-    from nearcast.core.link import Link, Reply
 
 
 class _Matched:
@@ -35,8 +38,8 @@ class _Matched:
         client = flow.client
         self.topic = topic
         self.lines = Lines(decode_topic(topic), self, client.timing, client.limits)
-        self.last_link: Link | None = None
-        self.waiting: set[Link] = set()  # links that have not answered the present question
+        self.last_link: ClientLink | None = None
+        self.waiting: set[ClientLink] = set()  # links that have not answered the present question
         self.asked = self.answered = 0  # questions, counted
         self._epochs: dict[int, int] = {}  # publisher -> the newest epoch it has spoken in
         self._needs: dict[int, int] = {}  # publisher -> the question that must be answered first
@@ -59,13 +62,13 @@ class _Matched:
     def needs_question(self) -> bool:
         return not self.waiting and any(need > self.asked for need in self._needs.values())
 
-    def ask(self, links: set[Link]) -> None:
+    def ask(self, links: set[ClientLink]) -> None:
         self.asked += 1
         self.waiting = set(links)
         if not links:
             self.answered = self.asked
 
-    def passed(self, question: int, link: Link) -> None:
+    def passed(self, question: int, link: ClientLink) -> None:
         """A link has answered a question, or is lost."""
         if question == self.asked and link in self.waiting:
             self.waiting.discard(link)
@@ -81,7 +84,7 @@ class PatternFlow:
         self.mailboxes: list[Mailbox] = []
         self.waiting: list[object] = []
         self.joined = False
-        self._links: dict[str, Link] = {}
+        self._links: dict[str, ClientLink] = {}
         self._open: set[str] = set()  # brokers where the subscription is known to be in force
         self._matched: dict[bytes, _Matched] = {}
         self._interrupted: Interrupted | None = None
@@ -97,27 +100,31 @@ class PatternFlow:
     # --- brokers
 
     def spread(self, now_s: float) -> None:
-        """Attach to every member we are not attached to."""
-        for broker in self.client.membership.brokers:
-            if broker not in self._links:
+        """Attach to every member we are not attached to, and part from those that leave."""
+        for broker, info in self.client.membership.brokers.items():
+            link = self._links.get(broker)
+            if link is None and not info.leaving:
                 self.client.links.want(broker, self, now_s)
+            elif link is not None and info.leaving:
+                link.barrier(partial(self._part, link))
+        self._check_whole(now_s)
 
-    def linked(self, link: Link, now_s: float) -> None:
-        if link.broker in self._links:
+    def linked(self, link: ClientLink, now_s: float) -> None:
+        if link.broker in self._links or link.broker not in self._carriers():
             return
         self._links[link.broker] = link
         link.users[self] = None
         link.patterns[self.pattern] = partial(self._message, link)
         link.psubscribe(self.pattern)
         link.subscribe(PATTERNS)
-        link.send(partial(self._opened, link), "PING")
+        link.barrier(partial(self._opened, link))
 
-    def _opened(self, link: Link, reply: Reply, now_s: float) -> None:
+    def _opened(self, link: ClientLink, now_s: float) -> None:
         if self._links.get(link.broker) is link:
             self._open.add(link.broker)
             self._check_whole(now_s)
 
-    def unlinked(self, link: Link, now_s: float) -> None:
+    def unlinked(self, link: ClientLink, now_s: float) -> None:
         broker = link.broker
         if self._links.get(broker) is not link:
             return
@@ -126,28 +133,47 @@ class PatternFlow:
         if self.joined:
             self._interrupt(f"the connection to {broker} was lost", link.heard_s, now_s)
         for matched in self._matched.values():
-            self._passed(matched, matched.asked, link, None, now_s)
-        if broker in self.client.membership.brokers:
+            self._passed(matched, matched.asked, link, now_s)
+        if broker in self._carriers():
             self.client.links.want(broker, self, now_s)
+        else:
+            self._check_whole(now_s)
 
     def forget(self, broker: str, now_s: float) -> None:
         """The broker is no member any more, and its link is gone already."""
         self._check_whole(now_s)
 
-    def holds(self, link: Link) -> bool:
+    def _carriers(self) -> list[str]:
+        """The members that may carry topics."""
+        return [broker for broker, info in self.client.membership.brokers.items() if not info.leaving]
+
+    def _part(self, link: ClientLink, now_s: float) -> None:
+        """The link has brought all that its broker ever sent."""
+        if not self.holds(link):
+            return
+        del self._links[link.broker]
+        self._open.discard(link.broker)
+        self._let_go(link)
+        for matched in self._matched.values():
+            self._passed(matched, matched.asked, link, now_s)
+
+    def holds(self, link: ClientLink) -> bool:
         return self._links.get(link.broker) is link
 
     def close(self) -> None:
         for link in self._links.values():
-            link.patterns.pop(self.pattern, None)
-            link.punsubscribe(self.pattern)
-            if not any(other is not self and other.holds(link) for other in self.client.patterns.values()):
-                link.unsubscribe(PATTERNS)
-            link.users.pop(self, None)
+            self._let_go(link)
+
+    def _let_go(self, link: ClientLink) -> None:
+        link.patterns.pop(self.pattern, None)
+        link.punsubscribe(self.pattern)
+        if not any(other is not self and other.holds(link) for other in self.client.patterns.values()):
+            link.unsubscribe(PATTERNS)
+        link.users.pop(self, None)
 
     # --- messages
 
-    def _message(self, link: Link, topic: bytes, payload: bytes, now_s: float) -> None:
+    def _message(self, link: ClientLink, topic: bytes, payload: bytes, now_s: float) -> None:
         if not self.joined or topic.startswith(RESERVED):
             return
         matched = self._matched.get(topic) or self._match(topic)
@@ -164,15 +190,15 @@ class PatternFlow:
         matched = self._matched[topic] = _Matched(self, topic)
         return matched
 
-    def _ask_others(self, matched: _Matched, speaker: Link | None) -> None:
+    def _ask_others(self, matched: _Matched, speaker: ClientLink | None) -> None:
         if not matched.needs_question:
             return
         others = {link for link in self._links.values() if link is not speaker}
         matched.ask(others)
         for link in others:
-            link.send(partial(self._passed, matched, matched.asked, link), "PING")
+            link.barrier(partial(self._passed, matched, matched.asked, link))
 
-    def _passed(self, matched: _Matched, question: int, link: Link, reply: Reply, now_s: float) -> None:
+    def _passed(self, matched: _Matched, question: int, link: ClientLink, now_s: float) -> None:
         matched.passed(question, link)
         self._ask_others(matched, None)
         matched.lines.release(now_s, now_s + self.client.wall_offset_s)
@@ -204,7 +230,8 @@ class PatternFlow:
     # --- being whole, repair, time
 
     def _check_whole(self, now_s: float) -> None:
-        if not self._open >= self.client.membership.brokers.keys():
+        carriers = self._carriers()
+        if not carriers or not self._open.issuperset(carriers):
             return
         self.joined = True
         self.client.joined(self.waiting)

@@ -1,28 +1,30 @@
 """A reign: everything a controller does while it is the leader. It begins with a journal and ends without a trace.
 
 It carries moves through their stages, many at once. What it must not forget goes through the ledger first; what it may
-find out again it keeps in memory. Who is a member is the matter of `members.py`, what people ask that of `requests.py`.
+find out again it keeps in memory. Who is a member is the matter of `members.py`, who leaves that of `departures.py`,
+what people ask that of `requests.py`, and what the policy wants that of `planner.py`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from random import Random
 
 import msgspec
 
 from nearcast.core import bus
+from nearcast.core.departures import Departures
 from nearcast.core.journal import Journal, MoveEntry, Pace, Phase, TopicEntry, topic_key
 from nearcast.core.ledger import Ledger
 from nearcast.core.members import INSTALL_BATCH, Members
 from nearcast.core.move import Move, Stage
 from nearcast.core.orders import Orders
 from nearcast.core.placement import Placement, single
+from nearcast.core.planner import Planner, Planning
 from nearcast.core.record import Record
+from nearcast.core.rentals import Rentals
 from nearcast.core.requests import Requests
 from nearcast.core.settings import Timing
-from nearcast.core.snapshot import Snapshot
 
 COUNT_EVERY_S = 0.05
 LAZY_SLOTS = 50  # lazy moves of one broker begin at most so many per T_lazy
@@ -30,7 +32,15 @@ LAZY_SLOTS = 50  # lazy moves of one broker begin at most so many per T_lazy
 
 class Reign:
     def __init__(
-        self, ledger: Ledger, *, leader: str, store_url: str, timing: Timing, rng: Random, now_s: float
+        self,
+        ledger: Ledger,
+        *,
+        leader: str,
+        store_url: str,
+        timing: Timing,
+        planning: Planning | None = None,
+        wall_offset_s: float = 0.0,
+        now_s: float,
     ) -> None:
         self.ledger = ledger
         self.leader = leader
@@ -39,14 +49,18 @@ class Reign:
         self.orders = Orders(ledger.term, timing.retry_s)
         self.notes: list[str] = []  # what happened, for the driver's log
         self.told: list[tuple[bytes, bytes]] = []  # (channel, payload) to publish on the bus
-        self.reports: dict[str, bus.Report] = {}
+        self.wall_offset_s = wall_offset_s
         self.moves_done = 0
-        self._rng = rng
         self._moves = {
             topic: Move(topic, entry, now_s) for topic, entry in self.journal.topics.items() if entry.move is not None
         }
         self.members = Members(self, now_s)
+        self.departures = Departures(self)
+        self.rentals = Rentals(self)
+        self.planner = Planner(self, planning, now_s)
         self.requests = Requests(self)
+        # The leader before us may have given a broker up and gone before its topics were on their way.
+        self._evacuating = dict.fromkeys(name for name in self.journal.brokers if not self.members.carries(name))
         self._counted_s: dict[str, float] = {}
         self._lazy_at_s: dict[str, float] = {}
         self._touched: dict[str, None] = {}  # topics whose move may go on at once
@@ -70,8 +84,10 @@ class Reign:
     def tell(self, broker: str, message: bus.ToAgent) -> None:
         self.told.append((bus.AGENT_CHANNEL + broker.encode(), bus.encode(message)))
 
-    def snapshot(self, now_s: float) -> Snapshot:
-        return Snapshot(now_s, {name: report for name, report in self.reports.items() if self.members.carries(name)})
+    @property
+    def busy(self) -> bool:
+        """Whether topics are moving, or about to."""
+        return bool(self._moves) or len(self.requests) > 0
 
     # --- inputs
 
@@ -81,13 +97,17 @@ class Reign:
         elif isinstance(message, bus.Answer):
             self.orders.answered(message, now_s)
         elif isinstance(message, bus.Report):
-            self.reports[message.broker] = message
+            self.planner.book.add(message, now_s)
         else:
             self.requests.heard(message, now_s)
 
     def tick(self, now_s: float) -> None:
         self.members.tick(now_s)
+        self._evacuate_all(now_s)
+        self.departures.tick(now_s)
+        self.rentals.tick(now_s)
         self.requests.tick(now_s)
+        self.planner.tick(now_s)
         self._touched.update(dict.fromkeys(self._moves))
         self.go_on(now_s)
 
@@ -231,11 +251,22 @@ class Reign:
         for move in self._moves.values():
             move.forget(broker)
 
-    def evacuate(self, broker: str, now_s: float) -> None:
+    def evacuate(self, broker: str) -> None:
         """A broker was given up: bring the topics at rest that name it elsewhere. Moves look after themselves."""
-        for topic, entry in self.journal.topics.items():
-            if broker in entry.placement.brokers:
+        self._evacuating[broker] = None
+
+    def _evacuate_all(self, now_s: float) -> None:
+        """Until no topic at rest names such a broker: an entry that is being written cannot be changed yet."""
+        for broker in list(self._evacuating):
+            resting = [
+                topic
+                for topic, entry in self.journal.topics.items()
+                if entry.move is None and broker in entry.placement.brokers
+            ]
+            for topic in resting:
                 self._rescue(topic, now_s)
+            if not resting or self.members.carries(broker):
+                del self._evacuating[broker]
 
     def names(self, broker: str) -> bool:
         """Whether a topic still names the broker, now or as its target."""

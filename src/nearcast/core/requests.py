@@ -9,11 +9,14 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from nearcast.core import bus
 from nearcast.core.journal import MoveEntry, Phase, TopicEntry, broker_key, topic_key
 from nearcast.core.names import encode_topic
 from nearcast.core.placement import Placement, single
 from nearcast.core.plan import Plan
+from nearcast.core.planner import DECISIONS_SHOWN
 from nearcast.errors import InvalidTopic
 
 if TYPE_CHECKING:
@@ -43,9 +46,13 @@ class Requests:
         """Requests that have not begun."""
         return len(self._pending)
 
-    def heard(self, message: bus.MoveTopics | bus.Show, now_s: float) -> None:
+    def heard(self, message: bus.Request, now_s: float) -> None:
         if isinstance(message, bus.Show):
             self._answer(message.request, message.topics, now_s)
+        elif isinstance(message, bus.Drain):
+            self._drain(message)
+        elif isinstance(message, bus.SetCapacity):
+            self._set_capacity(message)
         elif len(self._pending) >= REQUESTS_MAX:
             self._refuse(message.request, f"the controller has {REQUESTS_MAX} requests waiting: try again later")
         elif all(pending.request.request != message.request for pending in self._pending):
@@ -137,6 +144,35 @@ class Requests:
         entry = self._reign.journal.topics.get(topic)
         return entry.placement if entry is not None else self._looked_up.pop(topic)[1]
 
+    # --- brokers
+
+    def _drain(self, request: bus.Drain) -> None:
+        departures = self._reign.departures
+        problem = departures.cancel(request.broker) if request.cancel else departures.begin(request.broker)
+        self._answer_when_written(request.request, problem)
+
+    def _set_capacity(self, request: bus.SetCapacity) -> None:
+        entry = self._reign.journal.brokers.get(request.broker)
+        problem = ""
+        if entry is None:
+            problem = (
+                f"no broker {request.broker!r}; the cluster has: {', '.join(self._reign.journal.brokers) or 'none'}"
+            )
+        elif not request.bytes_per_s > 0:
+            problem = f"a capacity of {request.bytes_per_s:g} bytes per second: it must be above 0"
+        elif self._reign.ledger.pending(broker_key(request.broker)):
+            problem = f"broker {request.broker!r} is changing its state this moment: try again"
+        else:
+            changed = msgspec.structs.replace(entry, capacity_bytes_per_s=request.bytes_per_s)
+            self._reign.ledger.write_broker(request.broker, changed)
+        self._answer_when_written(request.request, problem)
+
+    def _answer_when_written(self, request: str, problem: str) -> None:
+        if problem:
+            self._refuse(request, problem)
+        else:
+            self._reign.ledger.write({}, lambda at_s: self._answer(request, (), at_s))
+
     # --- answers
 
     def _refuse(self, request: str, problem: str) -> None:
@@ -148,12 +184,15 @@ class Requests:
         names = topics or tuple(reign.journal.topics)
         states = {topic: state for topic in names if (state := self._topic_state(topic)) is not None}
         brokers = {name: self._broker_view(name, now_s) for name in reign.journal.brokers}
-        self._send(bus.State(request, reign.leader, reign.term, reign.ledger.version, "", states, brokers))
+        decisions = list(reign.planner.decisions)[-DECISIONS_SHOWN:]
+        self._send(bus.State(request, reign.leader, reign.term, reign.ledger.version, "", states, brokers, decisions))
 
     def _broker_view(self, name: str, now_s: float) -> bus.BrokerView:
         entry, members = self._reign.journal.brokers[name], self._reign.members
         responds = members.alive(name) and members.granted_lately(name, now_s)
-        return bus.BrokerView(entry.url, entry.site, entry.state, responds, self._reign.reports.get(name))
+        report = self._reign.planner.book.latest(name)
+        capacity = entry.capacity_bytes_per_s
+        return bus.BrokerView(entry.url, entry.site, entry.state, responds, report, capacity, entry.rented)
 
     def _topic_state(self, topic: str) -> bus.TopicState | None:
         reign = self._reign
@@ -166,4 +205,8 @@ class Requests:
 
     def _send(self, state: bus.State) -> None:
         asker, _, _ = state.request.partition(".")
+        if not asker:  # the policy: it looks at the next snapshot
+            if state.problem:
+                self._reign.log(f"a proposal was refused: {state.problem}")
+            return
         self._reign.told.append((bus.ANSWER_CHANNEL + asker.encode(), bus.encode(state)))

@@ -6,16 +6,17 @@ Clients share one set of links with budgets and leases (`links.py`); an agent ne
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from random import Random
 
-from hiredis import HiredisError
-
+from nearcast.core.backend import LinkRefused
 from nearcast.core.effects import Connect, Disconnect, Effect
-from nearcast.core.greeting import Credentials, hello, refusal
-from nearcast.core.link import Link, LinkRefused, Reply, is_error
+from nearcast.core.greeting import Credentials
 from nearcast.core.settings import Timing
+from nearcast.core.valkey import ValkeyLink
+from nearcast.errors import ClusterError
 
-OnOpen = Callable[[Link, float], None]
+OnOpen = Callable[[ValkeyLink, float], None]
 
 
 class Tether:
@@ -24,14 +25,14 @@ class Tether:
     ) -> None:
         self.name = name
         self.url = url
-        self.link: Link | None = None  # set while the connection is open and greeted
+        self.link: ValkeyLink | None = None  # set while the connection is open and greeted
         self.problem = ""
         self.answered_s = -1e9  # when the newest probe was answered
         self._credentials = credentials
         self._on_open = on_open
         self._timing = timing
         self._rng = rng
-        self._greeting: Link | None = None
+        self._greeting: ValkeyLink | None = None
         self._connecting = False
         self._retry_at_s = -1e9
         self._probed_s = -1e9
@@ -39,17 +40,16 @@ class Tether:
 
     def connected(self, now_s: float) -> None:
         self._connecting = False
-        self._greeting = link = Link(self.name)
+        self._greeting = link = ValkeyLink(self.name)
         self._probing, self._probed_s = True, now_s  # the greeting is a probe too
-        greeting = hello(self._credentials, f"nc-{self.name}")
-        link.send(lambda reply, at_s: self._greeted(link, reply, at_s), *greeting)
+        link.greet(self.url, self._credentials, f"nc-{self.name}", partial(self._greeted, link))
 
-    def _greeted(self, link: Link, reply: Reply, now_s: float) -> None:
-        if is_error(reply):
-            raise LinkRefused(str(refusal(self.url, str(reply))))
+    def _greeted(self, link: ValkeyLink, problem: ClusterError | None, now_s: float) -> None:
+        if problem is not None:
+            raise LinkRefused(str(problem))
         self.link, self._greeting = link, None
         self.problem = ""
-        self._probed(reply, now_s)
+        self._probed(now_s)
         self._on_open(link, now_s)
 
     def received(self, data: bytes, now_s: float, effects: list[Effect]) -> None:
@@ -58,7 +58,7 @@ class Tether:
             return
         try:
             link.feed(data, now_s)
-        except (LinkRefused, HiredisError) as error:
+        except LinkRefused as error:
             effects.append(Disconnect(self.name))
             self.lost(str(error), now_s)
 
@@ -81,9 +81,9 @@ class Tether:
                 self.lost("no answer", now_s)
         elif self.link is not None and now_s - self._probed_s >= self._timing.heartbeat_s / 2:
             self._probing, self._probed_s = True, now_s
-            self.link.send(self._probed, "PING")
+            self.link.barrier(self._probed)
 
-    def _probed(self, reply: Reply, now_s: float) -> None:
+    def _probed(self, now_s: float) -> None:
         self._probing = False
         self.answered_s = now_s
 

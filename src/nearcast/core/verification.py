@@ -31,7 +31,7 @@ class Verification:
         inflow = self._inflow
         for attachment in self._held:
             if attachment.link is not None:
-                inflow.client.read_record(attachment.link, inflow.topic, partial(self._read, attachment.broker))
+                attachment.link.read_record(inflow.topic, partial(self._read, attachment.broker))
 
     def _read(self, broker: str, record: Record | None, now_s: float) -> None:
         inflow = self._inflow

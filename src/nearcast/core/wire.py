@@ -16,6 +16,7 @@ from struct import Struct
 import msgspec
 
 from nearcast.core.record import Record
+from nearcast.core.resp import publish_prefix
 
 HEADER = Struct(">IIQQQ")
 HEADER_BYTES = HEADER.size
@@ -36,7 +37,7 @@ def publish_command(channel: bytes, payload_bytes: int) -> tuple[Struct, bytes]:
 
     `packer.pack(prefix, word, epoch, publisher, sequence, time, payload, CRLF)` is one C call per message.
     """
-    prefix = b"*3\r\n$7\r\nPUBLISH\r\n$%d\r\n%b\r\n$%d\r\n" % (len(channel), channel, HEADER_BYTES + payload_bytes)
+    prefix = publish_prefix(channel, HEADER_BYTES + payload_bytes)
     return Struct(f">{len(prefix)}sIIQQQ{payload_bytes}s2s"), prefix
 
 

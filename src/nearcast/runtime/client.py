@@ -10,9 +10,9 @@ from collections.abc import Callable, Generator
 from contextlib import suppress
 from typing import Protocol
 
+from nearcast.core.backend import ClientLink
 from nearcast.core.client import Client as Machine
 from nearcast.core.effects import Done, Failed
-from nearcast.core.link import Link
 from nearcast.core.mailbox import Mailbox, Overflow, parse_overflow
 from nearcast.core.membership import BrokerInfo
 from nearcast.core.names import encode_topic
@@ -98,11 +98,11 @@ class Client:
         if driver is None:
             raise _not_open()
         links = self._machine.links
-        answered: set[Link] = set()
+        answered: set[ClientLink] = set()
         asked = set(links.all_up())
 
-        def ask(link: Link) -> None:
-            link.send(lambda reply, now_s: answered.add(link), "PING")
+        def ask(link: ClientLink) -> None:
+            link.barrier(lambda now_s: answered.add(link))
 
         for link in asked:
             ask(link)

@@ -7,11 +7,11 @@ import secrets
 from collections.abc import Callable
 
 from nearcast.core import bus
-from nearcast.core.journal import Pace
+from nearcast.core.journal import BrokerState, Pace
 from nearcast.core.membership import decode_membership
 from nearcast.core.names import MEMBERS, encode_topic
 from nearcast.core.placement import Mode
-from nearcast.errors import MoveRefused, NotACluster, Unavailable
+from nearcast.errors import NotACluster, Refused, Unavailable
 from nearcast.runtime.connection import parse_url
 from nearcast.runtime.requester import Requester
 
@@ -100,9 +100,7 @@ class Console:
             encode_topic(topic)
         try:
             async with asyncio.timeout(timeout_s):
-                state = await self._ask(lambda request: bus.MoveTopics(request, placements, pace), timeout_s)
-                if state.problem:
-                    raise MoveRefused(state.problem)
+                state = await self._accepted(lambda request: bus.MoveTopics(request, placements, pace), timeout_s)
                 goals = {topic: (view.target or view.placement).epoch for topic, view in state.topics.items()}
                 while wait and not _all_there(state, goals):
                     await asyncio.sleep(0.02)
@@ -111,7 +109,32 @@ class Console:
             raise Unavailable(f"the move did not end within {timeout_s:g} s: if it has begun it goes on") from None
         return {topic: state.topics[topic] for topic in placements}
 
-    async def _ask(self, make: Callable[[str], bus.MoveTopics | bus.Show], timeout_s: float) -> bus.State:
+    async def drain(
+        self, broker: str, *, cancel: bool = False, wait: bool = True, timeout_s: float = 60.0
+    ) -> bus.BrokerView:
+        """Let a broker leave in good order and, with `wait`, return when it has left; or call that off."""
+        state = await self._accepted(lambda request: bus.Drain(request, broker, cancel), timeout_s)
+        try:
+            async with asyncio.timeout(timeout_s):
+                while wait and not cancel and state.brokers[broker].state == BrokerState.LEAVING:
+                    await asyncio.sleep(0.05)
+                    state = await self.state(timeout_s=timeout_s)
+        except TimeoutError:
+            raise Unavailable(f"{broker} did not leave within {timeout_s:g} s: it goes on") from None
+        return state.brokers[broker]
+
+    async def set_capacity(self, broker: str, bytes_per_s: float, *, timeout_s: float = 10.0) -> bus.BrokerView:
+        """Say how many bytes per second a broker can send."""
+        state = await self._accepted(lambda request: bus.SetCapacity(request, broker, bytes_per_s), timeout_s)
+        return state.brokers[broker]
+
+    async def _accepted(self, make: Callable[[str], bus.Request], timeout_s: float) -> bus.State:
+        state = await self._ask(make, timeout_s)
+        if state.problem:
+            raise Refused(state.problem)
+        return state
+
+    async def _ask(self, make: Callable[[str], bus.Request], timeout_s: float) -> bus.State:
         requester = await self._open()
         self._asked += 1
         request = f"{self._name}.{self._asked}"

@@ -1,4 +1,8 @@
-"""The controller process: one controller machine, with a store."""
+"""The controller process: one controller machine, with a store and, if wanted, a policy.
+
+The policy runs in a thread: a plan for a hundred thousand topics takes most of a second, and the loop must
+not stand still for so long.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +15,9 @@ from collections.abc import Callable
 
 from nearcast.core.controller import Controller as Machine
 from nearcast.core.controller import Role
-from nearcast.core.effects import Campaign, Commit, Load, StoreEffect
+from nearcast.core.effects import Campaign, Commit, Load, Propose, StoreEffect
+from nearcast.core.planner import Planning
+from nearcast.core.proposal import Policy, Proposal
 from nearcast.core.settings import DEFAULT_TIMING, Timing
 from nearcast.errors import NearcastError
 from nearcast.runtime.connection import parse_url
@@ -19,6 +25,7 @@ from nearcast.runtime.driver import Driver
 from nearcast.runtime.store import Store
 from nearcast.runtime.store.valkey import ValkeyStore
 
+DEFAULT_PLANNING = Planning()
 TICK_S = 0.05  # how often subscribers' readiness is asked for: it is part of how long a move takes
 
 log = logging.getLogger("nearcast.controller")
@@ -26,16 +33,32 @@ log = logging.getLogger("nearcast.controller")
 
 class Controller:
     def __init__(
-        self, store_url: str, *, name: str = "", store: Store | None = None, timing: Timing = DEFAULT_TIMING
+        self,
+        store_url: str,
+        *,
+        name: str = "",
+        store: Store | None = None,
+        policy: Policy | None = None,
+        planning: Planning = DEFAULT_PLANNING,
+        timing: Timing = DEFAULT_TIMING,
     ) -> None:
         address, credentials = parse_url(store_url)
         self.name = name or f"{socket.gethostname()}-{os.getpid()}-{random.randrange(1 << 16):04x}"
         self._timing = timing
         self._store: Store = store or ValkeyStore(store_url)
-        self._machine = Machine(self.name, address.url, random.Random(), credentials=credentials, timing=timing)
+        self._policy = policy
+        self._machine = Machine(
+            self.name,
+            address.url,
+            random.Random(),
+            credentials=credentials,
+            timing=timing,
+            planning=planning if policy is not None else None,
+        )
         self._driver: Driver | None = None
         self._requests: asyncio.Queue[StoreEffect] = asyncio.Queue()
         self._worker: asyncio.Task[None] | None = None
+        self._thinking: set[asyncio.Task[None]] = set()
         self.on_note: Callable[[str], None] = log.info
 
     @property
@@ -44,15 +67,17 @@ class Controller:
 
     async def start(self) -> None:
         self._driver = Driver(self._machine, self._after, tick_s=TICK_S)
+        self._machine.wall_offset_s = self._driver.wall_offset_s()
         self._worker = asyncio.create_task(self._serve_store())
         self._driver.start()
 
     async def stop(self) -> None:
         if self._driver is not None:
             await self._driver.stop()
-        if self._worker is not None:
-            self._worker.cancel()
-            await asyncio.gather(self._worker, return_exceptions=True)
+        tasks = [task for task in (self._worker, *self._thinking) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         await self._store.close()
 
     def _after(self) -> None:
@@ -60,9 +85,26 @@ class Controller:
         for effect in machine.store:
             self._requests.put_nowait(effect)
         machine.store.clear()
+        for question in machine.asked:
+            task = asyncio.create_task(self._think(question))
+            self._thinking.add(task)
+            task.add_done_callback(self._thinking.discard)
+        machine.asked.clear()
         for note in machine.notes:
             self.on_note(note)
         machine.notes.clear()
+
+    async def _think(self, question: Propose) -> None:
+        """Ask the policy. One that fails must not take the controller with it: topics stay where they are."""
+        assert self._policy is not None
+        assert self._driver is not None
+        proposal: Proposal | None = None
+        try:
+            proposal = await asyncio.to_thread(_answer, self._policy, question)
+        except Exception:
+            log.exception("policy %s failed; the plan stays as it is", self._policy.name)
+        self._machine.proposed(question.number, proposal, self._driver.now())
+        self._driver.settle()
 
     async def _serve_store(self) -> None:
         """One request after another: the machine never has more than one of a kind on its way."""
@@ -94,3 +136,7 @@ class Controller:
             self._machine.campaigned(None, self._driver.now())
         elif isinstance(effect, Commit):
             self._machine.committed(False, self._driver.now())
+
+
+def _answer(policy: Policy, question: Propose) -> Proposal:
+    return policy.propose(*question.view.snapshot())

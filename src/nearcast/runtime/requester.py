@@ -6,10 +6,9 @@ import asyncio
 from collections.abc import Callable
 from functools import partial
 
-from hiredis import HiredisError
-
+from nearcast.core.backend import LinkRefused
 from nearcast.core.greeting import Credentials, hello, refusal
-from nearcast.core.link import Link, LinkRefused, Reply, is_error
+from nearcast.core.link import Link, Reply, is_error
 from nearcast.errors import ConnectFailed
 from nearcast.runtime.connection import Address, Connection, open_connection, parse_url
 
@@ -107,7 +106,7 @@ class Requester:
             return
         try:
             self._link.feed(data, asyncio.get_running_loop().time())
-        except (LinkRefused, HiredisError) as error:
+        except LinkRefused as error:
             connection.close()
             self._drop(str(error))
 

@@ -197,6 +197,11 @@ class Network:
         host = self.hosts[url] = Host(server)
         return host
 
+    def remove(self, url: str) -> None:
+        """The server ends for good."""
+        host = self.hosts.pop(url)
+        host.crash(f"{host.server.run_id} gone", silent=False)
+
     def model(self, process: str, server: str) -> LinkModel:
         """The delays between the two, the same for every connection; an agent sits beside its server."""
         key = (process, server)

@@ -7,7 +7,6 @@ from random import Random
 import msgspec
 
 from nearcast.core.agent import Agent, Identity
-from nearcast.core.bus import MoveTopics
 from nearcast.core.client import Client
 from nearcast.core.controller import Controller
 from nearcast.core.placement import Mode
@@ -16,8 +15,10 @@ from nearcast.runtime.store.memory import MemoryStore
 from nearcast.sim.faults import FaultPlan, Faults, Profile
 from nearcast.sim.history import History
 from nearcast.sim.network import Host, Network
+from nearcast.sim.operator import Operator
 from nearcast.sim.process import ControllerProcess, Process
 from nearcast.sim.programs import Publisher, Subscriber
+from nearcast.sim.script import Step
 from nearcast.sim.server import SimServer
 from nearcast.sim.timeline import Timeline
 
@@ -38,6 +39,10 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
     pattern_subscribers: int = 0
     traffic_s: float = 4.0
     moves_per_s: float = 8.0
+    drains: int = 0  # brokers that leave in good order, are stopped, and come back
+    script: tuple[Step, ...] = ()
+    broker_names: tuple[str, ...] = ()  # instead of b0, b1, ...
+    topic_names: tuple[str, ...] = ()  # instead of topic-0, topic-1, ...
     rate_per_s: float = 30.0
     cancelled_share: float = 0.02  # of publish calls
     modes: tuple[Mode, ...] = (Mode.SINGLE, Mode.SINGLE, Mode.ALL_SUBSCRIBERS, Mode.ALL_PUBLISHERS)  # of moves
@@ -60,12 +65,12 @@ class World:
         self.subscribers: list[Subscriber] = []
         self.controls: dict[str, Process] = {}  # agents and controllers
         self.hosts: dict[str, Host] = {}
-        self.brokers = [f"b{index}" for index in range(setup.brokers)]
-        self.topics = [b"topic-%d" % index for index in range(setup.topics)]
+        self.brokers = list(setup.broker_names) or [f"b{index}" for index in range(setup.brokers)]
+        self.topics = [name.encode() for name in setup.topic_names] or [b"topic-%d" % n for n in range(setup.topics)]
         self.plan = plan
         self.faults = Faults(self, plan, Random(root.getrandbits(64)))
-        self._moved = 0
         self._end_s = START_S + setup.traffic_s
+        self.operator = Operator(self, self._end_s)
         for name in ["store", *self.brokers]:
             self._start_server(name)
         for name in self.brokers:
@@ -104,7 +109,7 @@ class World:
         process = self.controls[name]
         if process.alive:
             process.crash()
-            self.timeline.after(down_s, self._start_control, name)
+            self.timeline.after(down_s, self._control_up, name)
 
     def kill_server(self, broker: str, *, silent: bool, down_s: float) -> None:
         host = self.hosts[broker]
@@ -120,6 +125,30 @@ class World:
     def _server_up(self, host: Host) -> None:
         host.up = True
 
+    def stop_broker(self, broker: str, away_s: float) -> None:
+        """End the agent, then the server, and start both anew after a while."""
+        agent = self.controls[f"agent {broker}"]
+        if agent.alive:
+            agent.crash()
+        self.kill_server(broker, silent=False, down_s=away_s)
+        self.timeline.after(away_s, self._control_up, f"agent {broker}")
+
+    def add_broker(self, broker: str) -> None:
+        """One more server with its agent, on the same network."""
+        self._start_server(broker)
+        self._start_control(f"agent {broker}")
+        self.brokers.append(broker)
+
+    def end_broker(self, broker: str) -> None:
+        """Stop a broker that has left, for good."""
+        self.brokers.remove(broker)
+        self.controls[f"agent {broker}"].crash()
+        self.network.remove(_url(broker))
+
+    def _control_up(self, name: str) -> None:
+        if not self.controls[name].alive:
+            self._start_control(name)
+
     # --- what happens
 
     def run(self) -> None:
@@ -130,15 +159,14 @@ class World:
             self._subscribe(index)
             index += 1
         for _ in range(setup.pattern_subscribers):
-            self.subscribers.append(Subscriber(self, index, b"", pattern=b"topic-*"))
+            self.subscribers.append(Subscriber(self, index, b"", pattern=b"t*"))
             index += 1
         for _ in range(setup.late_subscribers):
             timeline.after(rng.random() * setup.traffic_s, self._subscribe, index)
             index += 1
         for number in range(setup.publishers):
             timeline.after(rng.random() * 0.8 * (number % 2) * setup.traffic_s, self._publish, number)
-        if setup.moves_per_s:
-            timeline.after(0.3, self._move)
+        self.operator.begin()
         self.faults.schedule(START_S + 0.3, self._end_s)
         timeline.run_until(self._end_s)
         self.faults.calm()
@@ -151,27 +179,6 @@ class World:
     def _publish(self, index: int) -> None:
         publisher = Publisher(self, index, self.topics, until_s=self._end_s, rate_per_s=self.setup.rate_per_s)
         self.publishers.append(publisher)
-
-    def _move(self) -> None:
-        """An operator asks the leader for a random placement of a random topic."""
-        if self.timeline.now_s > self._end_s:
-            return
-        self.timeline.after(self.rng.expovariate(self.setup.moves_per_s), self._move)
-        mode = self.rng.choice(self.setup.modes)
-        count = 1 if mode is Mode.SINGLE else self.rng.randint(2, min(3, len(self.brokers)))
-        target = tuple(self.rng.sample(self.brokers, count))
-        topic = self.rng.choice(self.topics).decode()
-        for process in self.controls.values():
-            controller = process.machine
-            if process.alive and isinstance(controller, Controller) and controller.reign is not None:
-                if len(controller.reign.requests):
-                    return  # one after the other, as a person would
-                self._moved += 1
-                request = MoveTopics(f"operator.{self._moved}", {topic: (mode, target)})
-                controller.reign.heard(request, self.timeline.now_s)
-                controller.reign.go_on(self.timeline.now_s)
-                process.settle()
-                return
 
     def _drain(self) -> None:
         """Let everything that is under way come to its end, or find out that it does not."""
@@ -207,6 +214,8 @@ class World:
         found = ["a fault still lasts"] if self.network.troubled else []
         _, entries = self.store.load_now()
         found += [f"{key} is still moving" for key, value in entries.items() if key[0] == "t" and b'"phase"' in value]
+        found += [f"{step} of the script was not carried out" for step in self.operator.steps]
+        found += [f"{key} is still leaving" for key, value in entries.items() if b'"state":"leaving"' in value]
         for publisher in self.publishers:
             for topic, outflow in publisher.machine.outflows.items():
                 if outflow.unacknowledged:
@@ -247,5 +256,6 @@ def draw_plan(seed: int) -> tuple[Setup, FaultPlan]:
         controllers=rng.choice((1, 2)),
         topics=rng.choice((1, 2)),
         pattern_subscribers=rng.choice((0, 1)),
+        drains=rng.choice((0, 0, 1, 2)),
     )
     return setup, FaultPlan(profile, boundaries, counted_from_s=START_S)

@@ -118,6 +118,7 @@ class _Subscriber:
     joined_s: dict[str, float] = field(default_factory=dict)  # topic -> when subscribe returned
     views: dict[Line, _View] = field(default_factory=lambda: defaultdict(_View))
     interruptions: dict[tuple[str, float], float] = field(default_factory=dict)  # (topic, since) -> until
+    leaves_s: float = _NEVER  # what is published later is not owed
 
     def interrupted(self, topic: str, from_s: float, to_s: float) -> bool:
         """Whether it was told that it was not attached at some moment of this time."""
@@ -158,6 +159,11 @@ class Audit:
         """`subscribe` returned: whatever is published from now on is owed."""
         found = self._subscribers.setdefault(subscriber, _Subscriber(subscriber))
         found.joined_s.update(dict.fromkeys(topics, at_s))
+
+    def all_leave(self, at_s: float) -> None:
+        """All who are there go soon: what is published from now on is owed to none of them."""
+        for found in self._subscribers.values():
+            found.leaves_s = min(found.leaves_s, at_s)
 
     def saw(self, subscriber: str, events: Iterable[Event]) -> None:
         """What a subscriber got, in the order it came."""
@@ -252,7 +258,7 @@ class Audit:
 
 def _owed(by: _Subscriber, line: Line, publications: _Publications, number: int) -> bool:
     acknowledged = publications.acknowledged_s[number - 1] < _NEVER
-    return acknowledged and publications.published_s[number - 1] > by.joined_s[line[1]]
+    return acknowledged and by.joined_s[line[1]] < publications.published_s[number - 1] < by.leaves_s
 
 
 def _place(view: _View, first: int) -> str:

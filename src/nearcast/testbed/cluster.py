@@ -45,9 +45,10 @@ class _Broker:
 class LocalCluster:
     """One store server, brokers by name, controllers by number. Make one with `await LocalCluster.start()`."""
 
-    def __init__(self, store: LocalServer, folder: Path) -> None:
+    def __init__(self, store: LocalServer, folder: Path, capacity_bytes_per_s: float = 0.0) -> None:
         self._store = store
         self._folder = folder
+        self._capacity_bytes_per_s = capacity_bytes_per_s
         self._brokers: dict[str, _Broker] = {}
         self._controllers: list[LocalProcess] = []
         self._console = Console(store.url)
@@ -59,23 +60,26 @@ class LocalCluster:
         *,
         sites: Mapping[str, str] | None = None,
         controllers: int = 1,
+        controller_options: Sequence[str] = (),
+        capacity_bytes_per_s: float = 0.0,
         first_port: int | None = None,
     ) -> Self:
         """Start a cluster and return when all its brokers are members.
 
         `brokers`: names, or how many (b1, b2, ...). `sites`: of brokers by name, the others are at `local`.
+        `controller_options`: for `nearcast controller`, such as a policy. `capacity_bytes_per_s`: of each broker.
         `first_port`: of the store, the brokers get the ports after it; None takes free ones.
         """
         names = [f"b{number}" for number in range(1, brokers + 1)] if isinstance(brokers, int) else list(brokers)
         if not names or controllers < 1:
             raise UsageError("a cluster needs at least one broker and one controller")
         store = await LocalServer.start(name="store", port=first_port)
-        cluster = cls(store, Path(tempfile.mkdtemp(prefix="nearcast-cluster-")))
+        cluster = cls(store, Path(tempfile.mkdtemp(prefix="nearcast-cluster-")), capacity_bytes_per_s)
         try:
-            await cluster._start_controllers(controllers)
+            await cluster._start_controllers(controllers, controller_options)
             for number, name in enumerate(names, start=1):
                 port = first_port + number if first_port is not None else None
-                await cluster._start_broker(name, (sites or {}).get(name, DEFAULT_SITE), port)
+                await cluster.start_broker(name, (sites or {}).get(name, DEFAULT_SITE), port)
             await cluster.until_members()
         except BaseException:
             await cluster.stop()
@@ -141,8 +145,15 @@ class LocalCluster:
 
     async def add_broker(self, name: str, site: str = DEFAULT_SITE) -> None:
         """Start one more broker and return when it is a member."""
-        await self._start_broker(name, site)
+        await self.start_broker(name, site)
         await self.until_members([name])
+
+    async def remove_broker(self, name: str) -> None:
+        """End the agent, then the server. One that still carries topics is drained first, by whoever calls this."""
+        broker = self._broker(name)
+        await broker.agent.stop()
+        await broker.server.stop()
+        del self._brokers[name]
 
     async def kill_server(self, broker: str) -> None:
         """SIGKILL, and return when the process has ended."""
@@ -166,7 +177,8 @@ class LocalCluster:
         await found.agent.kill()
         found.agent = await self._start_agent(broker, found.site, found.server)
 
-    async def _start_broker(self, name: str, site: str, port: int | None = None) -> None:
+    async def start_broker(self, name: str, site: str = DEFAULT_SITE, port: int | None = None) -> None:
+        """Start a server and its agent, and leave it to them to join."""
         if name in self._brokers:
             raise UsageError(f"the cluster already has a broker {name!r}: choose another name")
         server = await LocalServer.start(name=f"server-{name}", port=port)
@@ -180,6 +192,8 @@ class LocalCluster:
     async def _start_agent(self, name: str, site: str, server: LocalServer) -> LocalProcess:
         arguments = ["agent", "--broker", name, "--site", site, "--server", server.url, "--store", self.store_url]
         arguments += ["--server-pid", str(server.pid)]
+        if self._capacity_bytes_per_s:
+            arguments += ["--capacity", str(self._capacity_bytes_per_s)]
         return await LocalProcess.start(f"agent-{name}", arguments, self._folder)
 
     def _broker(self, name: str) -> _Broker:
@@ -195,9 +209,9 @@ class LocalCluster:
     async def restart_controller(self, number: int) -> None:
         self._controllers[number] = await self._controllers[number].again()
 
-    async def _start_controllers(self, count: int) -> None:
+    async def _start_controllers(self, count: int, options: Sequence[str]) -> None:
         for number in range(count):
-            arguments = ["controller", "--store", self.store_url]
+            arguments = ["controller", "--store", self.store_url, *options]
             self._controllers.append(await LocalProcess.start(f"controller-{number}", arguments, self._folder))
 
     # --- all of them

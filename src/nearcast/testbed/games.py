@@ -1,13 +1,12 @@
-"""The games of the demo: topics with players at one or more sites, and how clients are shared among them."""
+"""The games of the demo's first act: topics with players at one or more sites, and who plays which."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from nearcast.core.placement import Mode, Placement
+from nearcast.core.placement import Placement
 from nearcast.errors import UsageError
 from nearcast.testbed.load import LoadShape
-from nearcast.testbed.recent import Recent
 
 SITES = ("paris", "virginia", "tokyo")  # the brokers are called as their sites
 GAMES: dict[str, tuple[str, ...]] = {
@@ -22,12 +21,10 @@ CLIENTS_MIN = 2 * len(SITES) * len(GAMES)  # a publisher and a subscriber at eve
 
 RATE_PER_PUBLISHER_S = 15.0
 
-Place = tuple[Mode, tuple[str, ...]]
-
 
 @dataclass(frozen=True, slots=True)
-class DemoPlan:
-    seconds: float = 60.0
+class MovesPlan:
+    seconds: float = 35.0
     clients: int = 48
     seed: int = 0
 
@@ -43,18 +40,6 @@ class DemoPlan:
         return LoadShape(
             clients // 2, clients - clients // 2, rate_per_s=rate_per_s, seed=self.seed + number, names=(topic,)
         )
-
-
-@dataclass(slots=True)
-class Game:
-    """One topic as a view shows it. `target`: where it is being moved to."""
-
-    subscribers: int
-    placement: Placement | None = None
-    target: Place | None = None
-    moves: int = 0
-    mode_changes: int = 0
-    recent: Recent = field(default_factory=Recent)
 
 
 def describe(placement: Placement) -> str:

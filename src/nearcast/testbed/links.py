@@ -48,12 +48,14 @@ class DelayedRelay:
         rng: random.Random,
         port: int = 0,
         limit_bytes: int = _LIMIT_BYTES,
+        back: LinkShape | None = None,
     ) -> Self:
-        """Listen on loopback (port 0: a free one). Both directions get `shape`, and a token bucket each.
+        """Listen on loopback (port 0: a free one). Each direction has a token bucket of its own.
 
-        `limit_bytes` bounds what is in flight per connection and direction; a sender above it must wait.
+        `limit_bytes` bounds what is in flight per connection and direction; a sender above it must wait. `back` is the
+        shape of the way from the target; the same as `shape` if not given.
         """
-        relay = cls(target, Direction(shape, rng, limit_bytes), Direction(shape, rng, limit_bytes))
+        relay = cls(target, Direction(shape, rng, limit_bytes), Direction(back or shape, rng, limit_bytes))
         relay._server = await asyncio.get_running_loop().create_server(relay._accept, _HOST, port)
         return relay
 

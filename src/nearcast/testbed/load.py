@@ -67,6 +67,7 @@ class Load:
         limits: Limits = DEFAULT_LIMITS,
     ) -> None:
         self.shape = shape
+        self.rate_per_s = shape.rate_per_s  # may be changed at any time
         self.audit = Audit()
         self.published = 0
         self.acknowledged = 0
@@ -142,13 +143,14 @@ class Load:
         return self.audit.verdict()
 
     async def _publish(self, client: Client) -> None:
-        rate_per_s = self.shape.rate_per_s / self.shape.publishers
         loop, topics = asyncio.get_running_loop(), self.shape.topic_names
-        begun_s, done, mine = loop.time(), 0, set[asyncio.Task[None]]()
+        last_s, due, mine = loop.time(), 0.0, set[asyncio.Task[None]]()
         while not self._ending:
-            due = int((loop.time() - begun_s) * rate_per_s) - done
-            done += due  # what finds no room now is not made up for later
-            for _ in range(min(due, IN_FLIGHT_MAX - len(mine))):
+            now_s = loop.time()
+            due += (now_s - last_s) * self.rate_per_s / self.shape.publishers
+            last_s, whole = now_s, int(due)
+            due -= whole  # what finds no room now is not made up for later
+            for _ in range(min(whole, IN_FLIGHT_MAX - len(mine))):
                 task = asyncio.create_task(self._publish_one(client, self._rng.choice(topics)))
                 for group in (mine, self._in_flight):
                     group.add(task)

@@ -1,0 +1,153 @@
+"""How long a policy takes for a whole plan: from snapshot and plan to the proposal, in one process, on one core.
+
+The cluster is made for it: a few topics carry most of the load, one broker in ten has twice its share, and one topic in
+a thousand is hot enough to be replicated. Each size is measured several times and the median counts.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from random import Random
+from statistics import median
+
+import msgspec
+
+from nearcast.core.placement import single
+from nearcast.core.plan import Plan
+from nearcast.core.proposal import Policy
+from nearcast.core.snapshot import BrokerLoad, Snapshot, TopicLoad
+from nearcast.errors import UsageError
+from nearcast.policies.catalog import DYNAMOTH, policy_named
+
+RUNS = 5
+CAPACITY_BYTES_PER_S = 125e6  # one gigabit per second
+MEAN_LOAD_RATIO = 0.5  # of the whole cluster: enough room that Algorithm 2 reaches its goal without new brokers
+CROWDED = 10  # one broker in so many has twice its share of the topics
+HOT = 1000  # one topic in so many has more publications than one broker should take
+REFERENCE_TOPICS = 10_000  # what the reference finishes within seconds
+GROWTH = (0.01, 0.1, 1.0)  # of the topics that were asked for
+
+Progress = Callable[[str], None]
+
+
+class Timed(msgspec.Struct, frozen=True):
+    """One size."""
+
+    topics: int
+    brokers: int
+    seconds: float
+    changes: int
+    highest_load_ratio_before: float
+    highest_load_ratio_after: float  # as predicted
+
+
+class Compared(msgspec.Struct, frozen=True):
+    """The policy and the paper's pseudocode on one cluster that the latter can finish."""
+
+    topics: int
+    brokers: int
+    seconds: float
+    seconds_reference: float
+    ratio: float  # seconds_reference / seconds
+    highest_load_ratio_after: float
+    highest_load_ratio_after_reference: float
+
+
+class PlanBench(msgspec.Struct, frozen=True):
+    """The figures of one run. There is a reference for Dynamoth only."""
+
+    policy: str
+    topics: int
+    brokers: int
+    runs: int
+    seconds: float
+    seconds_reference: float | None
+    ratio: float | None
+    reference: Compared | None
+    growth: list[Timed]
+
+
+def measure_plan(
+    policy: str, topics: int, brokers: int, *, runs: int = RUNS, progress: Progress = lambda _: None
+) -> PlanBench:
+    if topics < HOT or brokers < 2:
+        raise UsageError(f"{topics} topics on {brokers} brokers: give at least {HOT} topics and 2 brokers")
+    chosen = policy_named(policy)
+    growth = []
+    for size in dict.fromkeys(max(HOT, round(topics * share)) for share in GROWTH):
+        progress(f"{size:,} topics on {brokers} brokers")
+        growth.append(timed(chosen, size, brokers, runs))
+    reference = None
+    if policy == DYNAMOTH:
+        size = min(topics, REFERENCE_TOPICS)
+        progress(f"the paper's pseudocode, {size:,} topics on {brokers} brokers")
+        reference = _compared(timed(chosen, size, brokers, runs))
+    return PlanBench(
+        policy=policy,
+        topics=topics,
+        brokers=brokers,
+        runs=runs,
+        seconds=growth[-1].seconds,
+        seconds_reference=reference.seconds_reference if reference else None,
+        ratio=reference.ratio if reference else None,
+        reference=reference,
+        growth=growth,
+    )
+
+
+def timed(policy: Policy, topics: int, brokers: int, runs: int) -> Timed:
+    """The median of so many proposals for one cluster."""
+    snapshot, plan = made_cluster(topics, brokers)
+    taken = []
+    for _ in range(runs):
+        began_s = time.perf_counter()
+        proposal = policy.propose(snapshot, plan)
+        taken.append(time.perf_counter() - began_s)
+    before = max(broker.load_ratio for broker in snapshot.brokers.values())
+    after = max(proposal.predicted.values())
+    return Timed(topics, brokers, median(taken), len(proposal.changes), before, after)
+
+
+def _compared(own: Timed) -> Compared:
+    """The reference runs once: it takes long enough for that."""
+    from nearcast.bench.plan_reference import estimate_ratios, reference_plan
+    from nearcast.policies.dynamoth import DynamothConfig
+
+    snapshot, plan = made_cluster(own.topics, own.brokers)
+    began_s = time.perf_counter()
+    new = reference_plan(snapshot, plan, DynamothConfig())
+    seconds = time.perf_counter() - began_s
+    highest = max(estimate_ratios(snapshot, new).values())
+    ratio = seconds / own.seconds
+    return Compared(own.topics, own.brokers, own.seconds, seconds, ratio, own.highest_load_ratio_after, highest)
+
+
+def made_cluster(topics: int, brokers: int, seed: int = 1) -> tuple[Snapshot, Plan]:
+    """The same for the same arguments."""
+    rng = Random(seed)
+    names = [f"b{number}" for number in range(brokers)]
+    lots = names + [name for number, name in enumerate(names) if number % CROWDED == 0]
+    weights = [min(rng.paretovariate(1.2), topics / brokers / 10) for _ in range(topics)]
+    unit = MEAN_LOAD_RATIO * brokers * CAPACITY_BYTES_PER_S / sum(weights)
+    loads, placements, output = {}, {}, dict.fromkeys(names, 0.0)
+    for number, weight in enumerate(weights):
+        topic, home = f"topic{number}", rng.choice(lots)
+        loads[topic] = _load(rng, hot=number % HOT == 0, output_bytes_per_s=weight * unit)
+        placements[topic] = single(1, home, 1)
+        output[home] += weight * unit
+    rows = {
+        name: BrokerLoad(capacity_bytes_per_s=CAPACITY_BYTES_PER_S, output_bytes_per_s=output[name]) for name in names
+    }
+    return Snapshot(0.0, rows, loads), Plan(1, placements)
+
+
+def _load(rng: Random, hot: bool, output_bytes_per_s: float) -> TopicLoad:
+    if hot:
+        publishers, publications, subscribers = 200.0, rng.uniform(1500.0, 6000.0), 1.0
+    else:
+        publishers, publications, subscribers = 10.0, rng.uniform(0.1, 100.0), rng.randint(1, 100)
+    deliveries = publications * subscribers
+    return TopicLoad(
+        publishers, publications, subscribers, deliveries, output_bytes_per_s / subscribers, output_bytes_per_s
+    )

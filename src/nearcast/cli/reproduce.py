@@ -1,0 +1,227 @@
+"""`nearcast reproduce`: the experiments of the papers, run again."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from nearcast.cli.options import Output, OutputOption
+from nearcast.cli.output import show
+from nearcast.cli.running import errors_as_exit_codes, run, say
+from nearcast.errors import UsageError
+
+if TYPE_CHECKING:
+    from nearcast.experiments.dynamoth.game import Game
+    from nearcast.experiments.dynamoth.growth import Growth
+    from nearcast.experiments.result import Progress, Result
+    from nearcast.flow.delays import Delays
+
+app = typer.Typer(help="The experiments of the papers, run again.", no_args_is_help=True)
+
+Out = Annotated[Path | None, typer.Option("--out", help="Folder for PNG and JSON; ./results/NAME if not given.")]
+AsJson = Annotated[bool, typer.Option("--json", help="The same as --output json.")]
+Matrix = Annotated[
+    Path | None, typer.Option("--matrix", help="Round trips in ms as CSV, instead of the lognormal model.")
+]
+Live = Annotated[bool, typer.Option("--live", help="On real servers of this machine, a fifth of the size.")]
+Seeds = Annotated[int, typer.Option("--seeds", min=1, help="How many runs that differ by chance.")]
+FirstSeed = Annotated[int, typer.Option("--first-seed", min=0, help="The first of them.")]
+Players = Annotated[int, typer.Option("--players", min=121, max=100_000, help="How many there are at the end.")]
+Tiles = Annotated[int, typer.Option("--tiles", min=1, max=100, help="Tiles of the map along each side.")]
+Wait = Annotated[float, typer.Option("--wait", min=0, help="T_wait: seconds between two rebalancings, at least.")]
+Speed = Annotated[float, typer.Option("--speed", min=0.001, help="How many tiles a player walks in a second.")]
+Workers = Annotated[int | None, typer.Option("--workers", min=1, help="Processes; one per core if not given.")]
+
+# A test holds these to the experiments, which are heavy to import.
+PLAYERS = 1200
+TILES_PER_SIDE = 12
+SPEED_TILES_PER_S = 0.1
+WAIT_S = 10.0
+
+
+@app.callback()
+def reproduce() -> None:
+    """The experiments of the papers, run again. Each writes a picture, and the series as JSON beside it."""
+
+
+@app.command("dynamoth-4a")
+def dynamoth_4a(
+    live: Live = False,
+    matrix: Matrix = None,
+    out: Out = None,
+    as_json: AsJson = False,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """100 to 800 subscribers of one topic, on one server and replicated on three (all_publishers).
+
+    Example: nearcast reproduce dynamoth-4a --live --json
+    """
+    _conclude("dynamoth-4a", lambda progress: _crowd("dynamoth-4a", live, matrix, progress), out, as_json, output)
+
+
+@app.command("dynamoth-4b")
+def dynamoth_4b(
+    live: Live = False,
+    matrix: Matrix = None,
+    out: Out = None,
+    as_json: AsJson = False,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """100 to 800 publishers on one topic with one subscriber, on one server and replicated on three (all_subscribers).
+
+    Example: nearcast reproduce dynamoth-4b --out /tmp/figures
+    """
+    _conclude("dynamoth-4b", lambda progress: _crowd("dynamoth-4b", live, matrix, progress), out, as_json, output)
+
+
+def _crowd(name: str, live: bool, matrix: Path | None, progress: Progress) -> Result:
+    from nearcast.experiments.dynamoth.replication import CROWDS
+
+    if live:
+        from nearcast.experiments.dynamoth.replication_live import LIVE, run_live
+
+        if matrix is not None:
+            raise UsageError("--matrix is for the simulator: leave out --live or --matrix")
+        return run(lambda: run_live(CROWDS[name], LIVE[name], progress))
+    from nearcast.experiments.dynamoth.replication_flow import run_flow
+
+    return run_flow(CROWDS[name], _delays(matrix), progress)
+
+
+@app.command("dynamoth-5")
+def dynamoth_5(
+    seeds: Seeds = 5,
+    first_seed: FirstSeed = 0,
+    players: Players = PLAYERS,
+    tiles: Tiles = TILES_PER_SIDE,
+    speed: Speed = SPEED_TILES_PER_S,
+    wait: Wait = WAIT_S,
+    matrix: Matrix = None,
+    workers: Workers = None,
+    out: Out = None,
+    as_json: AsJson = False,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """120 to 1,200 players on up to 8 servers: how many Dynamoth and consistent hashing sustain below 150 ms.
+
+    Example: nearcast reproduce dynamoth-5 --seeds 10 --json
+    """
+
+    def experiment(progress: Progress) -> Result:
+        from nearcast.experiments.dynamoth.scalability import run_scalability
+
+        return run_scalability(
+            _growth(_game(tiles, speed, wait), players, first_seed, seeds), _delays(matrix), progress, workers
+        )
+
+    _conclude("dynamoth-5", experiment, out, as_json, output)
+
+
+@app.command("dynamoth-6")
+def dynamoth_6(
+    seeds: Seeds = 5,
+    first_seed: FirstSeed = 0,
+    players: Players = PLAYERS,
+    tiles: Tiles = TILES_PER_SIDE,
+    speed: Speed = SPEED_TILES_PER_S,
+    wait: Wait = WAIT_S,
+    matrix: Matrix = None,
+    workers: Workers = None,
+    out: Out = None,
+    as_json: AsJson = False,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """The load ratios of the servers in the same experiment with Dynamoth: mean, maximum, servers, rebalancings.
+
+    Example: nearcast reproduce dynamoth-6 --json
+    """
+
+    def experiment(progress: Progress) -> Result:
+        from nearcast.experiments.dynamoth.server_load import run_server_load
+
+        return run_server_load(
+            _growth(_game(tiles, speed, wait), players, first_seed, seeds), _delays(matrix), progress, workers
+        )
+
+    _conclude("dynamoth-6", experiment, out, as_json, output)
+
+
+@app.command("dynamoth-7")
+def dynamoth_7(
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Of the players' walks and the network.")] = 0,
+    tiles: Tiles = TILES_PER_SIDE,
+    speed: Speed = SPEED_TILES_PER_S,
+    wait: Wait = WAIT_S,
+    matrix: Matrix = None,
+    out: Out = None,
+    as_json: AsJson = False,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Players come and go, 800, 200, 600: servers follow the load, and no message is lost.
+
+    Example: nearcast reproduce dynamoth-7 --seed 3 --json
+    """
+
+    def experiment(progress: Progress) -> Result:
+        from nearcast.experiments.dynamoth.elasticity import ElasticitySettings, run_elasticity
+
+        settings = ElasticitySettings(game=_game(tiles, speed, wait), seed=seed)
+        return run_elasticity(settings, _delays(matrix), progress)
+
+    _conclude("dynamoth-7", experiment, out, as_json, output)
+
+
+def _game(tiles: int, speed: float, wait: float) -> Game:
+    from nearcast.experiments.dynamoth.game import Game
+    from nearcast.workloads.walk import Movement
+
+    return Game(tiles_per_side=tiles, movement=Movement(speed_tiles_per_s=speed), wait_s=wait)
+
+
+def _growth(game: Game, players: int, first_seed: int, seeds: int) -> Growth:
+    from nearcast.experiments.dynamoth.growth import Growth
+
+    return Growth(game=game, players_last=players, seeds=tuple(range(first_seed, first_seed + seeds)))
+
+
+def _delays(matrix: Path | None) -> Delays:
+    from nearcast.flow.delays import LognormalDelays, MatrixDelays
+
+    return LognormalDelays() if matrix is None else MatrixDelays.load(matrix)
+
+
+def _conclude(
+    name: str, experiment: Callable[[Progress], Result], out: Path | None, as_json: bool, output: Output
+) -> None:
+    """Run it, write its files, print its figures."""
+    with errors_as_exit_codes():
+        from nearcast.experiments.result import open_folder, write
+
+        folder = open_folder(out or Path("results") / name)
+        with _shown_progress() as progress:
+            result = experiment(progress)
+        files = write(result, folder)
+    say(f"picture: {files.png}")
+    say(f"series: {files.json}")
+    show(Output.JSON if as_json else output, result.figures, ("", ""), result.rows)
+
+
+@contextlib.contextmanager
+def _shown_progress() -> Iterator[Progress]:
+    """A bar on a terminal; one line per step elsewhere."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bar
+
+    if not sys.stderr.isatty():
+        yield lambda done, total, what: say(f"{done}/{total} {what}")
+        return
+    columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.description}"))
+    with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=None)
+        yield lambda done, total, what: bar.update(task, completed=done, total=total, description=what)

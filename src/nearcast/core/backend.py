@@ -1,0 +1,205 @@
+"""The backend: what nearcast needs from a publish/subscribe server, and nothing more.
+
+A machine of the core talks to servers through links. These protocols say what a link must be able to do, by who uses
+it; `valkey.py` does it for Valkey and Redis. docs/backends.md says why each part is needed, and what falls without it.
+
+    ServerLink    everybody: greet, subscribe, tell, and one order for everything that happens on the connection
+    ClientLink    clients: publish in runs, look up records, prove leases
+    AgentLink     agents: install records, hold the lease, count subscribers, observe the load
+
+Order is the heart of it. A server runs the commands of one link in the order they were sent and answers in that order,
+and what it pushes stands in the same stream. So whatever it did before a marker is seen before the marker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+import msgspec
+
+from nearcast.core.greeting import Credentials
+from nearcast.core.membership import Membership
+from nearcast.core.record import Record
+from nearcast.errors import ClusterError
+
+
+class LinkRefused(Exception):
+    """The server said something that makes this connection useless; the text says what and what to do."""
+
+
+# --- what a server tells
+
+
+class Standing(msgspec.Struct, frozen=True, kw_only=True):
+    """What a server says of itself to who comes: all of it read in one go, nothing of it judged."""
+
+    run_id: str  # another one after each start of the server
+    ready: bytes | None  # what an agent has written: for which run the records are complete
+    membership: bytes | None
+    leased: bool
+
+
+class Figures(msgspec.Struct, frozen=True, kw_only=True):
+    """The server's own counts since its start, and what it holds now."""
+
+    output_bytes: float = 0.0
+    input_bytes: float = 0.0
+    cpu_s: float = 0.0
+    connections: int = 0
+    memory_bytes: int = 0
+
+
+class Denied(msgspec.Struct, frozen=True):
+    """The server would not do it: mostly the rights of the user."""
+
+    text: str
+
+
+# --- who is told; times are those of the input that brought the answer
+
+OnGreeted = Callable[[ClusterError | None, float], None]  # why not, or None
+OnPassed = Callable[[float], None]
+OnStanding = Callable[[Standing, float], None]
+OnLease = Callable[[bool, float], None]
+OnRecord = Callable[[Record | None, float], None]
+OnLookup = Callable[[Record | Membership | Denied | None, float], None]
+OnVersions = Callable[[Sequence[int], float], None]
+OnRecords = Callable[[dict[bytes, Record], float], None]
+OnCounts = Callable[[list[int]], None]
+OnFigures = Callable[[Figures, float], None]
+OnDone = Callable[[float], None]
+OnPayload = Callable[[bytes, float], None]
+OnMatch = Callable[[bytes, bytes, float], None]  # channel, payload
+
+
+class FrameSink(Protocol):
+    """Takes a run of payloads of one channel."""
+
+    def frames(self, payloads: list[bytes], now_s: float) -> None: ...
+
+
+class ReplySink(Protocol):
+    """Takes a run of acknowledgements: for each the number of receivers, or the server's error."""
+
+    def replied(self, receivers: list[int], now_s: float) -> None: ...
+
+    def refused(self, error: str, now_s: float) -> None: ...
+
+
+class Flow(Protocol):
+    """Whoever has subscriptions or publications on a link, and must know when it is there and when it is gone."""
+
+    def linked(self, link: ClientLink, now_s: float) -> None: ...
+
+    def unlinked(self, link: ClientLink, now_s: float) -> None: ...
+
+
+# --- links
+
+
+class ServerLink(Protocol):
+    """A connection to one server without the socket: the driver writes `take()`, and what it reads goes to `feed()`."""
+
+    broker: str
+    control: dict[bytes, OnPayload]  # what to do with messages of a channel, one at a time
+    heard_s: float  # when the bytes before the ones being handled came
+
+    def greet(self, url: str, credentials: Credentials, name: str, then: OnGreeted) -> None:
+        """Begin the connection, under a name by which the server can tell it from others."""
+        ...
+
+    def subscribe(self, *channels: bytes) -> None: ...
+
+    def unsubscribe(self, *channels: bytes) -> None:
+        """All of them at one moment."""
+        ...
+
+    def tell(self, channel: bytes, payload: bytes) -> None:
+        """Publish something small whose acknowledgement nobody needs."""
+        ...
+
+    def barrier(self, then: OnPassed) -> None:
+        """Call `then` behind everything the server did on this connection before it saw this."""
+        ...
+
+    @property
+    def waiting(self) -> bool:
+        """Whether there is something to write."""
+        ...
+
+    def take(self) -> bytes:
+        """What is to be written now."""
+        ...
+
+    def feed(self, data: bytes, now_s: float) -> None:
+        """Handle what was read. Raises LinkRefused if the connection must be closed."""
+        ...
+
+
+class ClientLink(ServerLink, Protocol):
+    """The link of a client. The first four are the client's own notes, which a link keeps for it."""
+
+    up: bool  # greeted, and its server marked ready by its agent
+    users: dict[Flow, None]
+    proof_sent_s: float | None  # a question for the lease is on its way since then
+    lease_until_s: float  # until then acknowledgements of this server count
+    topics: dict[bytes, FrameSink]  # where runs of messages go
+    patterns: dict[bytes, OnMatch]
+
+    def psubscribe(self, *patterns: bytes) -> None: ...
+
+    def punsubscribe(self, *patterns: bytes) -> None: ...
+
+    def publish(self, data: bytes, sink: ReplySink | None) -> None:
+        """A command of `wire.publish_command`; acknowledged in order, and only after the server has run it."""
+        ...
+
+    def look(self, then: OnStanding) -> None: ...
+
+    def read_lease(self, then: OnLease) -> None: ...
+
+    def read_record(self, topic: bytes, then: OnRecord) -> None: ...
+
+    def look_up(self, topic: bytes, members: int, first_use: Record, then: OnLookup) -> None:
+        """The record of a topic, made if there is none; the server's membership if ours is not the same version."""
+        ...
+
+
+class AgentLink(ServerLink, Protocol):
+    """The link of an agent to its own server."""
+
+    def look(self, then: OnStanding) -> None: ...
+
+    def look_up(self, topic: bytes, members: int, first_use: Record, then: OnLookup) -> None: ...
+
+    def install(self, term: int, records: Mapping[str, Record], then: OnVersions) -> None:
+        """Store each record that is not older, and publish it on its topic's control channel, in one atomic step.
+
+        `then` gets the version now there for each, or -1 where our term is older than the record's.
+        """
+        ...
+
+    def install_members(self, membership: Membership, then: OnVersions) -> None:
+        """The same for the membership."""
+        ...
+
+    def find_records(self, wanted: Callable[[bytes], bool], then: OnRecords) -> None:
+        """The records of all topics that are wanted."""
+        ...
+
+    def hold_lease(self, term: int, until_s: float) -> None:
+        """Set the lease with this end, by the wall clock, whenever the server comes to run it."""
+        ...
+
+    def mark_ready(self, ready: bytes, then: OnDone) -> None: ...
+
+    def begin_anew(self, then: OnDone) -> None:
+        """Cut off every client of nearcast and forget all that is nearcast's."""
+        ...
+
+    def count(self, channels: Sequence[bytes], then: OnCounts) -> None:
+        """How many connections subscribe to each channel, at one moment."""
+        ...
+
+    def observe(self, then: OnFigures) -> None: ...

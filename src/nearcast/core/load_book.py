@@ -1,0 +1,81 @@
+"""The load book: every broker's reports of the last seconds, and the loads of topics made of them.
+
+Clients count what they publish and receive, and tell the agent of one broker they use; so the sum over all reports is a
+topic's whole traffic, whatever its mode.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+
+from nearcast.core.agent_load import PUSH_BYTES
+from nearcast.core.bus import Report
+from nearcast.core.snapshot import TopicLoad
+
+WINDOW_S = 5.0  # long enough to even out that a client's second and an agent's differ, short enough to follow a crowd
+_FIGURES = 6
+
+Windows = Mapping[str, tuple[Report, ...]]  # broker -> its reports of the last seconds
+
+
+class LoadBook:
+    def __init__(self, window_s: float = WINDOW_S) -> None:
+        self._window_s = window_s
+        self._reports: dict[str, deque[tuple[float, Report]]] = {}
+
+    def add(self, report: Report, now_s: float) -> None:
+        kept = self._reports.setdefault(report.broker, deque())
+        kept.append((now_s, report))
+        while kept[0][0] < now_s - self._window_s:
+            kept.popleft()
+
+    def latest(self, broker: str) -> Report | None:
+        kept = self._reports.get(broker)
+        return kept[-1][1] if kept else None
+
+    def window(self, broker: str, since_s: float = -1e9) -> tuple[Report, ...]:
+        """The reports that were heard since then."""
+        return tuple(report for heard_s, report in self._reports.get(broker, ()) if heard_s >= since_s)
+
+    def mentions(self, broker: str, topic: str) -> bool:
+        """Whether a broker has reported load of a topic."""
+        return any(topic in report.topics for _, report in self._reports.get(broker, ()))
+
+
+def output_bytes_per_s(reports: tuple[Report, ...]) -> float:
+    """The mean of one broker's window."""
+    seconds = sum(report.seconds for report in reports)
+    return sum(report.output_bytes_per_s * report.seconds for report in reports) / seconds if seconds else 0.0
+
+
+def topic_loads(windows: Windows) -> tuple[dict[str, TopicLoad], dict[str, str]]:
+    """The load of every topic that is reported, and the broker that reports most of it."""
+    sums: dict[str, list[float]] = {}
+    busiest: dict[str, tuple[float, str]] = {}
+    for broker, reports in windows.items():
+        for topic, figures in _means(reports).items():
+            total = sums.setdefault(topic, [0.0] * _FIGURES)
+            for index, figure in enumerate(figures):
+                total[index] += figure
+            traffic = figures[4] + figures[5]
+            if topic not in busiest or traffic > busiest[topic][0]:
+                busiest[topic] = (traffic, broker)
+    loads = {topic: TopicLoad(*total) for topic, total in sums.items()}
+    return loads, {topic: broker for topic, (_, broker) in busiest.items()}
+
+
+def _means(reports: tuple[Report, ...]) -> dict[str, list[float]]:
+    """Means per second of one broker's window, topic by topic, in the order of TopicLoad's fields."""
+    seconds = sum(report.seconds for report in reports)
+    sums: dict[str, list[float]] = {}
+    for report in reports:
+        for topic, counted in report.topics.items():
+            total = sums.setdefault(topic, [0.0] * _FIGURES)
+            total[0] += counted.publishers
+            total[1] += counted.published
+            total[2] += counted.subscribers
+            total[3] += counted.received
+            total[4] += counted.published_bytes
+            total[5] += counted.received_bytes + counted.received * PUSH_BYTES
+    return {topic: [figure / seconds for figure in total] for topic, total in sums.items()}

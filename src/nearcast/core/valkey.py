@@ -1,0 +1,196 @@
+"""The backend for Valkey and Redis: every command and script that nearcast's machines run on a server.
+
+`link.py` keeps the order of one connection, `scripts.py` has the atomic steps, `headcount.py` a way around a defect of
+Valkey's counts, `resp.py` the encoding. Everything else of nearcast knows servers by `backend.py` alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+from nearcast.core.backend import (
+    Denied,
+    Figures,
+    OnCounts,
+    OnDone,
+    OnFigures,
+    OnGreeted,
+    OnLease,
+    OnLookup,
+    OnPassed,
+    OnRecord,
+    OnRecords,
+    OnStanding,
+    OnVersions,
+    Standing,
+)
+from nearcast.core.greeting import CLIENT_NAMES, Credentials, hello, refusal
+from nearcast.core.headcount import Headcount
+from nearcast.core.link import Link, Reply, is_error
+from nearcast.core.membership import Membership, decode_membership, encode_membership
+from nearcast.core.names import LEASE_KEY, MEMBERS, READY_KEY, RECORDS
+from nearcast.core.record import Record
+from nearcast.core.scripts import FIRST_USE, INSTALL, INSTALL_MEMBERS
+from nearcast.core.wire import decode_record, encode_record
+
+if TYPE_CHECKING:
+    from nearcast.core.backend import AgentLink, ClientLink
+
+SCAN_COUNT = 1000  # records looked at in one step: about a millisecond of the server's time
+
+
+class ValkeyLink(Link):
+    __slots__ = ()
+
+    # --- everybody
+
+    def greet(self, url: str, credentials: Credentials, name: str, then: OnGreeted) -> None:
+        def greeted(reply: Reply, now_s: float) -> None:
+            then(refusal(url, str(reply)) if is_error(reply) else None, now_s)
+
+        self.send(greeted, *hello(credentials, name))
+
+    def barrier(self, then: OnPassed) -> None:
+        self.send(lambda _, now_s: then(now_s), "PING")
+
+    def look(self, then: OnStanding) -> None:
+        found: list[Reply] = []
+
+        def looked(info: Reply, now_s: float) -> None:
+            ready, document, lease = (reply if isinstance(reply, bytes) else None for reply in found)
+            run_id = lines_of(info).get("run_id", "")
+            then(Standing(run_id=run_id, ready=ready, membership=document, leased=lease is not None), now_s)
+
+        self.send(lambda reply, _: found.append(reply), "GET", READY_KEY)
+        self.send(lambda reply, _: found.append(reply), "HGET", MEMBERS, "document")
+        self.send(lambda reply, _: found.append(reply), "GET", LEASE_KEY)
+        self.send(looked, "INFO", "server")
+
+    def look_up(self, topic: bytes, members: int, first_use: Record, then: OnLookup) -> None:
+        record = encode_record(first_use)
+        self.send(partial(_looked_up, then), "EVAL", FIRST_USE, 2, RECORDS, MEMBERS, topic, members, record)
+
+    # --- clients
+
+    def read_lease(self, then: OnLease) -> None:
+        self.send(lambda reply, now_s: then(isinstance(reply, bytes), now_s), "GET", LEASE_KEY)
+
+    def read_record(self, topic: bytes, then: OnRecord) -> None:
+        def read(reply: Reply, now_s: float) -> None:
+            then(decode_record(reply) if isinstance(reply, bytes) else None, now_s)
+
+        self.send(read, "HGET", RECORDS, topic)
+
+    # --- agents
+
+    def install(self, term: int, records: Mapping[str, Record], then: OnVersions) -> None:
+        arguments: list[bytes | str | int] = []
+        for topic, record in records.items():
+            arguments += [topic, record.version, encode_record(record)]
+        self.send(partial(_installed, then), "EVAL", INSTALL, 1, RECORDS, term, *arguments)
+
+    def install_members(self, membership: Membership, then: OnVersions) -> None:
+        document = encode_membership(membership)
+        self.send(partial(_installed, then), "EVAL", INSTALL_MEMBERS, 1, MEMBERS, membership.version, document)
+
+    def find_records(self, wanted: Callable[[bytes], bool], then: OnRecords) -> None:
+        found: dict[bytes, bytes] = {}
+
+        def step(reply: Reply, now_s: float) -> None:
+            if not isinstance(reply, list):
+                return
+            cursor, pairs = reply
+            found.update((topic, value) for topic, value in zip(pairs[::2], pairs[1::2], strict=True) if wanted(topic))
+            if cursor != b"0":
+                self.send(step, "HSCAN", RECORDS, cursor, "COUNT", SCAN_COUNT)
+                return
+            then({topic: decode_record(value) for topic, value in found.items()}, now_s)
+
+        self.send(step, "HSCAN", RECORDS, "0", "COUNT", SCAN_COUNT)
+
+    def hold_lease(self, term: int, until_s: float) -> None:
+        self.send(None, "SET", LEASE_KEY, term, "PXAT", int(until_s * 1000))
+
+    def mark_ready(self, ready: bytes, then: OnDone) -> None:
+        self.send(partial(_done, then), "SET", READY_KEY, ready)
+
+    def begin_anew(self, then: OnDone) -> None:
+        def listed(reply: Reply, now_s: float) -> None:
+            if isinstance(reply, bytes):
+                for connection in _client_ids(reply.decode(errors="replace")):
+                    self.send(None, "CLIENT", "KILL", "ID", connection)
+                self.send(partial(_done, then), "DEL", RECORDS, READY_KEY, LEASE_KEY, MEMBERS)
+
+        self.send(None, "DEL", READY_KEY)  # first, so that nobody who comes meanwhile is let in
+        self.send(listed, "CLIENT", "LIST")
+
+    def count(self, channels: Sequence[bytes], then: OnCounts) -> None:
+        Headcount(self, channels, then).take()
+
+    def observe(self, then: OnFigures) -> None:
+        def observed(reply: Reply, now_s: float) -> None:
+            if isinstance(reply, bytes):
+                then(figures_of(reply), now_s)
+
+        self.send(observed, "INFO")
+
+
+def _looked_up(then: OnLookup, reply: Reply, now_s: float) -> None:
+    if not isinstance(reply, list):
+        then(Denied(str(reply)), now_s)
+    elif reply[0] == b"record":
+        then(decode_record(reply[1]), now_s)
+    else:
+        then(decode_membership(reply[1]) if reply[1] else None, now_s)
+
+
+def _installed(then: OnVersions, reply: Reply, now_s: float) -> None:
+    if isinstance(reply, list):
+        then([int(version) for version in reply], now_s)
+
+
+def _done(then: OnDone, reply: Reply, now_s: float) -> None:
+    if not is_error(reply):
+        then(now_s)
+
+
+def _client_ids(listing: str) -> list[str]:
+    """Ids of our clients' connections in a CLIENT LIST, agents and consoles excepted."""
+    ids = []
+    for line in listing.splitlines():
+        fields = dict(field.split("=", 1) for field in line.split(" ") if "=" in field)
+        if fields.get("name", "").startswith(CLIENT_NAMES):
+            ids.append(fields["id"])
+    return ids
+
+
+def lines_of(info: Reply) -> dict[str, str]:
+    """The lines `name:value` of an INFO; none if it was refused."""
+    text = info.decode(errors="replace") if isinstance(info, bytes) else ""
+    return {name: value for name, colon, value in (line.partition(":") for line in text.splitlines()) if colon}
+
+
+def figures_of(info: Reply) -> Figures:
+    """The figures in an INFO; what a server does not tell is 0."""
+    lines = lines_of(info)
+
+    def figure(name: str) -> float:
+        try:
+            return float(lines.get(name, 0.0))
+        except ValueError:
+            return 0.0
+
+    return Figures(
+        output_bytes=figure("total_net_output_bytes"),
+        input_bytes=figure("total_net_input_bytes"),
+        cpu_s=figure("used_cpu_sys") + figure("used_cpu_user"),
+        connections=int(figure("connected_clients")),
+        memory_bytes=int(figure("used_memory")),
+    )
+
+
+if TYPE_CHECKING:
+    _for_clients: type[ClientLink] = ValkeyLink
+    _for_agents: type[AgentLink] = ValkeyLink

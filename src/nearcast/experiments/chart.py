@@ -1,0 +1,72 @@
+"""A chart as data: what is drawn, apart from how. `plot.py` turns it into a picture.
+
+Panels stand below each other and share the x axis. A panel has lines, marks (single points, such as rebalancings),
+limits (level lines with their meaning) and, if need be, a second axis on the right. None in a line leaves a hole
+there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import StrEnum
+
+import msgspec
+
+Values = Sequence[float | None]
+
+
+class Colour(StrEnum):
+    """Readable beside each other for people who see red and green alike (Okabe and Ito's palette)."""
+
+    BLUE = "#0072b2"
+    ORANGE = "#d55e00"
+    GREEN = "#009e73"
+    GREY = "#666666"
+    PURPLE = "#aa4499"
+
+
+class Sign(StrEnum):
+    """The shape of a mark, as matplotlib names it."""
+
+    DIAMOND = "D"
+    CIRCLE = "o"
+    CROSS = "X"
+
+
+class Line(msgspec.Struct, frozen=True, kw_only=True):
+    label: str
+    x: Sequence[float]
+    y: Values
+    colour: Colour
+    dashed: bool = False
+    dotted_points: bool = False  # also show the points it goes through
+    steps: bool = False  # a count that jumps, not a curve
+
+
+class Marks(msgspec.Struct, frozen=True, kw_only=True):
+    label: str
+    x: Sequence[float]
+    y: Sequence[float]
+    colour: Colour
+    sign: Sign = Sign.DIAMOND
+
+
+class Limit(msgspec.Struct, frozen=True, kw_only=True):
+    label: str
+    y: float
+
+
+class Panel(msgspec.Struct, frozen=True, kw_only=True):
+    y_label: str
+    lines: tuple[Line, ...] = ()
+    marks: tuple[Marks, ...] = ()
+    limits: tuple[Limit, ...] = ()
+    y_max: float | None = None  # cut off above: what explodes would flatten the rest
+    right_label: str = ""
+    right_lines: tuple[Line, ...] = ()
+
+
+class Chart(msgspec.Struct, frozen=True, kw_only=True):
+    title: str
+    x_label: str
+    panels: tuple[Panel, ...]

@@ -1,0 +1,157 @@
+"""Figures 4a and 4b: one topic with more and more subscribers or publishers, on one server and on three.
+
+Dynamoth section V.C. In 4a one publisher sends 10 messages a second to 100 ... 800 subscribers, and the topic is
+replicated with mode all_publishers; in 4b 100 ... 800 publishers send 10 messages a second each to one subscriber,
+with mode all_subscribers. This file holds what both figures are, whether the points come from the flow simulator or
+from real servers: see replication_flow.py and replication_live.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from nearcast.core.placement import Mode
+from nearcast.experiments.chart import Chart, Colour, Limit, Line, Marks, Panel, Sign
+from nearcast.experiments.result import Result
+
+RATE_PER_S = 10.0  # publications of each publisher (V.C)
+REPLICAS = 3  # servers of the replicated topic (V.C)
+GOOD_S = 0.150  # the response time a game needs (V.D)
+FAILED_SHARE = 0.99  # below this share of deliveries a point has failed
+CHART_MAX_MS = 600.0
+TOPIC = "crowd"
+
+
+class Crowd(msgspec.Struct, frozen=True, kw_only=True):
+    """One of the two figures: who there are many of."""
+
+    name: str
+    who: str
+    mode: Mode  # of the replicated topic
+    paper: str  # what the paper found
+
+
+SUBSCRIBERS = Crowd(
+    name="dynamoth-4a",
+    who="subscribers",
+    mode=Mode.ALL_PUBLISHERS,
+    paper="one server: response time grows with the subscribers and explodes above 500; three stay low up to 800",
+)
+PUBLISHERS = Crowd(
+    name="dynamoth-4b",
+    who="publishers",
+    mode=Mode.ALL_SUBSCRIBERS,
+    paper="one server supports 200 publishers, three nearly 600; above that deliveries fail",
+)
+CROWDS = {crowd.name: crowd for crowd in (SUBSCRIBERS, PUBLISHERS)}
+
+
+class Point(msgspec.Struct, frozen=True, kw_only=True):
+    """One measurement. `response_ms` is None if nothing came."""
+
+    servers: int
+    clients: int
+    response_ms: float | None
+    p99_ms: float | None
+    delivered_share: float
+
+    @property
+    def failed(self) -> bool:
+        return self.delivered_share < FAILED_SHARE or self.response_ms is None
+
+    @property
+    def good(self) -> bool:
+        return not self.failed and (self.response_ms or 0.0) < GOOD_S * 1e3
+
+
+class ReplicationFigures(msgspec.Struct, frozen=True, kw_only=True):
+    """`supported`: the most clients with every point up to there below 150 ms and nothing lost.
+
+    `ratio` is a lower bound if `range_ended`: three servers were still good at the last point.
+    """
+
+    who: str
+    mode: str
+    setting: str  # "flow" or "live"
+    publications_per_s: float
+    supported_one: int
+    supported_three: int
+    ratio: float | None
+    range_ended: bool
+    conditions: dict[str, float]
+    points: list[Point]
+
+
+def report(crowd: Crowd, setting: str, conditions: dict[str, float], points: Sequence[Point]) -> Result:
+    """The figures, the chart and the rows of one figure."""
+    one, three = supported(points, 1), supported(points, REPLICAS)
+    figures = ReplicationFigures(
+        who=crowd.who,
+        mode=crowd.mode.value,
+        setting=setting,
+        publications_per_s=RATE_PER_S,
+        supported_one=one,
+        supported_three=three,
+        ratio=three / one if one else None,
+        range_ended=three == max(point.clients for point in points),
+        conditions=conditions,
+        points=list(points),
+    )
+    return Result(
+        name=crowd.name,
+        figures=figures,
+        series={"paper": crowd.paper},
+        chart=_chart(crowd, setting, points),
+        rows=_rows(crowd, figures),
+    )
+
+
+def supported(points: Sequence[Point], servers: int) -> int:
+    """The most clients before the first point that is not good; 0 if the first is not."""
+    most = 0
+    for point in sorted((point for point in points if point.servers == servers), key=lambda point: point.clients):
+        if not point.good:
+            break
+        most = point.clients
+    return most
+
+
+def _chart(crowd: Crowd, setting: str, points: Sequence[Point]) -> Chart:
+    lines, marks = [], []
+    for servers, colour in ((1, Colour.ORANGE), (REPLICAS, Colour.BLUE)):
+        mine = [point for point in points if point.servers == servers]
+        label = "1 server" if servers == 1 else f"{servers} servers, {crowd.mode}"
+        held = [point for point in mine if not point.failed]
+        xs, ys = [float(point.clients) for point in held], [point.response_ms for point in held]
+        lines.append(Line(label=label, x=xs, y=ys, colour=colour, dotted_points=True, dashed=servers > 1))
+        failed = [float(point.clients) for point in mine if point.failed]
+        if failed:
+            at = [0.94 * CHART_MAX_MS if servers == 1 else 0.88 * CHART_MAX_MS] * len(failed)
+            marks.append(Marks(label=f"{label}: deliveries fail", x=failed, y=at, colour=colour, sign=Sign.CROSS))
+    source = "flow simulator" if setting == "flow" else "real servers, emulated capacity"
+    return Chart(
+        title=f"{crowd.name}: one topic with many {crowd.who} ({source})",
+        x_label=f"number of {crowd.who}",
+        panels=(
+            Panel(
+                y_label="mean response time (ms)",
+                lines=tuple(lines),
+                marks=tuple(marks),
+                limits=(Limit(label="150 ms", y=GOOD_S * 1e3),),
+                y_max=CHART_MAX_MS,
+            ),
+        ),
+    )
+
+
+def _rows(crowd: Crowd, figures: ReplicationFigures) -> tuple[tuple[str, str], ...]:
+    at_least = "at least " if figures.range_ended else ""
+    ratio = "unknown" if figures.ratio is None else f"{at_least}{figures.ratio:.2f}"
+    return (
+        (f"{crowd.who} below 150 ms, one server", f"{figures.supported_one:,}"),
+        (f"{crowd.who} below 150 ms, three servers", f"{at_least}{figures.supported_three:,}"),
+        ("ratio", ratio),
+        ("the paper", crowd.paper),
+    )

@@ -1,0 +1,248 @@
+"""Figure 5: how many players the same 8 servers sustain with Dynamoth and with consistent hashing (Dynamoth V.D).
+
+Every seed is run with Dynamoth, with hashing on rings of 1, 8 and 128 virtual nodes, with the authors' own baseline,
+and with the load divided perfectly. Dynamoth is run on one ring only: it begins with one server, which then has all
+topics whatever the ring, and moves them where it likes. `ratio` is Dynamoth's players over hashing's, `efficiency`
+over those of the perfect division; both are taken seed by seed, so that what a seed does to all of them cancels out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from nearcast.core.ring import VIRTUAL_NODES
+from nearcast.experiments.chart import Chart, Colour, Limit, Line, Marks, Panel, Sign
+from nearcast.experiments.confidence import Estimate, estimate
+from nearcast.experiments.dynamoth.game import GOOD_S, Conditions
+from nearcast.experiments.dynamoth.growth import Done, Growth, Run, Way, make_runs
+from nearcast.experiments.result import Progress, Result, silent
+from nearcast.experiments.sustained import MEAN_S
+from nearcast.flow.delays import Delays, LognormalDelays
+from nearcast.flow.series import Series
+
+NAME = "dynamoth-5"
+PAPER = {"players_dynamoth": 1000, "players_hashing": 625, "ratio": 1.6}  # V.D, read from the text
+DEFINITION = (
+    f"players in the last second at which the average response time, averaged over {MEAN_S:g} s, "
+    f"was below {GOOD_S * 1e3:g} ms"
+)
+CHART_MAX_MS = 400.0
+
+Interval = tuple[float, float]
+
+
+class Comparison(msgspec.Struct, frozen=True, kw_only=True):
+    """Against one baseline. Means over the seeds, with 95 % confidence intervals."""
+
+    players_dynamoth: float
+    players_dynamoth_ci95: Interval
+    players_hashing: float
+    players_hashing_ci95: Interval
+    ratio: float
+    ratio_ci95: Interval
+    efficiency: float
+    efficiency_ci95: Interval
+    seconds_above_dynamoth: float  # above the limit before the end: jumps at rebalancings
+    seconds_above_hashing: float
+    first_breach_dynamoth: float  # players when the limit was first passed, for however short
+    first_breach_hashing: float
+
+
+class ScalabilityFigures(msgspec.Struct, frozen=True, kw_only=True):
+    """The five figures of the headline are those with the product's own number of virtual nodes."""
+
+    players_dynamoth: float
+    players_dynamoth_ci95: Interval
+    players_hashing: float
+    players_hashing_ci95: Interval
+    players_ideal: float
+    players_ideal_ci95: Interval
+    ratio: float
+    ratio_ci95: Interval
+    efficiency: float
+    efficiency_ci95: Interval
+    range_ended: bool  # some run was still good with the last player: its figures are lower bounds
+    virtual_nodes: int
+    by_virtual_nodes: dict[int, Comparison]
+    authors_baseline: Comparison
+    paper: dict[str, float]
+    sustained_means: str
+    seeds: tuple[int, ...]
+    conditions: Conditions
+
+
+def run_scalability(
+    growth: Growth, delays: Delays | None = None, progress: Progress = silent, workers: int | None = None
+) -> Result:
+    ways = [(way, VIRTUAL_NODES) for way in (Way.IDEAL, Way.DYNAMOTH, Way.SHEDDING)]
+    ways += [(Way.HASHING, nodes) for nodes in growth.virtual_nodes]
+    runs = [
+        Run(growth=growth, way=way, seed=seed, virtual_nodes=nodes, delays=delays or LognormalDelays())
+        for way, nodes in ways
+        for seed in growth.seeds
+    ]
+    done = make_runs(runs, progress, workers)
+    figures = _figures(growth, done)
+    shown = {way: _of(done, way, figures.virtual_nodes)[0].series for way in (Way.DYNAMOTH, Way.HASHING, Way.IDEAL)}
+    return Result(
+        name=NAME,
+        figures=figures,
+        series={"seed": growth.seeds[0], **{way.value: _columns(series) for way, series in shown.items()}},
+        chart=_chart(shown[Way.DYNAMOTH], shown[Way.HASHING], figures),
+        rows=_rows(figures),
+    )
+
+
+def _of(done: Sequence[Done], way: Way, virtual_nodes: int = VIRTUAL_NODES) -> list[Done]:
+    nodes = virtual_nodes if way is Way.HASHING else VIRTUAL_NODES
+    return [each for each in done if each.run.way is way and each.run.virtual_nodes == nodes]
+
+
+# --- figures
+
+
+def _figures(growth: Growth, done: Sequence[Done]) -> ScalabilityFigures:
+    nodes = growth.virtual_nodes
+    headline = VIRTUAL_NODES if VIRTUAL_NODES in nodes else nodes[-1]
+    dynamoth, ideal = _of(done, Way.DYNAMOTH), _of(done, Way.IDEAL)
+    compared = {each: _compare(dynamoth, _of(done, Way.HASHING, each), ideal) for each in nodes}
+    shedding = _compare(dynamoth, _of(done, Way.SHEDDING), ideal)
+    best, perfect = compared[headline], estimate(_players(ideal))
+    return ScalabilityFigures(
+        players_dynamoth=best.players_dynamoth,
+        players_dynamoth_ci95=best.players_dynamoth_ci95,
+        players_hashing=best.players_hashing,
+        players_hashing_ci95=best.players_hashing_ci95,
+        players_ideal=perfect.mean,
+        players_ideal_ci95=perfect.interval,
+        ratio=best.ratio,
+        ratio_ci95=best.ratio_ci95,
+        efficiency=best.efficiency,
+        efficiency_ci95=best.efficiency_ci95,
+        range_ended=not all(each.sustained.ended for each in done),
+        virtual_nodes=headline,
+        by_virtual_nodes=compared,
+        authors_baseline=shedding,
+        paper=PAPER,
+        sustained_means=DEFINITION,
+        seeds=growth.seeds,
+        conditions=growth.game.conditions,
+    )
+
+
+def _compare(dynamoth: Sequence[Done], hashing: Sequence[Done], ideal: Sequence[Done]) -> Comparison:
+    mine, theirs = estimate(_players(dynamoth)), estimate(_players(hashing))
+    ratio, efficiency = _quotient(dynamoth, hashing), _quotient(dynamoth, ideal)
+    return Comparison(
+        players_dynamoth=mine.mean,
+        players_dynamoth_ci95=mine.interval,
+        players_hashing=theirs.mean,
+        players_hashing_ci95=theirs.interval,
+        ratio=ratio.mean,
+        ratio_ci95=ratio.interval,
+        efficiency=efficiency.mean,
+        efficiency_ci95=efficiency.interval,
+        seconds_above_dynamoth=estimate([each.sustained.seconds_above_before for each in dynamoth]).mean,
+        seconds_above_hashing=estimate([each.sustained.seconds_above_before for each in hashing]).mean,
+        first_breach_dynamoth=estimate([float(each.sustained.clients_at_first_breach) for each in dynamoth]).mean,
+        first_breach_hashing=estimate([float(each.sustained.clients_at_first_breach) for each in hashing]).mean,
+    )
+
+
+def _players(done: Sequence[Done]) -> list[float]:
+    return [float(each.sustained.clients) for each in done]
+
+
+def _quotient(ours: Sequence[Done], others: Sequence[Done]) -> Estimate:
+    """Seed by seed; a baseline that never was below the limit counts as one player."""
+    pairs = zip(_players(ours), _players(others), strict=True)
+    return estimate([mine / max(theirs, 1.0) for mine, theirs in pairs])
+
+
+def _rows(figures: ScalabilityFigures) -> tuple[tuple[str, str], ...]:
+    rows = [
+        ("players, Dynamoth", _with_interval(figures.players_dynamoth, figures.players_dynamoth_ci95, 0)),
+        ("players, consistent hashing", _with_interval(figures.players_hashing, figures.players_hashing_ci95, 0)),
+        ("players, load divided perfectly", _with_interval(figures.players_ideal, figures.players_ideal_ci95, 0)),
+        ("ratio, Dynamoth / hashing", _with_interval(figures.ratio, figures.ratio_ci95, 2)),
+        ("efficiency, Dynamoth / perfect", _with_interval(figures.efficiency, figures.efficiency_ci95, 3)),
+    ]
+    for nodes, compared in figures.by_virtual_nodes.items():
+        rows.append((f"ratio with {nodes} virtual nodes", _with_interval(compared.ratio, compared.ratio_ci95, 2)))
+    authors = figures.authors_baseline
+    rows.append(("ratio to the authors' own baseline", _with_interval(authors.ratio, authors.ratio_ci95, 2)))
+    rows.append(("ratio in the paper", f"{PAPER['ratio']:g}"))
+    if figures.range_ended:
+        rows.append(("lower bounds only", "players ran out before the servers: use more with --players"))
+    tiles, seeds = figures.conditions.tiles, len(figures.seeds)
+    rows.append(("tiles, servers, seeds", f"{tiles}, {figures.conditions.servers}, {seeds}"))
+    return tuple(rows)
+
+
+def _with_interval(mean: float, interval: Interval, digits: int) -> str:
+    return f"{mean:,.{digits}f}  (95 %: {interval[0]:,.{digits}f} to {interval[1]:,.{digits}f})"
+
+
+# --- series and chart
+
+
+def _columns(series: Series) -> dict[str, Any]:
+    return {
+        "at_s": series.at_s,
+        "players": series.clients,
+        "deliveries_per_s": [round(value, 1) for value in series.deliveries_per_s],
+        "lost_per_s": [round(value, 1) for value in series.lost_per_s],
+        "servers": series.brokers,
+        "load_ratio_mean": [round(value, 4) for value in series.load_ratio_mean],
+        "load_ratio_max": [round(value, 4) for value in series.load_ratio_max],
+        "response_s": [round(value, 5) for value in series.response_s],
+        "rebalancings_s": [each.at_s for each in series.rebalancings],
+    }
+
+
+def _chart(dynamoth: Series, hashing: Series, figures: ScalabilityFigures) -> Chart:
+    sides = (("Dynamoth", dynamoth, Colour.BLUE, Sign.DIAMOND), ("hashing", hashing, Colour.ORANGE, Sign.CIRCLE))
+    players = Line(label="players", x=dynamoth.at_s, y=dynamoth.clients, colour=Colour.GREY)
+    messages = [
+        Line(label=f"{name}: messages", x=series.at_s, y=series.deliveries_per_s, colour=colour)
+        for name, series, colour, _ in sides
+    ]
+    servers = [
+        Line(label=f"{name}: servers", x=series.at_s, y=series.brokers, colour=colour, dashed=True, steps=True)
+        for name, series, colour, _ in sides
+    ]
+    responses = [
+        Line(label=name, x=series.at_s, y=[value * 1e3 for value in series.response_s], colour=colour)
+        for name, series, colour, _ in sides
+    ]
+    nodes = figures.virtual_nodes
+    return Chart(
+        title=f"{NAME}: a growing game on up to {figures.conditions.servers} servers (hashing: {nodes} virtual nodes)",
+        x_label="time (s)",
+        panels=(
+            Panel(y_label="players", lines=(players,)),
+            Panel(
+                y_label="outgoing messages (1/s)",
+                lines=tuple(messages),
+                right_label="servers",
+                right_lines=tuple(servers),
+            ),
+            Panel(
+                y_label="average response time (ms)",
+                lines=tuple(responses),
+                marks=tuple(_rebalancings(*side) for side in sides),
+                limits=(Limit(label="150 ms", y=GOOD_S * 1e3),),
+                y_max=CHART_MAX_MS,
+            ),
+        ),
+    )
+
+
+def _rebalancings(name: str, series: Series, colour: Colour, sign: Sign) -> Marks:
+    """On the curve, and at the top where it leaves the picture."""
+    times = [each.at_s for each in series.rebalancings]
+    on_curve = [min(series.response_s[round(at_s / series.step_s)] * 1e3, 0.98 * CHART_MAX_MS) for at_s in times]
+    return Marks(label=f"{name}: rebalancing", x=times, y=on_curve, colour=colour, sign=sign)

@@ -1,0 +1,94 @@
+"""Pictures: draws a chart into a PNG file, without a screen.
+
+The only file that knows matplotlib. Uses its object interface, so that nothing is left behind in a global state.
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from nearcast.experiments.chart import Chart, Colour, Line, Panel
+
+WIDTH_IN = 7.5
+PANEL_IN = 2.4
+LONE_PANEL_IN = 3.3
+HEAD_IN = 0.9
+DPI = 110
+LEGEND_COLUMNS = 3
+LIMIT_STYLES = (":", "-.", "--")
+MARK_AREA = 20.0  # points squared
+HEADROOM = 1.08  # of the y axis above the highest value, so that marks are whole
+
+
+def draw(chart: Chart, path: Path) -> None:
+    height_in = PANEL_IN * len(chart.panels) if len(chart.panels) > 1 else LONE_PANEL_IN
+    figure = Figure(figsize=(WIDTH_IN, HEAD_IN + height_in), dpi=DPI, layout="constrained")
+    FigureCanvasAgg(figure)
+    figure.suptitle(chart.title, fontsize=11)
+    all_axes = figure.subplots(len(chart.panels), 1, sharex=True, squeeze=False)[:, 0]
+    for axes, panel in zip(all_axes, chart.panels, strict=True):
+        _draw_panel(axes, panel)
+    all_axes[-1].set_xlabel(chart.x_label)
+    figure.savefig(path, metadata={"Software": None})  # the same bytes whatever the version that drew them
+
+
+def _draw_panel(axes: Axes, panel: Panel) -> None:
+    for line in panel.lines:
+        _draw_line(axes, line)
+    for limit, style in zip(panel.limits, LIMIT_STYLES, strict=False):
+        axes.axhline(limit.y, color=Colour.GREY, linestyle=style, linewidth=1.2, label=limit.label)
+    for marks in panel.marks:
+        shape = {"color": marks.colour.value, "edgecolors": "white", "linewidths": 0.6, "zorder": 3.0}
+        axes.scatter(marks.x, marks.y, marker=marks.sign.value, s=MARK_AREA, label=marks.label, **shape)  # type: ignore[arg-type]
+    axes.set_ylabel(panel.y_label)
+    axes.set_ylim(0, panel.y_max if panel.y_max is not None else _top(panel))
+    axes.grid(color="#dddddd", linewidth=0.6)
+    axes.set_axisbelow(True)
+    axes.margins(x=0.02)
+    handles, labels = axes.get_legend_handles_labels()
+    if panel.right_lines:
+        more_handles, more_labels = _draw_right(axes, panel)
+        handles, labels = [*handles, *more_handles], [*labels, *more_labels]
+    # Above the panel: inside it would hide something sooner or later.
+    axes.legend(
+        handles, labels, fontsize=8, frameon=False, ncols=LEGEND_COLUMNS, loc="lower left", bbox_to_anchor=(0, 1)
+    )
+
+
+def _draw_right(axes: Axes, panel: Panel) -> tuple[list[Artist], list[str]]:
+    right = axes.twinx()
+    for line in panel.right_lines:
+        _draw_line(right, line)
+    right.set_ylabel(panel.right_label)
+    highest = max((y for line in panel.right_lines for y in line.y if y is not None), default=1.0)
+    right.set_ylim(0, highest * HEADROOM)
+    right.yaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
+    handles, labels = right.get_legend_handles_labels()
+    return list(handles), list(labels)
+
+
+def _draw_line(axes: Axes, line: Line) -> None:
+    values = [math.nan if y is None else y for y in line.y]
+    axes.plot(
+        line.x,
+        values,
+        color=line.colour.value,
+        label=line.label,
+        linewidth=1.4,
+        linestyle="--" if line.dashed else "-",
+        marker="." if line.dotted_points else "",
+        drawstyle="steps-post" if line.steps else "default",
+    )
+
+
+def _top(panel: Panel) -> float:
+    values = [y for line in panel.lines for y in line.y if y is not None and math.isfinite(y)]
+    values += [limit.y for limit in panel.limits] + [y for marks in panel.marks for y in marks.y]
+    return max(values, default=1.0) * HEADROOM or 1.0

@@ -1,0 +1,1 @@
+"""Policies: pure functions from a snapshot and a plan to a proposal. They need the extra `policies` (NumPy)."""

@@ -1,0 +1,160 @@
+"""The draft: the plan P* while it is being made, with the load each broker would have (section III.B.3).
+
+Every step of the policy reads the estimated load here and changes the draft, so the next step sees what the last one
+did. Estimated output = measured output - shares that leave + shares that come; a topic's load divides evenly over its
+brokers, in both modes of replication.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from nearcast.core.placement import Mode
+from nearcast.core.proposal import PlaceTopic, Reason
+from nearcast.policies.dynamoth.shelf import Allowed, Item, Shelf
+from nearcast.policies.loads import NOWHERE, Flags, Floats, Loads
+
+
+class Draft:
+    def __init__(self, loads: Loads) -> None:
+        self.loads = loads
+        self.output: Floats = loads.output.copy()  # estimated, bytes per second
+        self.ratio: Floats = loads.output / loads.capacity  # estimated LR_i (equation 1)
+        self.usable = ~loads.draining  # brokers that may be given topics
+        self._home = loads.home.copy()
+        self._replicas = dict(loads.replicas)
+        self._placed: dict[int, tuple[Mode, Reason]] = {}
+        self._shelves: dict[int, Shelf] = {}
+
+    def copy(self) -> Draft:
+        other = object.__new__(Draft)
+        other.loads, other.usable = self.loads, self.usable.copy()
+        other.output, other.ratio = self.output.copy(), self.ratio.copy()
+        other._home, other._replicas, other._placed = self._home.copy(), self._replicas.copy(), self._placed.copy()
+        other._shelves = {broker: shelf.copy() for broker, shelf in self._shelves.items()}
+        return other
+
+    # --- what it says
+
+    @property
+    def highest_ratio(self) -> float:
+        return float(self.ratio.max())
+
+    @property
+    def mean_ratio(self) -> float:
+        """Of the usable brokers: what each would have if their load were divided in proportion to their capacity."""
+        return self.mean_of(self.usable)
+
+    def mean_of(self, brokers: Flags) -> float:
+        return float(self.output[brokers].sum() / self.loads.capacity[brokers].sum())
+
+    def mode_of(self, topic: int) -> Mode:
+        placed = self._placed.get(topic)
+        return placed[0] if placed else self.loads.placements[topic].mode
+
+    def brokers_of(self, topic: int) -> tuple[int, ...]:
+        """The topic's brokers; none if a policy cannot move it now."""
+        home = int(self._home[topic])
+        return self._replicas.get(topic, ()) if home == NOWHERE else (home,)
+
+    def share(self, topic: int) -> float:
+        """What each broker of the topic sends, bytes per second."""
+        return float(self.loads.traffic[topic]) / len(self.brokers_of(topic))
+
+    def fits(self, topic: int, brokers: tuple[int, ...], limit: float) -> bool:
+        """Whether no broker that would get more of the topic is lifted above the limit."""
+        now, share = self.brokers_of(topic), self.share(topic)
+        new_share = float(self.loads.traffic[topic]) / len(brokers)
+        for broker in brokers:
+            more = new_share - (share if broker in now else 0.0)
+            if more > 0 and self.ratio[broker] + more / self.loads.capacity[broker] > limit:
+                return False
+        return True
+
+    def may_move(self, source: int, target: int) -> Allowed:
+        """The condition for a share of a replicated topic to move: its new brokers are different and all usable."""
+
+        def allowed(topic: int) -> bool:
+            brokers = self.brokers_of(topic)
+            return target not in brokers and all(self.usable[broker] for broker in brokers if broker != source)
+
+        return allowed
+
+    def topics_on(self, broker: int) -> list[Item]:
+        """All topics of the broker, the busiest share first, idle ones too."""
+        items = [(self.share(topic), topic) for topic in np.flatnonzero(self._home == broker).tolist()]
+        items += [(self.share(topic), topic) for topic, brokers in self._replicas.items() if broker in brokers]
+        return sorted(items, key=lambda item: (-item[0], item[1]))
+
+    def shelf(self, broker: int) -> Shelf:
+        """The loaded topics of the broker; kept up to date from now on."""
+        shelf = self._shelves.get(broker)
+        if shelf is None:
+            here = np.flatnonzero((self._home == broker) & (self.loads.traffic > 0))
+            single = zip(self.loads.traffic[here].tolist(), here.tolist(), strict=True)
+            shares = ((self.share(topic), topic) for topic, brokers in self._replicas.items() if broker in brokers)
+            shelf = self._shelves[broker] = Shelf(single, (item for item in shares if item[0] > 0))
+        return shelf
+
+    # --- changing it
+
+    def move(self, topic: int, source: int, target: int, reason: Reason) -> None:
+        """Put the target in the place of the source: the whole topic, or one share of a replicated one."""
+        brokers = tuple(target if broker == source else broker for broker in self.brokers_of(topic))
+        self.place(topic, self.mode_of(topic), brokers, reason)
+
+    def place(self, topic: int, mode: Mode, brokers: tuple[int, ...], reason: Reason) -> None:
+        """The first reason given for a topic stays: it is the one that set the topic in motion."""
+        before, share_before = self.brokers_of(topic), self.share(topic)
+        for broker in before:
+            self._add(broker, -share_before)
+        if mode is Mode.SINGLE:
+            self._home[topic] = brokers[0]
+            self._replicas.pop(topic, None)
+        else:
+            self._home[topic] = NOWHERE
+            self._replicas[topic] = brokers
+        share = self.share(topic)
+        for broker in brokers:
+            self._add(broker, share)
+        self._reshelve(topic, self.mode_of(topic), before, share_before, take=True)
+        self._reshelve(topic, mode, brokers, share, take=False)
+        self._placed[topic] = (mode, self._placed[topic][1] if topic in self._placed else reason)
+
+    def _add(self, broker: int, output: float) -> None:
+        self.output[broker] += output
+        self.ratio[broker] = self.output[broker] / self.loads.capacity[broker]
+
+    def _reshelve(self, topic: int, mode: Mode, brokers: tuple[int, ...], share: float, take: bool) -> None:
+        if share <= 0:
+            return
+        for broker in brokers:
+            shelf = self._shelves.get(broker)
+            if shelf is not None:
+                change = shelf.take if take else shelf.put
+                change((share, topic), mode is Mode.SINGLE)
+
+    # --- as a proposal
+
+    def placements(self) -> list[PlaceTopic]:
+        """What differs from the plan, in the order in which it was decided."""
+        found = []
+        for topic, (mode, reason) in self._placed.items():
+            brokers, before = self.brokers_of(topic), self.loads.placements[topic]
+            names = tuple(self.loads.brokers[broker] for broker in brokers)
+            if mode is not before.mode or names != before.brokers:
+                moved = self._moved(topic, brokers)
+                found.append(PlaceTopic(self.loads.topics[topic], mode, names, reason, moved))
+        return found
+
+    def _moved(self, topic: int, brokers: tuple[int, ...]) -> float:
+        """The traffic whose broker changes, bytes per second."""
+        home = int(self.loads.home[topic])
+        before = self.loads.replicas[topic] if home == NOWHERE else (home,)
+        traffic = float(self.loads.traffic[topic])
+        new = traffic / len(brokers)
+        kept = sum(min(new, traffic / len(before)) for broker in brokers if broker in before)
+        return max(0.0, traffic - kept)
+
+    def predicted(self) -> dict[str, float]:
+        return dict(zip(self.loads.brokers, np.maximum(self.ratio, 0.0).tolist(), strict=True))

@@ -1,0 +1,266 @@
+"""A fan-out: a few publishers and many subscribers of one private channel, to find out what a server can send.
+
+The messages look like those of clients: a header with the time, and a payload. All have one length, so a subscriber
+knows from the number of bytes it has read where each begins; of every chunk it looks at the oldest message's time and
+at nothing else. That keeps the measuring side several times cheaper than the server that is measured.
+
+No more than a window of messages is ever on its way to the slowest subscriber, so the server's output buffers stay
+small, and stay empty when the fan-out is closed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from functools import partial
+from struct import Struct
+from types import TracebackType
+from typing import Self
+
+from nearcast.core.backend import LinkRefused
+from nearcast.core.greeting import Credentials
+from nearcast.core.link import Reply, is_error
+from nearcast.core.names import MEASURING
+from nearcast.core.valkey import ValkeyLink
+from nearcast.core.wire import CRLF, DATA, HEADER_BYTES, publish_command
+from nearcast.errors import ClusterError, ConnectFailed, Unavailable
+from nearcast.runtime.connection import Connection, open_connection, parse_url
+
+NAME = "nc-calibration"  # in the server's list of clients; no name of a client, so an agent does not cut it off
+PUBLISHERS = 4  # a server reads a piece of every publisher's commands in one turn, as it does from many clients
+ATTACH_S = 5.0
+PACE_S = 0.002  # between two writes when the rate is given
+
+_TIME = Struct(">Q")
+_TIME_AT = HEADER_BYTES - _TIME.size  # the last field of the header
+
+
+class _End:
+    """One connection: greeted and attached through a link, after that its bytes go to `heard`."""
+
+    def __init__(self, fanout: Fanout) -> None:
+        self.fanout = fanout
+        self.link: ValkeyLink | None = ValkeyLink(NAME)
+        self.attached = asyncio.get_running_loop().create_future()
+        self.connection: Connection | None = None
+
+    async def open(self, url: str, credentials: Credentials) -> None:
+        address, own = parse_url(url)
+        link = self.link
+        assert link is not None
+        link.greet(address.url, own if own.password else credentials, NAME, self._greeted)
+        self.prepare(link)
+        link.barrier(lambda _: self._attached())
+        try:
+            self.connection = await open_connection(address, partial(Connection, NAME, self))
+            self.connection.write(link.take())
+            async with asyncio.timeout(ATTACH_S):
+                await self.attached
+        except (OSError, TimeoutError) as error:
+            reason = str(error) or "no answer in time"
+            raise ConnectFailed(f"{address.url}: cannot connect ({reason}): is it reachable from here?") from None
+
+    def prepare(self, link: ValkeyLink) -> None:
+        """What is to be done before bytes are counted."""
+
+    def _greeted(self, problem: ClusterError | None, now_s: float) -> None:
+        if problem is not None:
+            self.fail(problem)
+
+    def _attached(self) -> None:
+        self.link = None
+        if not self.attached.done():
+            self.attached.set_result(None)
+
+    def fail(self, problem: ClusterError) -> None:
+        if self.attached.done():
+            self.fanout.fail(problem)
+        else:
+            self.attached.set_exception(problem)
+
+    def close(self) -> None:
+        if self.connection is not None:
+            self.connection.close()
+
+    # --- what the connection reports
+
+    def opened(self, connection: Connection) -> None:
+        pass
+
+    def arrived(self, connection: Connection, data: bytes) -> None:
+        if self.link is None:
+            self.heard(data)
+            return
+        try:
+            self.link.feed(data, 0.0)
+        except LinkRefused as refused:
+            self.fail(ConnectFailed(f"{NAME}: {refused}"))
+
+    def ended(self, connection: Connection, reason: str) -> None:
+        self.fail(ConnectFailed(f"the server ended a connection of the measurement: {reason}"))
+
+    def heard(self, data: bytes) -> None: ...
+
+
+class _Publisher(_End):
+    def prepare(self, link: ValkeyLink) -> None:
+        link.send(self._tried, "PUBLISH", self.fanout.channel, b"")
+
+    def _tried(self, reply: Reply, now_s: float) -> None:
+        if is_error(reply):
+            self.fail(_no_right(str(reply)))
+
+    def heard(self, data: bytes) -> None:
+        if b"-" in data:  # replies are numbers
+            self.fail(_no_right(data[:80].decode(errors="replace")))
+
+
+class _Subscriber(_End):
+    received_bytes = 0
+
+    def prepare(self, link: ValkeyLink) -> None:
+        link.subscribe(self.fanout.channel)
+
+    def heard(self, data: bytes) -> None:
+        before = self.received_bytes
+        self.received_bytes = after = before + len(data)
+        fanout = self.fanout
+        time_at = -before % fanout.push_bytes + fanout.time_at
+        if time_at + _TIME.size <= len(data):
+            fanout.latencies_s.append((time.monotonic_ns() - _TIME.unpack_from(data, time_at)[0]) / 1e9)
+        if before < fanout.mark_bytes <= after:
+            fanout.passed()
+
+
+class Fanout:
+    """Open one with `await Fanout.open(...)`, and close it: a context manager."""
+
+    def __init__(self, payload_bytes: int) -> None:
+        self.channel = MEASURING + secrets.token_hex(8).encode()
+        self.latencies_s: list[float] = []  # of the oldest message of each chunk
+        self.sent = 0
+        self.held_back = False  # the last pace could not be kept: the slowest subscriber was a window behind
+        self.mark_bytes = 0  # when every subscriber has read so much, more may be sent
+        self._behind = 0  # subscribers that have not
+        self._window = 0
+        self._payload = b"\0" * payload_bytes
+        self._packer, self._prefix = publish_command(self.channel, payload_bytes)
+        head = b">3\r\n$7\r\nmessage\r\n$%d\r\n%b\r\n$%d\r\n" % (
+            len(self.channel),
+            self.channel,
+            HEADER_BYTES + payload_bytes,
+        )
+        self.time_at = len(head) + _TIME_AT
+        self.push_bytes = len(head) + HEADER_BYTES + payload_bytes + len(CRLF)
+        self._publishers = [_Publisher(self) for _ in range(PUBLISHERS)]
+        self._subscribers: list[_Subscriber] = []
+        self._problem: asyncio.Future[ClusterError] = asyncio.get_running_loop().create_future()
+
+    @classmethod
+    async def open(cls, url: str, credentials: Credentials, *, subscribers: int, payload_bytes: int) -> Self:
+        fanout = cls(payload_bytes)
+        try:
+            # Publishers first: what they try out must reach nobody.
+            for end in fanout._publishers:
+                await end.open(url, credentials)
+            for _ in range(subscribers):
+                subscriber = _Subscriber(fanout)
+                fanout._subscribers.append(subscriber)
+                await subscriber.open(url, credentials)
+        except BaseException:
+            await fanout.close()
+            raise
+        return fanout
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        self.stop()
+        for end in (*self._publishers, *self._subscribers):
+            end.close()
+        await asyncio.sleep(0)  # lets the transports close their sockets
+
+    def fail(self, problem: ClusterError) -> None:
+        if not self._problem.done():
+            self._problem.set_result(problem)
+
+    @property
+    def received(self) -> int:
+        """Messages delivered, to all subscribers together."""
+        return sum(subscriber.received_bytes for subscriber in self._subscribers) // self.push_bytes
+
+    @property
+    def on_its_way_bytes(self) -> int:
+        """What was published and has not been delivered, to all subscribers together."""
+        delivered = sum(subscriber.received_bytes for subscriber in self._subscribers)
+        return self.sent * len(self._subscribers) * self.push_bytes - delivered
+
+    # --- as fast as it goes
+
+    async def keep(self, window: int, seconds: float) -> None:
+        """Have so many messages on their way at any moment, for some seconds and until another window is set."""
+        idle = not self._window
+        self._window = max(2, window)
+        if idle:
+            self._send(self._window // 2)
+            self._go_on()
+        await self.wait(seconds)
+
+    def stop(self) -> None:
+        """Send no more; what was sent is still delivered."""
+        self._window = self._behind = self.mark_bytes = 0
+
+    def passed(self) -> None:
+        """One more subscriber has read up to the mark."""
+        self._behind -= 1
+        if self._behind == 0:
+            self._go_on()
+
+    def _go_on(self) -> None:
+        """Send half a window more, and mark where the next half may follow."""
+        while self._window and not self._behind:
+            self.mark_bytes = self.sent * self.push_bytes
+            self._send(self._window // 2)
+            self._behind = sum(end.received_bytes < self.mark_bytes for end in self._subscribers)
+
+    # --- at a given rate
+
+    async def pace(self, per_s: float, window: int, seconds: float) -> None:
+        """Publish so many messages a second, but never more than a window ahead of the slowest subscriber."""
+        self.stop()
+        self.held_back = False
+        begun_s, before = time.monotonic(), self.sent
+        while (elapsed_s := time.monotonic() - begun_s) < seconds:
+            slowest = min(end.received_bytes for end in self._subscribers) // self.push_bytes
+            due = int(per_s * elapsed_s) - (self.sent - before)
+            room = slowest + window - self.sent
+            self.held_back = self.held_back or due > room
+            self._send(min(due, room))
+            await self.wait(PACE_S)
+
+    async def wait(self, seconds: float) -> None:
+        await asyncio.wait([self._problem], timeout=seconds)
+        if self._problem.done():
+            raise self._problem.result()
+
+    def _send(self, count: int) -> None:
+        if count <= 0:
+            return
+        at_ns = time.monotonic_ns()
+        message = self._packer.pack(self._prefix, DATA, 0, 0, self.sent, at_ns, self._payload, CRLF)
+        share, rest = divmod(count, PUBLISHERS)
+        for number, end in enumerate(self._publishers):
+            if (part := share + (number < rest)) and end.connection is not None:
+                end.connection.write(message * part)
+        self.sent += count
+
+
+def _no_right(reply: str) -> Unavailable:
+    return Unavailable(f"the server refused to publish ({reply}): let this user publish on nc:x:*")

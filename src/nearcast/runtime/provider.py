@@ -1,0 +1,100 @@
+"""Providers: whoever starts servers when the cluster needs more, and stops them when it needs fewer.
+
+A provider is two calls. The desk listens to what the controller asks for, and makes them one after the other; both must
+be idempotent, because the controller says everything again until it shows. To use a cloud's machines, write the two
+calls and run a desk beside the controller:
+
+    async with ProviderDesk(store_url, MyCloud()):
+        ...
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Protocol, Self
+
+from nearcast.core import bus
+from nearcast.errors import NearcastError
+from nearcast.runtime.requester import Requester
+
+LISTEN_S = 1.0  # how often the desk makes sure that it is connected
+WAITING_MAX = 1000  # calls; more are dropped, since they are said again
+
+log = logging.getLogger("nearcast.provider")
+
+
+class Provider(Protocol):
+    async def rent(self, broker: str) -> None:
+        """Start a server and its agent under this name, unless they run already."""
+
+    async def release(self, broker: str, url: str) -> None:
+        """Stop the agent and the server of this broker, if it is the one at this URL. It carries nothing any more."""
+
+
+class DryProvider:
+    """Starts and stops nothing: says what it was asked for. To see what a policy would do before paying for it."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, str]] = []
+
+    async def rent(self, broker: str) -> None:
+        self._note("rent", broker)
+
+    async def release(self, broker: str, url: str) -> None:
+        self._note("release", broker)
+
+    def _note(self, verb: str, broker: str) -> None:
+        if not self.asked or self.asked[-1] != (verb, broker):
+            self.asked.append((verb, broker))
+            log.info("would %s %s", verb, broker)
+
+
+class ProviderDesk:
+    def __init__(self, store_url: str, provider: Provider) -> None:
+        self._provider = provider
+        self._requester = Requester(store_url)
+        self._calls: asyncio.Queue[bus.ToProvider | None] = asyncio.Queue()
+        self._waiting: set[bus.ToProvider] = set()
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def __aenter__(self) -> Self:
+        await self._requester.listen(bus.PROVIDER_CHANNEL, self._heard)
+        self._tasks = [asyncio.create_task(self._stay_connected()), asyncio.create_task(self._serve())]
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        """Ends when the call that is being made is done: half a server is worse than none."""
+        await self._requester.close()
+        listening, serving = self._tasks
+        listening.cancel()
+        while not self._calls.empty():
+            self._calls.get_nowait()
+        self._calls.put_nowait(None)
+        await asyncio.gather(listening, serving, return_exceptions=True)
+
+    def _heard(self, payload: bytes) -> None:
+        call = bus.decode_for_provider(payload)
+        if call is not None and call not in self._waiting and len(self._waiting) < WAITING_MAX:
+            self._waiting.add(call)
+            self._calls.put_nowait(call)
+
+    async def _stay_connected(self) -> None:
+        while True:
+            await asyncio.sleep(LISTEN_S)
+            try:
+                await self._requester.ask("PING")
+            except NearcastError as error:
+                log.warning("%s", error)
+
+    async def _serve(self) -> None:
+        while (call := await self._calls.get()) is not None:
+            try:
+                if isinstance(call, bus.Rent):
+                    await self._provider.rent(call.broker)
+                else:
+                    await self._provider.release(call.broker, call.url)
+            except (NearcastError, OSError) as error:
+                log.warning("%s of %s failed: %s", type(call).__name__.lower(), call.broker, error)
+            finally:
+                self._waiting.discard(call)

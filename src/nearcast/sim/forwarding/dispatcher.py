@@ -1,0 +1,226 @@
+"""The dispatcher beside a server: forwards, redirects and tells subscribers to switch (paper, sections IV.A.1-5).
+
+A topic `c` moves from H0 to H1. Each dispatcher learns of it when the plan reaches it, and then
+
+- that of H0 listens to `c` on H0 for `forget_s`. It forwards what is published there to H1, tells the publisher, and
+  with the first publication tells all subscribers of H0 to switch. When nobody is subscribed there any more it says so
+  to the dispatcher of H1;
+- that of H1 listens to `c` on H1 and forwards what is published there to H0 until it is told that H0 is empty;
+- that of the ring's owner of `c` always listens, forwards and redirects;
+- every dispatcher tells a client that subscribes at its server but should not.
+
+Where the paper is silent the choice is the one that loses less. Forwarded messages are passed on along a chain of
+moves. A dispatcher that was started again gets the plan at once, with each topic's last move, takes up the roles that
+follow from it, and treats every topic of other brokers as if it had just moved away from here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from random import Random
+
+from nearcast.core.bus import AGENT_CHANNEL, CONTROLLER_CHANNEL
+from nearcast.core.link import Link, Reply
+from nearcast.core.names import decode_topic, encode_topic, inbox_channel
+from nearcast.core.ring import Ring
+from nearcast.sim.forwarding.balancer import STORE
+from nearcast.sim.forwarding.tethered import Tethered
+from nearcast.sim.forwarding.timers import Timers
+from nearcast.sim.forwarding.wire import (
+    DISPATCHER,
+    Emptied,
+    Frame,
+    Holding,
+    Joined,
+    Left,
+    Plan,
+    Redirect,
+    Route,
+    decode,
+    encode,
+    pack_frame,
+    read_frame,
+)
+
+
+class _Leaving:
+    """This topic has moved away from this server."""
+
+    def __init__(self, route: Route, until_s: float) -> None:
+        self.route = route
+        self.until_s = until_s  # then we stop listening for publishers that do not know
+        self.switched = False  # subscribers have been told
+        self.emptied = False  # and are gone, and the new server's dispatcher has been told
+
+
+class _Channel:
+    """What a dispatcher does with one topic. It is the sink of its messages."""
+
+    def __init__(self, dispatcher: Dispatcher, topic: bytes) -> None:
+        self.topic = topic
+        self.listening = False
+        self.leaving: _Leaving | None = None
+        self.behind: dict[str, int] = {}  # former servers that may have subscribers -> version of the move from there
+        self._dispatcher = dispatcher
+
+    def frames(self, payloads: list[bytes], now_s: float) -> None:
+        for payload in payloads:
+            frame = read_frame(payload)
+            if frame is not None:
+                self._dispatcher.published(self, frame)
+
+
+class Dispatcher(Tethered):
+    def __init__(
+        self, broker: str, topics: Sequence[bytes], urls: Mapping[str, str], ring: Ring, rng: Random, timers: Timers
+    ) -> None:
+        super().__init__(urls, rng)
+        self.version = 0  # of the plan; 0: none yet
+        self._broker = broker
+        self._ring = ring
+        self._timers = timers
+        self._routes: dict[str, Route] = {}
+        self._channels = {topic: _Channel(self, topic) for topic in topics}
+        self._plan_channel = AGENT_CHANNEL + broker.encode()
+        self.at(broker, self._greet_server)
+        self.at(STORE, self._greet_balancer)
+
+    def _greet_server(self, link: Link) -> None:
+        link.control[DISPATCHER] = self._heard
+        link.subscribe(DISPATCHER)
+        for channel in self._channels.values():
+            self._listen(channel, 0.0)
+
+    def _greet_balancer(self, link: Link) -> None:
+        link.control[self._plan_channel] = self._heard
+        link.subscribe(self._plan_channel)
+        self._say_holding(link)
+
+    def _say_holding(self, link: Link) -> None:
+        link.tell(CONTROLLER_CHANNEL, encode(Holding(self._broker, self.version)))
+
+    def owner(self, topic: bytes) -> str:
+        route = self._routes.get(decode_topic(topic))
+        return self._ring.owner(topic) if route is None else route.broker
+
+    # --- a new plan
+
+    def _heard(self, payload: bytes, now_s: float) -> None:
+        word = decode(payload)
+        if isinstance(word, Plan):
+            self._take(word, now_s)
+        elif self.version == 0:
+            return  # without a plan there is nothing to say to anybody
+        elif isinstance(word, Joined):
+            self._redirect(encode_topic(word.topic), word.client)
+        elif isinstance(word, Left):
+            self._count(self._channels[encode_topic(word.topic)])
+        elif isinstance(word, Emptied):
+            channel = self._channels[encode_topic(word.topic)]
+            if channel.behind.get(word.broker, word.version + 1) <= word.version:
+                del channel.behind[word.broker]
+                self._listen(channel, now_s)
+
+    def _take(self, plan: Plan, now_s: float) -> None:
+        if plan.version > self.version:
+            restarted = self.version == 0
+            self.version = plan.version
+            before, self._routes = self._routes, plan.routes
+            for name, route in plan.routes.items():
+                channel = self._channels[encode_topic(name)]
+                if restarted:
+                    self._recover(channel, route, now_s)
+                elif name not in before or before[name].version < route.version:
+                    former = before[name].broker if name in before else self._ring.owner(channel.topic)
+                    self._moved(channel, former, route, now_s)
+        self.at(STORE, self._say_holding)
+
+    def _moved(self, channel: _Channel, former: str, route: Route, now_s: float) -> None:
+        channel.behind.pop(route.broker, None)
+        if route.broker == self._broker:
+            channel.leaving = None
+            if former != self._broker:
+                channel.behind[former] = route.version
+        elif former == self._broker:
+            channel.leaving = _Leaving(route, now_s + self._timers.forget_s)
+            self._count(channel)
+        self._listen(channel, now_s)
+
+    def _recover(self, channel: _Channel, route: Route, now_s: float) -> None:
+        former = route.previous if route.broker == self._broker else self._broker
+        self._moved(channel, former, route, now_s)
+        if channel.leaving is not None:
+            self._switch(channel.topic, channel.leaving)
+
+    def _listen(self, channel: _Channel, now_s: float) -> None:
+        """Subscribe to the topic at this server, or no longer."""
+        leaving = channel.leaving is not None and now_s < channel.leaving.until_s
+        wanted = leaving or bool(channel.behind) or self._ring.owner(channel.topic) == self._broker
+        if wanted != channel.listening:
+            channel.listening = wanted
+            self.at(self._broker, partial(_subscribe if wanted else _unsubscribe, channel=channel))
+
+    # --- publications
+
+    def published(self, channel: _Channel, frame: Frame) -> None:
+        """A message ran on this server: forward it to where it has not been, and tell who must know."""
+        if self.version == 0:
+            return
+        topic, leaving = channel.topic, channel.leaving
+        if leaving is not None and not leaving.switched:
+            self._switch(topic, leaving)
+        owner = self.owner(topic)
+        onward = pack_frame(frame._replace(via=(*frame.via, self._broker)))
+        for server in dict.fromkeys((owner, *channel.behind)):
+            if server != self._broker and server not in frame.via:
+                self.at(server, lambda link: link.tell(topic, onward))
+        if not frame.via:
+            self._redirect(topic, frame.publisher)
+
+    def _switch(self, topic: bytes, leaving: _Leaving) -> None:
+        leaving.switched = True
+        word = encode(Redirect(decode_topic(topic), leaving.route.broker, leaving.route.version))
+        self.at(self._broker, lambda link: link.tell(topic, word))
+
+    def _redirect(self, topic: bytes, client: int) -> None:
+        """Tell a client of this server which one it should use, if that is another one."""
+        route = self._routes.get(decode_topic(topic))
+        if route is not None and route.broker != self._broker:
+            word = encode(Redirect(decode_topic(topic), route.broker, route.version))
+            self.at(self._broker, lambda link: link.tell(inbox_channel(client), word))
+
+    # --- until when
+
+    def tick(self, now_s: float) -> None:
+        super().tick(now_s)
+        if self.version == 0 and self._tethers[STORE].link is not None:
+            self.at(STORE, self._say_holding)
+        for channel in self._channels.values():
+            self._count(channel)
+            self._listen(channel, now_s)
+
+    def _count(self, channel: _Channel) -> None:
+        """Ask whether subscribers are left on a server that the topic has moved away from."""
+        leaving = channel.leaving
+        if leaving is not None and not leaving.emptied:
+            own = 1 if channel.listening else 0
+            counted = partial(self._counted, channel, leaving, own)
+            self.at(self._broker, lambda link: link.send(counted, "PUBSUB", "NUMSUB", channel.topic))
+
+    def _counted(self, channel: _Channel, leaving: _Leaving, own: int, reply: Reply, now_s: float) -> None:
+        assert isinstance(reply, list)
+        if channel.leaving is not leaving or leaving.emptied or reply[1] > own:
+            return
+        leaving.emptied = True
+        word = encode(Emptied(decode_topic(channel.topic), self._broker, leaving.route.version))
+        self.at(leaving.route.broker, lambda link: link.tell(DISPATCHER, word))
+
+
+def _subscribe(link: Link, channel: _Channel) -> None:
+    link.topics[channel.topic] = channel
+    link.subscribe(channel.topic)
+
+
+def _unsubscribe(link: Link, channel: _Channel) -> None:
+    link.unsubscribe(channel.topic)

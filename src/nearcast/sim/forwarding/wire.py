@@ -1,0 +1,117 @@
+"""What clients, dispatchers and the load balancer of the variant say to each other, and how a message looks.
+
+A message has the header of `core/wire.py`; publisher and sequence number are the globally unique identifier of the
+paper's section IV.A.3. Behind the header stand the brokers whose dispatchers have forwarded it, so that it is sent to
+no server twice. Everything else is JSON.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import msgspec
+
+from nearcast.core.wire import DATA, HEADER, HEADER_BYTES
+
+DISPATCHER = b"nc:d"  # channel on a broker's server: whatever its dispatcher shall hear
+
+
+class Frame(NamedTuple):
+    """One message as it ran on a server."""
+
+    publisher: int
+    sequence: int
+    via: tuple[str, ...] = ()  # brokers whose dispatchers forwarded it, in order
+
+
+def pack_frame(frame: Frame) -> bytes:
+    return HEADER.pack(DATA, 0, frame.publisher, frame.sequence, 0) + ",".join(frame.via).encode()
+
+
+def read_frame(payload: bytes) -> Frame | None:
+    """The message, or None for what is not one: on a topic's channel that is a request to switch."""
+    if len(payload) < HEADER_BYTES:
+        return None
+    word, _, publisher, sequence, _ = HEADER.unpack_from(payload)
+    if word != DATA:
+        return None
+    via = payload[HEADER_BYTES:].decode()
+    return Frame(publisher, sequence, tuple(via.split(",")) if via else ())
+
+
+# --- plans
+
+
+class Route(msgspec.Struct, frozen=True, array_like=True):
+    """Where a topic is, since which version of the plan, and where it was before."""
+
+    broker: str
+    version: int
+    previous: str
+
+
+class Plan(msgspec.Struct, frozen=True, tag=True):
+    """Load balancer to dispatcher: the global plan, whole. Topics it does not name are where the ring has them."""
+
+    version: int
+    routes: dict[str, Route]
+
+
+class Holding(msgspec.Struct, frozen=True, tag=True):
+    """Dispatcher to load balancer: which plan it has; 0 asks for one."""
+
+    broker: str
+    version: int
+
+
+# --- to clients
+
+
+class Redirect(msgspec.Struct, frozen=True, tag=True):
+    """The `<switch to H1>` of section IV.A.2 on the topic's channel, and the notice of IV.A.4 in a client's inbox."""
+
+    topic: str
+    broker: str
+    version: int  # of the route: what is older than what a client knows is ignored
+
+
+# --- to dispatchers
+
+
+class Joined(msgspec.Struct, frozen=True, tag=True):
+    """A client's SUBSCRIBE has run on this server.
+
+    Section IV.A.1 has dispatchers intercept subscriptions. A client says it itself, on the same connection and right
+    behind the command, so the dispatcher hears of it as fast as its local link allows.
+    """
+
+    topic: str
+    client: int
+
+
+class Left(msgspec.Struct, frozen=True, tag=True):
+    """A client's UNSUBSCRIBE has run on this server."""
+
+    topic: str
+
+
+class Emptied(msgspec.Struct, frozen=True, tag=True):
+    """Dispatcher to dispatcher: nobody is subscribed at my server any more (section IV.A.5)."""
+
+    topic: str
+    broker: str
+    version: int
+
+
+Word = Plan | Holding | Redirect | Joined | Left | Emptied
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(Word).decode
+
+
+def encode(word: Word) -> bytes:
+    return _encode(word)
+
+
+def decode(payload: bytes) -> Word:
+    return _decode(payload)

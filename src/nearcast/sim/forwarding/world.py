@@ -1,0 +1,140 @@
+"""A world of the variant: the simulator's servers, network and faults, with other processes.
+
+    agent bN      -> a dispatcher, beside its server
+    controller 0  -> the load balancer
+
+The rest, what is started when and how a crash works, is the world of `sim/world.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cached_property
+from random import Random
+
+import msgspec
+
+from nearcast.core.ring import Ring
+from nearcast.sim.faults import FaultPlan, Profile
+from nearcast.sim.forwarding.balancer import LoadBalancer
+from nearcast.sim.forwarding.client import Client
+from nearcast.sim.forwarding.dispatcher import Dispatcher
+from nearcast.sim.forwarding.programs import Publisher, Subscriber
+from nearcast.sim.forwarding.timers import Timers
+from nearcast.sim.network import LinkModel, Network
+from nearcast.sim.process import Process
+from nearcast.sim.timeline import Timeline
+from nearcast.sim.world import START_S, Setup, World
+
+BALANCER = "controller 0"
+
+# Two links of the simulated network with a spike each is what a forwarded message may still need after the last reply.
+ON_ITS_WAY_S = 2.0
+
+# Between two hosts of one data centre, never slow. The servers of the paper are "connected by a LAN" (section V.B).
+LAN = LinkModel(base_s=0.0003, jitter_s=0.0005, spike_share=0.0)
+
+# (process, server) -> how long bytes take between them; None: as the network draws it.
+LinkRule = Callable[[str, str], LinkModel | None]
+
+
+def brokers_apart(process: str, server: str) -> LinkModel | None:
+    """Brokers are where the users are: a dispatcher reaches another server as a client would."""
+    return None
+
+
+def one_data_centre(process: str, server: str) -> LinkModel | None:
+    """All servers, dispatchers and the load balancer are in one place; clients are not."""
+    beside = process == f"agent {server}"
+    return LAN if process.startswith(("agent ", "controller ")) and not beside else None
+
+
+class _RuledNetwork(Network):
+    """A network some of whose links are given instead of drawn."""
+
+    def __init__(self, timeline: Timeline, rng: Random, rule: LinkRule) -> None:
+        super().__init__(timeline, rng)
+        self._rule = rule
+
+    def model(self, process: str, server: str) -> LinkModel:
+        return self._rule(process, server) or super().model(process, server)
+
+
+class ForwardingWorld(World):
+    def __init__(
+        self, seed: int, setup: Setup, *, links: LinkRule = brokers_apart, timers: Timers | None = None
+    ) -> None:
+        self.timers = timers or Timers()
+        self.senders: list[Publisher] = []
+        self.receivers: list[Subscriber] = []
+        self._moves_per_s = setup.moves_per_s
+        super().__init__(seed, msgspec.structs.replace(setup, moves_per_s=0.0), FaultPlan(Profile.CALM))
+        network = _RuledNetwork(self.timeline, self.network.rng, links)
+        network.hosts.update(self.network.hosts)
+        self.network = network
+        if self._moves_per_s:
+            self.timeline.after(START_S + 0.3, self._move)
+
+    @cached_property
+    def ring(self) -> Ring:
+        return Ring(self.brokers)
+
+    @cached_property
+    def urls(self) -> dict[str, str]:
+        return {host.server.name: url for url, host in self.network.hosts.items()}
+
+    @property
+    def balancer(self) -> LoadBalancer:
+        machine = self.controls[BALANCER].machine
+        assert isinstance(machine, LoadBalancer)
+        return machine
+
+    # --- parts
+
+    def _start_control(self, name: str) -> None:
+        kind, _, which = name.partition(" ")
+        rng = Random(self.rng.getrandbits(64))
+        if kind == "agent":
+            dispatcher = Dispatcher(which, self.topics, self.urls, self.ring, rng, self.timers)
+            self.controls[name] = Process(self, name, dispatcher)
+        else:
+            self.controls[name] = Process(self, name, LoadBalancer(self.urls, self.ring, rng, self.timers))
+
+    def new_forwarding_client(self) -> Client:
+        rng = Random(self.rng.getrandbits(64))
+        return Client(rng.getrandbits(64), self.urls, self.ring, rng, self.timers)
+
+    def clients(self) -> list[Process]:
+        return [program.process for program in self.senders] + [program.process for program in self.receivers]
+
+    # --- what happens
+
+    def _subscribe(self, index: int) -> None:
+        self.receivers.append(Subscriber(self, index, self.rng.choice(self.topics)))
+
+    def _publish(self, index: int) -> None:
+        self.senders.append(Publisher(self, index, until_s=self._end_s, rate_per_s=self.setup.rate_per_s))
+
+    def _move(self) -> None:
+        """A new plan moves a random topic, unless it was moved less than T_wait ago."""
+        now_s = self.timeline.now_s
+        if now_s > self._end_s:
+            return
+        self.timeline.after(self.rng.expovariate(self._moves_per_s), self._move)
+        topic = self.rng.choice(self.topics)
+        if self.balancer.rested(topic, now_s):
+            others = [broker for broker in self.brokers if broker != self.balancer.owner(topic)]
+            self.move(topic, self.rng.choice(others))
+
+    def move(self, topic: bytes, broker: str) -> None:
+        self.balancer.move(topic, broker, self.timeline.now_s)
+        self.controls[BALANCER].settle()
+
+    def unfinished(self) -> list[str]:
+        found = []
+        if self.timeline.now_s < self._end_s + ON_ITS_WAY_S:
+            found.append("messages may be on their way")
+        waiting = [p for sender in self.senders for p in sender.publications if p.acknowledged_s is None]
+        if waiting:
+            found.append(f"{len(waiting)} publications were not answered")
+        return found

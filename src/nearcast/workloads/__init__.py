@@ -1,0 +1,1 @@
+"""Workloads: who subscribes to what and publishes where, second by second."""

@@ -1,0 +1,136 @@
+"""The screens of `nearcast demo` at the sizes people have, and the lines where there is no screen."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+from collections.abc import Callable
+
+import pytest
+from rich.console import Console
+
+from nearcast.cli.demo_moves_view import MovesLook
+from nearcast.cli.demo_policy_view import PolicyLook
+from nearcast.cli.demo_view import Look, View
+from nearcast.core.bus import BrokerView, Report
+from nearcast.core.placement import Mode, Placement
+from nearcast.testbed.act import Act, Kind
+from nearcast.testbed.evening import CAPACITY_BYTES_PER_S, SCORES, VOTES, PolicyPlan
+from nearcast.testbed.games import GAMES, SITES, MovesPlan
+from nearcast.testbed.moves_act import MovesAct
+from nearcast.testbed.policy_act import PolicyAct
+from nearcast.testbed.summary import Summary
+
+FOUR = ("b1", "rented-1", "rented-2", "rented-3")
+
+
+def report(broker: str, output_bytes_per_s: float) -> Report:
+    return Report(broker, 0.0, 1.0, output_bytes_per_s, 1_234_567.0, 50, 10_000_000, 0.123, 0.0)
+
+
+def busy_moves() -> tuple[Act[Summary], Look]:
+    """An act that never ran, filled with the widest things it can show."""
+    act = MovesAct(MovesPlan(), tell=print)
+    for game in act.topics.values():
+        game.placement = Placement(123, Mode.ALL_SUBSCRIBERS, ("paris", "virginia"))
+        game.target, game.moves = Placement(0, Mode.ALL_PUBLISHERS, ("paris", "virginia")), 123
+        game.recent.add(act.now_s, 2.345)
+    for site in SITES:
+        act.brokers[site] = BrokerView("redis://h", site, "member", alive=True, report=report(site, 1_234_567.0))
+    for _ in range(40):
+        act._happened(f"game.virginia: {'x' * 100}", Kind.MOVE, 60.0)
+    return act, MovesLook(act)
+
+
+def busy_policy() -> tuple[Act[Summary], Look]:
+    act = PolicyAct(PolicyPlan(), tell=print)
+    act.scene = max(act.plan.scenes, key=lambda scene: len(scene.title))
+    for topic in act.topics.values():
+        topic.placement = Placement(7, Mode.SINGLE, ("b1",))
+        topic.recent.add(act.now_s, 2.345)
+    act.topics[VOTES].placement = Placement(8, Mode.ALL_SUBSCRIBERS, FOUR)
+    act.topics[SCORES].target = Placement(8, Mode.ALL_PUBLISHERS, FOUR)
+    loads = zip(FOUR, ("member", "joining", "leaving", "left"), (1.11, 0.62, 0.25, 0.9), strict=True)
+    for broker, state, ratio in loads:
+        seen = report(broker, ratio * CAPACITY_BYTES_PER_S)
+        act.brokers[broker] = BrokerView("redis://h", "local", state, True, seen, CAPACITY_BYTES_PER_S, True)
+    act._happened(act.scene.title, Kind.SCENE, 59.0)
+    for _ in range(40):
+        act._happened(f"votes -> all_subscribers on {', '.join(FOUR)} ({'x' * 100})", Kind.DECISION, 60.0)
+    return act, PolicyLook(act)
+
+
+def screen(make: Callable[[], tuple[Act[Summary], Look]], width: int, height: int) -> list[str]:
+    async def scenario() -> list[str]:
+        shown = io.StringIO()
+        console = Console(file=shown, width=width, height=height, color_system=None)
+        console.print(make()[1].screen(console.size))
+        return shown.getvalue().splitlines()
+
+    return asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("make", [busy_moves, busy_policy])
+@pytest.mark.parametrize(("width", "height"), [(80, 24), (100, 30), (120, 40)])
+def test_the_screen_fits_the_terminal(make: Callable[[], tuple[Act[Summary], Look]], width: int, height: int) -> None:
+    lines = screen(make, width, height)
+    assert len(lines) == height - 1
+    assert max(map(len, lines)) <= width
+    assert [line for line in lines if "…" in line] == [line for line in lines if "60 s" in line]  # only events
+
+
+@pytest.mark.parametrize(("width", "height"), [(80, 24), (100, 30)])
+def test_moves_show_every_game_and_every_site(width: int, height: int) -> None:
+    lines = screen(busy_moves, width, height)
+    assert all(any(line.startswith(topic) and "> paris+virginia" in line for line in lines) for topic in GAMES)
+    assert all(any(line.startswith(site) and "1234.6" in line for line in lines) for site in SITES)
+
+
+def test_the_policy_shows_load_ratios_modes_and_decisions() -> None:
+    lines = screen(busy_policy, 80, 24)
+    rows = {line.split()[0]: line for line in lines if line.strip()}
+    assert rows["b1"].split() == ["b1", "member", "█" * 20, "1.11", "333", "6"]
+    assert rows["rented-1"].split() == ["rented-1", "joining", "█" * 12 + "░" * 8, "0.62", "186", "1"]
+    assert rows["rented-2"].split() == ["rented-2", "leaving", "█" * 5 + "░" * 15, "0.25", "75", "1"]
+    assert rows["rented-3"].split() == ["rented-3", "left"]  # its last report is of no interest
+    assert "all_subscribers b1+rented-1+rented-2+rented-3 " in rows["votes"]
+    assert "> b1+rented-1+rented-2+rented-3 " in rows["scores"]
+    assert sum("votes -> all_subscribers on b1, rented-1" in line for line in lines) == 4
+    assert sum("a crowd comes to watch" in line for line in lines) == 1  # as what goes on, not as an event
+
+
+@pytest.mark.parametrize(
+    ("make", "expected"),
+    [
+        (busy_moves, [f"        {topic}" for topic in GAMES]),
+        (
+            busy_policy,
+            [
+                "  59 s  a crowd comes",
+                "  60 s  votes -> all_subscribers",
+                "load ratios: b1 1.11, rented-1 0.62, rented-2 0.25\n",
+                "votes b1+rented-1+rented-2+rented-3, scores > b1+",
+            ],
+        ),
+    ],
+)
+def test_lines_for_pipes(
+    make: Callable[[], tuple[Act[Summary], Look]],
+    expected: list[str],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("nearcast.cli.demo_view.EVENTS_S", 0.01)
+    monkeypatch.setattr("nearcast.cli.demo_view.LINES_S", 0.0)
+
+    async def scenario() -> None:
+        act, look = make()
+        act.begun.set()
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(View(Console(force_terminal=False)).show(act, look), 0.1)
+
+    asyncio.run(scenario())
+    shown = capsys.readouterr().out
+    for text in (*expected, "noticed by subscribers: nothing", "ubscribers must not notice."):
+        assert text in shown
+    assert shown.count("votes -> all_subscribers") in (0, 40)  # each event once

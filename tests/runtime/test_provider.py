@@ -1,0 +1,74 @@
+"""The provider's desk: what is asked on the bus is done once at a time, failures are survived, nothing is half done."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from nearcast.core import bus
+from nearcast.errors import ServerFailed
+from nearcast.runtime.provider import DryProvider, ProviderDesk
+from nearcast.runtime.requester import Requester
+from nearcast.runtime.servers import LocalServer
+
+pytestmark = pytest.mark.live
+
+
+class Slow(DryProvider):
+    """Takes a moment, and fails for one name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.begun: list[str] = []
+        self.at_once = 0
+
+    async def rent(self, broker: str) -> None:
+        self.begun.append(broker)
+        self.at_once += 1
+        assert self.at_once == 1
+        await asyncio.sleep(0.2)
+        self.at_once -= 1
+        if broker == "bad":
+            raise ServerFailed("no room")
+        await super().rent(broker)
+
+
+async def tell(asker: Requester, *messages: bus.ToProvider) -> None:
+    for message in messages:
+        await asker.ask("PUBLISH", bus.PROVIDER_CHANNEL, bus.encode(message))
+
+
+def test_calls_are_made_one_at_a_time_and_not_twice_while_they_wait() -> None:
+    async def scenario() -> Slow:
+        server, provider = await LocalServer.start(), Slow()
+        asker = Requester(server.url)
+        try:
+            async with ProviderDesk(server.url, provider):
+                await tell(asker, bus.Rent("a", 1), bus.Rent("a", 1), bus.Rent("bad", 1), bus.Release("a", 1, "url"))
+                await asker.ask("PUBLISH", bus.PROVIDER_CHANNEL, b"garbage")
+                await asyncio.sleep(0.6)
+        finally:
+            await asker.close()
+            await server.stop()
+        return provider
+
+    provider = asyncio.run(scenario())
+    assert provider.begun == ["a", "bad"]
+    assert provider.asked == [("rent", "a"), ("release", "a")]
+
+
+def test_a_call_that_was_begun_is_ended_before_the_desk_closes() -> None:
+    async def scenario() -> Slow:
+        server, provider = await LocalServer.start(), Slow()
+        asker = Requester(server.url)
+        try:
+            async with ProviderDesk(server.url, provider):
+                await tell(asker, bus.Rent("a", 1), bus.Rent("b", 1))
+                await asyncio.sleep(0.1)
+        finally:
+            await asker.close()
+            await server.stop()
+        return provider
+
+    assert asyncio.run(scenario()).asked == [("rent", "a")]
