@@ -138,6 +138,9 @@ def told(cluster: Any) -> list[Any]:
         def installed(self, *args: Any) -> None:
             pass
 
+        def wiped(self, *args: Any) -> None:
+            pass
+
     cluster.rig.servers["store"].observers.append(Listener())
     session.close()
     return heard

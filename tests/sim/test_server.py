@@ -2,6 +2,7 @@
 
 import pytest
 
+from nearcast.core.names import RECORDS
 from nearcast.core.resp import command
 from nearcast.core.scripts import FIRST_USE, INSTALL, INSTALL_MEMBERS
 from nearcast.sim.server import SimServer
@@ -32,6 +33,9 @@ class Notebook:
 
     def installed(self, server, topic, record):
         self.seen.append((server.name, topic, record))
+
+    def wiped(self, server):
+        self.seen.append((server.name, "wiped"))
 
 
 class Clock:
@@ -174,3 +178,12 @@ def test_what_the_simulated_server_cannot_do_is_said(server):
     server.connect(received.append).feed(command("SUBSCRIBE", "x") + command("UNSUBSCRIBE") + command("HELLO", 2))
     assert received[0].count(b"RESP3 only") == 2
     assert b"-NOPROTO" in received[0]
+
+
+def test_an_observer_sees_that_records_are_deleted(clock):
+    server, observer = SimServer("b1", clock, "run"), Notebook()
+    server.observers.append(observer)
+    session = server.connect(lambda data: None)
+    session.feed(command("DEL", "other"))
+    session.feed(command("DEL", "other", RECORDS))
+    assert observer.seen == [("b1", "wiped")]

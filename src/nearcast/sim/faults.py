@@ -153,6 +153,9 @@ class _Echo:
     def installed(self, server: SimServer, topic: bytes, record: bytes) -> None:
         pass
 
+    def wiped(self, server: SimServer) -> None:
+        pass
+
     def _say_again(self, server: SimServer, channel: bytes, payload: bytes) -> None:
         self._echoing = True
         server.publish(channel, payload)

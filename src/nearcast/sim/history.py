@@ -90,6 +90,10 @@ class History:
         elif record.version % 4 == 1:
             self._check_settled(topic, record)
 
+    def wiped(self, server: SimServer) -> None:
+        """A broker begins anew: its agent has deleted its records."""
+        self.restarted(server.name)
+
     def restarted(self, server: str) -> None:
         """The server lost its memory."""
         for key in [key for key in self._records if key[0] == server]:
@@ -138,8 +142,6 @@ class History:
     def _broker(self, name: str, entry: BrokerEntry, now_s: float) -> None:
         if entry.state is BrokerState.DEAD:
             self.given_up_s.setdefault(name, now_s)
-        elif entry.state is BrokerState.JOINING:
-            self.restarted(name)  # whatever it carried is wiped before it is used again
         elif name in self.given_up_s and entry.state is BrokerState.MEMBER:
             self.given_up.append((name, self.given_up_s.pop(name), now_s))
 

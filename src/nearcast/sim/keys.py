@@ -69,6 +69,7 @@ def _end_ms(number: int, base_ms: int) -> int:
 
 
 def delete(session: Session, arguments: list[bytes]) -> bytes:
+    session.server.note_deleted(arguments)
     return integer(sum(session.server.keys.delete(key) for key in arguments))
 
 

@@ -18,6 +18,7 @@ from typing import Protocol
 
 from hiredis import ProtocolError, Reader
 
+from nearcast.core.names import RECORDS
 from nearcast.sim.commands import execute
 from nearcast.sim.glob import matcher
 from nearcast.sim.keyspace import Keyspace
@@ -37,6 +38,8 @@ class Observer(Protocol):
     def published(self, server: SimServer, channel: bytes, payload: bytes, receivers: Collection[Session]) -> None: ...
 
     def installed(self, server: SimServer, topic: bytes, record: bytes) -> None: ...
+
+    def wiped(self, server: SimServer) -> None: ...
 
 
 class SimServer:
@@ -104,6 +107,11 @@ class SimServer:
     def note_installed(self, topic: bytes, record: bytes) -> None:
         for observer in self.observers:
             observer.installed(self, topic, record)
+
+    def note_deleted(self, keys: list[bytes]) -> None:
+        if RECORDS in keys:
+            for observer in self.observers:
+                observer.wiped(self)
 
     # --- sending
 
