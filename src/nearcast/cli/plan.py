@@ -9,7 +9,7 @@ import typer
 from nearcast.cli.asking import ask_state
 from nearcast.cli.options import DEFAULT_URL, Output, OutputOption, Url
 from nearcast.cli.output import show
-from nearcast.cli.running import run
+from nearcast.cli.running import run, say
 from nearcast.cli.views import TOPIC_COLUMNS, topic_data, topic_row
 
 app = typer.Typer(help="The whole mapping of topics to brokers.", no_args_is_help=True)
@@ -45,4 +45,7 @@ def decisions(url: Url = DEFAULT_URL, output: OutputOption = Output.TABLE) -> No
     """
     state = run(lambda: ask_state(url))
     rows = [(time.strftime("%H:%M:%S", time.localtime(decision.at_s)), decision.text) for decision in state.decisions]
-    show(output, state.decisions, ("time", "decision"), rows, "" if rows else "nothing was decided yet")
+    if not rows and output is Output.TABLE:
+        say("nothing was decided yet: is a controller running with --policy?")
+        return
+    show(output, state.decisions, ("time", "decision"), rows)
