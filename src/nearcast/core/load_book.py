@@ -11,10 +11,10 @@ from collections.abc import Mapping
 
 from nearcast.core.agent_load import PUSH_BYTES
 from nearcast.core.bus import Report
+from nearcast.core.counters import TopicCounters
 from nearcast.core.snapshot import TopicLoad
 
 WINDOW_S = 5.0  # long enough to even out that a client's second and an agent's differ, short enough to follow a crowd
-_FIGURES = 6
 
 Windows = Mapping[str, tuple[Report, ...]]  # broker -> its reports of the last seconds
 
@@ -55,27 +55,44 @@ def topic_loads(windows: Windows) -> tuple[dict[str, TopicLoad], dict[str, str]]
     busiest: dict[str, tuple[float, str]] = {}
     for broker, reports in windows.items():
         for topic, figures in _means(reports).items():
-            total = sums.setdefault(topic, [0.0] * _FIGURES)
-            for index, figure in enumerate(figures):
-                total[index] += figure
             traffic = figures[4] + figures[5]
-            if topic not in busiest or traffic > busiest[topic][0]:
+            known = sums.get(topic)
+            if known is None:  # most topics are reported by one broker
+                sums[topic] = figures
                 busiest[topic] = (traffic, broker)
-    loads = {topic: TopicLoad(*total) for topic, total in sums.items()}
+                continue
+            sums[topic] = [one + other for one, other in zip(known, figures, strict=True)]
+            if traffic > busiest[topic][0]:
+                busiest[topic] = (traffic, broker)
+    loads = {topic: TopicLoad(*figures) for topic, figures in sums.items()}
     return loads, {topic: broker for topic, (_, broker) in busiest.items()}
 
 
 def _means(reports: tuple[Report, ...]) -> dict[str, list[float]]:
     """Means per second of one broker's window, topic by topic, in the order of TopicLoad's fields."""
     seconds = sum(report.seconds for report in reports)
-    sums: dict[str, list[float]] = {}
+    counted: dict[str, list[TopicCounters]] = {}
     for report in reports:
-        for topic, counted in report.topics.items():
-            total = sums.setdefault(topic, [0.0] * _FIGURES)
-            total[0] += counted.publishers
-            total[1] += counted.published
-            total[2] += counted.subscribers
-            total[3] += counted.received
-            total[4] += counted.published_bytes
-            total[5] += counted.received_bytes + counted.received * PUSH_BYTES
-    return {topic: [figure / seconds for figure in total] for topic, total in sums.items()}
+        for topic, counters in report.topics.items():
+            counted.setdefault(topic, []).append(counters)
+    return {topic: _mean(counters, seconds) for topic, counters in counted.items()}
+
+
+def _mean(counters: list[TopicCounters], seconds: float) -> list[float]:
+    publishers = published = subscribers = received = published_bytes = received_bytes = 0
+    for one in counters:
+        publishers += one.publishers
+        published += one.published
+        subscribers += one.subscribers
+        received += one.received
+        published_bytes += one.published_bytes
+        received_bytes += one.received_bytes
+    sent_bytes = received_bytes + received * PUSH_BYTES
+    return [
+        publishers / seconds,
+        published / seconds,
+        subscribers / seconds,
+        received / seconds,
+        published_bytes / seconds,
+        sent_bytes / seconds,
+    ]

@@ -25,6 +25,8 @@ class Cause(StrEnum):
     MANY_SUBSCRIBERS = "many_subscribers"
     COOLED = "cooled"  # a replicated topic needs fewer brokers, or one
     RING = "ring"  # consistent hashing says so
+    UNBALANCED = "unbalanced"  # the loads of the brokers differ too much: single subscribers move
+    SKEWED = "skewed"  # they differ so much that all subscribers are placed anew
 
 
 class Reason(msgspec.Struct, frozen=True):
@@ -67,6 +69,15 @@ class KeepBroker(msgspec.Struct, frozen=True, tag=True):
 
 
 ProposedChange = PlaceTopic | AddBroker | RemoveBroker | KeepBroker
+
+
+class MoveSubscriber(msgspec.Struct, frozen=True, tag=True):
+    """A subscriber goes from one gateway to another. No part of a `Proposal`: a plan of topics does not change."""
+
+    subscriber: str
+    source: str
+    target: str
+    reason: Reason
 
 
 class Proposal(msgspec.Struct, frozen=True):
