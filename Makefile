@@ -27,11 +27,14 @@ check: $(STAMP) ## lint, formatting and types
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+# The pipeline's tests share one Spark session, so they run in one process, after the others.
 test: check ## check, then the tests
-	$(PYTEST)
+	$(PYTEST) --ignore=tests/pipeline
+	$(BIN)/pytest tests/pipeline
 
 test-full: check ## check, then all tests, the slow ones too
-	$(PYTEST) -m ""
+	$(PYTEST) -m "" --ignore=tests/pipeline
+	$(BIN)/pytest -m "" tests/pipeline
 
 demo: $(STAMP) ## two acts on local clusters: topics move under fire, and a policy follows the load
 	$(BIN)/nearcast demo

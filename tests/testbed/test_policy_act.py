@@ -42,7 +42,7 @@ def test_servers_and_replicas_come_and_go_and_no_subscriber_notices() -> None:
     assert summary.finished
     assert summary.servers_removed == summary.servers_added >= 1
     assert summary.topics_collapsed == summary.topics_replicated >= 2
-    assert summary.messages > 3000
+    assert summary.messages > 1000
     assert summary.deliveries > 2 * summary.messages
     told = [event.text for event in act.events_since(0)]
     for cause in ("high_load", "many_publications", "many_subscribers", "cooled", "low_load"):

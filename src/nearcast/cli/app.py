@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from nearcast.cli import agent, bench, brokers, controller, demo, plan, reproduce, simulate, topic, up
+from nearcast.cli import agent, bench, brokers, channel, controller, data, demo, plan, reproduce, simulate, topic, up
 
 
 def _print_version(wanted: bool) -> None:
@@ -43,6 +43,8 @@ app.command("controller")(controller.controller)
 app.add_typer(brokers.app, name="brokers")
 app.add_typer(topic.app, name="topic")
 app.add_typer(plan.app, name="plan")
+app.add_typer(data.app, name="data")
+app.add_typer(channel.app, name="channel")
 app.add_typer(bench.app, name="bench")
 app.add_typer(simulate.app, name="simulate")
 app.add_typer(reproduce.app, name="reproduce")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nearcast.cli import bench_flow, bench_plan
+from nearcast.cli import bench_flow, bench_multistage, bench_plan
 from nearcast.cli.options import Output, OutputOption
 from nearcast.cli.output import show
 from nearcast.cli.running import run, say
@@ -27,6 +27,7 @@ def bench() -> None:
 
 
 app.command("flow")(bench_flow.flow)
+app.command("multistage")(bench_multistage.multistage)
 app.command("plan")(bench_plan.plan)
 
 

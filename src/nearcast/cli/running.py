@@ -19,7 +19,13 @@ from nearcast.errors import NearcastError, UsageError
 
 T = TypeVar("T")
 
-EXTRAS = {"numpy": "policies", "matplotlib": "plots"}  # package -> the extra that brings it
+EXTRAS = {  # package -> the extra that brings it
+    "numpy": "policies",
+    "matplotlib": "plots",
+    "pyarrow": "data",
+    "pyspark": "data",
+    "sqlglot": "data",
+}
 
 
 @contextlib.contextmanager

@@ -1,0 +1,119 @@
+"""The columns that grid and range joins meet on, put around a relation: `(SELECT r.*, ... FROM r) AS r`.
+
+Of each pair of relations one is exploded, a row for each cell or bucket that it reaches, and the other stays as it is,
+each row in one cell. Cells do not overlap and an exploded row names none twice, so a pair meets at most once.
+"""
+
+from __future__ import annotations
+
+from sqlglot import exp
+
+from nearcast.pipeline.channels import geography
+from nearcast.pipeline.channels.geography import filled
+from nearcast.pipeline.channels.joins import Near, Within, on_a_line, relations_of, scale_of
+from nearcast.pipeline.channels.language import DIALECT
+
+# Buckets are counted in 64 bits; the order of values survives the cut at both ends, also of infinities.
+_LARGEST = 1e15
+_CUT = f"GREATEST(-{_LARGEST!r}D, LEAST({_LARGEST!r}D, :value))"
+_BUCKET = f"CAST(FLOOR(({_CUT}) / :width) AS BIGINT)"
+
+
+class Cells:
+    """Relations by name, and the cell columns put around them so far."""
+
+    def __init__(self, sources: dict[str, exp.Expr]) -> None:
+        self._plain = dict(sources)
+        self.sources = dict(sources)
+        self.exploded: set[str] = set()
+        self._count = 0
+
+    def meet_near(self, near: Near) -> exp.Expr:
+        """Puts grid cells around both relations; the condition that their rows share a cell."""
+        row, column, height = self._names("_row", "_column", "_height")
+        square = f"POWER({geography.bounded_radius_m(near.radius).sql(DIALECT)}, 2)"
+        h = geography.cell_degrees(self._mean(near.around, near.radius, square))
+        for name in (near.around, near.point):
+            self._wrap(name, f"SELECT {{r}}.*, :h AS {height} FROM {{r}}", h=h)
+        around, point = (exp.column(height, name, quoted=True) for name in (near.around, near.point))
+        one, many = exp.column(row), exp.column(column)
+        position = near.around_lat, near.around_lon, near.radius
+        self._wrap(
+            near.around,
+            f"SELECT {{r}}.*, {row}, :wrapped AS {column} FROM {{r}} "
+            f"LATERAL VIEW EXPLODE(:rows) {row}s AS {row} LATERAL VIEW EXPLODE(:columns) {column}s AS {column}_all",
+            rows=geography.rows_touched(*position, around),
+            columns=geography.columns_touched(*position, one, around),
+            wrapped=geography.wrapped(exp.column(f"{many.name}_all"), one, around),
+        )
+        cell_row, cell_column = geography.cell_of(near.point_lat, near.point_lon, point)
+        self._wrap(
+            near.point,
+            f"SELECT {{r}}.*, :row AS {row}, :column AS {column} FROM {{r}}",
+            row=cell_row,
+            column=cell_column,
+        )
+        self.exploded.add(near.around)
+        return exp.and_(*(_same(near.around, near.point, name) for name in (row, column)))
+
+    def meet_within(self, within: Within) -> exp.Expr:
+        """Puts buckets around both relations; the condition that their rows share one.
+
+        As wide as the mean interval: N intervals then reach at most 2 N buckets together.
+        """
+        bucket, width = self._names("_bucket", "_width")
+        scale = scale_of(within)
+        low, high = (filled(_CUT, value=on_a_line(end, scale)) for end in (within.low, within.high))
+        length = f"GREATEST(0D, {high.sql(DIALECT)} - {low.sql(DIALECT)})"
+        mean = filled("COALESCE(NULLIF(:mean, 0D), 1D)", mean=self._mean(within.interval, within.low, length))
+        for name in (within.interval, within.point):
+            self._wrap(name, f"SELECT {{r}}.*, :w AS {width} FROM {{r}}", w=mean)
+        first, last = (_bucket_of(end, scale, within.interval, width) for end in (within.low, within.high))
+        # Written out in full: SEQUENCE counts down when the first is the larger.
+        buckets = filled("CASE WHEN :first <= :last THEN SEQUENCE(:first, :last) END", first=first, last=last)
+        self._wrap(
+            within.interval,
+            f"SELECT {{r}}.*, {bucket} FROM {{r}} LATERAL VIEW EXPLODE(:buckets) {bucket}s AS {bucket}",
+            buckets=_if_both(within.low, within.high, buckets),
+        )
+        value = _bucket_of(within.value, scale, within.point, width)
+        self._wrap(
+            within.point, f"SELECT {{r}}.*, :value AS {bucket} FROM {{r}}", value=_if_both(within.value, None, value)
+        )
+        self.exploded.add(within.interval)
+        return _same(within.interval, within.point, bucket)
+
+    def count(self, name: str) -> exp.Expr:
+        query = exp.select("COUNT(*)").from_(self._plain[name].copy())
+        return query.subquery()
+
+    def _names(self, *stems: str) -> tuple[str, ...]:
+        self._count += 1
+        return tuple(f"{stem}_{self._count}" for stem in stems)
+
+    def _mean(self, name: str, of: exp.Expr, sql: str) -> exp.Expr:
+        """The mean over a relation, as a scalar subquery; of a constant, itself."""
+        value = filled(sql)
+        if not relations_of(of):
+            return value
+        return exp.select(exp.func("AVG", value)).from_(self._plain[name].copy()).subquery()
+
+    def _wrap(self, name: str, template: str, **parts: exp.Expr) -> None:
+        query = filled(template.replace("{r}", f"`{name}`"), **parts)
+        query.args["from_"].set("this", self.sources[name].copy())
+        alias = exp.TableAlias(this=exp.to_identifier(name, quoted=True))
+        self.sources[name] = exp.Subquery(this=query, alias=alias)
+
+
+def _bucket_of(value: exp.Expr, scale: str, name: str, width: str) -> exp.Expr:
+    return filled(_BUCKET, value=on_a_line(value, scale), width=exp.column(width, name, quoted=True))
+
+
+def _if_both(one: exp.Expr, other: exp.Expr | None, value: exp.Expr) -> exp.Expr:
+    """GREATEST and LEAST skip NULL: without this a NULL would be in the last bucket."""
+    known = [exp.Not(this=exp.Is(this=node.copy(), expression=exp.Null())) for node in (one, other) if node is not None]
+    return exp.Case().when(exp.and_(*known), value)
+
+
+def _same(one: str, other: str, column: str) -> exp.Expr:
+    return exp.EQ(this=exp.column(column, one, quoted=True), expression=exp.column(column, other, quoted=True))

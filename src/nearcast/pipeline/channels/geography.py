@@ -1,0 +1,110 @@
+"""`distance(lat1, lon1, lat2, lon2)` of the channel language, and the grid that finds near pairs without all pairs.
+
+The distance is in metres on a sphere (haversine); degrees in, latitudes in [-90, 90], longitudes in [-360, 360], NULL
+for anything else, so that a bad position matches nobody instead of everybody.
+
+The grid has rows of equal height h (degrees of latitude), and each row its own number of columns, so that cells are
+about square at every latitude. The centre's side takes every cell that the circle's bounding box touches (3 x 3 when
+the radius is h), the other side the one cell it is in: a pair within the radius meets in exactly one cell. Columns wrap
+around at the date line; a circle that contains a pole takes all columns of its rows.
+"""
+
+from __future__ import annotations
+
+from sqlglot import exp, parse_one
+
+from nearcast.pipeline.channels.language import DIALECT
+
+EARTH_RADIUS_M = 6_371_008.8  # mean radius of WGS 84 (IUGG)
+HALF_WAY_ROUND_M = 20_015_115.0  # no two points of the sphere are farther apart
+SLACK_M = 1.0  # near the antipodes asin loses half of its digits, about 0.1 m; the exact check follows anyway
+MIN_CELL_DEGREES = 0.001  # about 111 m: 180,000 rows at most
+MAX_CELL_DEGREES = 45.0
+
+_DISTANCE = f"""
+CASE WHEN ABS(:lat1) <= 90 AND ABS(:lat2) <= 90 AND ABS(:lon1) <= 360 AND ABS(:lon2) <= 360 THEN
+  {2 * EARTH_RADIUS_M} * ASIN(SQRT(LEAST(1D,
+    POWER(SIN(RADIANS((:lat2) - (:lat1)) / 2), 2)
+    + COS(RADIANS(:lat1)) * COS(RADIANS(:lat2)) * POWER(SIN(RADIANS((:lon2) - (:lon1)) / 2), 2))))
+END
+"""
+_ROW = "CAST(FLOOR((:lat + 90) / :h) AS BIGINT)"
+_COLUMNS = "GREATEST(1, CAST(FLOOR(360 * COS(RADIANS(LEAST(90D, ABS(:row * :h - 90)))) / :h) AS BIGINT))"
+_COLUMN = f"LEAST({_COLUMNS} - 1, CAST(FLOOR(PMOD(:lon + 180, 360D) / 360 * {_COLUMNS}) AS BIGINT))"
+_METRES = f"LEAST(GREATEST(CAST(:radius AS DOUBLE), 0D), {HALF_WAY_ROUND_M}) + {SLACK_M}"
+_REACH = f"DEGREES(({_METRES}) / {EARTH_RADIUS_M})"  # of latitude, degrees
+_ROWS = f"""SEQUENCE(
+  CAST(FLOOR(GREATEST(0D, :lat + 90 - {_REACH}) / :h) AS BIGINT),
+  CAST(FLOOR(LEAST(180D, :lat + 90 + {_REACH}) / :h) AS BIGINT))"""
+# The meridians that touch a circle around :lat: Bronshtein, Handbook of Mathematics, right spherical triangles.
+_HALF_WIDTH = f"""CASE WHEN ABS(:lat) + {_REACH} >= 90 THEN 180D
+  ELSE LEAST(180D, 1e-9 + DEGREES(ASIN(LEAST(1D, SIN(RADIANS({_REACH})) / COS(RADIANS(:lat)))))) END"""
+_FIRST = f"CAST(FLOOR((PMOD(:lon + 180, 360D) - {_HALF_WIDTH}) / 360 * {_COLUMNS}) AS BIGINT)"
+_LAST = f"CAST(FLOOR((PMOD(:lon + 180, 360D) + {_HALF_WIDTH}) / 360 * {_COLUMNS}) AS BIGINT)"
+# Never a column twice: a pair would meet twice.
+_ALL_COLUMNS = f"SEQUENCE({_FIRST}, LEAST({_LAST}, {_FIRST} + {_COLUMNS} - 1))"
+_VALID = "ABS(:lat) <= 90 AND ABS(:lon) <= 360"
+
+
+def is_distance(node: exp.Expr) -> bool:
+    return isinstance(node, exp.Anonymous) and node.name.lower() == "distance"
+
+
+def expand_distance(call: exp.Expr) -> exp.Expr:
+    """The formula in place of `distance(...)`."""
+    lat1, lon1, lat2, lon2 = (_as_double(argument) for argument in call.expressions)
+    return exp.paren(filled(_DISTANCE, lat1=lat1, lon1=lon1, lat2=lat2, lon2=lon2))
+
+
+def cell_degrees(mean_square_radius_m2: exp.Expr) -> exp.Expr:
+    """The height of a cell: the quadratic mean of the radii.
+
+    A centre of radius r takes about (1 + 2 r / h)^2 cells; with this h all N centres together take at most 9 N,
+    as if each took 3 x 3, also when a few radii are far larger than the others.
+    """
+    metres = f"DEGREES(SQRT(COALESCE(:square, 0D)) / {EARTH_RADIUS_M})"
+    return filled(f"GREATEST({MIN_CELL_DEGREES}D, LEAST({MAX_CELL_DEGREES}D, {metres}))", square=mean_square_radius_m2)
+
+
+def bounded_radius_m(radius: exp.Expr) -> exp.Expr:
+    return filled(_METRES, radius=radius)
+
+
+def cell_of(lat: exp.Expr, lon: exp.Expr, h: exp.Expr) -> tuple[exp.Expr, exp.Expr]:
+    """Row and column of the cell that a position is in; NULL for a position that is none."""
+    lat, lon = _as_double(lat), _as_double(lon)
+    row = filled(_ROW, lat=lat, h=h)
+    return _if_valid(row, lat, lon), _if_valid(filled(_COLUMN, lon=lon, row=row, h=h), lat, lon)
+
+
+def rows_touched(lat: exp.Expr, lon: exp.Expr, radius: exp.Expr, h: exp.Expr) -> exp.Expr:
+    """The array of rows that a circle touches; NULL where position or radius is none."""
+    lat, lon = _as_double(lat), _as_double(lon)
+    return _if_valid(filled(_ROWS, lat=lat, radius=radius, h=h), lat, lon, radius)
+
+
+def columns_touched(lat: exp.Expr, lon: exp.Expr, radius: exp.Expr, row: exp.Expr, h: exp.Expr) -> exp.Expr:
+    """The array of columns of `row` that a circle touches, before they wrap around (see `wrapped`)."""
+    return filled(_ALL_COLUMNS, lat=_as_double(lat), lon=_as_double(lon), radius=radius, row=row, h=h)
+
+
+def wrapped(column: exp.Expr, row: exp.Expr, h: exp.Expr) -> exp.Expr:
+    return filled(f"PMOD(:column, {_COLUMNS})", column=column, row=row, h=h)
+
+
+def _if_valid(value: exp.Expr, lat: exp.Expr, lon: exp.Expr, radius: exp.Expr | None = None) -> exp.Expr:
+    # GREATEST and LEAST skip NULL: a NULL radius would become 0 without the last condition.
+    condition = filled(_VALID, lat=lat, lon=lon)
+    if radius is not None:
+        condition = exp.and_(condition, exp.Not(this=exp.Is(this=radius.copy(), expression=exp.Null())))
+    return exp.Case().when(condition, value)
+
+
+def _as_double(value: exp.Expr) -> exp.Expr:
+    return value.copy() if value.is_type("double") else exp.cast(value.copy(), "double", dialect=DIALECT)
+
+
+def filled(template: str, **parts: exp.Expr) -> exp.Expr:
+    """The SQL of `template` with a part in place of each `:name`."""
+    tree = parse_one(template, dialect=DIALECT)
+    return tree.transform(lambda node: parts[node.name].copy() if isinstance(node, exp.Placeholder) else node)

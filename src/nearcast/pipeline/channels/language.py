@@ -1,0 +1,236 @@
+"""The language of channels: a header of our own, then one SELECT of ordinary Spark SQL.
+
+    CREATE CHANNEL near_me(kind STRING, lat DOUBLE, lon DOUBLE) PERIOD 10 SECONDS [CONTINUOUS] AS
+    SELECT r.id, r.message, s.name AS shelter
+    FROM NEW emergency_reports AS r JOIN shelters AS s ON r.district = s.district
+    WHERE r.kind = :kind AND distance(r.lat, r.lon, :lat, :lon) < 2000
+
+`NEW` before a dataset's name, after FROM, JOIN or a comma: only its records since the last execution are read; the
+others are read whole. A continuous channel runs at each micro-batch, the period is then the least time between two.
+`distance(lat1, lon1, lat2, lon2)` is in metres (see `geography.py`).
+
+The header is read by hand from the tokens of sqlglot. Then it and the NEW words are replaced by blanks of the same
+length, so that every position in the SELECT is also its position in the file.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+
+from sqlglot import exp, parse_one, tokenize
+from sqlglot.errors import ParseError, SqlglotError
+from sqlglot.tokens import Token, TokenType
+
+from nearcast.pipeline.channels.refusal import InvalidChannel, invalid_at
+
+DIALECT = "spark"
+NEW_SUFFIX = "__new"  # the relation of a dataset's new records is its name with this at the end
+HEADER = "CREATE CHANNEL name(parameter TYPE, ...) PERIOD n SECONDS [CONTINUOUS] AS SELECT ..."
+
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
+_WHOLE_NUMBERS = ("TINYINT", "SMALLINT", "INT", "INTEGER", "BIGINT", "LONG")
+_TYPES = ("STRING", "BOOLEAN", *_WHOLE_NUMBERS, "FLOAT", "DOUBLE", "DECIMAL", "DATE", "TIMESTAMP")
+_BEFORE_A_DATASET = (TokenType.FROM, TokenType.JOIN, TokenType.COMMA)
+
+
+@dataclass(frozen=True)
+class Channel:
+    """A parsed channel. Names are in lower case: Spark SQL does not tell cases apart."""
+
+    name: str
+    parameters: Mapping[str, str]  # name -> Spark type
+    period_s: float
+    continuous: bool
+    new_datasets: tuple[str, ...]
+    whole_datasets: tuple[str, ...]
+    select: exp.Select
+    text: str
+
+    def refuse(self, node: exp.Expr | None, problem: str, hint: str) -> InvalidChannel:
+        """The refusal for the place of a part of the SELECT, or of the SELECT itself."""
+        return invalid_at(self.text, _offset(node) if node else _offset(self.select), problem, hint)
+
+
+def parse_channel(text: str) -> Channel:
+    """The channel that `text` creates; raises `InvalidChannel`."""
+    header = _Header(text)
+    name, parameters, period_s, continuous = header.read()
+    body_from = header.here
+    blanked, new_at = _without_new(text, header.tokens[body_from:])
+    select = _parse_select(text, blanked)
+    _mark_placeholders(text, select, header.tokens[body_from:])
+    new, whole = _mark_datasets(text, select, new_at)
+    if not new:
+        raise invalid_at(text, _offset(select), "no dataset is read as NEW", "write FROM NEW before one of them")
+    channel = Channel(name, parameters, period_s, continuous, new, whole, select, text)
+    _check_parameters(channel, header.parameter_at)
+    return channel
+
+
+class _Header:
+    """Reads the tokens up to AS, one expectation after the other."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        try:
+            self.tokens = tokenize(text, dialect=DIALECT)
+        except SqlglotError as error:
+            raise invalid_at(text, 0, f"the text cannot be read: {error}", "close all quotes and comments") from None
+        self.here = 0
+        self.parameter_at: dict[str, int] = {}
+
+    def read(self) -> tuple[str, dict[str, str], float, bool]:
+        self._word("CREATE")
+        self._word("CHANNEL")
+        name = self._name("the channel's name")
+        self._word("(")
+        parameters = self._parameters()
+        self._word("PERIOD")
+        period_s = self._period()
+        self._word("SECONDS", "SECOND")
+        continuous = self._peek() == "CONTINUOUS"
+        self.here += continuous
+        self._word("AS")
+        return name, parameters, period_s, continuous
+
+    def _parameters(self) -> dict[str, str]:
+        found: dict[str, str] = {}
+        while self._peek() != ")":
+            if found:
+                self._word(",")
+            at = self._offset()
+            name = self._name("a parameter's name")
+            if name in found:
+                raise invalid_at(self.text, at, f"parameter {name} is declared twice", "give it another name")
+            found[name] = self._type()
+            self.parameter_at[name] = at
+        self._word(")")
+        return found
+
+    def _type(self) -> str:
+        at, name = self._offset(), self._peek()
+        if name not in _TYPES:
+            raise invalid_at(self.text, at, f"unknown parameter type {name or 'end'}", f"use {', '.join(_TYPES)}")
+        self.here += 1
+        size = ""
+        if name == "DECIMAL" and self._peek() == "(":
+            while not size.endswith(")") and self._peek():
+                size += self._peek()
+                self.here += 1
+        return exp.DataType.build(name + size, dialect=DIALECT).sql(DIALECT)
+
+    def _period(self) -> float:
+        at, text = self._offset(), self._peek()
+        self.here += 1
+        if not re.fullmatch(r"\d+(\.\d+)?", text) or float(text) <= 0:
+            raise invalid_at(self.text, at, f"the period {text or 'is missing'}", "write a number of seconds above 0")
+        return float(text)
+
+    def _name(self, what: str) -> str:
+        at, token = self._offset(), self._token()
+        if token is None or not _NAME.fullmatch(token.text):
+            raise invalid_at(self.text, at, f"{what} is missing", f"the form is {HEADER}")
+        self.here += 1
+        return token.text.lower()
+
+    def _word(self, *wanted: str) -> None:
+        if self._peek() not in wanted:
+            found = self._token()
+            problem = f"expected {wanted[0]}, found {found.text if found else 'the end'}"
+            raise invalid_at(self.text, self._offset(), problem, f"the form is {HEADER}")
+        self.here += 1
+
+    def _token(self) -> Token | None:
+        return self.tokens[self.here] if self.here < len(self.tokens) else None
+
+    def _peek(self) -> str:
+        token = self._token()
+        return token.text.upper() if token else ""
+
+    def _offset(self) -> int:
+        token = self._token()
+        return token.start if token else len(self.text)
+
+
+def _without_new(text: str, body: list[Token]) -> tuple[str, frozenset[int]]:
+    """The text with header and NEW words blanked, and the offsets of the dataset names that NEW stood before."""
+    blanked = _blank(text, 0, body[0].start if body else len(text))
+    new_at = set()
+    for before, word, name in zip(body, body[1:], body[2:], strict=False):
+        named = name.token_type in (TokenType.VAR, TokenType.IDENTIFIER)
+        if before.token_type in _BEFORE_A_DATASET and word.text.upper() == "NEW" and named:
+            blanked = _blank(blanked, word.start, word.end + 1)
+            new_at.add(name.start)
+    return blanked, frozenset(new_at)
+
+
+def _blank(text: str, start: int, end: int) -> str:
+    return text[:start] + re.sub(r"[^\n]", " ", text[start:end]) + text[end:]
+
+
+def _parse_select(text: str, blanked: str) -> exp.Select:
+    try:
+        parsed = parse_one(blanked, dialect=DIALECT)
+    except ParseError as error:
+        first = error.errors[0]  # its column is that of the last character
+        offset = _offset_of(text, first["line"], first["col"] - len(first["highlight"]) + 1)
+        raise invalid_at(text, offset, f"wrong SQL: {first['description']}", "write Spark SQL after AS") from None
+    if not isinstance(parsed, exp.Select):
+        raise invalid_at(text, _offset(parsed), "not one SELECT", "a channel is one SELECT, without UNION") from None
+    return parsed
+
+
+def _offset_of(text: str, line: int, column: int) -> int:
+    starts = [0, *(match.end() for match in re.finditer("\n", text))]
+    return min(len(text), starts[line - 1] + max(0, column - 1))
+
+
+def _offset(node: exp.Expr) -> int:
+    """Where the node begins in the text: the first position that sqlglot noted in it, or that we did."""
+    starts = [part.meta["start"] for part in node.walk() if "start" in part.meta]
+    return min(starts, default=0)
+
+
+def _mark_placeholders(text: str, select: exp.Select, body: list[Token]) -> None:
+    """Notes the position of each `:name`; sqlglot keeps none. Names repeat, so the first place of each serves."""
+    first: dict[str, int] = {}
+    for colon, name in pairwise(body):
+        if colon.token_type is TokenType.COLON:
+            first.setdefault(name.text.lower(), colon.start)
+    for place in select.find_all(exp.Placeholder):
+        if not place.this:
+            raise invalid_at(text, _offset(select), "a ? in the SELECT", "name the parameter, as in :kind")
+        place.set("this", place.name.lower())
+        place.meta["start"] = first.get(place.name, 0)
+
+
+def _mark_datasets(text: str, select: exp.Select, new_at: frozenset[int]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Renames the relations of new records, keeps what the query calls them; the names of both kinds of datasets."""
+    new, whole = set(), set()
+    defined = {cte.alias.lower() for cte in select.find_all(exp.CTE)}
+    for table in select.find_all(exp.Table):
+        if table.db or not isinstance(table.this, exp.Identifier):
+            raise invalid_at(text, _offset(table), f"{table.sql(DIALECT)} is not a dataset", "use the bare name")
+        name = table.name.lower()
+        if table.this.meta.get("start") in new_at:
+            if not table.alias:
+                table.set("alias", exp.TableAlias(this=exp.to_identifier(name)))
+            table.this.set("this", name + NEW_SUFFIX)
+            new.add(name)
+        elif name not in defined:
+            whole.add(name)
+    return tuple(sorted(new)), tuple(sorted(whole))
+
+
+def _check_parameters(channel: Channel, declared_at: Mapping[str, int]) -> None:
+    used = {place.name: place for place in channel.select.find_all(exp.Placeholder)}
+    for name, place in used.items():
+        if name not in channel.parameters:
+            raise channel.refuse(place, f"parameter :{name} is not declared", f"add it to {channel.name}(...)")
+    for name in channel.parameters:
+        if name not in used:
+            problem = f"parameter {name} is never used"
+            raise invalid_at(channel.text, declared_at[name], problem, f"use :{name} in the SELECT or leave it out")

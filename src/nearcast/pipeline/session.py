@@ -1,0 +1,179 @@
+"""The Spark session: opened with settings, stopped with everything it started.
+
+`spark.stop()` alone leaves the Java process running until Python ends. `open_session` ends it too, so that one
+program can open several sessions after each other, and no process stays behind.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from nearcast.errors import ClusterError, UsageError
+from nearcast.pipeline.java import Java, find_java
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_MASTER = re.compile(r"local(\[.+\])?|local-cluster\[\d+,\d+,\d+\]|spark://.+|k8s://.+|yarn")
+_LEAST_MEMORY_BYTES = 512 << 20  # Spark refuses a driver below about 450 MB
+_STOP_WAIT_S = 10.0
+_LOG_LINES_SHOWN = 12
+
+
+class SessionSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What a session needs to know. The defaults suit one machine."""
+
+    master: str = "local[*]"
+    app_name: str = "nearcast"
+    driver_memory_bytes: int = 1 << 30
+    shuffle_partitions: int = 8
+    folder: Path | None = None  # warehouse, checkpoints and spark.log; None: a temporary one
+    conf: Mapping[str, str] = {}  # more of Spark's own settings; they win over ours
+
+    def __post_init__(self) -> None:
+        if not _MASTER.fullmatch(self.master):
+            raise UsageError(
+                f"unknown Spark master {self.master!r}: use local[*], spark://host:port, yarn or k8s://..."
+            )
+        if self.driver_memory_bytes < _LEAST_MEMORY_BYTES:
+            raise UsageError(f"driver_memory_bytes is {self.driver_memory_bytes}: give at least {_LEAST_MEMORY_BYTES}")
+        if self.shuffle_partitions < 1:
+            raise UsageError(f"shuffle_partitions is {self.shuffle_partitions}: give at least 1")
+
+
+@contextlib.contextmanager
+def open_session(settings: SessionSettings, environment: Mapping[str, str] = os.environ) -> Iterator[SparkSession]:
+    """A session with nearcast's data sources registered; it, its queries and its Java process end with the block.
+
+    Java is looked for in `environment`. Spark writes its log to `spark.log` in the settings' folder.
+    """
+    _require_pyspark()
+    from pyspark.sql import SparkSession
+
+    from nearcast.pipeline.sources.valkey_streams import ValkeyStreams
+
+    with contextlib.ExitStack() as stack:
+        private = Path(tempfile.mkdtemp(prefix="nearcast-spark-"))
+        stack.callback(shutil.rmtree, private, ignore_errors=True)
+        java = find_java(environment, private)
+        stack.enter_context(_changed_environment(java))
+        stack.callback(_stop_java, context := _start_context(settings, private))
+        spark = SparkSession(context)
+        stack.callback(_stop_spark, spark)
+        spark.dataSource.register(ValkeyStreams)
+        yield spark
+
+
+def _require_pyspark() -> None:
+    for package in ("pyspark", "pyarrow"):
+        if importlib.util.find_spec(package) is None:
+            raise UsageError(f"this needs {package}, which is not installed: pip install 'nearcast[data]'")
+    from pyspark import SparkContext
+
+    if SparkContext._active_spark_context is not None:
+        raise UsageError("this program has a Spark session already: end it before you open another")
+
+
+@contextlib.contextmanager
+def _changed_environment(java: Java) -> Iterator[None]:
+    """Spark takes these from the environment alone: which Java, and which Python its workers run."""
+    changes = {"JAVA_HOME": str(java.home), "PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
+    before = {name: os.environ.get(name) for name in changes}
+    os.environ.update(changes)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+def spark_conf(settings: SessionSettings, private: Path) -> dict[str, str]:
+    """Spark's settings for ours."""
+    folder = settings.folder or private
+    conf = {
+        "spark.master": settings.master,
+        "spark.app.name": settings.app_name,
+        "spark.driver.memory": f"{settings.driver_memory_bytes >> 20}m",
+        "spark.local.dir": str(private / "scratch"),
+        "spark.log.level": "ERROR",
+        "spark.sql.catalogImplementation": "in-memory",
+        "spark.sql.execution.arrow.pyspark.enabled": "true",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.shuffle.partitions": str(settings.shuffle_partitions),
+        "spark.sql.streaming.checkpointLocation": str(folder / "checkpoints"),
+        "spark.sql.warehouse.dir": str(folder / "warehouse"),
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+    }
+    if settings.master.startswith("local"):
+        # Nobody outside this machine has to reach it, and its host name may lead nowhere.
+        conf |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+    return conf | dict(settings.conf)
+
+
+def _start_context(settings: SessionSettings, private: Path) -> Any:
+    """Start Java with its messages going to the log file, and a Spark context in it."""
+    from pyspark import SparkConf, SparkContext
+    from pyspark.errors import PySparkRuntimeError
+    from pyspark.java_gateway import launch_gateway
+
+    folder = settings.folder or private
+    folder.mkdir(parents=True, exist_ok=True)
+    conf = SparkConf(loadDefaults=False).setAll(list(spark_conf(settings, private).items()))
+    log = folder / "spark.log"
+    with log.open("ab") as sink:
+        try:
+            gateway = launch_gateway(conf, {"stdout": sink, "stderr": sink})
+        except PySparkRuntimeError:
+            raise ClusterError(f"Java did not start; {_last_lines(log)}") from None
+    try:
+        return SparkContext(conf=conf, gateway=gateway)
+    except Exception as error:
+        _end_gateway(gateway)
+        raise ClusterError(f"Spark did not start on {settings.master} ({error}); {_last_lines(log)}") from error
+
+
+def _last_lines(log: Path) -> str:
+    written = log.read_text(encoding="utf-8", errors="replace").splitlines()[-_LOG_LINES_SHOWN:]
+    return "the last lines of its log:\n" + ("\n".join(f"  {line}" for line in written) or "  (none)")
+
+
+def _stop_spark(spark: SparkSession) -> None:
+    for query in spark.streams.active:
+        query.stop()
+    spark.stop()
+
+
+def _stop_java(context: Any) -> None:
+    _end_gateway(context._gateway)
+
+
+def _end_gateway(gateway: Any) -> None:
+    """End the Java process, and let PySpark forget it, so that it starts another for the next session."""
+    from pyspark import SparkContext
+
+    with contextlib.suppress(Exception):  # it may be dead already, and py4j has many ways to say so
+        gateway.shutdown()
+    gateway.proc.stdin.close()
+    try:
+        gateway.proc.wait(_STOP_WAIT_S)
+    except subprocess.TimeoutExpired:
+        gateway.proc.kill()
+        gateway.proc.wait()
+    SparkContext._gateway = None
+    SparkContext._jvm = None

@@ -1,0 +1,1 @@
+"""Where records come from: data sources written with Spark's Python Data Source API."""

@@ -1,0 +1,44 @@
+"""Multistage balancing: which gateway serves which subscriber.
+
+After H. Nguyen, M. Y. S. Uddin, N. Venkatasubramanian, "Multistage Adaptive Load Balancing for Big Active Data Publish
+Subscribe Systems", DEBS 2019, sections 4-6. A broker is loaded with what it fetches from the data cluster, once per
+backend subscription, and with what it delivers, once per frontend subscription.
+
+| paper | here |
+|---|---|
+| i, j, k | numbers of subscribers, brokers, backend subscriptions |
+| y_ik, lambda_k | `Demand.wanted`, `Demand.rates` |
+| x_ij | `Assignment.home` |
+| n_jk, z_jk | `BrokerLoads.counts`, and whether it is above 0 |
+| I_j, O_j, F_j (equations 1-5) | `BrokerLoads.incoming`, `outgoing`, `total` |
+| mu, cov (equations 6-8) | `Spread.mean`, `Spread.cov` |
+| u_i (line 8) | `Demand.by_subscriber` |
+| sim_j (line 10) | `BrokerLoads.similarity` |
+| alpha, beta, gamma, theta | `MultistageConfig` |
+| NR, RR, RND, LL | `placement.py` |
+| Algorithm 1: lines 2-4 (GSH) | `shuffle.py` |
+| Algorithm 1: lines 5-25 (LDM, SDM) | `migration.py` |
+| M | `MigrationPlan` |
+
+Readings, where the paper is silent or contradicts itself:
+- Line 17 compares the load after the move: the target must not exceed what the source had before it. Then x_ib = 0,
+  x_ib' = 1, and the entry is appended to M.
+- The loop is left when no subscriber of the broker with the most load has a valid move.
+- After a shuffle the loads and the cov are computed anew, its plan is kept, and single moves follow if cov is still
+  above alpha. In the plan each subscriber then moves once, from where it is to where it ends.
+- SDM's set of candidates, the brokers below the mean, may be empty: such a subscriber has no valid move.
+- Of equal loads, similarities or brokers the lower number goes first; nobody moves to the broker it is on.
+- Only subscribers online count and move. Rates are moving averages, made by `moving_average` before they come here.
+
+Deviations:
+- A target that would just reach the source's load takes a subscriber only if the source ends below what the target
+  had: else two loads change places for ever. So the sorted list of loads gets smaller by each move, and the loop ends.
+- A subscriber without load is not moved: it would change nothing.
+"""
+
+from nearcast.policies.multistage.config import MultistageConfig, Scheme
+from nearcast.policies.multistage.demand import Assignment, Demand, moving_average
+from nearcast.policies.multistage.plan import MigrationPlan
+from nearcast.policies.multistage.policy import Multistage
+
+__all__ = ["Assignment", "Demand", "MigrationPlan", "Multistage", "MultistageConfig", "Scheme", "moving_average"]
