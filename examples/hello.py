@@ -16,7 +16,7 @@ NAMES = ("Ada", "Grace", "Edsger")
 
 async def main() -> None:
     async with await LocalCluster.start(brokers=2) as cluster, nearcast.connect(*cluster.urls.values()) as client:
-        print("brokers:", ", ".join(client.brokers))
+        print("brokers:", ", ".join(sorted(client.brokers)))
         subscription = await client.subscribe("greetings")  # attached: nothing acknowledged from here on is missed
         for name in NAMES:
             receivers = await client.publish("greetings", f"hello {name}")
