@@ -12,6 +12,7 @@ PYTEST := $(BIN)/pytest -n 2 --dist loadgroup
 
 export PIP_NO_CACHE_DIR := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+export MPLCONFIGDIR := $(CURDIR)/$(VENV)/matplotlib
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
