@@ -257,3 +257,18 @@ def test_seconds_in_which_topics_moved_do_not_count(planned: Any) -> None:
     windows = asked.view.windows["b1"]
     assert windows
     assert all(window.output_bytes_per_s < 5000.0 for window in windows)
+
+
+def test_a_broker_that_joins_while_the_policy_thinks_is_still_fresh(cluster_of: Any) -> None:
+    cluster = cluster_of("b1", "b2", planning=PLANNING)
+    late = next(wired for wired in cluster.rig.wired if wired.machine is cluster.agents["b2"])
+    cluster.rig.wired.remove(late)
+    cluster.run(4.0)
+    thinking = question(cluster)
+    assert set(thinking.view.brokers) == {"b1"}
+    cluster.rig.wired.append(late)
+    cluster.run(4.0)
+    assert cluster.states()["b2"] is BrokerState.MEMBER
+    answer(cluster, thinking)
+    (asked,) = cluster.leader.asked  # at once
+    assert asked.view.fresh == {"b2"}

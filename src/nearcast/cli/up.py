@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -42,6 +44,9 @@ def up(
     thresholds: ThresholdOption = None,
     wait: WaitOption = DEFAULT_WAIT_S,
     max_brokers: BrokersMaxOption = 0,
+    dry: Annotated[
+        bool, typer.Option("--dry", help="Say which servers the policy asks for and gives back, and start none.")
+    ] = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Run a whole cluster on this machine until Ctrl-C: a store, brokers and controllers, nothing kept on disk.
@@ -53,26 +58,35 @@ def up(
     with errors_as_exit_codes():
         wanted: int | list[str] = int(brokers) if brokers.isdecimal() else list(name_list("broker", brokers))
         planning = planning_arguments(policy, thresholds, wait, max_brokers)
-    run(lambda: _up(wanted, controllers, planning, port, output))
+    start = partial(_start, wanted, controllers, planning, port)
+    run(lambda: _up(start, dry, output))
 
 
-async def _up(
-    brokers: int | list[str], controllers: int, planning: list[str], port: int | None, output: Output
-) -> None:
-    from nearcast.runtime.provider import ProviderDesk
+async def _start(brokers: int | list[str], controllers: int, planning: list[str], port: int | None) -> LocalCluster:
     from nearcast.testbed.cluster import LocalCluster
-    from nearcast.testbed.provider import LocalProvider
 
     say("starting ...")
-    start = LocalCluster.start(brokers, controllers=controllers, controller_options=planning, first_port=port)
-    async with await start as cluster, ProviderDesk(cluster.store_url, LocalProvider(cluster)):
-        _announce(cluster, output)
-        watching = asyncio.create_task(_tell_of_ends(cluster))
-        try:
-            await until_told_to_stop()
-        finally:
-            watching.cancel()
-            say("stopping ...")
+    return await LocalCluster.start(brokers, controllers=controllers, controller_options=planning, first_port=port)
+
+
+async def _up(start: Callable[[], Awaitable[LocalCluster]], dry: bool, output: Output) -> None:
+    from nearcast.runtime.provider import DryProvider, ProviderDesk
+    from nearcast.testbed.provider import LocalProvider
+
+    async with await start() as cluster:
+        provider = DryProvider(say) if dry else LocalProvider(cluster)
+        async with ProviderDesk(cluster.store_url, provider):
+            await _until_stopped(cluster, output)
+
+
+async def _until_stopped(cluster: LocalCluster, output: Output) -> None:
+    _announce(cluster, output)
+    watching = asyncio.create_task(_tell_of_ends(cluster))
+    try:
+        await until_told_to_stop()
+    finally:
+        watching.cancel()
+        say("stopping ...")
 
 
 def _announce(cluster: LocalCluster, output: Output) -> None:

@@ -56,7 +56,8 @@ class Planner:
         self._checked_s = -1e9
         self._changed_s = now_s
         self._moved_s = now_s  # when topics were last seen moving
-        self._known: frozenset[str] | None = None  # brokers that were there at the last change
+        self._known: frozenset[str] | None = None  # brokers that the policy has seen
+        self._shown: frozenset[str] = frozenset()  # brokers of the open question
         self._last_problem = ""
 
     def looks_after(self, broker: str, topic: str) -> bool:
@@ -82,7 +83,7 @@ class Planner:
             return
         self._checked_s = now_s
         self._number += 1
-        self._waiting_for = self._number
+        self._waiting_for, self._shown = self._number, carriers
         self.asked.append(Propose(self._number, self._view(planning, now_s)))
 
     def _reports(self, broker: str) -> tuple[bus.Report, ...]:
@@ -119,11 +120,10 @@ class Planner:
         if proposal.problem and proposal.problem != self._last_problem:
             self._decided(f"{proposal.policy}: {proposal.problem}", now_s)
         self._last_problem = proposal.problem
+        self._known = self._shown  # one that has joined meanwhile is still fresh
         if not proposal.changes:
-            self._known = self._reign.members.carriers()
             return
         self._changed_s = now_s
-        self._known = self._reign.members.carriers()
         self._place(proposal.placements, now_s)
         for change in proposal.changes:
             self._carry_out(change)

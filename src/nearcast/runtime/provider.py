@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from typing import Protocol, Self
 
 from nearcast.core import bus
@@ -35,8 +36,9 @@ class Provider(Protocol):
 class DryProvider:
     """Starts and stops nothing: says what it was asked for. To see what a policy would do before paying for it."""
 
-    def __init__(self) -> None:
+    def __init__(self, say: Callable[[str], None] = log.info) -> None:
         self.asked: list[tuple[str, str]] = []
+        self._say = say
 
     async def rent(self, broker: str) -> None:
         self._note("rent", broker)
@@ -47,7 +49,7 @@ class DryProvider:
     def _note(self, verb: str, broker: str) -> None:
         if not self.asked or self.asked[-1] != (verb, broker):
             self.asked.append((verb, broker))
-            log.info("would %s %s", verb, broker)
+            self._say(f"would {verb} {broker}")
 
 
 class ProviderDesk:
