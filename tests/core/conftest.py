@@ -19,6 +19,7 @@ from nearcast.core import bus
 from nearcast.core.agent import Agent, Identity
 from nearcast.core.client import Client
 from nearcast.core.controller import Controller, Role
+from nearcast.core.coordination import Coordinating
 from nearcast.core.effects import Campaign, Commit, Connect, Disconnect, Load, Rename
 from nearcast.core.journal import BrokerState, Pace
 from nearcast.core.links import Ready
@@ -209,13 +210,19 @@ class Rig:
 class Cluster:
     """Controllers and agents on a rig, with a store that answers at once."""
 
-    def __init__(self, *brokers: str, controllers: int = 1, planning: Planning | None = None) -> None:
+    def __init__(
+        self,
+        *brokers: str,
+        controllers: int = 1,
+        planning: Planning | None = None,
+        coordinating: Coordinating | None = None,
+    ) -> None:
         self.rig = Rig(*brokers, "store")
         self.rig.membership = msgspec.structs.replace(self.rig.membership, version=0)
         self.store = MemoryStore(lambda: self.rig.now_s)
         self.answers: dict[str, bus.State] = {}
         self.controllers = [
-            Controller(f"c{number}", "redis://store", Random(number), planning=planning)
+            Controller(f"c{number}", "redis://store", Random(number), planning=planning, coordinating=coordinating)
             for number in range(1, controllers + 1)
         ]
         self.agents = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from random import Random
 from typing import Any
 
@@ -17,6 +18,7 @@ from nearcast.core.membership import Membership, ring_of
 from nearcast.core.names import COUNTERS, LEASE_KEY, MEMBERS, PATTERNS, READY_KEY, RECORDS, readiness_channel
 from nearcast.core.placement import single
 from nearcast.core.record import first_use, settled
+from nearcast.core.report_log import REPORT_STREAM, UNANSWERED_BYTES_MAX
 from nearcast.core.resp import command
 from nearcast.core.settings import DEFAULT_TIMING
 from nearcast.core.wire import decode_record, encode_record
@@ -242,6 +244,54 @@ def test_a_report_is_sent_every_second_with_what_clients_counted(office: Office)
     assert reports[0].topics["t"].published == 4
     assert reports[0].output_bytes_per_s > 0
     assert office.agent.meter.dropped == 1
+
+
+def appended(office: Office) -> list[dict[bytes, bytes]]:
+    stream = office.rig.servers["store"].keys.stream(REPORT_STREAM)
+    return [dict(zip(fields[::2], fields[1::2], strict=True)) for _, fields in stream.records]
+
+
+def test_every_report_is_appended_to_the_stream_under_a_sequence_of_its_own(office: Office) -> None:
+    office.heard.clear()
+    office.rig.run(3.1)
+    records = appended(office)
+    reports = [message for message in office.heard if isinstance(message, bus.Report)]
+    assert [bus.decode_for_controller(record[b"report"]) for record in records] == reports
+    assert [int(record[b"at"]) for record in records] == [int(report.at_s * 1000) for report in reports]
+    assert {record[b"broker"] for record in records} == {b"b1"}
+    assert len({record[b"sequence"] for record in records}) == len(records) == 3
+
+
+def test_a_report_without_an_answer_is_appended_again(office: Office) -> None:
+    office.rig.run(1.5)
+    answered = len(appended(office))
+    office.wired.deaf.add("store")
+    office.rig.run(1.0)
+    assert len(appended(office)) == answered + 1
+    office.wired.deaf.clear()
+    for _ in range(2):  # the second time each has its answer
+        office.wired.cut("bus")
+        office.rig.run(1.1)
+    times = list(Counter(record[b"sequence"] for record in appended(office)).values())
+    assert times[: answered + 1] == [1] * answered + [2]
+    assert set(times[answered + 1 :]) == {1}
+
+
+def test_a_server_that_refuses_reports_does_not_keep_the_agent_from_its_work(office: Office) -> None:
+    office.rig.ask("store", "DEL", REPORT_STREAM)
+    office.rig.ask("store", "SET", REPORT_STREAM, "not a stream")
+    office.rig.run(2.1)
+    assert office.agent.report_log.dropped == 2
+    assert office.hello().answering
+
+
+def test_reports_without_an_answer_are_kept_within_a_limit(office: Office) -> None:
+    office.wired.deaf.add("store")
+    assert office.agent.bus.link is not None
+    report = b"x" * (UNANSWERED_BYTES_MAX // 4)
+    for _ in range(6):
+        office.agent.report_log.append(office.agent.bus.link, 0.0, report)
+    assert office.agent.report_log.dropped == 2
 
 
 def test_messages_of_the_bus_survive_the_way_there_and_back() -> None:

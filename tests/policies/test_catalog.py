@@ -10,7 +10,7 @@ from cluster_model import Cluster
 
 from nearcast.core.proposal import AddBroker
 from nearcast.errors import UsageError
-from nearcast.policies.catalog import POLICY_NAMES, policy_named
+from nearcast.policies.catalog import POLICY_NAMES, balancer_named, policy_named
 from nearcast.policies.dynamoth import DynamothConfig
 
 
@@ -76,3 +76,20 @@ def test_a_missing_library_is_said_with_the_remedy(monkeypatch: pytest.MonkeyPat
     monkeypatch.setitem(sys.modules, "nearcast.policies.loads", None)
     with pytest.raises(UsageError, match=r"pip install 'nearcast\[policies\]'"):
         policy_named("dynamoth")
+
+
+def test_a_balancer_has_the_name_of_its_scheme() -> None:
+    assert balancer_named("sdm", {"alpha": "0.05"}).name == "multistage sdm"
+
+
+@pytest.mark.parametrize(
+    ("scheme", "thresholds", "says"),
+    [
+        ("gsh", {}, "choose one of ldm, sdm"),
+        ("ldm", {"alhpa": "0.1"}, "choose from scheme, alpha"),
+        ("ldm", {"alpha": "2"}, "0 <= alpha <= gamma"),
+    ],
+)
+def test_a_balancer_that_cannot_be_says_why(scheme: str, thresholds: dict[str, str], says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        balancer_named(scheme, thresholds)

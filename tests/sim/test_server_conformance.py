@@ -377,6 +377,18 @@ def test_a_scan_finds_every_field_of_a_big_hash(server):
     connection.close()
 
 
+def test_a_server_numbers_records_by_its_clock(server):
+    connection = opened(server)
+    before_ms = int(time.time() * 1000)
+    ids = [ask(connection, "XADD", "s", "MAXLEN", "~", 100, "*", "n", number) for number in range(50)]
+    found = [tuple(map(int, record_id.split(b"-"))) for record_id in ids]
+    assert found == sorted(set(found))
+    assert before_ms <= found[0][0] <= found[-1][0] <= int(time.time() * 1000)
+    assert ask(connection, "XADD", "s", f"{2**60}-5", "n", "ahead of the clock") == b"%d-5" % 2**60
+    assert ask(connection, "XADD", "s", "*", "n", "after it") == b"%d-6" % 2**60
+    connection.close()
+
+
 @pytest.mark.parametrize("data", [b"*x\r\n", b"*2\r\n$4\r\nECHO\r\n$x\r\n"])
 def test_what_is_no_command_ends_the_session(data, server):
     connection = server.open()

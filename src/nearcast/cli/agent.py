@@ -14,7 +14,9 @@ from nearcast.cli.running import errors_as_exit_codes, log_to_stderr, run, until
 from nearcast.errors import UsageError
 
 if TYPE_CHECKING:
+    from nearcast.cli.gateway import Door
     from nearcast.runtime.agent import Agent
+    from nearcast.runtime.collector import Collector
 
 log = logging.getLogger("nearcast.agent")
 
@@ -43,14 +45,30 @@ def agent(
     server_pid: Annotated[
         int | None, typer.Option("--server-pid", min=1, help="The server's process, to see its death at once.")
     ] = None,
+    gateway: Annotated[
+        str, typer.Option("--gateway", metavar="HOST:PORT", help="Run a gateway for subscribers at this address.")
+    ] = "",
+    gateway_url: Annotated[
+        str, typer.Option("--gateway-url", metavar="URL", help="Where subscribers reach it. Default: the same.")
+    ] = "",
+    origin: Annotated[
+        list[str] | None, typer.Option("--origin", metavar="URL", help="A web site whose pages may use the gateway.")
+    ] = None,
+    position: Annotated[
+        str, typer.Option("--position", metavar="LAT,LON", help="Where the gateway is, in degrees.")
+    ] = "",
 ) -> None:
     """Run the agent beside one server, until it is stopped.
 
     Example: nearcast agent --broker b1 --site paris --server redis://127.0.0.1:6379
-    --advertise redis://paris.example.com:6379 --store redis://store.example.com:6379
+    --advertise redis://paris.example.com:6379 --store redis://store.example.com:6379 --gateway 0.0.0.0:8080
+    --gateway-url https://paris.example.com
+
+    A data cluster that wants a token gets the one in NEARCAST_DATA_TOKEN.
     """
     from nearcast.core.agent import Identity
     from nearcast.runtime.agent import Agent
+    from nearcast.runtime.collector import Collector
 
     log_to_stderr()
     with errors_as_exit_codes():
@@ -58,7 +76,13 @@ def agent(
         rate = bytes_per_s(capacity) if capacity else 0.0
         identity = Identity(checked_name("broker", broker), url, checked_name("site", site), rate)
         process = Agent(identity, server, store)
-    run(lambda: _serve(process, identity.url, broker, server, server_pid))
+        door = None
+        if gateway:
+            from nearcast.cli.gateway import open_gateway
+
+            door = open_gateway(gateway, gateway_url, identity, server, store, origin or (), position)
+        collector = Collector(broker, server, store)
+    run(lambda: _serve(process, identity.url, broker, server, server_pid, door, collector))
 
 
 def _advertised(url: str, given: str) -> str:
@@ -70,12 +94,23 @@ def _advertised(url: str, given: str) -> str:
     return address.url
 
 
-async def _serve(process: Agent, url: str, broker: str, server: str, server_pid: int | None) -> None:
+async def _serve(
+    process: Agent,
+    url: str,
+    broker: str,
+    server: str,
+    server_pid: int | None,
+    door: Door | None,
+    collector: Collector,
+) -> None:
     from nearcast.runtime.watch import watch_server
 
     await process.start()
     log.info("agent of broker %s; clients use %s", broker, url)
     tasks = [asyncio.create_task(_log_problems(process)), asyncio.create_task(until_told_to_stop())]
+    tasks.append(asyncio.create_task(collector.serve()))
+    if door is not None:
+        tasks.append(asyncio.create_task(door.serve()))
     if server_pid is not None:
         tasks.append(asyncio.create_task(watch_server(server_pid, server, process.server_ended)))
     try:

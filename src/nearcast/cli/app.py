@@ -6,7 +6,24 @@ from typing import Annotated
 
 import typer
 
-from nearcast.cli import agent, bench, brokers, channel, controller, data, demo, plan, reproduce, simulate, topic, up
+from nearcast.cli import (
+    agent,
+    bench,
+    brokers,
+    channel,
+    controller,
+    data,
+    dataset,
+    demo,
+    feed,
+    plan,
+    report,
+    reproduce,
+    simulate,
+    subscribers,
+    topic,
+    up,
+)
 
 
 def _print_version(wanted: bool) -> None:
@@ -42,9 +59,13 @@ app.command("agent")(agent.agent)
 app.command("controller")(controller.controller)
 app.add_typer(brokers.app, name="brokers")
 app.add_typer(topic.app, name="topic")
+app.add_typer(subscribers.app, name="subscribers")
 app.add_typer(plan.app, name="plan")
 app.add_typer(data.app, name="data")
 app.add_typer(channel.app, name="channel")
+app.add_typer(feed.app, name="feed")
+app.add_typer(dataset.app, name="dataset")
+app.command("report")(report.report)
 app.add_typer(bench.app, name="bench")
 app.add_typer(simulate.app, name="simulate")
 app.add_typer(reproduce.app, name="reproduce")

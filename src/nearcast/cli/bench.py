@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nearcast.cli import bench_flow, bench_multistage, bench_plan
+from nearcast.cli import bench_channels, bench_flow, bench_multistage, bench_plan, bench_telemetry
 from nearcast.cli.options import Output, OutputOption
 from nearcast.cli.output import show
 from nearcast.cli.running import run, say
@@ -26,9 +26,11 @@ def bench() -> None:
     """Measurements on this machine."""
 
 
+app.command("channels")(bench_channels.channels)
 app.command("flow")(bench_flow.flow)
 app.command("multistage")(bench_multistage.multistage)
 app.command("plan")(bench_plan.plan)
+app.command("telemetry")(bench_telemetry.telemetry)
 
 
 @app.command("client")

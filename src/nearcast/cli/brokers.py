@@ -8,11 +8,10 @@ import typer
 
 from nearcast.cli.asking import ASK_S, ask_state, known
 from nearcast.cli.calibrate import calibrate
-from nearcast.cli.options import DEFAULT_URL, Output, OutputOption, Url, checked_name
+from nearcast.cli.options import DEFAULT_URL, Output, OutputOption, Url, checked_name, refuse_options_before
 from nearcast.cli.output import show
 from nearcast.cli.rates import bytes_per_s, megabytes_per_s
 from nearcast.cli.running import errors_as_exit_codes, run
-from nearcast.errors import UsageError
 
 if TYPE_CHECKING:
     from nearcast.core.bus import BrokerView, Report
@@ -37,16 +36,7 @@ def brokers(context: typer.Context, url: Url = DEFAULT_URL, output: OutputOption
         _show(run(lambda: ask_state(url)).brokers, output)
         return
     with errors_as_exit_codes():
-        _refuse_options_before(context)
-
-
-def _refuse_options_before(context: typer.Context) -> None:
-    """An option before the subcommand would be read here and not there."""
-    for name in ("url", "output"):
-        source = context.get_parameter_source(name)
-        if source is not None and source.name == "COMMANDLINE":
-            subcommand = context.invoked_subcommand
-            raise UsageError(f"give --{name} after the subcommand: nearcast brokers {subcommand} ... --{name} ...")
+        refuse_options_before(context)
 
 
 app.command("calibrate")(calibrate)

@@ -1,4 +1,4 @@
-"""`nearcast channel`: parameterised queries, checked before they are created."""
+"""`nearcast channel`: parameterised queries at the data cluster, and a check of one without it."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from nearcast.cli import channel_calls
+from nearcast.cli.channel_calls import TextFile, text_of
 from nearcast.cli.options import Output, OutputOption
 from nearcast.cli.output import show
 from nearcast.cli.running import errors_as_exit_codes, say
@@ -23,15 +25,16 @@ app = typer.Typer(help="Channels: queries with parameters, run for all their sub
 COLUMNS = ("", "name", "")
 
 
-@app.callback()
-def channel() -> None:
-    """Keeps `check` a command of its own while it is the only one."""
+app.command("create")(channel_calls.create)
+app.command("list")(channel_calls.list_channels)
+app.command("show")(channel_calls.show_channel)
+app.command("drop")(channel_calls.drop)
 
 
 @app.command("check")
 @errors_as_exit_codes()
 def check(
-    file: Annotated[Path, typer.Option("--file", "-f", metavar="FILE", help="The text of the channel.")],
+    file: TextFile,
     dataset: Annotated[
         list[str] | None,
         typer.Option("--dataset", metavar="NAME=PATH", help="A dataset it reads, .parquet or .csv; repeat it."),
@@ -47,23 +50,16 @@ def check(
     from nearcast.pipeline.channels.execution import analyse, schemas_of
     from nearcast.pipeline.channels.language import parse_channel
 
-    parsed = parse_channel(_text_of(file))
+    parsed = parse_channel(text_of(file))
     paths = dict(_dataset(text) for text in dataset or ())
     with session.open_session(session.SessionSettings(master="local[1]", app_name="nearcast-check")) as spark:
         schemas = schemas_of({name: _read(spark, path) for name, path in paths.items()})
-        rewritten = analyse(spark, parsed, schemas)
+        rewritten = analyse(spark, parsed, schemas).rewritten
     for warning in rewritten.warnings:
         say(f"warning: {warning}")
     show(output, _data(parsed, rewritten, explain), COLUMNS, _rows(parsed, rewritten), f"channel {parsed.name}: ok")
     if explain and output is Output.TABLE:
         print(rewritten.sql(pretty=True))
-
-
-def _text_of(file: Path) -> str:
-    try:
-        return file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"cannot read {file}: {error}; give a text file with CREATE CHANNEL ...") from None
 
 
 def _dataset(text: str) -> tuple[str, Path]:

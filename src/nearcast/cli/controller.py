@@ -5,6 +5,16 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
+from nearcast.cli.balancing import (
+    DEFAULT_BALANCE_S,
+    DEFAULT_PLACEMENT,
+    NO_BALANCE,
+    BalanceEveryOption,
+    BalanceOption,
+    BalanceSetOption,
+    PlacementOption,
+    chosen_coordinating,
+)
 from nearcast.cli.options import StoreUrl
 from nearcast.cli.planning import (
     DEFAULT_WAIT_S,
@@ -18,6 +28,7 @@ from nearcast.cli.planning import (
 from nearcast.cli.running import errors_as_exit_codes, log_to_stderr, run, until_told_to_stop
 
 if TYPE_CHECKING:
+    from nearcast.core.coordination import Coordinating
     from nearcast.core.planner import Planning
     from nearcast.core.proposal import Policy
 
@@ -30,25 +41,32 @@ def controller(
     thresholds: ThresholdOption = None,
     wait: WaitOption = DEFAULT_WAIT_S,
     max_brokers: BrokersMaxOption = 0,
+    placement: PlacementOption = DEFAULT_PLACEMENT,
+    balance: BalanceOption = NO_BALANCE,
+    balance_thresholds: BalanceSetOption = None,
+    balance_every: BalanceEveryOption = DEFAULT_BALANCE_S,
 ) -> None:
     """Run a controller, until it is stopped. Run two on two machines: one leads, the other takes over.
 
     With a policy it moves and replicates topics by itself, and with --max-brokers it asks the provider for servers.
+    With --balance it moves subscribers between gateways.
 
     Example: nearcast controller --store redis://store.example.com:6379 --policy dynamoth --set lr_high=0.7
+    --balance ldm --balance-set alpha=0.1 --balance-set beta_bytes_per_s=1000000
     """
     from nearcast.core.planner import Planning
 
     log_to_stderr()
     with errors_as_exit_codes():
         chosen, planning = chosen_policy(policy, thresholds), Planning(wait_s=wait, brokers_max=max_brokers)
-    run(lambda: _serve(store, chosen, planning))
+        coordinating = chosen_coordinating(placement, balance, balance_thresholds, balance_every)
+    run(lambda: _serve(store, chosen, planning, coordinating))
 
 
-async def _serve(store: str, policy: Policy | None, planning: Planning) -> None:
+async def _serve(store: str, policy: Policy | None, planning: Planning, coordinating: Coordinating) -> None:
     from nearcast.runtime.controller import Controller
 
-    process = Controller(store, policy=policy, planning=planning)
+    process = Controller(store, policy=policy, planning=planning, coordinating=coordinating)
     await process.start()
     log.info("controller %s", process.name)
     try:

@@ -2,26 +2,87 @@
 
 from __future__ import annotations
 
+import os
 import re
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nearcast.cli.options import DEFAULT_URL, Output, OutputOption, Url
+from nearcast.cli.data_api import TOKEN_VARIABLE
+from nearcast.cli.options import DEFAULT_URL, Output, OutputOption, Url, refuse_options_before
 from nearcast.cli.output import print_json, print_table
-from nearcast.cli.running import errors_as_exit_codes, say
-from nearcast.errors import ClusterError
+from nearcast.cli.running import errors_as_exit_codes, log_to_stderr, run, say, until_told_to_stop
+from nearcast.errors import ClusterError, UsageError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-app = typer.Typer(no_args_is_help=True, help="The data part: feeds and channels on Spark.")
+app = typer.Typer(invoke_without_command=True)
+
+DEFAULT_LISTEN = "127.0.0.1:8100"
 
 
 @app.callback()
-def data() -> None:
-    """The data part: feeds and channels on Spark."""
+def data(
+    context: typer.Context,
+    store: Annotated[
+        str, typer.Option("--store", envvar="NEARCAST_STORE", metavar="URL", help="The store's server.")
+    ] = "",
+    folder: Annotated[
+        Path | None, typer.Option("--folder", metavar="DIR", help="For datasets, results and the catalogue.")
+    ] = None,
+    listen: Annotated[
+        str, typer.Option("--listen", metavar="HOST:PORT", help="For the REST API; port 0 takes a free one.")
+    ] = DEFAULT_LISTEN,
+    advertise: Annotated[
+        str, typer.Option("--advertise", metavar="URL", help="Where gateways reach it. Default: as it listens.")
+    ] = "",
+    master: Annotated[str, typer.Option("--master", help="Spark's master.")] = "local[*]",
+    telemetry: Annotated[
+        bool, typer.Option("--telemetry/--no-telemetry", help="Aggregate agents' reports too.")
+    ] = True,
+    keep_hours: Annotated[float, typer.Option("--keep-hours", min=0.01, help="How long results are kept.")] = 24.0,
+) -> None:
+    """Run the data cluster until it is stopped: feeds, channels, subscriptions and results, with a REST API.
+
+    Callers must show the token in NEARCAST_DATA_TOKEN, if that is set.
+
+    Example: nearcast data --store redis://127.0.0.1:6379 --folder /var/lib/nearcast --listen 0.0.0.0:8100
+    """
+    with errors_as_exit_codes():
+        if context.invoked_subcommand is not None:
+            refuse_options_before(context)
+            return
+        if not store or folder is None:
+            raise UsageError("the data cluster needs --store URL and --folder DIR")
+        from nearcast.pipeline.service.process import ProcessSettings, serve
+        from nearcast.pipeline.service.settings import ServiceSettings
+        from nearcast.runtime.connection import parse_url
+
+        parse_url(store)
+        host, port = host_and_port(listen)
+        token = os.environ.get(TOKEN_VARIABLE, "")
+        service = ServiceSettings(token=token, keep_s=keep_hours * 3600.0, telemetry=telemetry)
+        settings = ProcessSettings(
+            folder=folder.absolute(),
+            store_url=store,
+            host=host,
+            port=port,
+            advertise=advertise.rstrip("/"),
+            master=master,
+            service=service,
+        )
+    log_to_stderr()
+    run(lambda: serve(settings, until_told_to_stop))
+
+
+def host_and_port(listen: str) -> tuple[str, int]:
+    host, _, port = listen.rpartition(":")
+    if not host or not port.isdigit() or int(port) > 65535:
+        raise UsageError(f"--listen {listen}: write HOST:PORT, as {DEFAULT_LISTEN}")
+    return host.strip("[]"), int(port)
 
 
 @app.command("check")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from nearcast.testbed.channels_act import ChannelsSummary
     from nearcast.testbed.moves_act import MovesSummary
     from nearcast.testbed.policy_act import PolicySummary
     from nearcast.testbed.summary import Summary
@@ -34,7 +35,9 @@ def _what_happened(summary: Summary) -> Rows:
 
     if isinstance(summary, MovesSummary):
         return _moves(summary)
-    return _policy(summary) if isinstance(summary, PolicySummary) else []
+    if isinstance(summary, PolicySummary):
+        return _policy(summary)
+    return _channels(summary)  # type: ignore[arg-type]
 
 
 def _moves(summary: MovesSummary) -> Rows:
@@ -51,6 +54,15 @@ def _policy(summary: PolicySummary) -> Rows:
         ("moves", f"{summary.moves:,}"),
         ("kills", f"{summary.controller_kills} of the controller"),
         ("the policy did", _verdict(summary)),
+    ]
+
+
+def _channels(summary: ChannelsSummary) -> Rows:
+    return [
+        ("subscriptions", f"{summary.subscriptions:,}, computed as {summary.backend_subscriptions:,}"),
+        ("executions on Spark", f"{summary.executions:,}"),
+        ("rows delivered", f"{summary.rows:,}"),
+        ("people moved", f"{summary.subscriber_moves:,}, with {summary.shuffles} shuffle"),
     ]
 
 

@@ -44,3 +44,12 @@ def checked_name(kind: str, name: str) -> str:
 def name_list(kind: str, text: str) -> tuple[str, ...]:
     """The names in `a,b,c`."""
     return tuple(checked_name(kind, name.strip()) for name in text.split(","))
+
+
+def refuse_options_before(context: typer.Context) -> None:
+    """Of a command with subcommands: an option before the subcommand would be read here and not there."""
+    for parameter in context.params:
+        name, source = parameter.replace("_", "-"), context.get_parameter_source(parameter)
+        if source is not None and source.name == "COMMANDLINE":
+            command = f"nearcast {context.info_name} {context.invoked_subcommand}"
+            raise UsageError(f"give --{name} after the subcommand: {command} ... --{name} ...")

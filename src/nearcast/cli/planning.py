@@ -36,7 +36,7 @@ def chosen_policy(name: str, thresholds: list[str] | None) -> Policy | None:
     """The policy of that name, with these thresholds."""
     from nearcast.policies.catalog import policy_named
 
-    settings = dict(map(_pair, thresholds or []))
+    settings = dict(setting_pair("--set", text, "lr_high=0.7") for text in thresholds or [])
     if name == NO_POLICY:
         if settings:
             raise UsageError("--set needs a policy: add --policy dynamoth")
@@ -44,10 +44,11 @@ def chosen_policy(name: str, thresholds: list[str] | None) -> Policy | None:
     return policy_named(name, settings)
 
 
-def _pair(text: str) -> tuple[str, str]:
+def setting_pair(option: str, text: str, example: str) -> tuple[str, str]:
+    """The two sides of NAME=VALUE."""
     name, equals, value = text.partition("=")
     if not equals:
-        raise UsageError(f"--set {text}: write it as NAME=VALUE, for example lr_high=0.7")
+        raise UsageError(f"{option} {text}: write it as NAME=VALUE, for example {example}")
     return name.strip(), value.strip()
 
 

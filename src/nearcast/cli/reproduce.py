@@ -43,6 +43,20 @@ TILES_PER_SIDE = 12
 SPEED_TILES_PER_S = 0.1
 WAIT_S = 10.0
 
+# The experiments on gateways (DEBS 2019), and what each shows.
+BAD = {
+    "bad-5": "Load of each of 5 gateways, random placement: no balancing, LDM, SDM.",
+    "bad-6": "Random placement: busiest gateway, cov and moves with no balancing, LDM, SDM.",
+    "bad-7": "Load of each of 5 gateways, round robin placement: no balancing, LDM, SDM.",
+    "bad-8": "Load of each of 5 gateways, nearest placement: no balancing, LDM, SDM.",
+    "bad-9": "Load of each of 5 gateways, nearest placement: LDM and SDM with GSH.",
+    "bad-10": "Nearest placement: busiest gateway, cov and moves with no balancing, LDM, SDM.",
+    "bad-11": "Nearest placement: busiest gateway, cov and moves with LDM and SDM, without and with GSH.",
+    "bad-12": "Moves of LDM and SDM after random, round robin and nearest placement.",
+    "bad-13": "10,000 subscribers on 10 gateways, nearest placement: clients and loads with LDM and with GSH.",
+    "bad-14": "The same 10,000 subscribers: cov and moves of LDM for several alpha and beta.",
+}
+
 
 @app.callback()
 def reproduce() -> None:
@@ -193,6 +207,30 @@ def _delays(matrix: Path | None) -> Delays:
     from nearcast.flow.delays import LognormalDelays, MatrixDelays
 
     return LognormalDelays() if matrix is None else MatrixDelays.load(matrix)
+
+
+def _add_bad(name: str, shows: str) -> None:
+    """The experiments on gateways all have the same options."""
+
+    @app.command(name, help=f"{shows}\n\nExample: nearcast reproduce {name} --json")
+    def bad(
+        seeds: Seeds = 5,
+        first_seed: FirstSeed = 0,
+        workers: Workers = None,
+        out: Out = None,
+        as_json: AsJson = False,
+        output: OutputOption = Output.TABLE,
+    ) -> None:
+        def experiment(progress: Progress) -> Result:
+            from nearcast.experiments.bad.catalog import run_bad
+
+            return run_bad(name, range(first_seed, first_seed + seeds), progress, workers)
+
+        _conclude(name, experiment, out, as_json, output)
+
+
+for _name, _shows in BAD.items():
+    _add_bad(_name, _shows)
 
 
 def _conclude(

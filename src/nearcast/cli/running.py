@@ -20,11 +20,16 @@ from nearcast.errors import NearcastError, UsageError
 T = TypeVar("T")
 
 EXTRAS = {  # package -> the extra that brings it
+    "duckdb": "dev",
+    "fastapi": "gateway",
+    "httpx": "gateway",
     "numpy": "policies",
     "matplotlib": "plots",
     "pyarrow": "data",
     "pyspark": "data",
     "sqlglot": "data",
+    "uvicorn": "gateway",
+    "websockets": "gateway",
 }
 
 

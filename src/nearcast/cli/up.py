@@ -10,6 +10,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from nearcast.cli.balancing import (
+    DEFAULT_BALANCE_S,
+    DEFAULT_PLACEMENT,
+    NO_BALANCE,
+    BalanceEveryOption,
+    BalanceOption,
+    BalanceSetOption,
+    PlacementOption,
+    balancing_arguments,
+)
 from nearcast.cli.options import Output, OutputOption, name_list
 from nearcast.cli.output import print_json, print_table
 from nearcast.cli.planning import (
@@ -44,6 +54,10 @@ def up(
     thresholds: ThresholdOption = None,
     wait: WaitOption = DEFAULT_WAIT_S,
     max_brokers: BrokersMaxOption = 0,
+    placement: PlacementOption = DEFAULT_PLACEMENT,
+    balance: BalanceOption = NO_BALANCE,
+    balance_thresholds: BalanceSetOption = None,
+    balance_every: BalanceEveryOption = DEFAULT_BALANCE_S,
     dry: Annotated[
         bool, typer.Option("--dry", help="Say which servers the policy asks for and gives back, and start none.")
     ] = False,
@@ -58,6 +72,7 @@ def up(
     with errors_as_exit_codes():
         wanted: int | list[str] = int(brokers) if brokers.isdecimal() else list(name_list("broker", brokers))
         planning = planning_arguments(policy, thresholds, wait, max_brokers)
+        planning += balancing_arguments(placement, balance, balance_thresholds, balance_every)
     start = partial(_start, wanted, controllers, planning, port)
     run(lambda: _up(start, dry, output))
 

@@ -22,6 +22,7 @@ from nearcast.core.links import Ready
 from nearcast.core.membership import Membership, ring_of
 from nearcast.core.names import COUNTERS, PATTERNS, decode_topic, readiness_channel
 from nearcast.core.record import Record, first_use
+from nearcast.core.report_log import ReportLog
 from nearcast.core.settings import DEFAULT_TIMING, Timing
 from nearcast.core.tether import Tether
 
@@ -64,6 +65,7 @@ class Agent:
         )
         self.bus = Tether("bus", store_url, store_credentials or Credentials(), self._bus_open, timing=timing, rng=rng)
         self.meter = LoadMeter(identity.broker)
+        self.report_log = ReportLog(identity.broker, self.agent_id)
         self._run_id = ""
         self._ready = False
         self._ended = False  # the server's process was seen to end
@@ -132,6 +134,7 @@ class Agent:
         channel = bus.AGENT_CHANNEL + self.identity.broker.encode()
         link.control[channel] = self._heard
         link.subscribe(channel)
+        self.report_log.reopened(link)
 
     def _say_hello(self, link: ServerLink, now_s: float) -> None:
         self._sequence += 1
@@ -262,4 +265,6 @@ class Agent:
         if self.bus.link is not None:
             report = self.meter.measure(figures, now_s, self.wall_offset_s)
             if report is not None:
-                self.bus.link.tell(bus.CONTROLLER_CHANNEL, bus.encode(report))
+                encoded = bus.encode(report)
+                self.bus.link.tell(bus.CONTROLLER_CHANNEL, encoded)
+                self.report_log.append(self.bus.link, report.at_s, encoded)

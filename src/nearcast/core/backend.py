@@ -69,6 +69,7 @@ OnRecords = Callable[[dict[bytes, Record], float], None]
 OnCounts = Callable[[list[int]], None]
 OnFigures = Callable[[Figures, float], None]
 OnDone = Callable[[float], None]
+OnAppended = Callable[[bool], None]  # whether the server took it
 OnPayload = Callable[[bytes, float], None]
 OnMatch = Callable[[bytes, bytes, float], None]  # channel, payload
 
@@ -117,6 +118,10 @@ class ServerLink(Protocol):
 
     def tell(self, channel: bytes, payload: bytes) -> None:
         """Publish something small whose acknowledgement nobody needs."""
+        ...
+
+    def append(self, stream: bytes, records_max: int, fields: Sequence[bytes | str | int], then: OnAppended) -> None:
+        """Add a record of names and values to a stream that keeps about so many, and drops the oldest."""
         ...
 
     def barrier(self, then: OnPassed) -> None:

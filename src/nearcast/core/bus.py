@@ -1,8 +1,8 @@
 """The bus: what agents, the controller and the command line tell each other.
 
-Messages are JSON on channels of the store's server: `nc:a:BROKER` towards an agent, `nc:k` towards the controller,
-`nc:rent` towards the provider of servers, `nc:q:ASKER` towards whoever asked; a request is numbered ASKER.N. Any of
-them may be lost, doubled or late: orders are idempotent and carry their term.
+Messages are JSON on channels of the store's server: `nc:a:BROKER` towards an agent, `nc:g:BROKER` towards a gateway,
+`nc:k` towards the controller, `nc:rent` towards the provider of servers, `nc:q:ASKER` towards whoever asked; a request
+is numbered ASKER.N. Any of them may be lost, doubled or late: orders are idempotent and carry their term.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from nearcast.core.placement import Mode, Placement
 from nearcast.core.record import Record
 
 AGENT_CHANNEL = b"nc:a:"
+GATEWAY_CHANNEL = b"nc:g:"
 CONTROLLER_CHANNEL = b"nc:k"
 PROVIDER_CHANNEL = b"nc:rent"
 ANSWER_CHANNEL = b"nc:q:"
@@ -152,7 +153,76 @@ class Release(msgspec.Struct, frozen=True, tag=True):
 ToProvider = Rent | Release
 
 
+# --- gateways
+
+
+class GatewayReport(msgspec.Struct, frozen=True, tag=True):
+    """A gateway is there, and this is who is online at it: registerbroker (BAD, section 3), said every two seconds."""
+
+    broker: str
+    url: str  # where subscribers reach it: http://host:port
+    site: str = "local"
+    latitude: float | None = None  # degrees; None: not known
+    longitude: float | None = None
+    online: dict[str, tuple[str, ...]] = {}  # user -> ids of the backend subscriptions it wants
+    rates: dict[str, float] = {}  # id -> bytes per second of its results, as the gateway saw them
+
+
+class RegisterUser(msgspec.Struct, frozen=True, tag=True):
+    """May somebody be called so? The answer is a Seat without a broker."""
+
+    request: str
+    user: str
+
+
+class RequestBroker(msgspec.Struct, frozen=True, tag=True):
+    """Which gateway shall serve this user? The answer is a Seat."""
+
+    request: str
+    user: str
+    latitude: float | None = None
+    longitude: float | None = None
+    home: str = ""  # the broker written down as the user's home, if whoever asks has looked
+
+
+class Seat(msgspec.Struct, frozen=True, tag=True):
+    """The gateway of a user. `problem` is set if there is none; it says what to do."""
+
+    request: str
+    broker: str = ""
+    url: str = ""
+    problem: str = ""
+
+
+class MoveSubscribers(msgspec.Struct, frozen=True, tag=True):
+    """Send these users to other gateways: user -> (broker, URL). Said again until reports show that they went."""
+
+    term: int
+    moves: dict[str, tuple[str, str]]
+
+
 # --- the command line
+
+
+class ShowSubscribers(msgspec.Struct, frozen=True, tag=True):
+    """Ask for the gateways and the subscribers that are moving; and where these users are."""
+
+    request: str
+    users: tuple[str, ...] = ()
+
+
+class PlaceSubscriber(msgspec.Struct, frozen=True, tag=True):
+    """Send a user that is online to another gateway."""
+
+    request: str
+    user: str
+    broker: str
+
+
+class ShuffleSubscribers(msgspec.Struct, frozen=True, tag=True):
+    """Place all subscribers anew."""
+
+    request: str
 
 
 class MoveTopics(msgspec.Struct, frozen=True, tag=True):
@@ -210,6 +280,20 @@ class Decision(msgspec.Struct, frozen=True):
     text: str
 
 
+class GatewayView(msgspec.Struct, frozen=True):
+    """One gateway. Rates are what its subscribers' subscriptions ask for (BAD, equations 1-5)."""
+
+    url: str
+    site: str
+    takes: bool  # whether subscribers may be sent there
+    subscribers: int
+    frontend: int  # subscriptions of its subscribers
+    backend: int  # different ones
+    incoming_bytes_per_s: float  # I_j: each backend subscription once
+    outgoing_bytes_per_s: float  # O_j: each frontend subscription once
+    moving: int = 0  # subscribers on their way from here, or waiting for it
+
+
 class State(msgspec.Struct, frozen=True, tag=True):
     """The answer to every request. `problem` is set if it was refused; it says what to do."""
 
@@ -221,17 +305,25 @@ class State(msgspec.Struct, frozen=True, tag=True):
     topics: dict[str, TopicState] = {}
     brokers: dict[str, BrokerView] = {}
     decisions: list[Decision] = []  # the newest of the policy, oldest first
+    gateways: dict[str, GatewayView] = {}  # in answers about subscribers
+    seats: dict[str, str] = {}  # where the users are that were asked for; one who is offline is missing
+    moving: dict[str, tuple[str, str]] = {}  # user -> (from, to), some of them if there are many
 
 
-Request = MoveTopics | Drain | SetCapacity | Show
-ToController = Hello | Report | Answer | MoveTopics | Drain | SetCapacity | Show
+AboutTopics = MoveTopics | Drain | SetCapacity | Show
+AboutSubscribers = ShowSubscribers | PlaceSubscriber | ShuffleSubscribers
+Request = AboutTopics | AboutSubscribers
+FromGateway = GatewayReport | RegisterUser | RequestBroker
+ToController = Hello | Report | Answer | AboutTopics | AboutSubscribers | FromGateway
 ToAgent = Grant | Install | InstallMembers | Count | Collect | Lookup | Reset | MarkReady
 
 encode = msgspec.json.Encoder().encode
 _to_controller: msgspec.json.Decoder[ToController] = msgspec.json.Decoder(ToController)
 _to_agent: msgspec.json.Decoder[ToAgent] = msgspec.json.Decoder(ToAgent)
 _to_provider: msgspec.json.Decoder[ToProvider] = msgspec.json.Decoder(ToProvider)
+_to_gateway = msgspec.json.Decoder(MoveSubscribers)
 _state = msgspec.json.Decoder(State)
+_seat = msgspec.json.Decoder(Seat)
 
 
 def decode_for_controller(payload: bytes) -> ToController | None:
@@ -246,8 +338,16 @@ def decode_for_provider(payload: bytes) -> ToProvider | None:
     return _decoded(_to_provider, payload)
 
 
+def decode_for_gateway(payload: bytes) -> MoveSubscribers | None:
+    return _decoded(_to_gateway, payload)
+
+
 def decode_state(payload: bytes) -> State | None:
     return _decoded(_state, payload)
+
+
+def decode_seat(payload: bytes) -> Seat | None:
+    return _decoded(_seat, payload)
 
 
 _Message = TypeVar("_Message")

@@ -11,13 +11,15 @@ from enum import StrEnum
 from random import Random
 
 from nearcast.core import bus
+from nearcast.core.audience import Seats
 from nearcast.core.backend import ServerLink
-from nearcast.core.effects import Campaign, Effect, Load, Propose, StoreEffect
+from nearcast.core.coordination import Coordinating
+from nearcast.core.effects import Balance, Campaign, Effect, Load, Propose, StoreEffect
 from nearcast.core.greeting import Credentials
 from nearcast.core.ledger import Ledger
 from nearcast.core.planner import Planning
 from nearcast.core.proposal import Proposal
-from nearcast.core.reign import Reign
+from nearcast.core.reign import Charter, Reign
 from nearcast.core.settings import DEFAULT_TIMING, Timing
 from nearcast.core.tether import Tether
 
@@ -40,19 +42,26 @@ class Controller:
         credentials: Credentials | None = None,
         timing: Timing = DEFAULT_TIMING,
         planning: Planning | None = None,
+        coordinating: Coordinating | None = None,
     ) -> None:
         self.name = name
         self.timing = timing
         self.effects: list[Effect] = []
         self.store: list[StoreEffect] = []
         self.asked: list[Propose] = []  # of the policy; none without `planning`
+        self.balances: list[Balance] = []  # for the balancer; none without one
         self.wall_offset_s = 0.0
         self.notes: list[str] = []
         self.bus = Tether("bus", store_url, credentials or Credentials(), self._bus_open, timing=timing, rng=rng)
         self.role = Role.FOLLOWER
         self.reign: Reign | None = None
         self._store_url = store_url
-        self._planning = planning
+        self._charter = Charter(
+            timing=timing,
+            planning=planning,
+            coordinating=coordinating or Coordinating(),
+            dice=rng,
+        )
         self._term = 0
         self._reigns = 0  # that have ended
         self._campaign_at_s = -1e9
@@ -94,8 +103,7 @@ class Controller:
             ledger,
             leader=self.name,
             store_url=self._store_url,
-            timing=self.timing,
-            planning=self._planning,
+            charter=self._charter,
             wall_offset_s=self.wall_offset_s,
             now_s=now_s,
         )
@@ -117,6 +125,11 @@ class Controller:
             self.reign.go_on(now_s)
             self._commit(now_s)
 
+    def seated(self, number: int, seats: Seats | None, now_s: float) -> None:
+        """The balancer has answered; None if it failed."""
+        if self.reign is not None:
+            self.reign.coordination.seated(number, seats, now_s)
+
     def tick(self, now_s: float) -> None:
         self.bus.tick(now_s, self.effects)
         if self._campaign_sent_s is None and now_s - self._campaign_at_s >= self.timing.leader_s / 4:
@@ -129,6 +142,8 @@ class Controller:
             self._commit(now_s)
             asked, self.reign.planner.asked = self.reign.planner.asked, []
             self.asked += asked
+            balances, self.reign.coordination.asked = self.reign.coordination.asked, []
+            self.balances += balances
 
     def outgoing(self) -> list[tuple[str, bytes]]:
         """What to write on the bus now. A leader without a bus drops what it would say: orders are repeated."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from nearcast.core.audience import Audience, Balancer
 from nearcast.core.view import View
 
 
@@ -68,7 +69,7 @@ class Commit(msgspec.Struct, frozen=True):
 StoreEffect = Campaign | Load | Commit
 
 
-# --- the controller's policy
+# --- the controller's policies
 
 
 class Propose(msgspec.Struct, frozen=True):
@@ -76,3 +77,11 @@ class Propose(msgspec.Struct, frozen=True):
 
     number: int
     view: View
+
+
+class Balance(msgspec.Struct, frozen=True):
+    """Ask the balancer to seat the audience: answered by `seated` with the same number."""
+
+    number: int
+    balancer: Balancer
+    audience: Audience

@@ -7,6 +7,8 @@ subscriber can hide what is not hers. PROTOCOL "Names on a server" lists the cha
 
 from __future__ import annotations
 
+import re
+
 from nearcast.errors import InvalidTopic
 
 RESERVED = b"nc:"
@@ -21,6 +23,7 @@ MEASURING = b"nc:x:"  # + a random name: messages of a calibration, for nobody e
 RECORDS = b"nc:r"  # hash: topic -> record
 READY_KEY = b"nc:ready"  # broker and run id of the server whose records are complete
 LEASE_KEY = b"nc:b"  # present while the agent holds a grant of the controller
+
 
 TOPIC_BYTES_MAX = 512  # a topic name is repeated in every frame's RESP prefix; longer ones cost more than they tell
 
@@ -52,6 +55,16 @@ def _is_utf8(name: bytes) -> bool:
 def decode_topic(name: bytes) -> str:
     """The inverse of `encode_topic`; also for names of foreign programs, which need not be UTF-8."""
     return name.decode("utf-8", "surrogateescape")
+
+
+_USER_NAME = re.compile(r"[^\s:\x00-\x1f\x7f]{1,128}")  # it stands in keys of the store
+
+
+def user_problem(user: str) -> str:
+    """What is wrong with a user's name, in words for whoever chose it; empty if nothing is."""
+    if _USER_NAME.fullmatch(user):
+        return ""
+    return f"bad user name {user[:40]!r}: use 1 to 128 characters without spaces and colons"
 
 
 def readiness_channel(topic: bytes, epoch: int) -> bytes:

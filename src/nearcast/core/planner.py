@@ -118,7 +118,7 @@ class Planner:
         if proposal is None:
             return
         if proposal.problem and proposal.problem != self._last_problem:
-            self._decided(f"{proposal.policy}: {proposal.problem}", now_s)
+            self.decided(f"{proposal.policy}: {proposal.problem}", now_s)
         self._last_problem = proposal.problem
         self._known = self._shown  # one that has joined meanwhile is still fresh
         if not proposal.changes:
@@ -127,7 +127,7 @@ class Planner:
         self._place(proposal.placements, now_s)
         for change in proposal.changes:
             self._carry_out(change)
-            self._decided(f"{proposal.policy}: {describe(change)}", now_s)
+            self.decided(f"{proposal.policy}: {describe(change)}", now_s)
 
     def _place(self, placements: list[PlaceTopic], now_s: float) -> None:
         if placements:
@@ -144,7 +144,8 @@ class Planner:
         elif isinstance(change, KeepBroker):
             self._reign.departures.cancel(change.broker, by_policy=True)
 
-    def _decided(self, text: str, now_s: float) -> None:
+    def decided(self, text: str, now_s: float) -> None:
+        """Write a decision down, for `nearcast plan decisions` and the log."""
         self.decisions.append(bus.Decision(now_s + self._reign.wall_offset_s, text))
         self._reign.log(text)
 

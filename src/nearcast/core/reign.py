@@ -2,17 +2,20 @@
 
 It carries moves through their stages, many at once. What it must not forget goes through the ledger first; what it may
 find out again it keeps in memory. Who is a member is the matter of `members.py`, who leaves that of `departures.py`,
-what people ask that of `requests.py`, and what the policy wants that of `planner.py`.
+what people ask that of `requests.py`, what the policy wants that of `planner.py`, and which gateway serves which
+subscriber that of `coordination.py`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from random import Random
 
 import msgspec
 
 from nearcast.core import bus
+from nearcast.core.coordination import Coordinating, Coordination
 from nearcast.core.departures import Departures
 from nearcast.core.journal import Journal, MoveEntry, Pace, Phase, TopicEntry, topic_key
 from nearcast.core.ledger import Ledger
@@ -24,10 +27,19 @@ from nearcast.core.planner import Planner, Planning
 from nearcast.core.record import Record
 from nearcast.core.rentals import Rentals
 from nearcast.core.requests import Requests
-from nearcast.core.settings import Timing
+from nearcast.core.settings import DEFAULT_TIMING, Timing
 
 COUNT_EVERY_S = 0.05
 LAZY_SLOTS = 50  # lazy moves of one broker begin at most so many per T_lazy
+
+
+class Charter(msgspec.Struct, frozen=True, kw_only=True):
+    """What a leader goes by."""
+
+    timing: Timing = DEFAULT_TIMING
+    planning: Planning | None = None  # None: nobody plans by itself
+    coordinating: Coordinating = Coordinating()
+    dice: Random
 
 
 class Reign:
@@ -37,16 +49,15 @@ class Reign:
         *,
         leader: str,
         store_url: str,
-        timing: Timing,
-        planning: Planning | None = None,
+        charter: Charter,
         wall_offset_s: float = 0.0,
         now_s: float,
     ) -> None:
         self.ledger = ledger
         self.leader = leader
         self.store_url = store_url
-        self.timing = timing
-        self.orders = Orders(ledger.term, timing.retry_s)
+        self.timing = charter.timing
+        self.orders = Orders(ledger.term, self.timing.retry_s)
         self.notes: list[str] = []  # what happened, for the driver's log
         self.told: list[tuple[bytes, bytes]] = []  # (channel, payload) to publish on the bus
         self.wall_offset_s = wall_offset_s
@@ -57,7 +68,8 @@ class Reign:
         self.members = Members(self, now_s)
         self.departures = Departures(self)
         self.rentals = Rentals(self)
-        self.planner = Planner(self, planning, now_s)
+        self.planner = Planner(self, charter.planning, now_s)
+        self.coordination = Coordination(self, charter.coordinating, charter.dice, now_s)
         self.requests = Requests(self)
         # The leader before us may have given a broker up and gone before its topics were on their way.
         self._evacuating = dict.fromkeys(name for name in self.journal.brokers if not self.members.carries(name))
@@ -84,6 +96,10 @@ class Reign:
     def tell(self, broker: str, message: bus.ToAgent) -> None:
         self.told.append((bus.AGENT_CHANNEL + broker.encode(), bus.encode(message)))
 
+    def reply(self, answer: bus.State | bus.Seat) -> None:
+        asker, _, _ = answer.request.partition(".")
+        self.told.append((bus.ANSWER_CHANNEL + asker.encode(), bus.encode(answer)))
+
     @property
     def busy(self) -> bool:
         """Whether topics are moving, or about to."""
@@ -98,6 +114,8 @@ class Reign:
             self.orders.answered(message, now_s)
         elif isinstance(message, bus.Report):
             self.planner.book.add(message, now_s)
+        elif isinstance(message, bus.FromGateway | bus.AboutSubscribers):
+            self.coordination.heard(message, now_s)
         else:
             self.requests.heard(message, now_s)
 
@@ -108,6 +126,7 @@ class Reign:
         self.rentals.tick(now_s)
         self.requests.tick(now_s)
         self.planner.tick(now_s)
+        self.coordination.tick(now_s)
         self._touched.update(dict.fromkeys(self._moves))
         self.go_on(now_s)
 

@@ -46,7 +46,7 @@ class Requests:
         """Requests that have not begun."""
         return len(self._pending)
 
-    def heard(self, message: bus.Request, now_s: float) -> None:
+    def heard(self, message: bus.AboutTopics, now_s: float) -> None:
         if isinstance(message, bus.Show):
             self._answer(message.request, message.topics, now_s)
         elif isinstance(message, bus.Drain):
@@ -204,9 +204,7 @@ class Requests:
         return bus.TopicState(entry.placement, target, reign.stage(topic) or "")
 
     def _send(self, state: bus.State) -> None:
-        asker, _, _ = state.request.partition(".")
-        if not asker:  # the policy: it looks at the next snapshot
-            if state.problem:
-                self._reign.log(f"a proposal was refused: {state.problem}")
-            return
-        self._reign.told.append((bus.ANSWER_CHANNEL + asker.encode(), bus.encode(state)))
+        if not state.request.startswith("."):
+            self._reign.reply(state)
+        elif state.problem:  # the policy asked: it looks at the next snapshot
+            self._reign.log(f"a proposal was refused: {state.problem}")

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from nearcast.core.backend import (
     Denied,
     Figures,
+    OnAppended,
     OnCounts,
     OnDone,
     OnFigures,
@@ -51,6 +52,11 @@ class ValkeyLink(Link):
             then(refusal(url, str(reply)) if is_error(reply) else None, now_s)
 
         self.send(greeted, *hello(credentials, name))
+
+    def append(self, stream: bytes, records_max: int, fields: Sequence[bytes | str | int], then: OnAppended) -> None:
+        # "~" lets the server drop whole nodes of the stream, which costs it next to nothing.
+        limit = ("MAXLEN", "~", records_max)
+        self.send(lambda reply, _: then(not is_error(reply)), "XADD", stream, *limit, "*", *fields)
 
     def barrier(self, then: OnPassed) -> None:
         self.send(lambda _, now_s: then(now_s), "PING")

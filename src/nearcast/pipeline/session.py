@@ -7,16 +7,19 @@ program can open several sessions after each other, and no process stays behind.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import importlib.util
+import logging
 import os
 import re
 import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import msgspec
 
@@ -30,6 +33,14 @@ _MASTER = re.compile(r"local(\[.+\])?|local-cluster\[\d+,\d+,\d+\]|spark://.+|k8
 _LEAST_MEMORY_BYTES = 512 << 20  # Spark refuses a driver below about 450 MB
 _STOP_WAIT_S = 10.0
 _LOG_LINES_SHOWN = 12
+_LOG_BYTES = 10 << 20  # spark.log begins anew above this; the last one stays as spark.log.1
+_BROADCAST_BYTES = 64 << 20  # Spark's own 10 MB is less than the cells of 100,000 subscriptions
+_COMPILED_KEPT = (
+    1000  # Spark's own 100 is less than the stages of ten channels and their feeds: each would be compiled anew
+)
+_TASK_BYTES = 32 << 20  # Spark's own 128 MB leaves cores idle at the end of a scan of some 100 MB
+_PREDECESSOR_WAIT_S = 30.0  # Spark needs some seconds to end when its program was killed
+_PREDECESSOR_LOOK_S = 0.1
 
 
 class SessionSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,6 +75,8 @@ def open_session(settings: SessionSettings, environment: Mapping[str, str] = os.
 
     from nearcast.pipeline.sources.valkey_streams import ValkeyStreams
 
+    # PySpark writes a page of JSON for each query that Spark refuses, beside the error that it raises.
+    logging.getLogger("SQLQueryContextLogger").disabled = True
     with contextlib.ExitStack() as stack:
         private = Path(tempfile.mkdtemp(prefix="nearcast-spark-"))
         stack.callback(shutil.rmtree, private, ignore_errors=True)
@@ -111,8 +124,11 @@ def spark_conf(settings: SessionSettings, private: Path) -> dict[str, str]:
         "spark.driver.memory": f"{settings.driver_memory_bytes >> 20}m",
         "spark.local.dir": str(private / "scratch"),
         "spark.log.level": "ERROR",
+        "spark.sql.autoBroadcastJoinThreshold": str(_BROADCAST_BYTES),
         "spark.sql.catalogImplementation": "in-memory",
+        "spark.sql.codegen.cache.maxEntries": str(_COMPILED_KEPT),
         "spark.sql.execution.arrow.pyspark.enabled": "true",
+        "spark.sql.files.maxPartitionBytes": str(_TASK_BYTES),
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": str(settings.shuffle_partitions),
         "spark.sql.streaming.checkpointLocation": str(folder / "checkpoints"),
@@ -137,6 +153,8 @@ def _start_context(settings: SessionSettings, private: Path) -> Any:
     conf = SparkConf(loadDefaults=False).setAll(list(spark_conf(settings, private).items()))
     log = folder / "spark.log"
     with log.open("ab") as sink:
+        _wait_for_predecessor(sink)
+        _begin_anew(log, sink)
         try:
             gateway = launch_gateway(conf, {"stdout": sink, "stderr": sink})
         except PySparkRuntimeError:
@@ -146,6 +164,28 @@ def _start_context(settings: SessionSettings, private: Path) -> Any:
     except Exception as error:
         _end_gateway(gateway)
         raise ClusterError(f"Spark did not start on {settings.master} ({error}); {_last_lines(log)}") from error
+
+
+def _wait_for_predecessor(sink: IO[bytes]) -> None:
+    """Lock the log, which the Java process inherits: its lock ends with it.
+
+    The Java process of a program that was killed ends some moments later, and until then still writes files.
+    """
+    until_s = time.monotonic() + _PREDECESSOR_WAIT_S
+    while True:
+        try:
+            return fcntl.flock(sink, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            if time.monotonic() > until_s:
+                raise ClusterError(f"another Java process uses {sink.name}: end it, or give another folder") from None
+        time.sleep(_PREDECESSOR_LOOK_S)
+
+
+def _begin_anew(log: Path, sink: IO[bytes]) -> None:
+    """Cut a long log after a copy of it was made: renamed, it would take the lock along."""
+    if log.stat().st_size > _LOG_BYTES:
+        shutil.copyfile(log, log.with_name(log.name + ".1"))
+        sink.truncate(0)
 
 
 def _last_lines(log: Path) -> str:

@@ -10,6 +10,7 @@ from typing import TypeVar
 
 import msgspec
 
+from nearcast.core.audience import Balancer
 from nearcast.core.proposal import Policy
 from nearcast.core.ring import VIRTUAL_NODES
 from nearcast.errors import UsageError
@@ -37,6 +38,19 @@ def policy_named(name: str, thresholds: Mapping[str, str] = NO_THRESHOLDS) -> Po
         raise UsageError(
             f"policy {name!r} needs {missing.name}, which is not installed: pip install 'nearcast[policies]'"
         ) from None
+
+
+def balancer_named(scheme: str, thresholds: Mapping[str, str] = NO_THRESHOLDS) -> Balancer:
+    """Multistage balancing of subscribers by that scheme, ldm or sdm."""
+    try:
+        from nearcast.policies.multistage import MultistageBalancer, MultistageConfig, Scheme
+    except ModuleNotFoundError as missing:
+        raise UsageError(
+            f"balancing needs {missing.name}, which is not installed: pip install 'nearcast[policies]'"
+        ) from None
+    if scheme not in tuple(Scheme):
+        raise UsageError(f"no scheme is called {scheme!r}: choose one of {', '.join(Scheme)}")
+    return MultistageBalancer(_config(MultistageConfig, {**thresholds, "scheme": scheme}))
 
 
 def _dynamoth(thresholds: Mapping[str, str]) -> Policy:

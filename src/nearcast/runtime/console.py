@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import secrets
 from collections.abc import Callable
 
 from nearcast.core import bus
@@ -13,9 +12,8 @@ from nearcast.core.names import MEMBERS, encode_topic
 from nearcast.core.placement import Mode
 from nearcast.errors import NotACluster, Refused, Unavailable
 from nearcast.runtime.connection import parse_url
+from nearcast.runtime.inquiry import Inquiry
 from nearcast.runtime.requester import Requester
-
-ANSWER_S = 0.5  # a question is asked again after so long: the leader may have changed
 
 
 class Console:
@@ -24,9 +22,7 @@ class Console:
     def __init__(self, url: str) -> None:
         self._url = url
         self._requester: Requester | None = None
-        self._name = secrets.token_hex(8)
-        self._asked = 0
-        self._answers: dict[str, asyncio.Future[bus.State]] = {}
+        self._inquiry: Inquiry[bus.State] | None = None
 
     async def __aenter__(self) -> Console:
         await self._open()
@@ -39,21 +35,15 @@ class Console:
         if self._requester is not None:
             await self._requester.close()
 
-    async def _open(self) -> Requester:
-        if self._requester is None:
+    async def _open(self) -> Inquiry[bus.State]:
+        if self._inquiry is None:
             # The store is asked with the password of the server we were given, as clients do with other servers.
             _, credentials = parse_url(self._url)
             self._requester = Requester(await self._store_url(), credentials)
-            await self._requester.listen(bus.ANSWER_CHANNEL + self._name.encode(), self._heard)
-        return self._requester
-
-    def _heard(self, payload: bytes) -> None:
-        state = bus.decode_state(payload)
-        if state is None:
-            return
-        answer = self._answers.get(state.request)
-        if answer is not None and not answer.done():
-            answer.set_result(state)
+            inquiry = Inquiry(self._requester, bus.decode_state)
+            await inquiry.open()
+            self._inquiry = inquiry
+        return self._inquiry
 
     async def _store_url(self) -> str:
         """Any member of the cluster knows the store; the store itself has a term."""
@@ -128,6 +118,28 @@ class Console:
         state = await self._accepted(lambda request: bus.SetCapacity(request, broker, bytes_per_s), timeout_s)
         return state.brokers[broker]
 
+    # --- subscribers
+
+    async def subscribers(self, *users: str, timeout_s: float = 10.0) -> bus.State:
+        """The gateways, the subscribers that are moving, and where these users are."""
+        return await self._ask(lambda request: bus.ShowSubscribers(request, users), timeout_s)
+
+    async def move_subscriber(self, user: str, broker: str, *, wait: bool = True, timeout_s: float = 30.0) -> bus.State:
+        """Send a user to another gateway and, with `wait`, return when it is there and has left the one before."""
+        state = await self._accepted(lambda request: bus.PlaceSubscriber(request, user, broker), timeout_s)
+        try:
+            async with asyncio.timeout(timeout_s):
+                while wait and (user in state.moving or state.seats.get(user) != broker):
+                    await asyncio.sleep(0.1)
+                    state = await self.subscribers(user, timeout_s=timeout_s)
+        except TimeoutError:
+            raise Unavailable(f"{user} did not move within {timeout_s:g} s: does its program still run?") from None
+        return state
+
+    async def shuffle_subscribers(self, *, timeout_s: float = 30.0) -> bus.State:
+        """Place all subscribers anew; returns when the moves have been decided."""
+        return await self._accepted(bus.ShuffleSubscribers, timeout_s)
+
     async def _accepted(self, make: Callable[[str], bus.Request], timeout_s: float) -> bus.State:
         state = await self._ask(make, timeout_s)
         if state.problem:
@@ -135,22 +147,8 @@ class Console:
         return state
 
     async def _ask(self, make: Callable[[str], bus.Request], timeout_s: float) -> bus.State:
-        requester = await self._open()
-        self._asked += 1
-        request = f"{self._name}.{self._asked}"
-        answer = self._answers[request] = asyncio.get_running_loop().create_future()
-        question = bus.encode(make(request))
-        try:
-            async with asyncio.timeout(timeout_s):
-                while not answer.done():
-                    await requester.ask("PUBLISH", bus.CONTROLLER_CHANNEL, question)
-                    await asyncio.wait([answer], timeout=ANSWER_S)
-                return answer.result()
-        except TimeoutError:
-            pass
-        finally:
-            del self._answers[request]
-        raise Unavailable(f"no controller answered within {timeout_s:.0f} s: start `nearcast controller`")
+        inquiry = await self._open()
+        return await inquiry.ask(make, timeout_s)
 
 
 def _all_there(state: bus.State, goals: dict[str, int]) -> bool:

@@ -1,7 +1,7 @@
-"""The controller process: one controller machine, with a store and, if wanted, a policy.
+"""The controller process: one controller machine, with a store and, if wanted, a policy and a balancer.
 
-The policy runs in a thread: a plan for a hundred thousand topics takes most of a second, and the loop must
-not stand still for so long.
+They run in threads: a plan for a hundred thousand topics takes most of a second, and the loop must not stand still for
+so long.
 """
 
 from __future__ import annotations
@@ -11,11 +11,13 @@ import logging
 import os
 import random
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 
+from nearcast.core.audience import Seats
 from nearcast.core.controller import Controller as Machine
 from nearcast.core.controller import Role
-from nearcast.core.effects import Campaign, Commit, Load, Propose, StoreEffect
+from nearcast.core.coordination import Coordinating
+from nearcast.core.effects import Balance, Campaign, Commit, Load, Propose, StoreEffect
 from nearcast.core.planner import Planning
 from nearcast.core.proposal import Policy, Proposal
 from nearcast.core.settings import DEFAULT_TIMING, Timing
@@ -26,6 +28,7 @@ from nearcast.runtime.store import Store
 from nearcast.runtime.store.valkey import ValkeyStore
 
 DEFAULT_PLANNING = Planning()
+DEFAULT_COORDINATING = Coordinating()
 TICK_S = 0.05  # how often subscribers' readiness is asked for: it is part of how long a move takes
 
 log = logging.getLogger("nearcast.controller")
@@ -40,6 +43,7 @@ class Controller:
         store: Store | None = None,
         policy: Policy | None = None,
         planning: Planning = DEFAULT_PLANNING,
+        coordinating: Coordinating = DEFAULT_COORDINATING,
         timing: Timing = DEFAULT_TIMING,
     ) -> None:
         address, credentials = parse_url(store_url)
@@ -54,6 +58,7 @@ class Controller:
             credentials=credentials,
             timing=timing,
             planning=planning if policy is not None else None,
+            coordinating=coordinating,
         )
         self._driver: Driver | None = None
         self._requests: asyncio.Queue[StoreEffect] = asyncio.Queue()
@@ -86,13 +91,19 @@ class Controller:
             self._requests.put_nowait(effect)
         machine.store.clear()
         for question in machine.asked:
-            task = asyncio.create_task(self._think(question))
-            self._thinking.add(task)
-            task.add_done_callback(self._thinking.discard)
+            self._spawn(self._think(question))
         machine.asked.clear()
+        for balance in machine.balances:
+            self._spawn(self._seat(balance))
+        machine.balances.clear()
         for note in machine.notes:
             self.on_note(note)
         machine.notes.clear()
+
+    def _spawn(self, thought: Coroutine[None, None, None]) -> None:
+        task = asyncio.create_task(thought)
+        self._thinking.add(task)
+        task.add_done_callback(self._thinking.discard)
 
     async def _think(self, question: Propose) -> None:
         """Ask the policy. One that fails must not take the controller with it: topics stay where they are."""
@@ -104,6 +115,17 @@ class Controller:
         except Exception:
             log.exception("policy %s failed; the plan stays as it is", self._policy.name)
         self._machine.proposed(question.number, proposal, self._driver.now())
+        self._driver.settle()
+
+    async def _seat(self, question: Balance) -> None:
+        """Ask the balancer. If it fails, subscribers stay where they are."""
+        assert self._driver is not None
+        seats: Seats | None = None
+        try:
+            seats = await asyncio.to_thread(question.balancer.seat, question.audience)
+        except Exception:
+            log.exception("balancer %s failed; subscribers stay where they are", question.balancer.name)
+        self._machine.seated(question.number, seats, self._driver.now())
         self._driver.settle()
 
     async def _serve_store(self) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
-from nearcast.sim import connection, keys, pubsub, scripts
+from nearcast.sim import connection, keys, pubsub, scripts, streams
 from nearcast.sim.replies import CommandError, error, wrong_number
 
 if TYPE_CHECKING:
@@ -104,6 +104,8 @@ COMMANDS = {
     b"HGETALL": Command(keys.hgetall, 1, 1),
     b"HLEN": Command(keys.hlen, 1, 1),
     b"HSCAN": Command(keys.hscan, 2, UNLIMITED),
+    b"XADD": Command(streams.xadd, 4, UNLIMITED),
+    b"XLEN": Command(streams.xlen, 1, 1),
     b"EVAL": Command(scripts.evaluate, 2, UNLIMITED),
     b"HELLO": Command(connection.hello, 0, UNLIMITED),
     b"AUTH": Command(connection.auth, 1, UNLIMITED),

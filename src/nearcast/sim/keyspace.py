@@ -1,18 +1,44 @@
-"""The keys of a simulated server: strings and hashes, some with a time to end."""
+"""The keys of a simulated server: strings, hashes and streams, some with a time to end."""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 
 from nearcast.sim.replies import WRONG_TYPE, CommandError
 
 Hash = dict[bytes, bytes]
+RecordId = tuple[int, int]  # milliseconds, and a number among the records of one
+
+
+class Stream:
+    """Records in the order of their ids, and how many bytes they are: a stream is long, and its size asked often."""
+
+    __slots__ = ("last_id", "records", "size_bytes")
+
+    def __init__(self) -> None:
+        self.last_id: RecordId = (0, 0)
+        self.records: deque[tuple[RecordId, list[bytes]]] = deque()
+        self.size_bytes = 0
+
+    def add(self, record_id: RecordId, fields: list[bytes]) -> None:
+        self.last_id = record_id
+        self.records.append((record_id, fields))
+        self.size_bytes += sum(map(len, fields))
+
+    def trim(self, limit: int) -> None:
+        while len(self.records) > limit:
+            _, fields = self.records.popleft()
+            self.size_bytes -= sum(map(len, fields))
+
+
+Value = bytes | Hash | Stream
 
 
 class Keyspace:
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._values: dict[bytes, bytes | Hash] = {}
+        self._values: dict[bytes, Value] = {}
         self._ends_ms: dict[bytes, int] = {}
 
     @property
@@ -51,7 +77,7 @@ class Keyspace:
         when_ms = self._ends_ms.get(key)
         return None if when_ms is None else when_ms - self.now_ms
 
-    def _value(self, key: bytes) -> bytes | Hash | None:
+    def _value(self, key: bytes) -> Value | None:
         if key in self._ends_ms and self.now_ms > self._ends_ms[key]:
             del self._values[key], self._ends_ms[key]
         return self._values.get(key)
@@ -60,7 +86,7 @@ class Keyspace:
 
     def string(self, key: bytes) -> bytes | None:
         value = self._value(key)
-        if isinstance(value, dict):
+        if isinstance(value, dict | Stream):
             raise CommandError(WRONG_TYPE)
         return value
 
@@ -78,7 +104,7 @@ class Keyspace:
     def fields(self, key: bytes) -> Hash:
         """The fields of a hash, to read; a key that is not there has none."""
         value = self._value(key)
-        if isinstance(value, bytes):
+        if isinstance(value, bytes | Stream):
             raise CommandError(WRONG_TYPE)
         return {} if value is None else value
 
@@ -97,6 +123,19 @@ class Keyspace:
             self.delete(key)
         return deleted
 
+    # --- streams
 
-def _size_bytes(value: bytes | Hash) -> int:
+    def stream(self, key: bytes) -> Stream | None:
+        value = self._value(key)
+        if isinstance(value, bytes | dict):
+            raise CommandError(WRONG_TYPE)
+        return value
+
+    def put_stream(self, key: bytes, stream: Stream) -> None:
+        self._values[key] = stream
+
+
+def _size_bytes(value: Value) -> int:
+    if isinstance(value, Stream):
+        return value.size_bytes
     return len(value) if isinstance(value, bytes) else sum(len(name) + len(data) for name, data in value.items())

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 import signal
+import socket
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -40,6 +41,7 @@ class _Broker:
     site: str
     server: LocalServer
     agent: LocalProcess
+    gateway: str = ""  # host:port
 
 
 class LocalCluster:
@@ -52,6 +54,8 @@ class LocalCluster:
         self._brokers: dict[str, _Broker] = {}
         self._controllers: list[LocalProcess] = []
         self._console = Console(store.url)
+        self._gateways = False
+        self._positions: dict[str, tuple[float, float]] = {}
 
     @classmethod
     async def start(
@@ -63,18 +67,24 @@ class LocalCluster:
         controller_options: Sequence[str] = (),
         capacity_bytes_per_s: float = 0.0,
         first_port: int | None = None,
+        gateways: bool = False,
+        positions: Mapping[str, tuple[float, float]] | None = None,
     ) -> Self:
         """Start a cluster and return when all its brokers are members.
 
         `brokers`: names, or how many (b1, b2, ...). `sites`: of brokers by name, the others are at `local`.
         `controller_options`: for `nearcast controller`, such as a policy. `capacity_bytes_per_s`: of each broker.
         `first_port`: of the store, the brokers get the ports after it; None takes free ones.
+        `gateways`: each agent has one, see `gateway_urls`.
+        `positions`: latitude and longitude of gateways by broker.
         """
         names = [f"b{number}" for number in range(1, brokers + 1)] if isinstance(brokers, int) else list(brokers)
         if not names or controllers < 1:
             raise UsageError("a cluster needs at least one broker and one controller")
         store = await LocalServer.start(name="store", port=first_port)
         cluster = cls(store, Path(tempfile.mkdtemp(prefix="nearcast-cluster-")), capacity_bytes_per_s)
+        cluster._gateways = gateways
+        cluster._positions = dict(positions or {})
         try:
             await cluster._start_controllers(controllers, controller_options)
             for number, name in enumerate(names, start=1):
@@ -111,6 +121,11 @@ class LocalCluster:
     def urls(self) -> dict[str, str]:
         """The brokers' URLs by name: any of them is enough for `nearcast.connect`."""
         return {name: broker.server.url for name, broker in self._brokers.items()}
+
+    @property
+    def gateway_urls(self) -> dict[str, str]:
+        """Where subscribers log in, by broker; empty in a cluster without gateways."""
+        return {name: f"http://{broker.gateway}" for name, broker in self._brokers.items() if broker.gateway}
 
     @property
     def store_url(self) -> str:
@@ -175,25 +190,30 @@ class LocalCluster:
         """Started, not yet at work: `until_members()` waits for that."""
         found = self._broker(broker)
         await found.agent.kill()
-        found.agent = await self._start_agent(broker, found.site, found.server)
+        found.agent = await self._start_agent(broker, found.site, found.server, found.gateway)
 
     async def start_broker(self, name: str, site: str = DEFAULT_SITE, port: int | None = None) -> None:
         """Start a server and its agent, and leave it to them to join."""
         if name in self._brokers:
             raise UsageError(f"the cluster already has a broker {name!r}: choose another name")
         server = await LocalServer.start(name=f"server-{name}", port=port)
+        gateway = _free_address() if self._gateways else ""
         try:
-            agent = await self._start_agent(name, site, server)
+            agent = await self._start_agent(name, site, server, gateway)
         except BaseException:
             await server.stop()
             raise
-        self._brokers[name] = _Broker(site, server, agent)
+        self._brokers[name] = _Broker(site, server, agent, gateway)
 
-    async def _start_agent(self, name: str, site: str, server: LocalServer) -> LocalProcess:
+    async def _start_agent(self, name: str, site: str, server: LocalServer, gateway: str) -> LocalProcess:
         arguments = ["agent", "--broker", name, "--site", site, "--server", server.url, "--store", self.store_url]
         arguments += ["--server-pid", str(server.pid)]
         if self._capacity_bytes_per_s:
             arguments += ["--capacity", str(self._capacity_bytes_per_s)]
+        if gateway:
+            arguments += ["--gateway", gateway]
+        if name in self._positions:
+            arguments += ["--position", "{},{}".format(*self._positions[name])]
         return await LocalProcess.start(f"agent-{name}", arguments, self._folder)
 
     def _broker(self, name: str) -> _Broker:
@@ -248,8 +268,14 @@ class LocalCluster:
         return {name for name in members if name in self._brokers and await self._serves(name)}
 
     async def _serves(self, broker: str) -> bool:
-        """Whether the server is marked and leased. The controller may not have noticed yet that it runs anew."""
-        requester = Requester(self._broker(broker).server.url)
+        """Whether the server is marked and leased, and its gateway answers, if there is to be one.
+
+        The controller may not have noticed yet that it runs anew.
+        """
+        found = self._broker(broker)
+        if found.gateway and not await _answers(found.gateway):
+            return False
+        requester = Requester(found.server.url)
         try:
             return await requester.ask("EXISTS", READY_KEY, LEASE_KEY) == 2
         except ClusterError:
@@ -269,3 +295,20 @@ class LocalCluster:
             lines = process.last_lines(_LOG_LINES_SHOWN) or ["(none)"]
             shown += [f"  {process.name}: {line}" for line in lines]
         return ServerFailed("\n".join(shown))
+
+
+async def _answers(address: str) -> bool:
+    host, _, port = address.partition(":")
+    try:
+        _, writer = await asyncio.open_connection(host, int(port))
+    except OSError:
+        return False
+    writer.close()
+    return True
+
+
+def _free_address() -> str:
+    """Of a gateway, which keeps it over restarts of its agent."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{probe.getsockname()[1]}"

@@ -48,6 +48,11 @@ class LocalProcess:
         """False once the process has ended and this program has noticed."""
         return self._process.returncode is None
 
+    @property
+    def returncode(self) -> int | None:
+        """None while it runs."""
+        return self._process.returncode
+
     def signal(self, number: signal.Signals) -> None:
         with contextlib.suppress(ProcessLookupError):
             self._process.send_signal(number)
@@ -57,13 +62,13 @@ class LocalProcess:
         self.signal(signal.SIGKILL)
         await asyncio.shield(self._ended)
 
-    async def stop(self) -> None:
-        """Ask it to end, and kill it if it does not."""
+    async def stop(self, wait_s: float = _STOP_WAIT_S) -> None:
+        """Ask it to end, and kill it if it does not in time."""
         self.signal(signal.SIGTERM)
         self.signal(signal.SIGCONT)  # a process that was paused hears nothing else
         try:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(asyncio.shield(self._ended), _STOP_WAIT_S)
+                await asyncio.wait_for(asyncio.shield(self._ended), wait_s)
         finally:
             self.signal(signal.SIGKILL)
         await asyncio.shield(self._ended)

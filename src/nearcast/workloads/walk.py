@@ -51,10 +51,10 @@ class Walk:
 
     def tiles(self, at_s: float, players: int) -> IntArray:
         """The tile of each of the first so many players: x * tiles_y + y."""
-        x, y = self._positions(at_s, players)
+        x, y = self.positions(at_s, players)
         return x.astype(np.int64) * self._tiles_y + y.astype(np.int64)
 
-    def _positions(self, at_s: float, players: int) -> tuple[FloatArray, FloatArray]:
+    def positions(self, at_s: float, players: int) -> tuple[FloatArray, FloatArray]:
         if at_s < self._at_s:
             self._begin(len(self._leg))
         self._at_s = at_s

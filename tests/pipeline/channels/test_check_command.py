@@ -45,7 +45,7 @@ def test_a_channel_is_shown_with_its_joins_and_warnings(files):
     assert found["parameters"] == {"lat": "DOUBLE", "lon": "DOUBLE"}
     assert [join["kind"] for join in found["joins"]] == ["grid", "nested loop"]
     assert found["columns"] == ["id", "name"]
-    assert found["sql"].startswith("WITH _members AS")
+    assert found["sql"].startswith("WITH _sets AS")
     assert "warning: s is joined by a nested loop (s.places > r.id)" in done.stderr
 
 

@@ -12,7 +12,7 @@ import pytest
 from sqlglot import exp
 
 from nearcast.errors import UsageError
-from nearcast.pipeline.channels.execution import analyse, execute, run_query, schemas_of
+from nearcast.pipeline.channels.execution import analyse, prepare, run_query, schemas_of
 from nearcast.pipeline.channels.language import NEW_SUFFIX, parse_channel
 from nearcast.pipeline.channels.refusal import InvalidChannel
 from nearcast.pipeline.channels.rewrite import query_for_one, rewrite
@@ -126,7 +126,7 @@ def counted(frame) -> Counter:
 def set_oriented(spark, channel, rows, data, **limits) -> Counter:
     schema = ", ".join(["subscription_id STRING", *(f"{n} {t}" for n, t in channel.parameters.items())])
     subscriptions = spark.createDataFrame(rows, schema).coalesce(1)
-    return counted(execute(spark, channel, subscriptions, data, data, **limits))
+    return counted(prepare(channel, schemas_of(data), **limits).run(spark, subscriptions, data, data))
 
 
 def check(spark, data, text: str, kinds: list[str], rows: list[tuple], least: int = 1) -> Counter:
@@ -301,15 +301,16 @@ def test_empty_inputs_give_no_rows(spark, data, text):
 
 
 def test_inputs_that_lack_something_are_refused(spark, data):
-    channel = parse_channel(DISTANCE.format("< 1"))
+    prepared = prepare(parse_channel(DISTANCE.format("< 1")), schemas_of(data))
     with pytest.raises(UsageError, match="lack reports"):
-        execute(spark, channel, data["users"], {}, data)
+        prepared.run(spark, data["users"], {}, data)
     with pytest.raises(UsageError, match="lack subscription_id"):
-        execute(spark, channel, data["users"], data, data)
+        prepared.run(spark, data["users"], data, data)
 
 
 def test_spark_has_the_last_word(spark, data):
     text = "CREATE CHANNEL c(k STRING) PERIOD 1 SECOND AS\nSELECT no_such(id) AS x FROM NEW reports WHERE kind = :k"
     with pytest.raises(InvalidChannel, match=r"(?i)line 2.*no_such"):
         analyse(spark, parse_channel(text), schemas_of(data))
-    assert analyse(spark, parse_channel(text.replace("no_such", "abs")), schemas_of(data)).columns == ("x",)
+    prepared = analyse(spark, parse_channel(text.replace("no_such", "abs")), schemas_of(data))
+    assert prepared.rewritten.columns == ("x",)

@@ -18,7 +18,10 @@ def test_everybody_goes_where_the_transcription_says(seed: int, monkeypatch: pyt
     wanted, rates, home = random_lists(seed)
     demand = Demand.of(wanted, rates)
     found = shuffled(demand, demand.by_subscriber(), np.array(home, dtype=np.int32), 4)
-    assert found.tolist() == reference_shuffle(wanted, rates, 4)
+    expected = reference_shuffle(wanted, rates, 4)
+    assert found.tolist() == [
+        there if sum(rates[k] for k in row) else at for row, there, at in zip(wanted, expected, home, strict=True)
+    ]
 
 
 def test_the_loads_are_even_afterwards() -> None:
@@ -31,6 +34,12 @@ def test_the_loads_are_even_afterwards() -> None:
 def test_those_offline_keep_their_broker() -> None:
     demand = Demand.of([[0], [0], [1], [1]], [1.0, 2.0], online=[True, False, True, False])
     found = shuffled(demand, demand.by_subscriber(), np.array([1, 1, 1, 0], dtype=np.int32), 2)
+    assert found.tolist() == [1, 1, 0, 0]
+
+
+def test_those_without_load_keep_their_broker() -> None:
+    demand = Demand.of([[], [0], [], [1]], [0.0, 2.0])
+    found = shuffled(demand, demand.by_subscriber(), np.array([1, 1, 0, 1], dtype=np.int32), 2)
     assert found.tolist() == [1, 1, 0, 0]
 
 

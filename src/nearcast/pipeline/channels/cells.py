@@ -29,32 +29,42 @@ class Cells:
         self._count = 0
 
     def meet_near(self, near: Near) -> exp.Expr:
-        """Puts grid cells around both relations; the condition that their rows share a cell."""
-        row, column, height = self._names("_row", "_column", "_height")
+        """Puts grid cells around both relations; the condition that their rows share a cell.
+
+        Step by step, each value a column: written out in one, Spark would need most of an execution to read it.
+        """
+        row, column, columns, height = self._names("_row", "_column", "_columns", "_height")
         square = f"POWER({geography.bounded_radius_m(near.radius).sql(DIALECT)}, 2)"
         h = geography.cell_degrees(self._mean(near.around, near.radius, square))
         for name in (near.around, near.point):
             self._wrap(name, f"SELECT {{r}}.*, :h AS {height} FROM {{r}}", h=h)
-        around, point = (exp.column(height, name, quoted=True) for name in (near.around, near.point))
-        one, many = exp.column(row), exp.column(column)
-        position = near.around_lat, near.around_lon, near.radius
-        self._wrap(
-            near.around,
-            f"SELECT {{r}}.*, {row}, :wrapped AS {column} FROM {{r}} "
-            f"LATERAL VIEW EXPLODE(:rows) {row}s AS {row} LATERAL VIEW EXPLODE(:columns) {column}s AS {column}_all",
-            rows=geography.rows_touched(*position, around),
-            columns=geography.columns_touched(*position, one, around),
-            wrapped=geography.wrapped(exp.column(f"{many.name}_all"), one, around),
-        )
-        cell_row, cell_column = geography.cell_of(near.point_lat, near.point_lon, point)
-        self._wrap(
-            near.point,
-            f"SELECT {{r}}.*, :row AS {row}, :column AS {column} FROM {{r}}",
-            row=cell_row,
-            column=cell_column,
-        )
+        self._explode_into_cells(near, row, column, columns, exp.column(height, near.around, quoted=True))
+        self._put_into_one_cell(near, row, column, columns, exp.column(height, near.point, quoted=True))
         self.exploded.add(near.around)
         return exp.and_(*(_same(near.around, near.point, name) for name in (row, column)))
+
+    def _explode_into_cells(self, near: Near, row: str, column: str, columns: str, h: exp.Expr) -> None:
+        reach, half_width = self._names("_reach", "_half_width")
+        name, lat, lon = near.around, near.around_lat, near.around_lon
+        reached, wide, each, there = (exp.column(c, name, quoted=True) for c in (reach, half_width, row, columns))
+        self._add(name, reach, geography.reach_degrees(near.radius))
+        self._add(name, half_width, geography.half_width_degrees(lat, reached))
+        rows = geography.rows_touched(lat, lon, near.radius, reached, h)
+        self._wrap(name, f"SELECT {{r}}.*, {row} FROM {{r}} LATERAL VIEW EXPLODE(:rows) {row}s AS {row}", rows=rows)
+        self._add(name, columns, geography.columns_of(each, h))
+        self._wrap(
+            name,
+            f"SELECT {{r}}.*, PMOD({column}_all, :there) AS {column} FROM {{r}} "
+            f"LATERAL VIEW EXPLODE(:columns) {column}s AS {column}_all",
+            columns=geography.columns_touched(lon, wide, there),
+            there=there,
+        )
+
+    def _put_into_one_cell(self, near: Near, row: str, column: str, columns: str, h: exp.Expr) -> None:
+        name, lat, lon = near.point, near.point_lat, near.point_lon
+        self._add(name, row, geography.row_of(lat, lon, h))
+        self._add(name, columns, geography.columns_of(exp.column(row, name, quoted=True), h))
+        self._add(name, column, geography.column_of(lat, lon, exp.column(columns, name, quoted=True)))
 
     def meet_within(self, within: Within) -> exp.Expr:
         """Puts buckets around both relations; the condition that their rows share one.
@@ -97,6 +107,9 @@ class Cells:
         if not relations_of(of):
             return value
         return exp.select(exp.func("AVG", value)).from_(self._plain[name].copy()).subquery()
+
+    def _add(self, name: str, column: str, value: exp.Expr) -> None:
+        self._wrap(name, f"SELECT {{r}}.*, :value AS {column} FROM {{r}}", value=value)
 
     def _wrap(self, name: str, template: str, **parts: exp.Expr) -> None:
         query = filled(template.replace("{r}", f"`{name}`"), **parts)

@@ -1,11 +1,14 @@
-"""One execution of a channel as a DataFrame: nothing runs until somebody writes or counts it."""
+"""Executions of a channel: what stays the same is prepared once, what is left for each one is a query with its inputs.
+
+An execution is a DataFrame: nothing runs until somebody writes or counts it.
+"""
 
 from __future__ import annotations
 
-import logging
 import uuid
 from collections.abc import Container, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from sqlglot import exp
@@ -18,47 +21,66 @@ from nearcast.pipeline.channels.validation import SUBSCRIPTION_ID, Schemas
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+_MARK = "0" * 32  # in the prepared text, where each execution puts a name of its own
 
-def execute(
-    spark: SparkSession,
-    channel: Channel,
-    subscriptions: DataFrame,
-    new_records: Mapping[str, DataFrame],
-    datasets: Mapping[str, DataFrame],
-    max_nested_loop_pairs: int = MAX_NESTED_LOOP_PAIRS,
-) -> DataFrame:
-    """The channel's results for all subscriptions: subscription_id and the selected columns.
 
-    `subscriptions` has subscription_id (unique) and a column for each parameter. `new_records` has the records since
-    the last execution of each dataset that the channel reads as NEW, `datasets` those that it reads whole.
+@dataclass(frozen=True)
+class Prepared:
+    """A channel bound to the schemas of its datasets, as the SQL text of one execution.
+
+    Prepare again when a dataset gains a column.
     """
-    _require("new records of the datasets", channel.new_datasets, new_records)
-    _require("the datasets", channel.whole_datasets, datasets)
-    _require("the subscriptions' columns", (SUBSCRIPTION_ID, *channel.parameters), subscriptions.columns)
-    schemas = schemas_of({**datasets, **new_records})
+
+    channel: Channel
+    schemas: Schemas
+    rewritten: Rewritten
+    text: str
+
+    def run(
+        self,
+        spark: SparkSession,
+        subscriptions: DataFrame,
+        new_records: Mapping[str, DataFrame],
+        datasets: Mapping[str, DataFrame],
+    ) -> DataFrame:
+        """The channel's results for all subscriptions: subscription_id and the selected columns.
+
+        `subscriptions` has subscription_id (unique) and a column for each parameter. `new_records` has the records
+        since the last execution of each dataset that the channel reads as NEW, `datasets` those that it reads whole.
+        """
+        channel = self.channel
+        _require("new records of the datasets", channel.new_datasets, new_records)
+        _require("the datasets", channel.whole_datasets, datasets)
+        _require("the subscriptions' columns", (SUBSCRIPTION_ID, *channel.parameters), subscriptions.columns)
+        relations = {name: datasets[name] for name in channel.whole_datasets}
+        relations |= {name + NEW_SUFFIX: new_records[name] for name in channel.new_datasets}
+        return _bound(spark, self.text, {**relations, SUBSCRIPTIONS: subscriptions})
+
+    def certainly_empty(self, empty: Container[str]) -> bool:
+        """Whether an execution has no results when these datasets have no new records: Spark need not be asked."""
+        return any(name in empty for name in self.rewritten.needed)
+
+
+def prepare(channel: Channel, schemas: Schemas, max_nested_loop_pairs: int = MAX_NESTED_LOOP_PAIRS) -> Prepared:
+    """Parses, binds and rewrites once for many executions; raises `InvalidChannel`."""
     rewritten = rewrite(channel, schemas, max_nested_loop_pairs)
-    relations = {name: datasets[name] for name in channel.whole_datasets}
-    relations |= {name + NEW_SUFFIX: new_records[name] for name in channel.new_datasets}
-    return run_query(spark, rewritten.query, {**relations, SUBSCRIPTIONS: subscriptions})
+    names = [*channel.whole_datasets, *(name + NEW_SUFFIX for name in channel.new_datasets), SUBSCRIPTIONS]
+    return Prepared(channel, schemas, rewritten, _with_views(rewritten.query, names))
 
 
-def analyse(spark: SparkSession, channel: Channel, schemas: Schemas) -> Rewritten:
-    """The rewritten channel, after Spark's own analysis of it over empty datasets; raises `InvalidChannel`."""
+def analyse(spark: SparkSession, channel: Channel, schemas: Schemas) -> Prepared:
+    """The prepared channel, after Spark's own analysis of it over empty datasets; raises `InvalidChannel`."""
     from pyspark.errors import AnalysisException, ParseException
 
-    rewritten = rewrite(channel, schemas)
+    prepared = prepare(channel, schemas)
     empty = {name: _empty(spark, columns) for name, columns in schemas.items()}
     subscriptions = _empty(spark, {SUBSCRIPTION_ID: "STRING", **channel.parameters})
-    log = logging.getLogger("SQLQueryContextLogger")  # pyspark prints a page of JSON for each refusal
-    silent, log.disabled = log.disabled, True
     try:
-        execute(spark, channel, subscriptions, empty, empty)
+        prepared.run(spark, subscriptions, empty, empty)
     except (AnalysisException, ParseException) as error:
         reason = str(error).partition("; line")[0].partition("\n")[0]
         raise channel.refuse(None, f"Spark refuses the query: {reason}", "correct the SELECT") from None
-    finally:
-        log.disabled = silent
-    return rewritten
+    return prepared
 
 
 def schemas_of(datasets: Mapping[str, DataFrame]) -> dict[str, dict[str, str]]:
@@ -69,30 +91,43 @@ def schemas_of(datasets: Mapping[str, DataFrame]) -> dict[str, dict[str, str]]:
 
 
 def run_query(spark: SparkSession, query: exp.Expr, relations: Mapping[str, DataFrame]) -> DataFrame:
-    """The DataFrame of a query over named relations. Spark binds names at once, so the views can go again."""
-    with _views(relations) as views:
+    """The DataFrame of a query over named relations."""
+    return _bound(spark, _with_views(query, relations), relations)
 
-        def renamed(node: exp.Expr) -> exp.Expr:
-            if isinstance(node, exp.Table) and node.name in views:
-                alias = node.alias_or_name
-                return exp.alias_(exp.to_table(views[node.name]), alias, table=True, quoted=True)
-            return node
 
-        return spark.sql(query.transform(renamed).sql(DIALECT))
+def _with_views(query: exp.Expr, names: Container[str]) -> str:
+    """The query's text with each relation read from its view."""
+
+    def renamed(node: exp.Expr) -> exp.Expr:
+        if isinstance(node, exp.Table) and node.name in names:
+            alias = node.alias_or_name
+            return exp.alias_(exp.to_table(_view(node.name, _MARK)), alias, table=True, quoted=True)
+        return node
+
+    return query.transform(renamed).sql(DIALECT)
+
+
+def _bound(spark: SparkSession, text: str, relations: Mapping[str, DataFrame]) -> DataFrame:
+    """Spark binds names at once, so the views can go again."""
+    with _views(relations) as mark:
+        return spark.sql(text.replace(_MARK, mark))
 
 
 @contextmanager
-def _views(relations: Mapping[str, DataFrame]) -> Iterator[dict[str, str]]:
+def _views(relations: Mapping[str, DataFrame]) -> Iterator[str]:
     """Temporary views under names that nobody else has: executions may run at the same time."""
     mark = uuid.uuid4().hex
-    views = {name: f"nearcast_{name.strip('_')}_{mark}" for name in relations}
     try:
         for name, frame in relations.items():
-            frame.createOrReplaceTempView(views[name])
-        yield views
+            frame.createOrReplaceTempView(_view(name, mark))
+        yield mark
     finally:
         for name, frame in relations.items():
-            frame.sparkSession.catalog.dropTempView(views[name])
+            frame.sparkSession.catalog.dropTempView(_view(name, mark))
+
+
+def _view(name: str, mark: str) -> str:
+    return f"nearcast_{name.strip('_')}_{mark}"
 
 
 def _empty(spark: SparkSession, columns: Mapping[str, str]) -> DataFrame:

@@ -30,19 +30,19 @@ END
 """
 _ROW = "CAST(FLOOR((:lat + 90) / :h) AS BIGINT)"
 _COLUMNS = "GREATEST(1, CAST(FLOOR(360 * COS(RADIANS(LEAST(90D, ABS(:row * :h - 90)))) / :h) AS BIGINT))"
-_COLUMN = f"LEAST({_COLUMNS} - 1, CAST(FLOOR(PMOD(:lon + 180, 360D) / 360 * {_COLUMNS}) AS BIGINT))"
+_COLUMN = "LEAST(:columns - 1, CAST(FLOOR(PMOD(:lon + 180, 360D) / 360 * :columns) AS BIGINT))"
 _METRES = f"LEAST(GREATEST(CAST(:radius AS DOUBLE), 0D), {HALF_WAY_ROUND_M}) + {SLACK_M}"
 _REACH = f"DEGREES(({_METRES}) / {EARTH_RADIUS_M})"  # of latitude, degrees
-_ROWS = f"""SEQUENCE(
-  CAST(FLOOR(GREATEST(0D, :lat + 90 - {_REACH}) / :h) AS BIGINT),
-  CAST(FLOOR(LEAST(180D, :lat + 90 + {_REACH}) / :h) AS BIGINT))"""
+_ROWS = """SEQUENCE(
+  CAST(FLOOR(GREATEST(0D, :lat + 90 - :reach) / :h) AS BIGINT),
+  CAST(FLOOR(LEAST(180D, :lat + 90 + :reach) / :h) AS BIGINT))"""
 # The meridians that touch a circle around :lat: Bronshtein, Handbook of Mathematics, right spherical triangles.
-_HALF_WIDTH = f"""CASE WHEN ABS(:lat) + {_REACH} >= 90 THEN 180D
-  ELSE LEAST(180D, 1e-9 + DEGREES(ASIN(LEAST(1D, SIN(RADIANS({_REACH})) / COS(RADIANS(:lat)))))) END"""
-_FIRST = f"CAST(FLOOR((PMOD(:lon + 180, 360D) - {_HALF_WIDTH}) / 360 * {_COLUMNS}) AS BIGINT)"
-_LAST = f"CAST(FLOOR((PMOD(:lon + 180, 360D) + {_HALF_WIDTH}) / 360 * {_COLUMNS}) AS BIGINT)"
+_HALF_WIDTH = """CASE WHEN ABS(:lat) + :reach >= 90 THEN 180D
+  ELSE LEAST(180D, 1e-9 + DEGREES(ASIN(LEAST(1D, SIN(RADIANS(:reach)) / COS(RADIANS(:lat)))))) END"""
+_FIRST = "CAST(FLOOR((PMOD(:lon + 180, 360D) - :half_width) / 360 * :columns) AS BIGINT)"
+_LAST = "CAST(FLOOR((PMOD(:lon + 180, 360D) + :half_width) / 360 * :columns) AS BIGINT)"
 # Never a column twice: a pair would meet twice.
-_ALL_COLUMNS = f"SEQUENCE({_FIRST}, LEAST({_LAST}, {_FIRST} + {_COLUMNS} - 1))"
+_ALL_COLUMNS = f"SEQUENCE({_FIRST}, LEAST({_LAST}, {_FIRST} + :columns - 1))"
 _VALID = "ABS(:lat) <= 90 AND ABS(:lon) <= 360"
 
 
@@ -70,26 +70,41 @@ def bounded_radius_m(radius: exp.Expr) -> exp.Expr:
     return filled(_METRES, radius=radius)
 
 
-def cell_of(lat: exp.Expr, lon: exp.Expr, h: exp.Expr) -> tuple[exp.Expr, exp.Expr]:
-    """Row and column of the cell that a position is in; NULL for a position that is none."""
+def row_of(lat: exp.Expr, lon: exp.Expr, h: exp.Expr) -> exp.Expr:
+    """The row of the cell that a position is in; NULL for a position that is none."""
     lat, lon = _as_double(lat), _as_double(lon)
-    row = filled(_ROW, lat=lat, h=h)
-    return _if_valid(row, lat, lon), _if_valid(filled(_COLUMN, lon=lon, row=row, h=h), lat, lon)
+    return _if_valid(filled(_ROW, lat=lat, h=h), lat, lon)
 
 
-def rows_touched(lat: exp.Expr, lon: exp.Expr, radius: exp.Expr, h: exp.Expr) -> exp.Expr:
-    """The array of rows that a circle touches; NULL where position or radius is none."""
+def columns_of(row: exp.Expr, h: exp.Expr) -> exp.Expr:
+    """How many columns a row has."""
+    return filled(_COLUMNS, row=row, h=h)
+
+
+def column_of(lat: exp.Expr, lon: exp.Expr, columns: exp.Expr) -> exp.Expr:
     lat, lon = _as_double(lat), _as_double(lon)
-    return _if_valid(filled(_ROWS, lat=lat, radius=radius, h=h), lat, lon, radius)
+    return _if_valid(filled(_COLUMN, lon=lon, columns=columns), lat, lon)
 
 
-def columns_touched(lat: exp.Expr, lon: exp.Expr, radius: exp.Expr, row: exp.Expr, h: exp.Expr) -> exp.Expr:
-    """The array of columns of `row` that a circle touches, before they wrap around (see `wrapped`)."""
-    return filled(_ALL_COLUMNS, lat=_as_double(lat), lon=_as_double(lon), radius=radius, row=row, h=h)
+def reach_degrees(radius: exp.Expr) -> exp.Expr:
+    """How far a circle reaches north and south."""
+    return filled(_REACH, radius=radius)
 
 
-def wrapped(column: exp.Expr, row: exp.Expr, h: exp.Expr) -> exp.Expr:
-    return filled(f"PMOD(:column, {_COLUMNS})", column=column, row=row, h=h)
+def half_width_degrees(lat: exp.Expr, reach: exp.Expr) -> exp.Expr:
+    """How far it reaches east and west."""
+    return filled(_HALF_WIDTH, lat=_as_double(lat), reach=reach)
+
+
+def rows_touched(lat: exp.Expr, lon: exp.Expr, radius: exp.Expr, reach: exp.Expr, h: exp.Expr) -> exp.Expr:
+    """The array of rows that a circle touches; NULL for a circle that is none."""
+    lat, lon = _as_double(lat), _as_double(lon)
+    return _if_valid(filled(_ROWS, lat=lat, reach=reach, h=h), lat, lon, radius)
+
+
+def columns_touched(lon: exp.Expr, half_width: exp.Expr, columns: exp.Expr) -> exp.Expr:
+    """The array of columns of a row that a circle touches, before they wrap around."""
+    return filled(_ALL_COLUMNS, lon=_as_double(lon), half_width=half_width, columns=columns)
 
 
 def _if_valid(value: exp.Expr, lat: exp.Expr, lon: exp.Expr, radius: exp.Expr | None = None) -> exp.Expr:

@@ -41,7 +41,7 @@ def chain_of(bound: exp.Select, parameters: exp.Expr) -> Chain:
     where = bound.args.get("where")
     pool = conjuncts(where.this if where else None)
     for join in bound.args.get("joins", ()):
-        inner = _is_inner(join)
+        inner = is_inner(join)
         links.append(Link(join.this.alias_or_name, join.this, None if inner else join))
         pool += conjuncts(join.args.get("on")) if inner else []
     names = {link.name for link in links} | {PARAMETERS}
@@ -57,7 +57,7 @@ def chain_of(bound: exp.Select, parameters: exp.Expr) -> Chain:
     return Chain(ordered, rest + movable)
 
 
-def _is_inner(join: exp.Join) -> bool:
+def is_inner(join: exp.Join) -> bool:
     return not join.side and join.kind in ("", "INNER", "CROSS") and not isinstance(join.this, exp.Lateral)
 
 

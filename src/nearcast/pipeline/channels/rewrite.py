@@ -1,9 +1,11 @@
 """One query for all subscriptions of a channel.
 
-    members   subscription_id, parameters, and the smallest subscription_id with the same parameters: its set
-    sets      the distinct parameter sets
-    matches   the channel's query with `sets` as one more relation, and the set beside each row
-    result    matches JOIN members: subscription_id and the selected columns
+    sets      the distinct parameter sets, each with the list of its subscriptions and the smallest of them as its name
+    matches   the channel's query with `sets` as one more relation, and the set's list, or its name, beside each row
+    result    subscription_id and the selected columns, a row for each subscription of the list
+
+The list goes with each match where that costs nothing. Where rows are grouped, or a set is many rows because it
+reaches many cells, only the name does, and a join at the end brings the list.
 
 Rows are exactly those of the channel's query run once for each subscription with its parameters put in: joins find a
 superset of the pairs (`joins.py`), every condition is still checked, grouping and windows are per set.
@@ -18,15 +20,17 @@ from sqlglot import exp
 
 from nearcast.pipeline.channels.cells import Cells
 from nearcast.pipeline.channels.geography import expand_distance, is_distance
+from nearcast.pipeline.channels.hashes import with_one_key
 from nearcast.pipeline.channels.joins import as_near, as_within, is_equality, relations_of
 from nearcast.pipeline.channels.language import DIALECT, NEW_SUFFIX, Channel
-from nearcast.pipeline.channels.order import Link, chain_of
+from nearcast.pipeline.channels.order import Link, chain_of, is_inner
 from nearcast.pipeline.channels.validation import PARAMETERS, SUBSCRIPTION_ID, Schemas, as_written, bind
 
 SUBSCRIPTIONS = "_subscriptions"  # the relation that the rewritten query reads the subscriptions from
 MAX_NESTED_LOOP_PAIRS = 100_000_000  # of one execution: a mistake in a channel must not stop the others
 
 _SET = "_parameter_set"
+_MEMBERS = "_members"
 
 
 @dataclass(frozen=True)
@@ -53,6 +57,7 @@ class Rewritten:
     query: exp.Select
     columns: tuple[str, ...]
     joins: tuple[JoinChoice, ...]
+    needed: tuple[str, ...]  # datasets without whose new records there are no results
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -67,7 +72,7 @@ def rewrite(channel: Channel, schemas: Schemas, max_nested_loop_pairs: int = MAX
     bound = bind(channel, schemas)
     columns = tuple(column.alias_or_name for column in bound.selects)
     matches, joins = _matches(channel, bound, max_nested_loop_pairs)
-    return Rewritten(_result(channel, matches, columns), columns, joins)
+    return Rewritten(_result(channel, matches, columns), columns, joins, _needed(channel, bound))
 
 
 def query_for_one(channel: Channel, schemas: Schemas, values: Mapping[str, exp.Expr]) -> exp.Select:
@@ -80,6 +85,13 @@ def query_for_one(channel: Channel, schemas: Schemas, values: Mapping[str, exp.E
         return node
 
     return _without_macros(bound, put_in)
+
+
+def _needed(channel: Channel, bound: exp.Select) -> tuple[str, ...]:
+    """Those read as NEW by FROM or an inner join: no other part of a query can make rows out of none of theirs."""
+    inner = [bound.args["from_"].this, *(join.this for join in bound.args.get("joins", ()) if is_inner(join))]
+    tables = {source.name for source in inner if isinstance(source, exp.Table)}
+    return tuple(name for name in channel.new_datasets if name + NEW_SUFFIX in tables)
 
 
 def _matches(channel: Channel, bound: exp.Select, max_pairs: int) -> tuple[exp.Select, tuple[JoinChoice, ...]]:
@@ -99,7 +111,7 @@ def _matches(channel: Channel, bound: exp.Select, max_pairs: int) -> tuple[exp.S
     query.args["from_"].set("this", cells.sources[chain.links[0].name])
     query.set("joins", [_join(link, cells) for link in chain.links[1:]])
     query.set("where", exp.Where(this=exp.and_(*conditions)) if conditions else None)
-    return _without_macros(_per_set(query)), tuple(choices)
+    return _without_macros(_per_set(query, PARAMETERS in cells.exploded)), tuple(choices)
 
 
 def _choose(link: Link, links: list[Link], cells: Cells) -> JoinChoice:
@@ -113,6 +125,8 @@ def _choose(link: Link, links: list[Link], cells: Cells) -> JoinChoice:
         link.conditions.append(cells.meet_near(near))
         return JoinChoice(link.name, "grid", shown)
     if any(is_equality(condition) and _has_own_side(condition, link.name) for condition in about):
+        if link.name == PARAMETERS:  # few, so Spark keeps them in memory
+            link.conditions = with_one_key(link.conditions, link.name)
         return JoinChoice(link.name, "hash", shown)
     within = as_within(about, prefer)
     if within:
@@ -151,17 +165,18 @@ def _join(link: Link, cells: Cells) -> exp.Join:
     return exp.Join(this=cells.sources[link.name].copy(), kind="INNER", on=on)
 
 
-def _per_set(query: exp.Select) -> exp.Select:
-    """Selects the set, and groups and windows by it."""
+def _per_set(query: exp.Select, many_rows: bool) -> exp.Select:
+    """Selects the set's list or its name, and groups and windows by the name."""
+    windows = [window for window in query.find_all(exp.Window) if window.parent_select is query]
     group = query.args.get("group")
     if group:
         used = {column.name for column in query.find_all(exp.Column) if column.table == PARAMETERS}
         for name in sorted(used | {_SET}):
             group.append("expressions", exp.column(name, PARAMETERS, quoted=True))
-    for window in query.find_all(exp.Window):
-        if window.parent_select is query:
-            window.append("partition_by", exp.column(_SET, PARAMETERS, quoted=True))
-    return query.select(exp.column(_SET, PARAMETERS, quoted=True))
+    for window in windows:
+        window.append("partition_by", exp.column(_SET, PARAMETERS, quoted=True))
+    by_name = many_rows or group or windows or query.args.get("distinct")
+    return query.select(exp.column(_SET if by_name else _MEMBERS, PARAMETERS, quoted=True))
 
 
 def _without_macros(query: exp.Select, change: Callable[[exp.Expr], exp.Expr] = lambda node: node) -> exp.Select:
@@ -176,16 +191,16 @@ def _result(channel: Channel, matches: exp.Select, columns: tuple[str, ...]) -> 
         exp.alias_(exp.cast(exp.column(name, quoted=True), kind, dialect=DIALECT), name, quoted=True)
         for name, kind in channel.parameters.items()
     ]
-    subscriptions = exp.select(SUBSCRIPTION_ID, *typed).from_(SUBSCRIPTIONS)
-    least = exp.Window(this=exp.Min(this=exp.column(SUBSCRIPTION_ID)), partition_by=[p.copy() for p in parameters])
-    members = exp.select(SUBSCRIPTION_ID, *parameters, exp.alias_(least, _SET)).from_(subscriptions.subquery("_typed"))
-    sets = exp.select(exp.column(_SET), *parameters).distinct().from_("_members")
-    selected = [exp.column(name, "_matches", quoted=True) for name in columns]
-    return (
-        exp.select(exp.column(SUBSCRIPTION_ID, "_members"), *selected)
-        .from_("_matches")
-        .join("_members", on=f"_matches.{_SET} = _members.{_SET}", join_type="inner")
-        .with_("_members", as_=members)
-        .with_("_sets", as_=sets)
-        .with_("_matches", as_=matches)
-    )
+    # Few beside the records: grouped in one task they need no shuffle, whose start would cost more than it saves.
+    subscriptions = exp.select(SUBSCRIPTION_ID, *typed).from_(SUBSCRIPTIONS).hint("COALESCE(1)", dialect=DIALECT)
+    # Spark hashes for a list, but sorts for the least of texts; so the name is taken from the list.
+    members = f"COLLECT_LIST({SUBSCRIPTION_ID})"
+    named = (f"{members} AS {_MEMBERS}", f"ARRAY_MIN({members}) AS {_SET}")
+    sets = exp.select(*parameters, *named).from_(subscriptions.subquery("_typed")).group_by(*parameters)
+    by_name = matches.selects[-1].alias_or_name == _SET
+    source = "_sets" if by_name else "_matches"
+    each = exp.alias_(exp.Explode(this=exp.column(_MEMBERS, source)), SUBSCRIPTION_ID)
+    result = exp.select(each, *(exp.column(name, "_matches", quoted=True) for name in columns)).from_("_matches")
+    if by_name:
+        result = result.join("_sets", on=f"_matches.{_SET} = _sets.{_SET}", join_type="inner")
+    return result.with_("_sets", as_=sets).with_("_matches", as_=matches)

@@ -11,7 +11,7 @@ from nearcast.pipeline.sources.offsets import StreamRange
 from nearcast.pipeline.sources.options import Options
 
 if TYPE_CHECKING:
-    import pyarrow  # type: ignore[import-untyped]
+    import pyarrow
 
     from nearcast.pipeline.sources.stream_server import Record
 

@@ -19,6 +19,7 @@ backend subscription, and with what it delivers, once per frontend subscription.
 | Algorithm 1: lines 2-4 (GSH) | `shuffle.py` |
 | Algorithm 1: lines 5-25 (LDM, SDM) | `migration.py` |
 | M | `MigrationPlan` |
+| the Broker Coordination Service (section 3) | `core/coordination.py`; it asks through `balancer.py` |
 
 Readings, where the paper is silent or contradicts itself:
 - Line 17 compares the load after the move: the target must not exceed what the source had before it. Then x_ib = 0,
@@ -33,12 +34,22 @@ Readings, where the paper is silent or contradicts itself:
 Deviations:
 - A target that would just reach the source's load takes a subscriber only if the source ends below what the target
   had: else two loads change places for ever. So the sorted list of loads gets smaller by each move, and the loop ends.
-- A subscriber without load is not moved: it would change nothing.
+- A subscriber without load is not moved, by a shuffle neither: it would change nothing.
 """
 
+from nearcast.policies.multistage.balancer import MultistageBalancer
 from nearcast.policies.multistage.config import MultistageConfig, Scheme
 from nearcast.policies.multistage.demand import Assignment, Demand, moving_average
 from nearcast.policies.multistage.plan import MigrationPlan
 from nearcast.policies.multistage.policy import Multistage
 
-__all__ = ["Assignment", "Demand", "MigrationPlan", "Multistage", "MultistageConfig", "Scheme", "moving_average"]
+__all__ = [
+    "Assignment",
+    "Demand",
+    "MigrationPlan",
+    "Multistage",
+    "MultistageBalancer",
+    "MultistageConfig",
+    "Scheme",
+    "moving_average",
+]

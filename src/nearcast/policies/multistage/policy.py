@@ -22,11 +22,12 @@ class Multistage:
     def __init__(self, config: MultistageConfig = DEFAULT) -> None:
         self._config = config
 
-    def propose(self, demand: Demand, assignment: Assignment) -> MigrationPlan:
+    def propose(self, demand: Demand, assignment: Assignment, *, shuffle: bool = False) -> MigrationPlan:
+        """With `shuffle` everybody is placed anew, whatever the thresholds say of that."""
         config = self._config
         loads = BrokerLoads(demand, assignment)
         before = _balance(loads)
-        skewed = loads.spread.cov > config.gamma and loads.spread.mean > config.theta_bytes_per_s
+        skewed = shuffle or (loads.spread.cov > config.gamma and loads.spread.mean > config.theta_bytes_per_s)
         if skewed:
             home = shuffled(demand, loads.by_subscriber, assignment.home, assignment.brokers)
             loads = BrokerLoads(demand, Assignment(assignment.brokers, home))

@@ -15,9 +15,12 @@ ROWS_AT_ONCE = 20_000  # subscribers whose subscriptions are plain lists at a ti
 
 
 def shuffled(demand: Demand, by_subscriber: Floats, home: Numbers, brokers: int) -> Numbers:
-    """The new broker of every subscriber online; `home` for the others. Of equal brokers, the lower number."""
+    """The new broker of every subscriber online; `home` for the others. Of equal brokers, the lower number.
+
+    One without load stays where it is: all of them would end on the broker with the least load.
+    """
     order = heaviest_first(by_subscriber)
-    order = order[demand.online[order]]
+    order = order[demand.online[order] & (by_subscriber[order] > 0)]
     greedy = _Greedy(demand, brokers)
     found = home.copy()
     for first in range(0, len(order), ROWS_AT_ONCE):

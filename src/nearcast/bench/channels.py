@@ -1,0 +1,235 @@
+"""How long one execution of a channel takes: an equality, and a distance, beside DuckDB and one query each.
+
+Both sides read the same Parquet files with the same number of threads and write their results as Parquet. Rounds take
+turns, so that both meet the same machine; the best round of each counts.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import msgspec
+import pyarrow.dataset as pads
+import pyarrow.parquet as pq
+from sqlglot import exp
+
+from nearcast.bench.channels_data import REPORTS_DDL, Made, Progress, made_files
+from nearcast.bench.channels_duckdb import DuckDb
+from nearcast.errors import UsageError
+from nearcast.pipeline import io
+from nearcast.pipeline.channels.execution import Prepared, prepare, run_query
+from nearcast.pipeline.channels.language import NEW_SUFFIX, parse_channel
+from nearcast.pipeline.channels.rewrite import query_for_one
+from nearcast.pipeline.session import SessionSettings, open_session
+
+THREADS = 2
+DRIVER_MEMORY_BYTES = 4 << 30
+RADIUS_M = 7.0  # about 1 % of a cell of 111 m: of the pairs that meet in a cell so many match
+OVERHEAD_ROUNDS = 3  # for each round; they are short
+RECORDS_MIN = 1000
+SUBSCRIPTIONS_MIN = 20
+
+EQUALITY = """CREATE CHANNEL by_kind(kind STRING, district INT) PERIOD 10 SECONDS AS
+SELECT r.* FROM NEW reports AS r WHERE r.kind = :kind AND r.district = :district"""
+DISTANCE = f"""CREATE CHANNEL by_place(lat DOUBLE, lon DOUBLE) PERIOD 10 SECONDS AS
+SELECT r.id, r.kind, r.lat, r.lon, r.level FROM NEW reports AS r
+WHERE distance(r.lat, r.lon, :lat, :lon) < {RADIUS_M}"""
+SCHEMAS = {"reports": dict(column.split(" ") for column in REPORTS_DDL.split(", "))}
+
+
+class Written(msgspec.Struct, frozen=True):
+    """The result of an execution, from the ends of its files."""
+
+    rows: int
+    bytes: int
+    files: int
+
+
+class ChannelsBench(msgspec.Struct, frozen=True, kw_only=True):
+    records: int
+    subscriptions: int
+    parameter_sets: int
+    threads: int
+    rounds: int  # the best of so many
+    equality_s: float
+    distance_s: float
+    equality_output: Written
+    distance_output: Written
+    radius_m: float
+    pairs_in_cells: int | None  # of a record and a parameter set
+    pairs_matching_share: float | None
+    naive_equality_s_estimated: float  # one query for each subscription
+    naive_sets_s_estimated: float  # one query for each parameter set
+    ratio_naive: float
+    ratio_naive_sets: float
+    duckdb_equality_s: float | None
+    duckdb_distance_s: float | None
+    ratio_equality: float | None  # our time / DuckDB's
+    ratio_distance: float | None
+    identical: bool  # with DuckDB row for row, and with the sample of single queries
+    overhead_s: float  # an execution over no new records that Spark is asked for: the longer of the two
+    overhead_equality_s: float
+    overhead_distance_s: float
+    prepare_s: float  # the distance channel; once for many executions
+
+
+def measure_channels(
+    records: int, subscriptions: int, *, rounds: int = 3, sample: int = 20, progress: Progress = lambda _: None
+) -> ChannelsBench:
+    """As many rounds before those that count: Java compiles what runs often. `sample`: single queries."""
+    if records < RECORDS_MIN or subscriptions < SUBSCRIPTIONS_MIN:
+        raise UsageError(f"give at least {RECORDS_MIN} records and {SUBSCRIPTIONS_MIN} subscriptions")
+    settings = SessionSettings(
+        master=f"local[{THREADS}]",
+        app_name="nearcast-bench",
+        driver_memory_bytes=DRIVER_MEMORY_BYTES,
+        shuffle_partitions=THREADS,
+        conf={"spark.driver.extraJavaOptions": "-XX:+UseParallelGC"},  # batches, not answers within milliseconds
+    )
+    with tempfile.TemporaryDirectory(prefix="nearcast-bench-") as name:
+        made = made_files(Path(name), records, subscriptions, progress)
+        progress("Spark starts")
+        with open_session(settings) as spark:
+            return _Run(spark, made, Path(name), rounds, progress).measure(records, subscriptions, sample)
+
+
+class _Run:
+    """One run over made files: each side's question as a function that writes one result."""
+
+    def __init__(self, spark: Any, made: Made, folder: Path, rounds: int, progress: Progress) -> None:
+        self._spark = spark
+        self._made = made
+        self._folder = folder
+        self._rounds = rounds
+        self._progress = progress
+        self._duckdb = DuckDb(THREADS) if DuckDb.is_installed() else None
+        self._equality = prepare(parse_channel(EQUALITY), SCHEMAS)
+        began_s = time.perf_counter()
+        self._distance = prepare(parse_channel(DISTANCE), SCHEMAS)
+        self._prepare_s = time.perf_counter() - began_s
+
+    def measure(self, records: int, subscriptions: int, sample: int) -> ChannelsBench:
+        best = self._best_of_rounds()
+        overheads = [self._overhead_s(*side) for side in self._sides()]
+        naive_s, naive_same = self._naive(sample)
+        duckdb_equality_s, duckdb_distance_s = best.get("duckdb equality"), best.get("duckdb distance")
+        pairs = self._duckdb.near_pairs(self._made) if self._duckdb else None
+        return ChannelsBench(
+            records=records,
+            subscriptions=subscriptions,
+            parameter_sets=self._made.sets,
+            threads=THREADS,
+            rounds=self._rounds,
+            equality_s=best["equality"],
+            distance_s=best["distance"],
+            equality_output=written(self._folder / "equality"),
+            distance_output=written(self._folder / "distance"),
+            radius_m=RADIUS_M,
+            pairs_in_cells=pairs,
+            pairs_matching_share=self._matching() / pairs if pairs else None,
+            naive_equality_s_estimated=naive_s * subscriptions,
+            naive_sets_s_estimated=naive_s * self._made.sets,
+            ratio_naive=naive_s * subscriptions / best["equality"],
+            ratio_naive_sets=naive_s * self._made.sets / best["equality"],
+            duckdb_equality_s=duckdb_equality_s,
+            duckdb_distance_s=duckdb_distance_s,
+            ratio_equality=best["equality"] / duckdb_equality_s if duckdb_equality_s else None,
+            ratio_distance=best["distance"] / duckdb_distance_s if duckdb_distance_s else None,
+            identical=naive_same and self._same_as_duckdb(),
+            overhead_s=max(overheads),
+            overhead_equality_s=overheads[0],
+            overhead_distance_s=overheads[1],
+            prepare_s=self._prepare_s,
+        )
+
+    def _sides(self) -> tuple[tuple[Prepared, Path], tuple[Prepared, Path]]:
+        return (self._equality, self._made.by_kind), (self._distance, self._made.by_place)
+
+    def _best_of_rounds(self) -> dict[str, float]:
+        """The best time of each side, in seconds."""
+        folder, made = self._folder, self._made
+        asked: dict[str, Callable[[], object]] = {
+            "equality": lambda: self._execute(self._equality, made.by_kind, [made.reports], folder / "equality"),
+            "distance": lambda: self._execute(self._distance, made.by_place, [made.reports], folder / "distance"),
+        }
+        if self._duckdb:
+            duckdb = self._duckdb
+            asked["duckdb equality"] = lambda: duckdb.equality(made, folder / "duckdb_equality.parquet")
+            asked["duckdb distance"] = lambda: duckdb.distance(made, RADIUS_M, folder / "duckdb_distance.parquet")
+        took: dict[str, list[float]] = {name: [] for name in asked}
+        for number in range(2 * self._rounds):
+            for name, ask in asked.items():
+                took[name].append(_timed(ask))
+            self._progress(f"round {number + 1}: " + ", ".join(f"{name} {s[-1]:.2f} s" for name, s in took.items()))
+        return {name: min(seconds[self._rounds :]) for name, seconds in took.items()}
+
+    def _execute(self, prepared: Prepared, subscriptions: Path, reports: list[Path], target: Path) -> None:
+        frame = prepared.run(
+            self._spark,
+            self._spark.read.parquet(str(subscriptions)),
+            {"reports": io.read(self._spark, REPORTS_DDL, reports)},
+            {},
+        )
+        io.write(frame, target)
+
+    def _overhead_s(self, prepared: Prepared, subscriptions: Path) -> float:
+        target = self._folder / "nothing"
+        rounds = range(OVERHEAD_ROUNDS * self._rounds)
+        took = [_timed(lambda: self._execute(prepared, subscriptions, [], target)) for _ in rounds]
+        self._progress(f"over no new records: {min(took):.2f} s")
+        return min(took)
+
+    def _naive(self, sample: int) -> tuple[float, bool]:
+        """Seconds of one query for one subscription, Parquet out; and whether a sample has the same rows as ours."""
+        asked = pq.read_table(self._made.by_kind).slice(0, self._rounds + sample).to_pylist()
+        took, same, target = [], True, self._folder / "one"
+        for number, subscription in enumerate(asked):
+            took.append(_timed(partial(self._ask_one, subscription, target)))
+            mine = pads.dataset(self._folder / "equality").to_table(
+                filter=pads.field("subscription_id") == subscription["subscription_id"]
+            )
+            alone = pads.dataset(target).to_table()
+            same = same and sorted(mine["id"].to_pylist()) == sorted(alone["id"].to_pylist())
+            if number % 5 == 0:
+                self._progress(f"single query {number + 1} of {len(asked)}: {took[-1]:.2f} s")
+        return median(took[self._rounds :]), same
+
+    def _ask_one(self, values: dict[str, Any], target: Path) -> None:
+        channel = self._equality.channel
+        literals = {name: exp.convert(values[name]) for name in channel.parameters}
+        reports = io.read(self._spark, REPORTS_DDL, [self._made.reports])
+        query = query_for_one(channel, SCHEMAS, literals)
+        io.write(run_query(self._spark, query, {"reports" + NEW_SUFFIX: reports}), target)
+
+    def _matching(self) -> int:
+        """Pairs of a record and a set within the radius: rows of the first subscription of each set."""
+        first = pq.read_table(self._made.by_place, columns=["subscription_id"])["subscription_id"][: self._made.sets]
+        found = pads.dataset(self._folder / "distance").filter(pads.field("subscription_id").isin(first.to_pylist()))
+        return int(found.count_rows())
+
+    def _same_as_duckdb(self) -> bool:
+        if self._duckdb is None:
+            return True
+        self._progress("results are compared")
+        return all(
+            self._duckdb.same_rows(self._folder / name, self._folder / f"duckdb_{name}.parquet")
+            for name in ("equality", "distance")
+        )
+
+
+def written(folder: Path) -> Written:
+    files = list(folder.glob("*.parquet"))
+    rows = sum(pq.read_metadata(file).num_rows for file in files)
+    return Written(rows, sum(file.stat().st_size for file in files), len(files))
+
+
+def _timed(ask: Callable[[], object]) -> float:
+    began_s = time.perf_counter()
+    ask()
+    return time.perf_counter() - began_s

@@ -1,0 +1,80 @@
+"""`nearcast dataset`: stored records, from feeds or loaded from files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from nearcast.cli.data_api import DEFAULT_DATA, DataUrl, call, path
+from nearcast.cli.options import Output, OutputOption
+from nearcast.cli.output import show
+from nearcast.cli.running import errors_as_exit_codes, say
+from nearcast.errors import UsageError
+
+app = typer.Typer(help="Datasets: records that channels read.", no_args_is_help=True)
+
+COLUMNS = ("dataset", "source", "key", "rows", "bytes", "batches", "columns")
+FORMATS = ("csv", "json", "parquet")
+
+Name = Annotated[str, typer.Argument(metavar="DATASET")]
+
+
+@app.command("load")
+@errors_as_exit_codes()
+def load(
+    name: Name,
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Its name ends in .csv, .json or .parquet.")],
+    schema: Annotated[
+        str, typer.Option("--schema", metavar="COLUMNS", help="As in CREATE TABLE. Default: as the file looks.")
+    ] = "",
+    key: Annotated[str, typer.Option("--key", metavar="COLUMN", help="A column with a value for one row each.")] = "",
+    data: DataUrl = DEFAULT_DATA,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Replace a static dataset by the records of a file, at once.
+
+    Example: nearcast dataset load shelters shelters.csv
+    """
+    format = file.suffix.removeprefix(".").lower()
+    if format not in FORMATS:
+        raise UsageError(f"cannot tell the format of {file}: give a file that ends in .{', .'.join(FORMATS)}")
+    try:
+        content = file.read_bytes()
+    except OSError as error:
+        raise UsageError(f"cannot read {file}: {error.strerror}") from None
+    params = {"format": format, "schema": schema, "key": key}
+    _show([call(data, "POST", path("datasets", name), content=content, params=params)], output)
+
+
+@app.command("list")
+@errors_as_exit_codes()
+def list_datasets(data: DataUrl = DEFAULT_DATA, output: OutputOption = Output.TABLE) -> None:
+    """Show all datasets.
+
+    Example: nearcast dataset list
+    """
+    _show(call(data, "GET", "/datasets")["datasets"], output)
+
+
+@app.command("drop")
+@errors_as_exit_codes()
+def drop(name: Name, data: DataUrl = DEFAULT_DATA) -> None:
+    """Delete a dataset that no channel reads and no feed fills.
+
+    Example: nearcast dataset drop shelters
+    """
+    call(data, "DELETE", path("datasets", name))
+    say(f"dataset {name} was deleted")
+
+
+def _show(datasets: list[dict[str, Any]], output: Output) -> None:
+    rows = [
+        (
+            *(str(dataset[part]) for part in ("name", "source", "key", "rows", "bytes", "position")),
+            ", ".join(f"{name} {kind}" for name, kind in dataset["columns"].items() if not name.startswith("_")),
+        )
+        for dataset in datasets
+    ]
+    show(output, {"datasets": datasets}, COLUMNS, rows)

@@ -1,0 +1,81 @@
+"""The gateway of `nearcast agent --gateway`: made from the options, and served until the agent ends."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+from collections.abc import Sequence
+from urllib.parse import urlsplit
+
+from nearcast.core.agent import Identity
+from nearcast.errors import UsageError
+from nearcast.gateway.coordination import BusCoordination, Whereabouts
+from nearcast.gateway.server import GatewayServer, listen
+from nearcast.gateway.service import Gateway
+from nearcast.gateway.settings import GatewaySettings
+
+log = logging.getLogger("nearcast.agent")
+
+
+class Door:
+    """A gateway that listens already and serves when told to."""
+
+    def __init__(self, gateway: Gateway, listening: socket.socket) -> None:
+        self._gateway = gateway
+        self._listening = listening
+
+    async def serve(self) -> None:
+        """Until cancelled; a server that ends by itself is an error."""
+        server = GatewayServer(self._gateway, self._listening)
+        try:
+            await server.start()
+            log.info("gateway of broker %s; subscribers use %s", self._gateway.broker, self._gateway.url)
+            await server.ended()
+        finally:
+            await server.stop()
+
+
+def open_gateway(
+    address: str,
+    url: str,
+    identity: Identity,
+    server_url: str,
+    store_url: str,
+    origins: Sequence[str],
+    position: str,
+) -> Door:
+    """Listen at HOST:PORT. UsageError says what is wrong with an option."""
+    logging.getLogger("httpx").setLevel(logging.WARNING)  # it tells of each request
+    settings = GatewaySettings(origins=tuple(origins))
+    latitude, longitude = _position(position)
+    whereabouts = Whereabouts(site=identity.site, latitude=latitude, longitude=longitude)
+    advertised = _advertised(url)
+    listening, own_url = listen(address)
+    gateway = Gateway(
+        identity.broker,
+        advertised or own_url,
+        server_url,
+        store_url,
+        settings=settings,
+        data_token=os.environ.get("NEARCAST_DATA_TOKEN", ""),
+        coordination=BusCoordination(store_url, whereabouts),
+    )
+    return Door(gateway, listening)
+
+
+def _advertised(url: str) -> str:
+    parts = urlsplit(url)
+    if url and (parts.scheme not in ("http", "https") or not parts.hostname or parts.query):
+        raise UsageError(f"bad --gateway-url {url!r}: use http://host:port or https://host")
+    return url.rstrip("/")
+
+
+def _position(text: str) -> tuple[float | None, float | None]:
+    if not text:
+        return None, None
+    try:
+        latitude, longitude = (float(part) for part in text.split(","))
+    except ValueError:
+        raise UsageError(f"bad --position {text!r}: give latitude and longitude in degrees, as 48.86,2.35") from None
+    return latitude, longitude

@@ -1,0 +1,117 @@
+"""`nearcast subscribers`: the gateways, how many subscribers each serves, and moves of subscribers between them."""
+
+from __future__ import annotations
+
+from statistics import fmean, pstdev
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from nearcast.cli.asking import ASK_S
+from nearcast.cli.options import DEFAULT_URL, Output, OutputOption, Url, checked_name, refuse_options_before
+from nearcast.cli.output import show
+from nearcast.cli.running import errors_as_exit_codes, run
+from nearcast.errors import UsageError
+
+if TYPE_CHECKING:
+    from nearcast.core.bus import GatewayView, State
+
+app = typer.Typer(invoke_without_command=True)
+
+COLUMNS = (
+    *("gateway", "site", "takes", "url", "subscribers", "frontend", "backend"),
+    *("in kB/s", "out kB/s", "load kB/s", "moving"),
+)
+
+
+@app.callback()
+def subscribers(context: typer.Context, url: Url = DEFAULT_URL, output: OutputOption = Output.TABLE) -> None:
+    """Show the gateways: subscribers online, their subscriptions, and the load that comes with them.
+
+    Example: nearcast subscribers --url redis://127.0.0.1:7001
+    """
+    if context.invoked_subcommand is None:
+        _show(run(lambda: _ask(url)), output)
+        return
+    with errors_as_exit_codes():
+        refuse_options_before(context)
+
+
+async def _ask(url: str) -> State:
+    from nearcast.runtime.console import Console
+
+    async with Console(url) as console:
+        return await console.subscribers(timeout_s=ASK_S)
+
+
+@app.command("move")
+def move(
+    user: Annotated[str, typer.Argument(metavar="USER")],
+    to: Annotated[str, typer.Option("--to", metavar="BROKER", help="The broker whose gateway shall serve the user.")],
+    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Until the subscriber is there.")] = True,
+    timeout_s: Annotated[float, typer.Option("--timeout", metavar="SECONDS", min=0.1, help="For the whole.")] = 30.0,
+    url: Url = DEFAULT_URL,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Send a subscriber that is online to another gateway; it misses nothing and gets nothing twice.
+
+    Example: nearcast subscribers move ada --to b2
+    """
+    _show(run(lambda: _move(url, user, to, wait=wait, timeout_s=timeout_s)), output)
+
+
+async def _move(url: str, user: str, broker: str, *, wait: bool, timeout_s: float) -> State:
+    from nearcast.core.names import user_problem
+    from nearcast.runtime.console import Console
+
+    checked_name("broker", broker)
+    if problem := user_problem(user):
+        raise UsageError(problem)
+    async with Console(url) as console:
+        return await console.move_subscriber(user, broker, wait=wait, timeout_s=timeout_s)
+
+
+@app.command("shuffle")
+def shuffle(url: Url = DEFAULT_URL, output: OutputOption = Output.TABLE) -> None:
+    """Place all subscribers anew, the heaviest to the gateway with the least load; they move in waves.
+
+    The controller must run with --balance.
+
+    Example: nearcast subscribers shuffle
+    """
+    _show(run(lambda: _shuffle(url)), output)
+
+
+async def _shuffle(url: str) -> State:
+    from nearcast.runtime.console import Console
+
+    async with Console(url) as console:
+        return await console.shuffle_subscribers()
+
+
+# --- how it is shown
+
+
+def _show(state: State, output: Output) -> None:
+    loads = [view.incoming_bytes_per_s + view.outgoing_bytes_per_s for view in state.gateways.values()]
+    cov = pstdev(loads) / fmean(loads) if loads and fmean(loads) > 0 else 0.0
+    data = {
+        "gateways": state.gateways,
+        "cov": cov,
+        "seats": state.seats,
+        "moving": {user: {"from": source, "to": target} for user, (source, target) in state.moving.items()},
+    }
+    online = sum(view.subscribers for view in state.gateways.values())
+    title = f"{online} subscribers online, coefficient of variation of the loads {cov:.3f}"
+    show(output, data, COLUMNS, [gateway_row(name, view) for name, view in sorted(state.gateways.items())], title)
+
+
+def gateway_row(name: str, view: GatewayView) -> tuple[str, ...]:
+    return (
+        *(name, view.site, "yes" if view.takes else "no", view.url),
+        *(str(view.subscribers), str(view.frontend), str(view.backend)),
+        f"{view.incoming_bytes_per_s / 1e3:.1f}",
+        f"{view.outgoing_bytes_per_s / 1e3:.1f}",
+        f"{(view.incoming_bytes_per_s + view.outgoing_bytes_per_s) / 1e3:.1f}",
+        str(view.moving),
+    )

@@ -1,0 +1,257 @@
+"""Coordination: which gateway serves which subscriber. The part of the paper's Broker Coordination Service (BAD,
+section 3) that a leader does: registerbroker, registeruser, requestbroker, and moves of subscribers.
+
+Nothing of it is in the journal. Who is online where, what each wants and what that costs is in the reports that every
+gateway sends each two seconds; homes and cursors of users are kept by the gateways. So a new leader knows all of it one
+report later, and until it has heard every gateway, or two reports' time has passed, it answers no user: whoever asks
+asks again. A plan of moves that dies with its leader is made anew from the loads as they are then, and a user that was
+told to move and did is simply online elsewhere. Two leaders at once could at worst send a user twice, and a user may
+move at any time.
+
+Balancing works as planning does: the balancer runs outside of the machine, `Balance` is an effect and its answer an
+input. It is asked when nobody moves and every gateway has reported since the last move ended.
+"""
+
+from __future__ import annotations
+
+from random import Random
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from nearcast.core import bus
+from nearcast.core.audience import Balancer, Seats
+from nearcast.core.effects import Balance
+from nearcast.core.gateways import REPORT_S, Gateway, Gateways
+from nearcast.core.names import user_problem
+from nearcast.core.seating import Seating, SeatRule
+from nearcast.core.subscriber_moves import SubscriberMoves
+from nearcast.errors import UsageError
+
+if TYPE_CHECKING:
+    from nearcast.core.reign import Reign
+
+LISTEN_S = 2 * REPORT_S  # a new leader answers no user before, unless every broker's gateway has reported
+PROMISES_MAX = 100_000  # users that were given a gateway and are not online yet; beyond it the oldest is forgotten
+MOVING_SHOWN = 100
+
+
+class Coordinating(msgspec.Struct, frozen=True, kw_only=True):
+    """How subscribers get their gateways. Without a balancer they stay where they were placed."""
+
+    placement: SeatRule = SeatRule.NR
+    balancer: Balancer | None = None
+    balance_s: float = 10.0  # between two looks at the loads
+    silence_s: float = 3 * REPORT_S  # a gateway that has not reported for so long is gone
+    moves_at_once: int = 50  # subscribers on their way from or to one gateway; the others wait for their turn
+    give_up_s: float = 20.0  # a subscriber that does not go within this time stays
+
+    def __post_init__(self) -> None:
+        if self.balance_s <= 0 or self.silence_s <= REPORT_S or self.moves_at_once < 1 or self.give_up_s <= REPORT_S:
+            raise UsageError(
+                f"coordination needs balance_s > 0, silence_s and give_up_s > {REPORT_S:g}, and moves_at_once >= 1"
+            )
+
+
+class Coordination:
+    def __init__(self, reign: Reign, settings: Coordinating, rng: Random, now_s: float) -> None:
+        self._reign = reign
+        self._settings = settings
+        self._since_s = now_s
+        self.asked: list[Balance] = []  # for the driver
+        self._gateways = Gateways(settings.silence_s)
+        self._moves = SubscriberMoves(self._gateways, self._takes, settings.moves_at_once, settings.give_up_s)
+        self._seating = Seating(settings.placement, rng)
+        self._promised: dict[str, str] = {}
+        self._number = reign.term << 32  # so that no answer to an earlier leader's question is taken for ours
+        self._waiting_for: int | None = None
+        self._balanced_s = now_s
+        self._shuffle = ""  # a person's request for a shuffle, until the balancer is asked
+        self._shuffling = ""  # until it has answered
+        self._shuffled = ""  # the last one that was answered: it may be asked again if the answer was lost
+        self._last_problem = ""
+
+    # --- inputs
+
+    def heard(self, message: bus.FromGateway | bus.AboutSubscribers, now_s: float) -> None:
+        if isinstance(message, bus.GatewayReport):
+            self._gateways.add(message, now_s)
+            for user in message.online:
+                self._promised.pop(user, None)
+            self._step(now_s)
+        elif isinstance(message, bus.RegisterUser):
+            self._reign.reply(bus.Seat(message.request, problem=user_problem(message.user)))
+        elif isinstance(message, bus.RequestBroker):
+            self._seat(message, now_s)
+        elif isinstance(message, bus.ShowSubscribers):
+            self._show(message.request, message.users)
+        elif isinstance(message, bus.PlaceSubscriber):
+            self._place(message, now_s)
+        else:
+            self._ask_shuffle(message.request)
+
+    def tick(self, now_s: float) -> None:
+        if not self._gateways:
+            return
+        for broker in self._gateways.forget_silent(now_s):
+            self._reign.log(f"gateway {broker} is silent: nobody is sent there")
+        self._step(now_s)
+        if not self._moves:
+            self._empty_leaving(now_s)
+            self._balance(now_s)
+
+    def seated(self, number: int, seats: Seats | None, now_s: float) -> None:
+        """The balancer's answer; None if it failed."""
+        if number != self._waiting_for:
+            return
+        self._waiting_for = None
+        request, self._shuffling = self._shuffling, ""
+        if seats is None:
+            if request:
+                self._refuse(request, "the balancer failed: see the controller's log")
+            return
+        if seats.problem and seats.problem != self._last_problem:
+            self._reign.planner.decided(f"{seats.policy}: {seats.problem}", now_s)
+        self._last_problem = seats.problem
+        begun = [move for move in seats.moves if self._moves.add(move.subscriber, move.source, move.target)]
+        if begun:
+            self._reign.planner.decided(str(msgspec.structs.replace(seats, moves=tuple(begun))), now_s)
+        self._step(now_s)
+        if request:
+            self._shuffled = request
+            self._show(request)
+
+    # --- gateways
+
+    def _takes(self, broker: str) -> bool:
+        """Whether subscribers may be sent there: it reports, and its broker is a member that stays."""
+        return broker in self._gateways and broker in self._reign.members.carriers()
+
+    def _taking(self) -> dict[str, Gateway]:
+        carriers = self._reign.members.carriers()
+        return {name: self._gateways[name] for name in self._gateways.names() if name in carriers}
+
+    def _empty_leaving(self, now_s: float) -> None:
+        """Send the subscribers of a broker that leaves to the others, one after the other to each."""
+        taking = sorted(self._taking())
+        for broker in self._gateways.names():
+            if taking and broker not in taking and self._reign.members.carries(broker):
+                users = self._gateways[broker].report.online
+                for number, user in enumerate(users):
+                    self._moves.add(user, broker, taking[number % len(taking)])
+                if users:
+                    self._reign.planner.decided(f"{broker} leaves: its {len(users)} subscribers move", now_s)
+
+    def _step(self, now_s: float) -> None:
+        self._moves.step(now_s)
+        for source, moves in self._moves.said:
+            order = bus.encode(bus.MoveSubscribers(self._reign.term, moves))
+            self._reign.told.append((bus.GATEWAY_CHANNEL + source.encode(), order))
+        self._moves.said.clear()
+        if self._moves.given_up:
+            users = self._moves.given_up
+            self._reign.log(f"{len(users)} subscribers did not move in {self._settings.give_up_s:g} s: {users[0]}, ...")
+            users.clear()
+
+    # --- users
+
+    def _seat(self, asked: bus.RequestBroker, now_s: float) -> None:
+        problem = user_problem(asked.user)
+        if problem:
+            self._reign.reply(bus.Seat(asked.request, problem=problem))
+            return
+        taking = self._taking()
+        if now_s - self._since_s < LISTEN_S and not taking.keys() >= self._reign.members.carriers():
+            return
+        if not taking:
+            problem = "no gateway of a member broker reports: start agents with a gateway, or wait for them"
+            self._reign.reply(bus.Seat(asked.request, problem=problem))
+            return
+        broker = self._seat_of(asked, taking)
+        self._reign.reply(bus.Seat(asked.request, broker, taking[broker].report.url))
+
+    def _seat_of(self, asked: bus.RequestBroker, taking: dict[str, Gateway]) -> str:
+        """Where it goes or is, what it was told a moment ago, its home; else the placement policy chooses."""
+        user = asked.user
+        for broker in (self._moves.target(user), self._gateways.where(user), self._promised.get(user), asked.home):
+            if broker in taking:
+                return broker
+        broker = self._seating.choose(taking, asked.latitude, asked.longitude)
+        self._promised.pop(user, None)
+        self._promised[user] = broker
+        if len(self._promised) > PROMISES_MAX:
+            del self._promised[next(iter(self._promised))]
+        return broker
+
+    # --- balancing
+
+    def _balance(self, now_s: float) -> None:
+        settings = self._settings
+        if settings.balancer is None or self._waiting_for is not None:
+            return
+        taking = self._taking()
+        reported = all(one.heard_s > self._moves.ended_s and len(one.rates) > 1 for one in taking.values())
+        if len(taking) < 2 or not reported:
+            return
+        if not self._shuffle and now_s - max(self._balanced_s, self._moves.ended_s) < settings.balance_s:
+            return
+        self._balanced_s = now_s
+        self._number += 1
+        self._waiting_for = self._number
+        self._shuffling, self._shuffle = self._shuffle, ""
+        audience = self._gateways.audience(taking, shuffle=bool(self._shuffling))
+        self.asked.append(Balance(self._number, settings.balancer, audience))
+
+    def _ask_shuffle(self, request: str) -> None:
+        if request in (self._shuffle, self._shuffling):
+            return
+        if request == self._shuffled:
+            self._show(request)
+        elif self._settings.balancer is None:
+            self._refuse(request, "the controller does not balance subscribers: start it with --balance ldm")
+        elif len(self._taking()) < 2:
+            self._refuse(request, "there are fewer than two gateways: nobody can move")
+        elif self._moves or self._shuffle or self._shuffling:
+            self._refuse(request, f"{len(self._moves)} subscribers are moving or about to: try again in some seconds")
+        else:
+            self._shuffle = request  # if single moves are planned meanwhile, it comes after them
+
+    # --- people
+
+    def _place(self, asked: bus.PlaceSubscriber, now_s: float) -> None:
+        source = self._gateways.where(asked.user)
+        if not self._takes(asked.broker):
+            choice = ", ".join(sorted(self._taking())) or "none"
+            self._refuse(asked.request, f"no subscriber can be sent to {asked.broker!r}; gateways that take: {choice}")
+        elif source is None:
+            self._refuse(asked.request, f"user {asked.user!r} is not online at any gateway: nothing to move")
+        elif self._moves.target(asked.user) not in (None, asked.broker):
+            self._refuse(asked.request, f"user {asked.user!r} is moving this moment: try again in some seconds")
+        else:
+            if self._moves.add(asked.user, source, asked.broker):
+                self._reign.planner.decided(f"{asked.user}: {source} -> {asked.broker} (as asked)", now_s)
+                self._step(now_s)
+            self._show(asked.request, (asked.user,))
+
+    def _show(self, request: str, users: tuple[str, ...] = ()) -> None:
+        taking, moving = self._taking(), self._moves.by_source()
+        views = {name: _view(self._gateways[name], name in taking, moving[name]) for name in self._gateways.names()}
+        seats = {user: found for user in users if (found := self._gateways.where(user)) is not None}
+        shown = dict(pair for pair, _ in zip(self._moves, range(MOVING_SHOWN), strict=False))
+        wanted = {user: pair for user, pair in self._moves if user in users} if users else {}
+        reign = self._reign
+        state = bus.State(request, reign.leader, reign.term, reign.ledger.version)
+        reign.reply(msgspec.structs.replace(state, gateways=views, seats=seats, moving=shown | wanted))
+
+    def _refuse(self, request: str, problem: str) -> None:
+        reign = self._reign
+        reign.reply(bus.State(request, reign.leader, reign.term, reign.ledger.version, problem))
+
+
+def _view(gateway: Gateway, takes: bool, moving: int) -> bus.GatewayView:
+    report = gateway.report
+    backend, incoming, outgoing = gateway.load
+    frontend = sum(map(len, report.online.values()))
+    return bus.GatewayView(
+        report.url, report.site, takes, len(report.online), frontend, backend, incoming, outgoing, moving
+    )

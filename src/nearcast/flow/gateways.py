@@ -1,0 +1,145 @@
+"""A flow simulation of gateways: subscribers on brokers, their loads by equations 1-5, and moves between them.
+
+One step is a second. The controller looks every so many seconds and asks the policy that also works live. The moves of
+a plan take effect together a little later; until then subscribers count where they are, for a subscriber leaves its
+gateway only when the next one serves it. Rates are moving averages of the results, and so are the loads made of them.
+
+n_jk, the frontend subscriptions of each broker and backend subscription, is kept up to date by what begins, ends and
+moves: a step costs those, and one product of a table with the rates.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import msgspec
+import numpy as np
+
+from nearcast.errors import UsageError
+from nearcast.flow.demand import BoolArray, FloatArray, IntArray
+from nearcast.flow.gateway_series import GatewaySeries, Rebalanced
+from nearcast.flow.gateway_world import GatewayWorld
+from nearcast.policies.multistage import Assignment, Demand, Multistage
+from nearcast.policies.multistage.demand import Numbers
+
+
+class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
+    """The paper has no figures for these."""
+
+    look_s: int = 10  # the controller looks so often
+    move_s: int = 2  # from the decision until the new gateway serves the subscriber
+    average_s: int = 60  # of the moving averages: two executions of the slowest channel of the prototype
+
+    def __post_init__(self) -> None:
+        if self.average_s < 1 or not 0 < self.move_s < self.look_s:
+            raise UsageError("use average_s of 1 or more, and move_s above 0 and below look_s: moves end before a look")
+
+
+class GatewaySimulation:
+    """`home`: the broker of each subscriber at the start. Without a policy nobody moves."""
+
+    def __init__(
+        self, world: GatewayWorld, home: Numbers, policy: Multistage | None, settings: GatewaySettings | None = None
+    ) -> None:
+        if len(home) != world.subscribers or (len(home) and not 0 <= home.min() <= home.max() < world.brokers):
+            raise UsageError(f"every subscriber needs a broker from 0 to {world.brokers - 1}")
+        self._world = world
+        self._policy = policy
+        self._settings = settings or GatewaySettings()
+        self._rates = world.rates(self._settings.average_s)
+        self._spans = world.spans.in_order()
+        self._beginning = _by_second(self._spans.from_s, world.seconds)
+        self._ending = _by_second(self._spans.until_s, world.seconds)
+        self._home: IntArray = home.astype(np.int64)
+        self._active: BoolArray = np.zeros(len(self._spans), dtype=np.bool_)
+        self._counts = np.zeros((world.brokers, self._rates.shape[1]), dtype=np.int64)  # n_jk
+        self._held = np.zeros(world.subscribers, dtype=np.int64)  # active spans of each subscriber
+        self._ordered: tuple[IntArray, IntArray] | None = None  # subscribers and targets of moves under way
+
+    def run(self) -> GatewaySeries:
+        seconds, brokers = self._world.seconds, self._world.brokers
+        loads, incoming = np.zeros((seconds, brokers)), np.zeros((seconds, brokers))
+        clients = np.zeros((seconds, brokers), dtype=np.int64)
+        moves, backend, frontend = (np.zeros(seconds, dtype=np.int64) for _ in range(3))
+        rebalanced: list[Rebalanced] = []
+        moved, effective_at = 0, -1
+        for second in range(seconds):
+            self._change(self._ending[second], begins=False)
+            self._change(self._beginning[second], begins=True)
+            if second == effective_at:
+                moved += self._move()
+            incoming[second], loads[second] = self._loads(self._rates[second])
+            online = self._home[self._held > 0]
+            clients[second] = np.bincount(online, minlength=brokers)
+            moves[second], frontend[second] = moved, self._held.sum()
+            backend[second] = np.count_nonzero(self._counts.any(axis=0))
+            if second and second % self._settings.look_s == 0 and (found := self._look(second)) is not None:
+                rebalanced.append(found)
+                effective_at = second + self._settings.move_s
+        return GatewaySeries(
+            loads=loads,
+            incoming=incoming,
+            clients=clients,
+            moves=moves,
+            backend=backend,
+            frontend=frontend,
+            rebalanced=tuple(rebalanced),
+        )
+
+    def _loads(self, rates: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """I_j and F_j."""
+        incoming = (self._counts > 0) @ rates
+        return incoming, incoming + self._counts @ rates
+
+    def _change(self, rows: IntArray, begins: bool) -> None:
+        if not begins:
+            rows = rows[self._active[rows]]
+        if len(rows):
+            self._active[rows] = begins
+            subscribers, change = self._spans.subscriber[rows], 1 if begins else -1
+            np.add.at(self._held, subscribers, change)
+            np.add.at(self._counts, (self._home[subscribers], self._spans.subscription[rows]), change)
+
+    def _look(self, second: int) -> Rebalanced | None:
+        if self._policy is None or not self._active.any():
+            return None
+        plan = self._policy.propose(self._demand(second), Assignment(self._world.brokers, self._home.astype(np.int32)))
+        if not len(plan.moves):
+            return None
+        self._ordered = (plan.moves.subscriber.astype(np.int64), plan.moves.target.astype(np.int64))
+        return Rebalanced(
+            at_s=second,
+            moves=len(plan.moves),
+            shuffled=plan.shuffled,
+            cov_before=plan.before.cov,
+            cov_after=plan.after.cov,
+            problem=plan.problem,
+        )
+
+    def _demand(self, second: int) -> Demand:
+        """Who has a subscription now is online: one who has none loads nobody, and need not move."""
+        wanted = self._spans.subscription[self._active].astype(np.int32)
+        starts = np.concatenate([[0], np.cumsum(self._held)])
+        return Demand(starts, wanted, self._rates[second], self._held > 0)
+
+    def _move(self) -> int:
+        """Who has gone offline since the decision finds the new gateway when it comes back."""
+        if self._ordered is None:
+            return 0
+        subscribers, targets = self._ordered
+        self._ordered = None
+        moving = np.zeros(self._world.subscribers, dtype=np.bool_)
+        moving[subscribers] = True
+        rows = np.flatnonzero(self._active & moving[self._spans.subscriber])
+        owners, subscriptions = self._spans.subscriber[rows], self._spans.subscription[rows]
+        np.add.at(self._counts, (self._home[owners], subscriptions), -1)
+        self._home[subscribers] = targets
+        np.add.at(self._counts, (self._home[owners], subscriptions), 1)
+        return len(subscribers)
+
+
+def _by_second(times_s: IntArray, seconds: int) -> list[IntArray]:
+    """The numbers of the entries of each second."""
+    order = np.argsort(times_s, kind="stable")
+    ends = np.searchsorted(times_s[order], np.arange(seconds + 1))
+    return [order[start:end] for start, end in pairwise(ends.tolist())]

@@ -1,0 +1,1 @@
+"""The gateway: the part of an agent that end users connect to by WebSocket or HTTP."""

@@ -1,0 +1,85 @@
+"""Admission: limits that hold before anybody has said who she is.
+
+Sessions in all, sessions of one address that have not logged in, refused logins of one address in a minute, and the
+web pages (`Origin`) that may connect. Programs that are not browsers send no Origin.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from urllib.parse import urlsplit
+
+from nearcast.gateway.settings import GatewaySettings
+
+_WINDOW_S = 60.0
+_ADDRESSES = 10_000  # remembered; beyond that the ones not seen for longest are forgotten
+
+
+class _PerMinute:
+    """How often something happened in the last minute, by address."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._times: dict[str, deque[float]] = {}
+
+    def note(self, address: str, now_s: float) -> None:
+        times = self._times.pop(address, deque(maxlen=self._limit))
+        times.append(now_s)
+        self._times[address] = times
+        if len(self._times) > _ADDRESSES:
+            del self._times[next(iter(self._times))]
+
+    def is_full(self, address: str, now_s: float) -> bool:
+        times = self._times.get(address)
+        return times is not None and len(times) == self._limit and times[0] > now_s - _WINDOW_S
+
+
+class Admission:
+    """Of one gateway. It reads no clock: the caller says what time it is, in seconds."""
+
+    def __init__(self, settings: GatewaySettings) -> None:
+        self._settings = settings
+        self._sessions = 0
+        self._unknown: dict[str, int] = {}  # sessions not logged in, by address
+        self._refused_logins = _PerMinute(settings.refused_logins_per_minute)
+        self._registrations = _PerMinute(settings.registrations_per_minute)
+
+    def problem(self, address: str, now_s: float) -> str:
+        """Why a new session of this address is not let in; empty if it is."""
+        if self._sessions >= self._settings.connections:
+            return "the gateway is full: try again later"
+        if self._unknown.get(address, 0) >= self._settings.unknown_per_address:
+            return "too many connections of this address wait for their login"
+        if self._refused_logins.is_full(address, now_s):
+            return "too many refused logins of this address: wait a minute"
+        return ""
+
+    def opened(self, address: str) -> None:
+        self._sessions += 1
+        self._unknown[address] = self._unknown.get(address, 0) + 1
+
+    def logged_in(self, address: str) -> None:
+        self._unknown[address] = self._unknown.get(address, 1) - 1
+        if not self._unknown[address]:
+            del self._unknown[address]
+
+    def closed(self, address: str, *, known: bool) -> None:
+        self._sessions -= 1
+        if not known:
+            self.logged_in(address)
+
+    def refused(self, address: str, now_s: float) -> None:
+        """A login was."""
+        self._refused_logins.note(address, now_s)
+
+    def may_register(self, address: str, now_s: float) -> bool:
+        if self._registrations.is_full(address, now_s):
+            return False
+        self._registrations.note(address, now_s)
+        return True
+
+    def origin_allowed(self, origin: str | None, host: str) -> bool:
+        """A page may connect to the host it came from, and to others if its origin is on the list."""
+        if origin is None or origin in self._settings.origins:
+            return True
+        return bool(host) and urlsplit(origin).netloc.lower() == host.lower()

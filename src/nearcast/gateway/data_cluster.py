@@ -1,0 +1,153 @@
+"""The data cluster as a gateway sees it: its REST interface, found through the store, away at times.
+
+Every call either answers or raises: `Away` (try again later), `Gone` (what was asked for is not there), or
+`DataClusterRefused` (the request is wrong).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+import httpx
+import msgspec
+
+from nearcast.errors import ClusterError
+
+ANSWER_S = 20.0  # for one answer: an execution may hold the catalogue for some seconds
+NOTIFICATION_WAIT_S = 20.0  # of one long poll
+LIST_LIMIT = 100  # executions in one list
+
+
+class Away(ClusterError):
+    """No data cluster answers: it is not started, or starts again."""
+
+
+class DataClusterRefused(ClusterError):
+    """It answered that the request cannot be carried out."""
+
+
+class Gone(DataClusterRefused):
+    """It does not know, or no longer keeps, what was asked for."""
+
+
+class Wanted(msgspec.Struct, frozen=True):
+    channel: str
+    parameters: dict[str, Any]
+
+
+class Granted(msgspec.Struct, frozen=True):
+    """The answer for one of the wanted subscriptions: an id, or a problem."""
+
+    subscription: str = ""
+    channel: str = ""
+    from_execution: int = 0
+    problem: str = ""
+    hint: str | None = None
+
+
+class _Grants(msgspec.Struct):
+    subscriptions: list[Granted]
+
+
+class Listed(msgspec.Struct, frozen=True):
+    execution: int
+    rows: int = 0
+    bytes: int = 0
+
+
+class Executions(msgspec.Struct, frozen=True):
+    executions: list[Listed]
+    upto: int
+    oldest: int
+
+
+class Notification(msgspec.Struct, frozen=True):
+    channel: str
+    execution: int
+    subscriptions: list[str]
+
+
+class Notifications(msgspec.Struct, frozen=True):
+    cursor: int
+    notifications: list[Notification] = []
+
+
+class _Results(msgspec.Struct):
+    results: dict[str, msgspec.Raw]
+
+
+class _Rates(msgspec.Struct):
+    rates: dict[str, float]
+
+
+class DataCluster:
+    """`locate` tells its URL, empty while it is away. At most `requests` at a time, without the long poll."""
+
+    def __init__(self, locate: Callable[[], Awaitable[str]], token: str = "", requests: int = 8) -> None:
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        self._http = httpx.AsyncClient(headers=headers, timeout=ANSWER_S, trust_env=False)
+        self._locate = locate
+        self._url = ""
+        self._turns = asyncio.Semaphore(requests)
+
+    async def close(self) -> None:
+        await self._http.aclose()
+
+    async def put_broker(self, broker: str, url: str) -> None:
+        await self._ask("PUT", f"/brokers/{broker}", {"url": url})
+
+    async def subscribe(self, broker: str, wanted: Sequence[Wanted]) -> list[Granted]:
+        answer = await self._ask("POST", "/subscriptions", {"broker": broker, "wanted": wanted})
+        return msgspec.json.decode(answer, type=_Grants).subscriptions
+
+    async def unsubscribe(self, broker: str, subscription: str) -> None:
+        await self._ask("DELETE", f"/subscriptions/{subscription}", query={"broker": broker})
+
+    async def executions(self, subscription: str, after: int) -> Executions:
+        query = {"after": after, "limit": LIST_LIMIT}
+        answer = await self._ask("GET", f"/subscriptions/{subscription}/executions", query=query)
+        return msgspec.json.decode(answer, type=Executions)
+
+    async def results(self, channel: str, execution: int, subscriptions: Sequence[str]) -> dict[str, msgspec.Raw]:
+        """The rows of each subscription, as JSON."""
+        wanted = {"channel": channel, "execution": execution, "subscriptions": subscriptions}
+        return msgspec.json.decode(await self._ask("POST", "/results", wanted), type=_Results).results
+
+    async def notifications(self, broker: str, after: int | None) -> Notifications:
+        """What came after the cursor, waiting for it; without a cursor, the newest one at once."""
+        query: dict[str, Any] = {"wait_s": NOTIFICATION_WAIT_S}
+        if after is not None:
+            query["after"] = after
+        answer = await self._request("GET", f"/brokers/{broker}/notifications", None, query)
+        return msgspec.json.decode(answer, type=Notifications)
+
+    async def rates(self) -> dict[str, float]:
+        return msgspec.json.decode(await self._ask("GET", "/rates"), type=_Rates).rates
+
+    async def _ask(self, method: str, path: str, body: Any = None, query: dict[str, Any] | None = None) -> bytes:
+        async with self._turns:
+            return await self._request(method, path, body, query)
+
+    async def _request(self, method: str, path: str, body: Any, query: dict[str, Any] | None) -> bytes:
+        self._url = self._url or await self._locate()
+        if not self._url:
+            raise Away("no data cluster: start `nearcast data`")
+        content = msgspec.json.encode(body) if body is not None else None
+        headers = {"Content-Type": "application/json"} if content is not None else None
+        timeout_s = ANSWER_S + (query or {}).get("wait_s", 0.0)
+        try:
+            answer = await self._http.request(
+                method, self._url + path, content=content, params=query, headers=headers, timeout=timeout_s
+            )
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            url, self._url = self._url, ""  # it may come back elsewhere
+            raise Away(f"the data cluster at {url} does not answer ({error or type(error).__name__})") from None
+        if answer.status_code >= 500:
+            raise Away(f"the data cluster failed: {answer.status_code} {answer.text[:200]}")
+        if answer.status_code in (404, 410):
+            raise Gone(f"{method} {path}: {answer.status_code} {answer.text[:200]}")
+        if answer.status_code >= 400:
+            raise DataClusterRefused(f"{method} {path}: {answer.status_code} {answer.text[:200]}")
+        return answer.content

@@ -1,0 +1,334 @@
+"""The gateway of one broker: its users, their sessions, and what flows to them.
+
+This file has the life of the gateway and of its sessions; `operations.py` carries out what subscribers ask. For the
+coordination in the controller there are `online`, `order_move` and `rates`; what the gateway needs from there is
+`Coordination`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Protocol
+
+from nearcast.errors import ClusterError, Refused, UsageError
+from nearcast.gateway import tokens
+from nearcast.gateway.admission import Admission
+from nearcast.gateway.audience import Audience
+from nearcast.gateway.catching_up import CatchUp
+from nearcast.gateway.data_cluster import DataCluster
+from nearcast.gateway.directory import Directory
+from nearcast.gateway.frames import LOGGED_IN_AGAIN, LOGGED_OUT, Login, Move, Operation
+from nearcast.gateway.holdings import Holdings
+from nearcast.gateway.notifications import NotificationLoop
+from nearcast.gateway.operations import Operations
+from nearcast.gateway.results import Results
+from nearcast.gateway.retrying import Pauses
+from nearcast.gateway.session import Session
+from nearcast.gateway.settings import DEFAULT_SETTINGS, GatewaySettings
+from nearcast.gateway.sharing import Sharing
+from nearcast.gateway.topics import Topics
+
+log = logging.getLogger("nearcast.gateway")
+
+STORE_S = 1.0  # between two times that acknowledged cursors are stored
+SWEEP_S = 5.0  # between two looks for users who are at home elsewhere now
+SWEEP_USERS = 1000  # looked at each time
+STOPPING = "the gateway stops"
+
+
+class Coordination(Protocol):
+    """Who knows all gateways: the controller, asked over the bus."""
+
+    async def start(self, gateway: Gateway) -> None: ...
+
+    async def stop(self) -> None: ...
+
+    async def register(self, user: str) -> None:
+        """registeruser: returns if the user may be called so; nearcast.errors.Refused says why not."""
+
+    async def request(
+        self, user: str, latitude: float | None = None, longitude: float | None = None, *, home: str = ""
+    ) -> tuple[str, str]:
+        """requestbroker: broker and URL of the gateway where the user should log in. `home`: where she was last."""
+        ...
+
+
+class Gateway:
+    """Of one broker. `url`: where subscribers reach it (http://host:port)."""
+
+    def __init__(
+        self,
+        broker: str,
+        url: str,
+        server_url: str,
+        store_url: str,
+        *,
+        settings: GatewaySettings = DEFAULT_SETTINGS,
+        data_token: str = "",
+        coordination: Coordination | None = None,
+    ) -> None:
+        self.broker = broker
+        self.url = url
+        self.settings = settings
+        self.admission = Admission(settings)
+        self.directory = Directory(store_url)
+        self.sharing = Sharing()
+        self.topics = Topics(server_url)
+        self.data = DataCluster(self.directory.data_url, data_token, settings.requests)
+        self.results = Results(self.data, settings.results_kept, settings.results_kept_bytes)
+        self.holdings = Holdings(self.data, broker, url, self.sharing.is_held)
+        self.audience = Audience(self.results, self.sharing.is_held, self.holdings.release)
+        self._notifications = NotificationLoop(self.data, broker, self.audience, self.holdings)
+        self._operations = Operations(self)
+        self._coordination = coordination
+        self._key = b""
+        self._sessions: dict[str, Session] = {}  # of users who are logged in
+        self._open: dict[Session, asyncio.Task[None]] = {}  # all, with the task that catches up
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._arriving: Counter[str] = Counter()  # logins on their way, by user
+        self._swept: list[str] = []
+        self._stopping = False
+
+    # --- life
+
+    async def start(self) -> None:
+        """Returns when subscribers may come. The store must answer; the data cluster need not."""
+        self._key = await self._from_store(self.directory.secret)
+        await self._from_store(self._remember)
+        await self._from_store(lambda: self.directory.announce(self.broker, self.url))
+        self.holdings.start()
+        self.topics.start()
+        for job in (self._notifications.run(), self._store_cursors(), self._sweep()):
+            self.run_task(job)
+        if self._coordination is not None:
+            await self._coordination.start(self)
+
+    async def stop(self) -> None:
+        """Say goodbye to everybody, store their cursors, leave."""
+        if self._coordination is not None:
+            await self._coordination.stop()
+        self._stopping = True
+        for session in list(self._open):
+            session.end(STOPPING)
+        try:
+            await self._store_all()
+            await self.directory.withdraw(self.broker)
+        except ClusterError as error:
+            log.warning("cursors of the last second are not stored: %s", error)
+        for task in [*self._tasks, *self._open.values()]:
+            task.cancel()
+        await asyncio.gather(*self._tasks, *self._open.values(), return_exceptions=True)
+        await self.holdings.stop()
+        await self.topics.stop()
+        await self.data.close()
+        await self.directory.close()
+
+    async def _from_store(self, ask: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
+        """The store may start after us."""
+        pauses = Pauses()
+        while True:
+            try:
+                return await ask()
+            except ClusterError as error:
+                log.warning("the gateway waits for the store: %s", error)
+                await asyncio.sleep(pauses.next_s())
+
+    async def _remember(self) -> None:
+        """What this gateway held before it was started again."""
+        for subscription, users in (await self.directory.holders(self.broker)).items():
+            for user in users:
+                entry = (await self.directory.entries(user)).get(subscription)
+                if entry is None:
+                    await self.directory.remove(user, self.broker, subscription)
+                elif not await self.directory.leave(user, self.broker, [subscription]):
+                    self.sharing.hold(user, subscription)
+                    self.holdings.restore(subscription, entry.channel, entry.parameters)
+            self.holdings.release(subscription)  # if nobody is left
+
+    def run_task(self, job: Coroutine[Any, Any, Any]) -> None:
+        task = asyncio.create_task(job)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # --- for coordination
+
+    def online(self) -> dict[str, Sequence[str]]:
+        """The users with a session here, and their backend subscriptions."""
+        return {user: tuple(session.deliveries) for user, session in self._sessions.items()}
+
+    def order_move(self, user: str, broker: str, url: str) -> bool:
+        """Tell the user's session to move to another gateway. False: the user has no session here."""
+        session = self._sessions.get(user)
+        if session is None:
+            return False
+        session.send(Move(broker, url))
+        return True
+
+    async def rates(self) -> dict[str, float]:
+        """Bytes per second of backend subscriptions, as the data cluster measures them."""
+        return await self.data.rates()
+
+    async def register(self, user: str, token: str = "") -> str:
+        """A token for a new user, or a new one for the bearer of a good one. Refused: the name is taken."""
+        tokens.checked_user(user)
+        known = token and not tokens.problem_with(token, self._key, user, time.time())
+        if not known:
+            if self._coordination is not None:
+                await self._coordination.register(user)
+            if not await self.directory.register(user):
+                raise Refused(f"user {user!r} is registered already: choose another name, or give your token")
+        return tokens.issue(self._key, user, int(time.time() + self.settings.token_s))
+
+    async def request(self, user: str, latitude: float | None, longitude: float | None) -> tuple[str, str]:
+        """The broker and gateway where the user should log in."""
+        tokens.checked_user(user)
+        if self._coordination is None:
+            return self.broker, self.url
+        home = (await self.directory.homes([user]))[user]
+        return await self._coordination.request(user, latitude, longitude, home=home)
+
+    @property
+    def health(self) -> dict[str, Any]:
+        return {
+            "broker": self.broker,
+            "sessions": len(self._open),
+            "users": len(self._sessions),
+            "subscriptions": len(list(self.sharing.subscriptions)),
+            "data_cluster": self._notifications.problem or "connected",
+        }
+
+    # --- for transports
+
+    def open_session(self, address: str, wake: Callable[[], None]) -> Session:
+        """A session of a new connection. Refused: a limit says no."""
+        problem = STOPPING if self._stopping else self.admission.problem(address, time.monotonic())
+        if problem:
+            raise Refused(problem)
+        session = Session(self.settings, address, wake)
+        self.admission.opened(address)
+        catch_up = CatchUp(session, self.data, self.results, self.settings.catch_up_executions)
+        session.has_work = catch_up.wake
+        self._open[session] = asyncio.create_task(catch_up.run())
+        return session
+
+    async def login(self, session: Session, login: Login) -> bool:
+        """Whether the session is open now; if not, it has ended with the reason."""
+        try:
+            tokens.checked_user(login.user)
+            problem = tokens.problem_with(login.token, self._key, login.user, time.time())
+        except UsageError as error:
+            problem = str(error)
+        if problem:
+            self.admission.refused(session.address, time.monotonic())
+            session.refuse_login(problem)
+            return False
+        self._arriving[login.user] += 1
+        try:
+            await self._operations.welcome(session, login)
+        except ClusterError as error:
+            session.refuse_login(f"try again later: {error}")
+        return session.is_open
+
+    def arrived(self, user: str) -> None:
+        """A login has brought everything of the user here, or has failed."""
+        self._arriving[user] -= 1
+        if not self._arriving[user]:
+            del self._arriving[user]
+
+    def admit(self, session: Session, user: str) -> None:
+        """The session becomes the user's; one she has already is ended: it may be one whose connection is dead."""
+        self.admission.logged_in(session.address)
+        before = self._sessions.get(user)
+        self._sessions[user] = session
+        if before is not None:
+            self._leave(before)
+            before.end(LOGGED_IN_AGAIN)
+
+    def perform(self, session: Session, operation: Operation) -> None:
+        self.run_task(self._operations.perform(session, operation))
+
+    async def logout(self, session: Session) -> None:
+        """Everything of before the logout is sent, then `bye`."""
+        await self.topics.settle(session)
+        session.end(LOGGED_OUT)
+
+    async def close_session(self, session: Session) -> None:
+        """The connection has ended. What is kept for the user stays."""
+        task = self._open.pop(session, None)
+        if task is None:
+            return
+        task.cancel()
+        self.admission.closed(session.address, known=bool(session.user))
+        session.end("the connection was lost")
+        self._leave(session)
+        if self._sessions.get(session.user) is session:
+            del self._sessions[session.user]
+        try:
+            await self._store([session])
+            if session.user and session.user not in self._sessions:
+                await self._let_go_of_strangers([session.user])
+        except ClusterError as error:
+            log.info("at the end of a session of %s: %s", session.user, error)
+
+    def _leave(self, session: Session) -> None:
+        self.audience.remove(session, session.deliveries)
+        for topic in list(session.topics):
+            self.topics.leave(session, topic)
+
+    # --- what is done now and then
+
+    async def _store_cursors(self) -> None:
+        while True:
+            await asyncio.sleep(STORE_S)
+            try:
+                await self._store_all()
+            except ClusterError as error:
+                log.info("cursors wait for the store: %s", error)
+
+    async def _store_all(self) -> None:
+        await self._store(list(self._open))
+
+    async def _store(self, sessions: list[Session]) -> None:
+        taken = [(session, session.take_acknowledged()) for session in sessions]
+        cursors = [(session.user, *cursor) for session, cursors in taken for cursor in cursors.items()]
+        try:
+            await self.directory.advance(cursors)
+        except ClusterError:
+            for session, acknowledged in taken:
+                session.put_back_acknowledged(acknowledged)
+            raise
+
+    async def store_cursors_of(self, user: str) -> None:
+        """Before the user's entries are read for another session."""
+        if user in self._sessions:
+            await self._store([self._sessions[user]])
+
+    async def _sweep(self) -> None:
+        while True:
+            await asyncio.sleep(SWEEP_S)
+            self._swept = self._swept or [user for user in self.sharing.users if user not in self._sessions]
+            users, self._swept = self._swept[:SWEEP_USERS], self._swept[SWEEP_USERS:]
+            try:
+                await self._let_go_of_strangers(users)
+            except ClusterError as error:
+                log.info("users at home elsewhere wait for the store: %s", error)
+
+    async def _let_go_of_strangers(self, users: list[str]) -> None:
+        """Users without a session here who are at home at another broker now hold nothing here any more."""
+        for user in users:
+            subscriptions = list(self.sharing.held_by(user))
+            # She may come back while the store is asked: what she holds then must stay.
+            if not self._is_here(user) and await self.directory.leave(user, self.broker, subscriptions):
+                for subscription in subscriptions if not self._is_here(user) else ():
+                    self.let_go(user, subscription)
+
+    def _is_here(self, user: str) -> bool:
+        return user in self._sessions or user in self._arriving
+
+    def let_go(self, user: str, subscription: str) -> None:
+        if self.sharing.let_go(user, subscription):
+            self.holdings.release(subscription)

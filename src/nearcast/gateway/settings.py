@@ -1,0 +1,49 @@
+"""Limits and times of a gateway, each with its unit and what happens there."""
+
+from __future__ import annotations
+
+import msgspec
+
+from nearcast.errors import UsageError
+
+
+class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What one gateway allows. The defaults suit a broker with some thousand subscribers."""
+
+    # Before authentication
+    connections: int = 10_000  # sessions in all; more are refused
+    unknown_per_address: int = 256  # sessions of one address that have not logged in yet; more are refused
+    login_s: float = 5.0  # a session that has not logged in by then is ended
+    refused_logins_per_minute: int = 30  # of one address; then it must wait
+    registrations_per_minute: int = 600  # of one address; more are refused
+    frame_bytes: int = 64 << 10  # a longer frame of a subscriber ends its session
+    origins: tuple[str, ...] = ()  # web pages of other hosts that may connect, such as https://example.com
+
+    # Of one session
+    operations: int = 64  # not answered yet; more are refused
+    subscriptions: int = 256  # of one user; more are refused
+    topics: int = 256  # of one session; more are refused
+    outbox_frames: int = 1000  # results waiting for a slow consumer; the rest is caught up from storage later
+    outbox_bytes: int = 4 << 20
+    message_frames: int = 1000  # topic messages waiting for a slow consumer; then the oldest go, with a gap
+    message_bytes: int = 4 << 20
+    stall_s: float = 30.0  # a consumer that takes nothing for so long is disconnected
+    poll_s: float = 60.0  # a long-poll session without a poll for so long has ended
+
+    # Of the gateway
+    catch_up_executions: int = 1000  # how many executions back a subscriber gets; older ones are told as missed
+    results_kept: int = 256  # fetched executions kept for those who catch up
+    results_kept_bytes: int = 64 << 20
+    requests: int = 8  # to the data cluster at a time, without the long poll
+    token_s: float = 30 * 86400.0  # how long a token is good
+
+    def __post_init__(self) -> None:
+        for name, value in msgspec.structs.asdict(self).items():
+            if name != "origins" and value <= 0:
+                raise UsageError(f"gateway setting {name} is {value}: it must be more than 0")
+        for origin in self.origins:
+            if not origin.startswith(("http://", "https://")) or origin.count("/") != 2:
+                raise UsageError(f"bad origin {origin!r}: give scheme and host, such as https://example.com")
+
+
+DEFAULT_SETTINGS = GatewaySettings()

@@ -1,0 +1,155 @@
+"""Plain topics through a gateway: one client of the cluster for all its users, one subscription per topic.
+
+A message is encoded once and goes to every session that asked for its topic. Topic names are checked, and those of
+nearcast itself are refused; more permissions than that there are none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+
+import nearcast
+from nearcast.core.names import encode_topic
+from nearcast.errors import Closed, ClusterError, NearcastError
+from nearcast.gateway.frames import TopicGap, TopicMessage, encode, packed
+from nearcast.gateway.retrying import Pauses
+from nearcast.gateway.session import Session
+
+log = logging.getLogger("nearcast.gateway")
+
+ATTACH_S = 10.0  # to be attached, or to have a message acknowledged
+SETTLE_S = 2.0  # for the answers of all servers
+
+
+class _Topic:
+    """One topic: who listens, and the subscription they share."""
+
+    def __init__(self, subscription: nearcast.Subscription) -> None:
+        self.subscription = subscription
+        self.sessions: set[Session] = set()
+        self.reader: asyncio.Task[None] | None = None
+
+
+class Topics:
+    """Of one gateway, through the server of its broker."""
+
+    def __init__(self, server_url: str) -> None:
+        self._server_url = server_url
+        self._topics: dict[str, _Topic] = {}
+        self._client: nearcast.Client | None = None
+        self._connected = asyncio.Event()
+        self._connecting: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._connecting = asyncio.create_task(self._connect())
+
+    async def stop(self) -> None:
+        tasks = [topic.reader for topic in self._topics.values() if topic.reader is not None]
+        if self._connecting is not None:
+            tasks.append(self._connecting)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if self._client is not None:
+            await self._client.close()
+
+    async def _connect(self) -> None:
+        pauses = Pauses()
+        while self._client is None:
+            try:
+                self._client = await nearcast.connect(self._server_url)
+            except ClusterError as error:
+                log.info("topics: %s", error)
+                await asyncio.sleep(pauses.next_s())
+        self._connected.set()
+
+    async def publish(self, topic: str, payload: bytes) -> None:
+        encode_topic(topic)
+        try:
+            async with asyncio.timeout(ATTACH_S):
+                await (await self._connection()).publish(topic, payload)
+        except TimeoutError:
+            raise ClusterError(f"topic {topic!r}: not acknowledged within {ATTACH_S:.0f} s: try again") from None
+
+    async def join(self, session: Session, topic: str) -> None:
+        """Returns when nothing published from now on is missed."""
+        encode_topic(topic)
+        try:
+            async with asyncio.timeout(ATTACH_S):
+                client = await self._connection()
+                found = self._topics.get(topic)
+                if found is None:
+                    found = self._topics[topic] = _Topic(client.subscribe(topic))
+                    found.reader = asyncio.create_task(self._read(topic, found))
+                found.sessions.add(session)
+                session.topics.add(topic)
+                await found.subscription
+        except TimeoutError:
+            self.leave(session, topic)
+            raise ClusterError(f"topic {topic!r}: not attached within {ATTACH_S:.0f} s: try again") from None
+        except NearcastError:
+            self.leave(session, topic)
+            raise
+
+    def leave(self, session: Session, topic: str) -> None:
+        """The last one out ends the subscription."""
+        session.topics.discard(topic)
+        found = self._topics.get(topic)
+        if found is None:
+            return
+        found.sessions.discard(session)
+        if not found.sessions:
+            del self._topics[topic]
+            found.subscription.close()
+
+    async def settle(self, session: Session) -> None:
+        """Hand out what was published before now: the subscriber listens elsewhere already, from now on.
+
+        A server answers after everything it pushed before, so after the answers of all nothing of that is on its way.
+        """
+        if not session.topics or self._client is None:
+            return
+        try:
+            async with asyncio.timeout(SETTLE_S):
+                await self._client.sync()
+        except (TimeoutError, NearcastError):
+            for topic in session.topics:
+                session.send(TopicGap(topic, None, "the servers did not answer when you left"))
+        for topic in session.topics:
+            found = self._topics[topic]
+            for event in found.subscription.take():
+                _hand_out(topic, found, event)
+
+    async def _connection(self) -> nearcast.Client:
+        await self._connected.wait()
+        assert self._client is not None
+        return self._client
+
+    async def _read(self, topic: str, found: _Topic) -> None:
+        with contextlib.suppress(Closed, ClusterError):  # whoever joins is told, see above
+            async for event in found.subscription:
+                _hand_out(topic, found, event)
+
+
+def _hand_out(topic: str, found: _Topic, event: nearcast.Event) -> None:
+    frame = _frame(event)
+    if frame is not None:
+        for session in found.sessions:
+            session.send_message(topic, frame)
+
+
+def _frame(event: nearcast.Event) -> bytes | None:
+    match event:
+        case nearcast.Message():
+            payload, encoding = packed(event.payload)
+            publisher = f"{event.publisher or 0:016x}"
+            return encode(
+                TopicMessage(event.topic, payload, publisher, event.sequence or 0, event.published_at, encoding)
+            )
+        case nearcast.Gap():
+            return encode(TopicGap(event.topic, event.count, event.reason))
+        case nearcast.Interrupted(until_s=None):
+            return encode(TopicGap(event.topic, None, event.reason))
+    return None  # an interruption that is over was told when it began

@@ -1,0 +1,94 @@
+"""The whole catalogue of a data cluster's folder, and the changes that concern several of its parts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from nearcast.pipeline.catalog.brokers import Brokers
+from nearcast.pipeline.catalog.channels import Channels, StoredChannel
+from nearcast.pipeline.catalog.database import Database
+from nearcast.pipeline.catalog.datasets import DatasetCatalog
+from nearcast.pipeline.catalog.executions import Execution, Executions
+from nearcast.pipeline.catalog.feeds import FeedCatalog
+from nearcast.pipeline.catalog.limits import CatalogLimits
+from nearcast.pipeline.catalog.outcomes import Outcomes
+from nearcast.pipeline.catalog.refusals import Conflict
+from nearcast.pipeline.catalog.subscriptions import Subscriptions
+from nearcast.pipeline.datasets import Datasets
+from nearcast.pipeline.io import Warehouse
+
+
+class Catalog:
+    """Opens the folder's catalogue; one process has one."""
+
+    def __init__(self, folder: Path, limits: CatalogLimits | None = None) -> None:
+        most = limits or CatalogLimits()
+        self.warehouse = Warehouse(folder)
+        self.database = Database(self.warehouse.catalog)
+        self.datasets = Datasets(self.database, self.warehouse)
+        self.brokers = Brokers(self.database, most.brokers)
+        self.channels = Channels(self.database, most.channels)
+        self.subscriptions = Subscriptions(self.database, self.channels, most.subscriptions)
+        self.executions = Executions(self.database, self.channels)
+        self.outcomes = Outcomes(self.database, self.channels)
+        self.feeds = FeedCatalog(self.database)
+        self._batches = DatasetCatalog(self.database)
+
+    def create_channel(self, channel: StoredChannel) -> bool:
+        """False if it was there already. It sees records that are committed from now on."""
+        with self.database.transaction():
+            positions = {name: self.datasets.position(name) for name in channel.new_datasets}
+            return self.channels.create(channel, positions)
+
+    def drop_channel(self, name: str) -> None:
+        with self.database.transaction():
+            self.channels.get(name)
+            self.subscriptions.drop_channel(name)
+            self.executions.drop_channel(name)
+            self.channels.drop(name)
+
+    def drop_broker(self, name: str) -> None:
+        with self.database.transaction():
+            self.subscriptions.drop_broker(name)
+            self.brokers.drop(name)
+
+    def drop_dataset(self, name: str) -> None:
+        """Unless a channel reads it or a feed fills it."""
+        with self.database.transaction():
+            self.datasets.describe(name)
+            readers = self.channels.readers(name)
+            if readers:
+                raise Conflict(f"dataset {name} is read by {', '.join(readers)}", "drop those channels first")
+            if self.feeds.find(name) is not None:
+                raise Conflict(f"dataset {name} is filled by a feed", f"drop it first: nearcast feed drop {name}")
+            self.datasets.drop(name)
+
+    def next_execution(self, channel: StoredChannel) -> Execution | None:
+        """The execution of a channel to run now, noted; None if it has nothing to do."""
+        with self.database.transaction():
+            if not self.channels.has(channel):
+                return None  # dropped
+            read = (*channel.new_datasets, *channel.whole_datasets)
+            return self.executions.next(channel, {name: self.datasets.position(name) for name in read})
+
+    def new_rows(self, execution: Execution) -> dict[str, int]:
+        """How many records an execution reads of each NEW dataset, before the newest of each key are taken."""
+        return {
+            name: sum(batch.rows for batch in self._batches.segments(name, upto) if batch.last > after)
+            for name, (after, upto) in execution.inputs.new.items()
+        }
+
+    def newest_s(self, execution: Execution) -> float | None:
+        """When the newest record that an execution reads as new was committed to its dataset."""
+        return max(
+            (
+                batch.made_s
+                for name, (after, upto) in execution.inputs.new.items()
+                for batch in self._batches.segments(name, upto)
+                if batch.last > after
+            ),
+            default=None,
+        )
+
+    def close(self) -> None:
+        self.database.close()

@@ -1,0 +1,153 @@
+"""The channels: their texts, and what was found out about them when they were created.
+
+`channel_numbers` outlives its channel: a channel of the same name that is created later goes on with the numbers, so
+that a subscriber's cursor never stands above an execution that is still to come.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+
+import msgspec
+
+from nearcast.pipeline.catalog.database import Database, Row
+from nearcast.pipeline.catalog.refusals import CatalogFull, Conflict, Unknown
+from nearcast.pipeline.channels.execution import Prepared
+
+_TABLES = """
+CREATE TABLE IF NOT EXISTS channels (
+    name TEXT PRIMARY KEY,
+    text TEXT NOT NULL,
+    definition TEXT NOT NULL,      -- JSON of a StoredChannel
+    created_at REAL NOT NULL
+);
+CREATE TABLE IF NOT EXISTS channel_numbers (
+    channel TEXT PRIMARY KEY,
+    version INTEGER NOT NULL DEFAULT 0,    -- of its subscriptions
+    held INTEGER NOT NULL DEFAULT 0,       -- how many subscriptions that version has
+    opened INTEGER NOT NULL DEFAULT 0,     -- the last execution that was opened
+    committed INTEGER NOT NULL DEFAULT 0,  -- the last one that was committed
+    oldest INTEGER NOT NULL DEFAULT 1      -- the first one whose results are kept
+);
+CREATE TABLE IF NOT EXISTS positions (     -- up to which batch a channel has read a dataset's new records
+    channel TEXT NOT NULL,
+    dataset TEXT NOT NULL,
+    upto INTEGER NOT NULL,
+    PRIMARY KEY (channel, dataset)
+);
+"""
+
+
+class StoredChannel(msgspec.Struct, frozen=True, kw_only=True):
+    """A channel that was checked and created."""
+
+    name: str
+    text: str
+    parameters: dict[str, str]  # name -> Spark type, in the order of the text
+    period_s: float
+    continuous: bool
+    new_datasets: tuple[str, ...]
+    whole_datasets: tuple[str, ...]
+    columns: tuple[str, ...]
+    warnings: tuple[str, ...] = ()
+    created_at: float = 0.0
+
+
+def described(prepared: Prepared) -> StoredChannel:
+    """What is stored of a channel that was checked."""
+    channel = prepared.channel
+    return StoredChannel(
+        name=channel.name,
+        text=channel.text,
+        parameters=dict(channel.parameters),
+        period_s=channel.period_s,
+        continuous=channel.continuous,
+        new_datasets=channel.new_datasets,
+        whole_datasets=channel.whole_datasets,
+        columns=prepared.rewritten.columns,
+        warnings=prepared.rewritten.warnings,
+    )
+
+
+class Numbers(msgspec.Struct, frozen=True):
+    """How far a channel is, and how many subscriptions it has."""
+
+    version: int
+    held: int
+    opened: int
+    committed: int
+    oldest: int
+
+
+class Channels:
+    """Created once, dropped once; the text of a channel never changes."""
+
+    def __init__(self, database: Database, most: int) -> None:
+        self._database = database
+        self._most = most
+        database.create(_TABLES)
+
+    def create(self, channel: StoredChannel, positions: dict[str, int]) -> bool:
+        """Store it, to see what comes after these positions of its NEW datasets; False if it was there already."""
+        with self._database.transaction():
+            if (there := self._row(channel.name)) is not None:
+                if there["text"] == channel.text:
+                    return False
+                problem = f"there is another channel {channel.name}"
+                raise Conflict(problem, f"choose another name, or drop it first: nearcast channel drop {channel.name}")
+            if len(self.all()) >= self._most:
+                raise CatalogFull(f"there are {self._most} channels", "drop one, or raise the limit")
+            stored = msgspec.structs.replace(channel, created_at=time.time())
+            self._database.run(
+                "INSERT INTO channels VALUES (?, ?, ?, ?)",
+                (stored.name, stored.text, msgspec.json.encode(stored).decode(), stored.created_at),
+            )
+            self._database.run("INSERT OR IGNORE INTO channel_numbers (channel) VALUES (?)", (stored.name,))
+            self.advance(stored.name, positions)
+            return True
+
+    def get(self, name: str) -> StoredChannel:
+        row = self._row(name)
+        if row is None:
+            there = ", ".join(channel.name for channel in self.all()) or "none"
+            raise Unknown(f"unknown channel {name}", f"there are: {there}")
+        return _stored(row)
+
+    def has(self, channel: StoredChannel) -> bool:
+        """This very channel, not one of the same name that was created since."""
+        row = self._row(channel.name)
+        return row is not None and _stored(row) == channel
+
+    def all(self) -> list[StoredChannel]:
+        return [_stored(row) for row in self._database.rows("SELECT * FROM channels ORDER BY name")]
+
+    def numbers(self, name: str) -> Numbers:
+        sql = "SELECT version, held, opened, committed, oldest FROM channel_numbers WHERE channel = ?"
+        row = self._database.row(sql, (name,))
+        return Numbers(*row) if row is not None else Numbers(0, 0, 0, 0, 1)
+
+    def positions(self, name: str) -> dict[str, int]:
+        """For each NEW dataset, the last batch that an execution was opened for."""
+        rows = self._database.rows("SELECT dataset, upto FROM positions WHERE channel = ?", (name,))
+        return {row["dataset"]: row["upto"] for row in rows}
+
+    def advance(self, name: str, positions: dict[str, int]) -> None:
+        values = [(name, dataset, upto) for dataset, upto in positions.items()]
+        self._database.run_many("INSERT OR REPLACE INTO positions VALUES (?, ?, ?)", values)
+
+    def readers(self, dataset: str) -> list[str]:
+        """The channels that read a dataset, new or whole."""
+        return [c.name for c in self.all() if dataset in (*c.new_datasets, *c.whole_datasets)]
+
+    def drop(self, name: str) -> None:
+        """The caller drops its subscriptions and executions, in the same transaction."""
+        self._database.run("DELETE FROM channels WHERE name = ?", (name,))
+        self._database.run("DELETE FROM positions WHERE channel = ?", (name,))
+
+    def _row(self, name: str) -> Row | None:
+        return self._database.row("SELECT * FROM channels WHERE name = ?", (name,))
+
+
+def _stored(row: Row) -> StoredChannel:
+    return msgspec.convert(json.loads(row["definition"]), StoredChannel)

@@ -1,0 +1,138 @@
+"""Backend subscriptions: the distinct (channel, parameters), and which brokers hold each.
+
+Each change of a channel's subscriptions has a version, one more than the last. A subscription is there from the
+version that added it up to, and without, the version that removed it. An execution notes the version it answers, so a
+re-run after a crash answers exactly the same subscriptions, whatever was added or removed since.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from nearcast.pipeline.catalog.channels import Channels, StoredChannel
+from nearcast.pipeline.catalog.database import Database
+from nearcast.pipeline.catalog.parameters import canonical, canonical_json, subscription_id
+from nearcast.pipeline.catalog.refusals import CatalogFull, Unknown
+
+_TABLES = """
+CREATE TABLE IF NOT EXISTS subscriptions (
+    id TEXT NOT NULL,
+    channel TEXT NOT NULL,
+    parameters TEXT NOT NULL,      -- canonical JSON
+    added INTEGER NOT NULL,        -- version of the channel's subscriptions
+    removed INTEGER,               -- NULL: still there
+    PRIMARY KEY (id, added)
+);
+CREATE INDEX IF NOT EXISTS subscriptions_of_channel ON subscriptions (channel, removed);
+CREATE TABLE IF NOT EXISTS holders (
+    subscription TEXT NOT NULL,
+    broker TEXT NOT NULL,
+    PRIMARY KEY (subscription, broker)
+);
+CREATE INDEX IF NOT EXISTS holders_of_broker ON holders (broker);
+"""
+
+
+class Subscribed(msgspec.Struct, frozen=True):
+    """What a broker is told: the results of executions from this one on are for it."""
+
+    subscription: str
+    channel: str
+    from_execution: int
+
+
+class Subscriptions:
+    """Attaching and detaching are idempotent: a broker that lost the answer asks again."""
+
+    def __init__(self, database: Database, channels: Channels, most: int) -> None:
+        self._database = database
+        self._channels = channels
+        self._most = most
+        database.create(_TABLES)
+
+    def attach(self, broker: str, channel: StoredChannel, parameters: Mapping[str, Any]) -> Subscribed:
+        """The broker holds the subscription with these parameters from now on."""
+        values = canonical(channel.parameters, parameters)
+        subscription = subscription_id(channel.name, values)
+        with self._database.transaction():
+            numbers = self._channels.numbers(channel.name)
+            if not self.exists(subscription):
+                self._require_room()
+                self._database.run(
+                    "INSERT INTO subscriptions (id, channel, parameters, added) VALUES (?, ?, ?, ?)",
+                    (subscription, channel.name, canonical_json(values), self._next_version(channel.name, +1)),
+                )
+            self._database.run("INSERT OR IGNORE INTO holders VALUES (?, ?)", (subscription, broker))
+        return Subscribed(subscription, channel.name, numbers.opened + 1)
+
+    def detach(self, broker: str, subscription: str) -> None:
+        """The broker holds it no longer; the subscription ends when nobody does."""
+        with self._database.transaction():
+            held = "DELETE FROM holders WHERE subscription = ? AND broker = ?"
+            if self._database.run(held, (subscription, broker)):
+                self._end_unheld(subscription)
+
+    def move(self, subscription: str, source: str, target: str) -> None:
+        """Held by the target instead of the source. Saying it again changes nothing."""
+        with self._database.transaction():
+            if not self.exists(subscription):
+                raise Unknown(f"no broker holds subscription {subscription}", "subscribe again: POST /subscriptions")
+            self._database.run("INSERT OR IGNORE INTO holders VALUES (?, ?)", (subscription, target))
+            if source != target:
+                self.detach(source, subscription)
+
+    def drop_broker(self, broker: str) -> None:
+        with self._database.transaction():
+            for subscription in self.held_by(broker):
+                self.detach(broker, subscription)
+
+    def drop_channel(self, channel: str) -> None:
+        with self._database.transaction():
+            of_channel = "(SELECT id FROM subscriptions WHERE channel = ?)"
+            self._database.run(f"DELETE FROM holders WHERE subscription IN {of_channel}", (channel,))
+            self._database.run("DELETE FROM subscriptions WHERE channel = ?", (channel,))
+            self._next_version(channel, -self._channels.numbers(channel).held)
+
+    def exists(self, subscription: str) -> bool:
+        return bool(self._database.row("SELECT 1 FROM subscriptions WHERE id = ? AND removed IS NULL", (subscription,)))
+
+    def held_by(self, broker: str) -> list[str]:
+        rows = self._database.rows("SELECT subscription FROM holders WHERE broker = ? ORDER BY 1", (broker,))
+        return [row["subscription"] for row in rows]
+
+    def at(self, channel: str, version: int) -> list[tuple[str, dict[str, Any]]]:
+        """The subscriptions that a version has: id and parameters."""
+        sql = f"SELECT id, parameters FROM subscriptions WHERE {_THERE} ORDER BY id"
+        rows = self._database.rows(sql, (channel, version, version))
+        return [(row["id"], json.loads(row["parameters"])) for row in rows]
+
+    def forget_removed(self, channel: str, version: int) -> None:
+        """Those that were removed up to this version, which is the oldest that an execution may still ask for."""
+        sql = "DELETE FROM subscriptions WHERE channel = ? AND removed <= ?"
+        self._database.run(sql, (channel, version))
+
+    def _end_unheld(self, subscription: str) -> None:
+        if self._database.row("SELECT 1 FROM holders WHERE subscription = ?", (subscription,)) is not None:
+            return
+        there = "SELECT channel FROM subscriptions WHERE id = ? AND removed IS NULL"
+        row = self._database.row(there, (subscription,))
+        if row is not None:
+            sql = "UPDATE subscriptions SET removed = ? WHERE id = ? AND removed IS NULL"
+            self._database.run(sql, (self._next_version(row["channel"], -1), subscription))
+
+    def _next_version(self, channel: str, more: int) -> int:
+        sql = "UPDATE channel_numbers SET version = version + 1, held = held + ? WHERE channel = ?"
+        self._database.run(sql, (more, channel))
+        return self._channels.numbers(channel).version
+
+    def _require_room(self) -> None:
+        row = self._database.row("SELECT sum(held) AS held FROM channel_numbers")
+        if row is not None and row["held"] >= self._most:
+            raise CatalogFull(f"there are {self._most} backend subscriptions", "unsubscribe some, or raise the limit")
+
+
+_THERE = "channel = ? AND added <= ? AND (removed IS NULL OR removed > ?)"

@@ -1,0 +1,227 @@
+"""Datasets: records in Parquet, by numbered batches, read as of any batch that was not compacted away.
+
+A batch is written to its folder first and then named in the catalogue, so it is there whole or not at all. Readers
+ask by numbers: `new` for what came between two batches, `whole` for all up to one. The frames are lazy, and their
+files stay for `GRACE_S` after they became obsolete.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from nearcast.errors import ClusterError, UsageError
+from nearcast.pipeline import io
+from nearcast.pipeline.catalog.database import Database
+from nearcast.pipeline.catalog.datasets import DROPPED, Dataset, DatasetCatalog, Segment
+from nearcast.pipeline.io import Warehouse
+from nearcast.pipeline.jobs.compaction import merge, merges
+from nearcast.pipeline.jobs.loading import checked_rows, read_file, readable
+from nearcast.pipeline.schemas import (
+    BATCH,
+    METADATA,
+    Column,
+    checked_dataset_name,
+    checked_key,
+    grown,
+    nullable_ddl,
+    parse_schema,
+)
+from nearcast.pipeline.transforms.newest import newest_per_key
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+FEED, STATIC = "feed", "static"
+GRACE_S = 600.0  # obsolete files stay so long: a query that began with them may still run
+
+
+class Datasets:
+    """All datasets of one warehouse. One process has one."""
+
+    def __init__(self, database: Database, warehouse: Warehouse, clock: Callable[[], float] = time.time) -> None:
+        self.warehouse = warehouse
+        self._database = database
+        self._catalog = DatasetCatalog(database)
+        self._clock = clock
+
+    # --- what there is
+
+    def names(self) -> list[str]:
+        return [dataset.name for dataset in self._catalog.all()]
+
+    def describe(self, name: str) -> Dataset:
+        """Raises UsageError, which says what there is."""
+        return self._catalog.get(name)
+
+    def schema(self, name: str) -> dict[str, str]:
+        """Its columns and their Spark types, with those that a feed adds."""
+        return {column.name: column.type for column in _columns(self._catalog.get(name))}
+
+    def position(self, name: str) -> int:
+        """The newest committed batch; 0: none."""
+        return self._catalog.get(name).position
+
+    def size(self, name: str) -> tuple[int, int]:
+        """Rows and bytes that a reader of the whole dataset reads."""
+        segments = self._catalog.segments(name, self.position(name))
+        return sum(segment.rows for segment in segments), sum(segment.bytes for segment in segments)
+
+    # --- reading
+
+    def new(self, spark: SparkSession, name: str, after: int, upto: int) -> DataFrame:
+        """The records of the batches after < n <= upto; of a keyed dataset the newest of each key among them."""
+        dataset = self._catalog.get(name)
+        segments = [segment for segment in self._segments(dataset, upto) if segment.last > after]
+        return self._read(spark, dataset, segments, after)
+
+    def whole(self, spark: SparkSession, name: str, upto: int) -> DataFrame:
+        """All records up to a batch; of a keyed dataset the newest of each key."""
+        dataset = self._catalog.get(name)
+        return self._read(spark, dataset, self._segments(dataset, upto), 0)
+
+    def _segments(self, dataset: Dataset, upto: int) -> list[Segment]:
+        segments = self._catalog.segments(dataset.name, upto)
+        if segments and segments[-1].last > upto:
+            raise ClusterError(
+                f"dataset {dataset.name} as of batch {upto} is gone: compacted up to {segments[-1].last}. Ask for that"
+            )
+        return segments
+
+    def _read(self, spark: SparkSession, dataset: Dataset, segments: Sequence[Segment], after: int) -> DataFrame:
+        from pyspark.sql import functions as F
+
+        columns = _columns(dataset)
+        names = [column.name for column in columns]
+        frame = io.read(spark, f"{nullable_ddl(columns)}, `{BATCH}` BIGINT", self._paths(dataset.name, segments))
+        if any(segment.first <= after for segment in segments):  # merged from both sides of the line
+            frame = frame.where(F.col(BATCH) > after)
+        if dataset.key and len(segments) > 1:
+            return newest_per_key(frame, dataset.key, F.col(BATCH), names)
+        return frame.select(*names)
+
+    def _paths(self, name: str, segments: Sequence[Segment]) -> list[Path]:
+        return [self._path(name, segment) for segment in segments]
+
+    def _path(self, name: str, segment: Segment) -> Path:
+        if segment.first == segment.last:
+            return self.warehouse.batch(name, segment.first)
+        return self.warehouse.compacted(name, segment.first, segment.last)
+
+    # --- making and changing
+
+    def create(self, name: str, schema: str, key: str = "") -> None:
+        """A dataset for a feed, without records. The same again changes nothing; another schema or key is refused."""
+        columns = parse_schema(schema)
+        key = checked_key(key, columns)
+        with self._database.transaction():
+            found = self._catalog.find(checked_dataset_name(name))
+            if found is None:
+                self._catalog.put(name, FEED, columns, key)
+            elif (found.source, found.columns[: len(columns)], found.key) != (FEED, columns, key):
+                raise UsageError(f"there is another dataset {name}: choose another name, or drop that one first")
+
+    def alter(self, name: str, schema: str) -> None:
+        """Add columns to the dataset of a feed: `severity INT`. Older records have null there."""
+        with self._database.transaction():
+            dataset = self._catalog.get(name)
+            self._catalog.put(name, dataset.source, grown(name, dataset.columns, parse_schema(schema)), dataset.key)
+
+    def drop(self, name: str) -> None:
+        """Delete a dataset and its files. One made later under the same name goes on with higher batch numbers."""
+        with self._database.transaction():
+            dataset = self._catalog.get(name)
+            self._catalog.put(name, DROPPED, dataset.columns, dataset.key)
+            self._catalog.forget(name, self._catalog.known(name))
+        io.remove(self.warehouse.dataset(name))
+
+    def write(self, dataset: Dataset, frame: DataFrame, rows: int, files: int = 1) -> Segment:
+        """Write the batch after the dataset's position, at most one record per key. It counts once committed."""
+        from pyspark.sql import functions as F
+
+        number = dataset.position + 1
+        names = [column.name for column in _columns(dataset)]
+        numbered = frame.select(*names, F.lit(number).cast("bigint").alias(BATCH))
+        written = io.write(numbered, self.warehouse.batch(dataset.name, number), files)
+        return Segment(first=number, last=number, rows=rows, bytes=written, made_s=self._clock())
+
+    def commit(self, name: str, segment: Segment) -> None:
+        """The batch that was written is there from now on, or from the end of the transaction around this."""
+        self._catalog.advance(name, segment)
+
+    def load(self, spark: SparkSession, name: str, file: Path, format: str, schema: str = "", key: str = "") -> Dataset:
+        """Replace a static dataset by the records of a file at once: readers see all of the old or all of the new."""
+        found = self._catalog.find(checked_dataset_name(name))
+        if found is not None and found.source != STATIC:
+            raise UsageError(f"dataset {name} is filled by a feed: choose another name")
+        before = found.columns if found else ()
+        wanted = grown(name, before, parse_schema(schema)) if schema else before
+        with readable(file):
+            frame, columns = read_file(spark, file, format, wanted)
+            key = checked_key(key, columns) or (found.key if found else "")
+            if found is not None and key != found.key:
+                raise UsageError(f"the key of dataset {name} is {found.key or 'none'}: drop the dataset to change it")
+            position = self._catalog.last_position(name)
+            dataset = Dataset(name=name, source=STATIC, columns=columns, key=key, position=position)
+            segment = self.write(dataset, frame, 0, io.FILES_AT_MOST)
+        written = io.read(spark, nullable_ddl(columns), self._paths(name, [segment]))
+        segment = msgspec.structs.replace(segment, rows=checked_rows(written, columns, key))
+        with self._database.transaction():
+            self._catalog.put(name, STATIC, columns, key)
+            self._catalog.replace(name, segment.first)
+            self._catalog.advance(name, segment)
+        return self._catalog.get(name)
+
+    # --- keeping it small
+
+    def compact(self, spark: SparkSession, name: str, upto: int) -> None:
+        """Merge small segments up to a batch, and delete files that are obsolete for longer than the grace.
+
+        The caller knows that nobody will ask for `new` after an older batch, or for `whole` as of one.
+        """
+        dataset = self._catalog.get(name)
+        if dataset.source == STATIC:
+            self._catalog.retire(name, self._catalog.replaced(name, upto), self._clock())
+        else:
+            done = [segment for segment in self._catalog.segments(name, upto) if segment.last <= upto]
+            for group in merges(done, keyed=bool(dataset.key)):
+                self._merge(spark, dataset, group)
+        self._sweep(name)
+
+    def keep(self, name: str, age_s: float, upto: int) -> int:
+        """Forget segments up to a batch whose newest record is older; how many. Keyed datasets are kept whole."""
+        dataset = self._catalog.get(name)
+        oldest_s = self._clock() - age_s
+        done = [] if dataset.key or dataset.source == STATIC else self._catalog.segments(name, upto)
+        old = [segment for segment in done if segment.last <= upto and segment.made_s < oldest_s]
+        self._catalog.retire(name, old, self._clock())
+        return len(old)
+
+    def clean(self) -> int:
+        """Delete what a crash left behind; how many folders. Call it before anything is written or read."""
+        removed = 0
+        for folder in self.warehouse.datasets():
+            known = self._catalog.known(folder.name)
+            removed += self.warehouse.remove_others(folder, self._paths(folder.name, known))
+        return removed
+
+    def _merge(self, spark: SparkSession, dataset: Dataset, group: Sequence[Segment]) -> None:
+        target = self.warehouse.compacted(dataset.name, group[0].first, group[-1].last)
+        merged = merge(spark, dataset, _columns(dataset), group, self._paths(dataset.name, group), target)
+        with self._database.transaction():
+            self._catalog.retire(dataset.name, group, self._clock())
+            self._catalog.add(dataset.name, merged)
+
+    def _sweep(self, name: str) -> None:
+        gone = self._catalog.obsolete(name, self._clock() - GRACE_S)
+        for path in self._paths(name, gone):
+            io.remove(path)
+        self._catalog.forget(name, gone)
+
+
+def _columns(dataset: Dataset) -> tuple[Column, ...]:
+    return (*dataset.columns, *METADATA) if dataset.source == FEED else dataset.columns

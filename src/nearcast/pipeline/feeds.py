@@ -1,0 +1,221 @@
+"""Feeds: topics whose messages become records of datasets.
+
+Here they are made, changed and dropped, and kept running. Collectors (runtime/collector.py) learn of them from a hash
+on the store's server, written here; they put the messages into a stream, which the feed's query reads (jobs/feed.py).
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from nearcast.core.names import encode_topic
+from nearcast.errors import ClusterError, UsageError
+from nearcast.pipeline import io
+from nearcast.pipeline.catalog.database import Database
+from nearcast.pipeline.catalog.feeds import FORMATS, Feed, FeedCatalog
+from nearcast.pipeline.datasets import Datasets
+from nearcast.pipeline.jobs.feed import DEFAULT_SETTINGS, FeedJob, FeedSettings
+from nearcast.pipeline.schemas import DEAD_LETTERS, checked_dataset_name, nullable_ddl
+from nearcast.pipeline.sources.resp import RespConnection
+from nearcast.runtime.feed_keys import FEEDS, feed_keys
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming import StreamingQuery
+
+DEAD_LETTERS_KEPT = 200  # commits with dead letters, per feed: the oldest go first
+LOOK_S = 1.0  # between two looks at the queries
+REVIVE_S = 5.0  # between two starts of a query that ends with an error
+_STOP_WAIT_S = 30.0
+_POLL_S = 0.1
+
+log = logging.getLogger(__name__)
+
+
+class Feeds:
+    """All feeds of one data cluster. `open` starts them, `stop` ends them; between, new ones start by themselves."""
+
+    def __init__(
+        self,
+        database: Database,
+        datasets: Datasets,
+        store_url: str,
+        committed: Callable[[str, int], None] = lambda dataset, number: None,
+        settings: FeedSettings = DEFAULT_SETTINGS,
+    ) -> None:
+        """`committed(dataset, number)` is called from other threads, after each batch with records."""
+        self._database = database
+        self._datasets = datasets
+        self._catalog = FeedCatalog(database)
+        self._url = store_url
+        self._committed = committed
+        self._settings = settings
+        self._spark: SparkSession | None = None
+        self._queries: dict[str, StreamingQuery] = {}
+        self._tried_s: dict[str, float] = {}
+        self._lock = threading.RLock()
+        self._stopping = threading.Event()
+        self._keeper: threading.Thread | None = None
+        self._untold = ""  # why collectors could not be told of the feeds
+        self.problems: dict[str, str] = {}  # feed -> what keeps it from running, in words
+
+    # --- what there is
+
+    def all(self) -> list[Feed]:
+        """The feeds with their counters."""
+        return self._catalog.all()
+
+    def get(self, name: str) -> Feed:
+        return self._catalog.get(name)
+
+    def dead_letters(self, spark: SparkSession, name: str) -> DataFrame:
+        """Those that are kept; `kind` and `reason` say what each is."""
+        self._catalog.get(name)
+        paths = [self._datasets.warehouse.dead_letters(name, number) for number in self._catalog.dead_letters(name)]
+        return io.read(spark, nullable_ddl(DEAD_LETTERS), paths)
+
+    # --- making and changing
+
+    def create(self, name: str, topic: str, schema: str, format: str = "json", key: str = "") -> Feed:
+        """Make a feed and the dataset of its name, and run it. The same again changes nothing."""
+        checked_dataset_name(name)
+        encode_topic(topic)
+        if format not in FORMATS:
+            raise UsageError(f"unknown format {format!r}: use one of {', '.join(FORMATS)}")
+        found = self._catalog.find(name)
+        with self._lock:
+            if found is None:
+                self._remove_traces(name)
+            with self._database.transaction():
+                self._datasets.create(name, schema, key)
+                if found is None:
+                    self._catalog.add(Feed(name=name, topic=topic, format=format))
+                elif (found.topic, found.format) != (topic, format):
+                    raise UsageError(f"feed {name} reads {found.topic} as {found.format}: drop it first to change that")
+            self._tell_collectors()
+            self._start_missing()
+        return self._catalog.get(name)
+
+    def alter(self, name: str, schema: str) -> None:
+        """Add columns to a feed's dataset: `severity INT`. Its query takes them up with the next batch."""
+        self._catalog.get(name)
+        self._datasets.alter(name, schema)
+
+    def drop(self, name: str) -> None:
+        """End a feed. Its dataset stays, until it is dropped too."""
+        with self._lock:
+            self._catalog.get(name)
+            self._end(name)
+            self._catalog.remove(name)
+            self._tell_collectors()
+            self._remove_traces(name)
+
+    def until_collected(self, name: str, timeout_s: float) -> bool:
+        """Wait until a collector has attached to the feed's topics; False if none has in time."""
+        until_s = time.monotonic() + timeout_s
+        while time.monotonic() < until_s:
+            with RespConnection(self._url) as connection:
+                if connection.ask("EXISTS", feed_keys(name).state):
+                    return True
+            time.sleep(_POLL_S)
+        return False
+
+    # --- running
+
+    def open(self, spark: SparkSession) -> None:
+        """Start the queries of all feeds, and look after them until `stop`."""
+        self._spark = spark
+        self._stopping.clear()
+        self._keeper = threading.Thread(target=self._look_after, name="feeds", daemon=True)
+        self._keeper.start()
+
+    def stop(self) -> None:
+        """Returns when no query runs."""
+        self._stopping.set()
+        if self._keeper is not None:
+            self._keeper.join(_STOP_WAIT_S)
+        with self._lock:
+            self._spark = None
+            for name in list(self._queries):
+                self._end(name)
+
+    def _look_after(self) -> None:
+        while not self._stopping.is_set():
+            try:
+                self._tell_collectors()
+                self._start_missing()
+                self._sweep()
+            except Exception:  # Spark and py4j have many ways to fail; the next look tries again
+                log.exception("feeds: a look at the queries failed")
+            self._stopping.wait(LOOK_S)
+
+    def _start_missing(self) -> None:
+        with self._lock:
+            spark = self._spark
+            for feed in self._catalog.all() if spark is not None else ():
+                query = self._queries.get(feed.name)
+                if query is None or not query.isActive:
+                    self._start(feed.name, query)
+
+    def _start(self, name: str, ended: StreamingQuery | None) -> None:
+        assert self._spark is not None
+        if ended is not None and (error := ended.exception()) is not None:
+            first = str(error).partition("\n")[0]
+            if self.problems.get(name) != first:
+                log.warning("feed %s ended and is started again: %s", name, first)
+            self.problems[name] = first
+        now_s = time.monotonic()
+        if now_s - self._tried_s.get(name, -REVIVE_S) < REVIVE_S:
+            return
+        self._tried_s[name] = now_s
+        job = FeedJob(name, self._database, self._datasets, self._url, self._noted)
+        self._queries[name] = job.start(self._spark, self._settings)
+
+    def _noted(self, dataset: str, number: int) -> None:
+        self.problems.pop(dataset, None)
+        self._committed(dataset, number)
+
+    def _end(self, name: str) -> None:
+        self.problems.pop(name, None)
+        self._tried_s.pop(name, None)
+        if (query := self._queries.pop(name, None)) is not None:
+            query.stop()
+
+    # --- the store's server
+
+    def _tell_collectors(self) -> None:
+        """Write down for collectors what there is; again and again, because the server may lose its memory."""
+        wanted = {feed.name: json.dumps({"topic": feed.topic, "stream": feed.stream}) for feed in self._catalog.all()}
+        try:
+            with RespConnection(self._url) as connection:
+                there = [name.decode() for name in connection.ask("HKEYS", FEEDS)]
+                if gone := [name for name in there if name not in wanted]:
+                    connection.ask("HDEL", FEEDS, *gone)
+                if wanted:
+                    connection.ask("HSET", FEEDS, *(part for pair in wanted.items() for part in pair))
+            self._untold = ""
+        except ClusterError as error:
+            if str(error) != self._untold:
+                log.warning("feeds: collectors cannot be told: %s", error)
+            self._untold = str(error)
+
+    def _remove_traces(self, name: str) -> None:
+        """Of a feed of this name that was dropped: its stream, its checkpoint and its dead letters."""
+        warehouse = self._datasets.warehouse
+        with RespConnection(self._url) as connection:
+            connection.ask("DEL", *msgspec.structs.astuple(feed_keys(name)))
+        io.remove(warehouse.checkpoint(name))
+        io.remove(warehouse.dead_letters(name, 0).parent)
+
+    def _sweep(self) -> None:
+        for feed in self._catalog.all():
+            for number in self._catalog.dead_letters(feed.name)[DEAD_LETTERS_KEPT:]:
+                io.remove(self._datasets.warehouse.dead_letters(feed.name, number))
+                self._catalog.forget_dead_letters(feed.name, number)

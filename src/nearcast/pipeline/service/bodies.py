@@ -1,0 +1,91 @@
+"""What callers send and get, with the examples that the OpenAPI pages show."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import Path
+from pydantic import BaseModel, ConfigDict, Field
+
+BrokerName = Annotated[
+    str, Path(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$", description="The broker's name.", examples=["b1"])
+]
+ChannelName = Annotated[str, Path(description="The channel's name.", examples=["near_me"])]
+SubscriptionId = Annotated[
+    str, Path(description="The backend subscription's id.", examples=["near_me-0123456789abcdef"])
+]
+FeedName = Annotated[str, Path(description="The feed's name.", examples=["emergency_reports"])]
+DatasetName = Annotated[str, Path(description="The dataset's name.", examples=["shelters"])]
+
+
+class _Body(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class Problem(BaseModel):
+    """Each refusal: what is wrong, and what to do."""
+
+    problem: str = Field(examples=["unknown channel near"])
+    hint: str = Field(examples=["there are: near_me"])
+
+
+class ChannelProblem(Problem):
+    """Why a channel's text is refused, and where; lines and columns count from 1."""
+
+    line: int = Field(examples=[2])
+    column: int = Field(examples=[8])
+
+
+class BrokerBody(_Body):
+    url: str = Field(max_length=2000, description="Where its gateway is.", examples=["http://10.0.0.4:8080"])
+
+
+class ChannelBody(_Body):
+    text: str = Field(
+        max_length=100_000,
+        description="CREATE CHANNEL ...",
+        examples=[
+            "CREATE CHANNEL near_me(kind STRING, lat DOUBLE, lon DOUBLE) PERIOD 10 SECONDS AS\n"
+            "SELECT r.message, r.lat, r.lon FROM NEW emergency_reports AS r\n"
+            "WHERE r.kind = :kind AND distance(r.lat, r.lon, :lat, :lon) < 2000"
+        ],
+    )
+
+
+class Wanted(_Body):
+    channel: str = Field(examples=["near_me"])
+    parameters: dict[str, Any] = Field(default={}, examples=[{"kind": "fire", "lat": 33.64, "lon": -117.84}])
+
+
+class SubscribeBody(_Body):
+    broker: str = Field(examples=["b1"])
+    wanted: list[Wanted]
+
+
+class MoveBody(_Body):
+    model_config = ConfigDict(extra="forbid", populate_by_name=True)
+
+    source: str = Field(alias="from", examples=["b1"])
+    target: str = Field(alias="to", examples=["b2"])
+
+
+class ResultsBody(_Body):
+    channel: str = Field(examples=["near_me"])
+    execution: int = Field(ge=1, examples=[12])
+    subscriptions: list[str] = Field(examples=[["near_me-0123456789abcdef"]])
+
+
+class FeedBody(_Body):
+    name: str = Field(examples=["emergency_reports"])
+    topic: str = Field(description="A pattern of topics.", examples=["emergency.*"])
+    schema_: str = Field(
+        alias="schema",
+        description="The columns, as in CREATE TABLE.",
+        examples=["kind STRING NOT NULL, lat DOUBLE, lon DOUBLE, message STRING"],
+    )
+    format: str = Field(default="json", description="json or msgpack.", examples=["json"])
+    key: str = Field(default="", description="Keep the newest record per value of this column.", examples=[""])
+
+
+class FeedChange(_Body):
+    add: str = Field(description="Columns to add; older records have null there.", examples=["severity INT"])

@@ -1,0 +1,79 @@
+"""What each request passes first: the token, and the limit of its body."""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+import msgspec
+from starlette.exceptions import HTTPException
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+_OPEN_PATHS = ("/health",)  # a load balancer asks without a token
+
+
+class Door:
+    """ASGI middleware: 401 without the token, 413 for a body above the limit, also one that hides its length."""
+
+    def __init__(self, app: App, token: str, body_bytes: Callable[[str], int]) -> None:
+        self._app = app
+        self._token = token.encode()
+        self._body_bytes = body_bytes  # path -> limit
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers = dict(scope["headers"])
+        if not self._may_enter(scope["path"], headers):
+            hint = "send the header Authorization: Bearer TOKEN with the data cluster's token"
+            await _refuse(send, 401, "no valid token", hint)
+            return
+        most = self._body_bytes(scope["path"])
+        if _length(headers) > most:
+            await _refuse(send, 413, *_too_large(most))
+            return
+        await self._measured(scope, receive, send, most)
+
+    def _may_enter(self, path: str, headers: dict[bytes, bytes]) -> bool:
+        if not self._token or path in _OPEN_PATHS:
+            return True
+        kind, _, shown = headers.get(b"authorization", b"").partition(b" ")
+        return kind.lower() == b"bearer" and hmac.compare_digest(shown.strip(), self._token)
+
+    async def _measured(self, scope: Scope, receive: Receive, send: Send, most: int) -> None:
+        """A body sent in chunks has no length in its header: count it as it comes."""
+        received = 0
+
+        async def counted() -> MutableMapping[str, Any]:
+            nonlocal received
+            message = await receive()
+            received += len(message.get("body", b""))
+            if received > most:
+                raise HTTPException(413, _too_large(most)[0])
+            return message
+
+        await self._app(scope, counted, send)
+
+
+def _length(headers: dict[bytes, bytes]) -> int:
+    text = headers.get(b"content-length", b"0")
+    return int(text) if text.isdigit() else 0
+
+
+def _too_large(most: int) -> tuple[str, str]:
+    return f"the body is larger than {most} bytes", "send less at once"
+
+
+async def _refuse(send: Send, status: int, problem: str, hint: str) -> None:
+    body = msgspec.json.encode({"problem": problem, "hint": hint})
+    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+    if status == 401:
+        headers.append((b"www-authenticate", b"Bearer"))
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

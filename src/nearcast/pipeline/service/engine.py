@@ -1,0 +1,154 @@
+"""The part of the data cluster that runs Spark: its session, the feeds, the executions, and housekeeping.
+
+It starts in its own thread, because Spark needs seconds: until then the API answers for what is stored. When the Java
+process ends by itself the engine ends too, and says why; the process is then to be started again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from nearcast.errors import ClusterError
+from nearcast.pipeline.catalog.catalog import Catalog
+from nearcast.pipeline.catalog.channels import StoredChannel
+from nearcast.pipeline.catalog.executions import Execution
+from nearcast.pipeline.channels.execution import Prepared, analyse
+from nearcast.pipeline.channels.language import Channel
+from nearcast.pipeline.feeds import Feeds
+from nearcast.pipeline.jobs.channel import ChannelJob
+from nearcast.pipeline.service.housekeeping import Housekeeping
+from nearcast.pipeline.service.scheduler import Scheduler
+from nearcast.pipeline.service.settings import ServiceSettings
+from nearcast.pipeline.service.state import EngineNotReady, Schemas
+from nearcast.pipeline.service.telemetry import Telemetry
+from nearcast.pipeline.session import SessionSettings, open_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_LOOK_S = 0.5  # at the Java process
+_STOP_WAIT_S = 20.0
+_TAG = "execution"  # of the jobs of executions: feeds end theirs themselves
+
+log = logging.getLogger("nearcast.data")
+
+
+class SparkEngine:
+    """Start it once, stop it once. `ended` is called when it has, from its thread, with the error or None."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        settings: ServiceSettings,
+        session: SessionSettings,
+        store_url: str,
+        ended: Callable[[BaseException | None], object],
+    ) -> None:
+        self._catalog = catalog
+        self._settings = settings
+        self._session = session
+        self._store_url = store_url
+        self._ended = ended
+        self._spark: SparkSession | None = None
+        self._jobs: dict[str, tuple[StoredChannel, ChannelJob]] = {}
+        self._scheduler = Scheduler(catalog, self._execute, settings.executions_at_once)
+        self._feeds = Feeds(catalog.database, catalog.datasets, store_url, self._committed)
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._live, name="spark", daemon=True)
+        self._housekeeper = threading.Thread(target=self._keep_house, name="housekeeping", daemon=True)
+        self.state = "starting"
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Returns when Java has ended, or after a while: then the guard of its pipe ends it with this process."""
+        self._stopping.set()
+        self._thread.join(_STOP_WAIT_S)
+
+    @property
+    def feeds(self) -> Feeds:
+        return self._feeds
+
+    def analyse(self, channel: Channel, schemas: Schemas) -> Prepared:
+        return analyse(self._ready(), channel, schemas)
+
+    def load(self, name: str, file: Path, *, file_format: str, schema: str, key: str) -> None:
+        loaded = self._catalog.datasets.load(self._ready(), name, file, file_format, schema, key)
+        self._scheduler.committed(loaded.name)
+
+    def changed(self) -> None:
+        self._scheduler.changed()
+
+    def problem(self, channel: str) -> str:
+        return self._scheduler.problems.get(channel, "")
+
+    def _ready(self) -> SparkSession:
+        if self._spark is None:
+            raise EngineNotReady(f"Spark is {self.state}")
+        return self._spark
+
+    def _live(self) -> None:
+        error: BaseException | None = None
+        try:
+            with open_session(self._session) as spark:
+                self._catalog.datasets.clean()  # now that no Java process of a killed predecessor writes any more
+                self._run(spark)
+        except Exception as failure:  # whatever Spark says: the process has to know, and to end
+            error = failure
+        finally:
+            self.state = "stopped"
+            self._spark = None
+            self._ended(error)
+
+    def _run(self, spark: SparkSession) -> None:
+        self._spark = spark
+        self._feeds.open(spark)
+        self._scheduler.start()
+        self._housekeeper.start()
+        self.state = "running"
+        log.info("Spark %s runs on %s", spark.version, spark.sparkContext.master)
+        java = spark.sparkContext._gateway.proc  # type: ignore[union-attr]
+        telemetry = Telemetry(spark, self._store_url, self._catalog) if self._settings.telemetry else None
+        try:
+            while not self._stopping.wait(_LOOK_S):
+                if java.poll() is not None:
+                    raise ClusterError(f"Java ended with code {java.poll()}: see spark.log in the folder")
+                if telemetry is not None:
+                    telemetry.look()
+        finally:
+            self._stopping.set()
+            self._wind_down(spark)
+
+    def _wind_down(self, spark: SparkSession) -> None:
+        """Executions are cancelled, not awaited: what they did not commit is done again after the next start."""
+        with contextlib.suppress(Exception):  # Java may be gone, and py4j has many ways to say so
+            spark.sparkContext.cancelJobsWithTag(_TAG)
+        self._scheduler.stop()
+        with contextlib.suppress(Exception):
+            self._feeds.stop()  # the session stops the other queries
+
+    def _execute(self, channel: StoredChannel, execution: Execution) -> None:
+        known, job = self._jobs.get(channel.name, (None, None))
+        if job is None or known != channel:  # new, or dropped and created again
+            job = ChannelJob(self._ready(), self._catalog, channel)
+            self._jobs[channel.name] = (channel, job)
+        self._ready().sparkContext.addJobTag(_TAG)  # of this thread's jobs
+        job.run(execution)
+
+    def _committed(self, dataset: str, number: int) -> None:
+        self._scheduler.committed(dataset)
+
+    def _keep_house(self) -> None:
+        housekeeping = Housekeeping(self._catalog, self._settings)
+        while not self._stopping.wait(self._settings.housekeeping_s):
+            try:
+                housekeeping.run(self._ready())
+            except Exception:  # Spark and py4j have many ways to fail; the next round tries again
+                if not self._stopping.is_set():
+                    log.exception("housekeeping failed")

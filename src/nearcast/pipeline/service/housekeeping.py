@@ -1,0 +1,52 @@
+"""What keeps the data cluster's folder small: results that are too old go, and small files are merged."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from nearcast.pipeline import io
+from nearcast.pipeline.catalog.catalog import Catalog
+from nearcast.pipeline.service.settings import ServiceSettings
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+log = logging.getLogger("nearcast.data")
+
+
+class Housekeeping:
+    """Each part can be stopped anywhere and done again."""
+
+    def __init__(self, catalog: Catalog, settings: ServiceSettings) -> None:
+        self._catalog = catalog
+        self._settings = settings
+
+    def run(self, spark: SparkSession) -> None:
+        self.drop_results()
+        self.forget_subscriptions()
+        self.compact(spark)
+
+    def drop_results(self) -> None:
+        """They count as gone first, then the files go, then the rows: nobody is sent to files that are not there."""
+        expired = self._catalog.outcomes.expire(self._settings.keep_s, self._settings.keep_executions)
+        for channel, number in expired:
+            io.remove(self._catalog.warehouse.results(channel, number))
+        self._catalog.outcomes.forget(expired)
+
+    def forget_subscriptions(self) -> None:
+        """Those that ended before the version that the oldest execution to come, or open, answers."""
+        with self._catalog.database.transaction():
+            needed = {execution.channel: execution.version for execution in self._catalog.executions.open()}
+            for channel in self._catalog.channels.all():
+                version = needed.get(channel.name, self._catalog.channels.numbers(channel.name).version)
+                self._catalog.subscriptions.forget_removed(channel.name, version)
+
+    def compact(self, spark: SparkSession) -> None:
+        """Each dataset up to where every execution, open or to come, has read it."""
+        datasets = self._catalog.datasets
+        for name in datasets.names():
+            upto = self._catalog.executions.floor(name, datasets.position(name))
+            datasets.compact(spark, name, upto)
+            if self._settings.keep_records_s:
+                datasets.keep(name, self._settings.keep_records_s, upto)

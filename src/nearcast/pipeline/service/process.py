@@ -1,0 +1,152 @@
+"""The data cluster process: one folder, one catalogue, one Spark session, and the REST API over them.
+
+A second process on the same folder is refused by a lock on a file, which the system releases when the process ends,
+however it ends. SIGTERM and Ctrl-C stop it within seconds; what was not committed then is done after the next start,
+as after a kill.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import logging
+import socket
+from collections.abc import Callable, Coroutine, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import uvicorn
+
+from nearcast.errors import ClusterError, UsageError
+from nearcast.pipeline.catalog.catalog import Catalog
+from nearcast.pipeline.service.announcement import Announcement
+from nearcast.pipeline.service.app import create_app
+from nearcast.pipeline.service.engine import SparkEngine
+from nearcast.pipeline.service.settings import ServiceSettings
+from nearcast.pipeline.session import SessionSettings
+
+_LAST_ANSWERS_S = 2  # for requests that run when the process is told to stop
+
+log = logging.getLogger("nearcast.data")
+
+
+class ProcessSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the process keeps everything, where it listens, and where the store's server is."""
+
+    folder: Path
+    store_url: str
+    host: str = "127.0.0.1"
+    port: int = 8100  # 0: a free one
+    advertise: str = ""  # the URL that gateways are told; empty: as it listens
+    master: str = "local[*]"
+    service: ServiceSettings = ServiceSettings()
+
+
+async def serve(settings: ProcessSettings, until: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """Run until `until` returns, or Spark ends by itself, which raises."""
+    with locked(settings.folder), listening(settings.host, settings.port) as listener:
+        url = settings.advertise or f"http://{settings.host}:{listener.getsockname()[1]}"
+        catalog = Catalog(settings.folder)
+        try:
+            await _serve(settings, catalog, listener, url, until)
+        finally:
+            catalog.close()
+
+
+async def _serve(
+    settings: ProcessSettings,
+    catalog: Catalog,
+    listener: socket.socket,
+    url: str,
+    until: Callable[[], Coroutine[Any, Any, None]],
+) -> None:
+    loop = asyncio.get_running_loop()
+    spark_ended: asyncio.Future[None] = loop.create_future()
+    engine = SparkEngine(
+        catalog,
+        settings.service,
+        _session(settings),
+        settings.store_url,
+        lambda error: loop.call_soon_threadsafe(_settle, spark_ended, error),
+    )
+    app = create_app(catalog, settings.service, engine)
+    logging.getLogger("py4j").setLevel(logging.WARNING)  # it tells of each callback server
+    config = uvicorn.Config(
+        app, log_config=None, access_log=False, ws="none", timeout_graceful_shutdown=_LAST_ANSWERS_S
+    )
+    server = _Server(config)
+    serving = asyncio.create_task(server.serve(sockets=[listener]))
+    announcing = asyncio.create_task(Announcement(settings.store_url, url).keep())
+    told = asyncio.create_task(until())
+    engine.start()
+    log.info("data cluster of %s at %s", settings.folder, url)
+    try:
+        done, _ = await asyncio.wait({serving, told, spark_ended}, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+    finally:
+        told.cancel()
+        announcing.cancel()
+        app.state.service.commits.close()
+        server.should_exit = True
+        await asyncio.to_thread(engine.stop)
+        await asyncio.gather(serving, announcing, told, return_exceptions=True)
+
+
+def _settle(future: asyncio.Future[None], error: BaseException | None) -> None:
+    if future.done():
+        return
+    if error is None:
+        future.set_result(None)
+    else:
+        future.set_exception(error)
+
+
+def _session(settings: ProcessSettings) -> SessionSettings:
+    conf = {
+        # A long execution must not keep a feed's short batch waiting.
+        "spark.scheduler.mode": "FAIR",
+        # Batches are small, and each file costs more than its bytes.
+        "spark.sql.files.openCostInBytes": "0",
+    }
+    return SessionSettings(
+        master=settings.master,
+        app_name="nearcast-data",
+        shuffle_partitions=2,
+        folder=settings.folder / "spark",
+        conf=conf,
+    )
+
+
+class _Server(uvicorn.Server):
+    """Signals are handled by the process, which has more to stop than this."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+@contextlib.contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """The folder is this process's; raises UsageError if it is another's."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "lock").open("ab") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise UsageError(f"{folder} is used by another data cluster process: stop it, or give another") from None
+        yield
+
+
+@contextlib.contextmanager
+def listening(host: str, port: int) -> Iterator[socket.socket]:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind((host, port))
+        except OSError as error:
+            raise ClusterError(f"cannot listen on {host}:{port} ({error.strerror}): give another --listen") from None
+        yield listener

@@ -1,0 +1,101 @@
+"""The stored results of executions: measured when they are committed, and served from their Parquet files.
+
+Several brokers fetch parts of the same execution within moments, so the last few tables are kept in memory, up to a
+limit of bytes; the one that was used longest ago goes first. Larger tables are filtered while they are read.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as pads
+
+from nearcast.pipeline.catalog.executions import Size
+
+SUBSCRIPTION_ID = "subscription_id"
+CACHE_BYTES = 64 << 20
+_ROWS_READ_AT_ONCE = 1 << 16
+
+Rows = list[dict[str, Any]]
+
+
+def measured(folder: Path) -> dict[str, Size]:
+    """subscription -> how many rows it has there, and their bytes as JSON, nearly."""
+    if not folder.exists():
+        return {}
+    parts = []
+    for batch in pads.dataset(folder, format="parquet").to_batches(batch_size=_ROWS_READ_AT_ONCE):
+        sizes = pa.table({"id": batch[SUBSCRIPTION_ID], "bytes": _json_bytes(batch)})
+        parts.append(sizes.group_by("id").aggregate([("bytes", "count"), ("bytes", "sum")]))
+    if not parts:
+        return {}
+    total = pa.concat_tables(parts).group_by("id").aggregate([("bytes_count", "sum"), ("bytes_sum", "sum")])
+    columns = (total[name].to_pylist() for name in ("id", "bytes_count_sum", "bytes_sum_sum"))
+    return {name: Size(rows, size) for name, rows, size in zip(*columns, strict=True)}
+
+
+def _json_bytes(batch: pa.RecordBatch) -> pa.Array:
+    """Of each row: names and punctuation, and each value as text; nested values by their size in memory."""
+    names = [name for name in batch.schema.names if name != SUBSCRIPTION_ID]
+    total = pa.repeat(pa.scalar(1 + sum(len(name) + 4 for name in names), pa.int64()), batch.num_rows)
+    for name in names:
+        column = batch[name]
+        if pa.types.is_nested(column.type):
+            size: Any = column.nbytes // max(1, batch.num_rows)
+        else:
+            quotes = 2 if pa.types.is_string(column.type) or pa.types.is_temporal(column.type) else 0
+            text = column if pa.types.is_binary(column.type) else pc.cast(column, pa.string())
+            size = pc.fill_null(pc.add(pc.binary_length(text), quotes), 4)  # null
+        total = pc.add(total, pc.cast(size, pa.int64()) if isinstance(size, pa.Array) else size)
+    return total
+
+
+class Results:
+    """Reads results; callers have asked the catalogue before whether they are there."""
+
+    def __init__(self, folder_of: Callable[[str, int], Path], cache_bytes: int = CACHE_BYTES) -> None:
+        self._folder_of = folder_of
+        self._most_bytes = cache_bytes
+        self._tables: OrderedDict[tuple[str, int], pa.Table] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def rows(self, channel: str, number: int, subscriptions: Sequence[str]) -> dict[str, Rows]:
+        """The rows of these subscriptions in an execution; those without any are left out."""
+        try:
+            table = self._read(channel, number, pc.field(SUBSCRIPTION_ID).isin(list(subscriptions)))
+        except pa.ArrowInvalid as error:  # as for a folder that retention is just removing
+            raise FileNotFoundError(str(error)) from None
+        found: dict[str, Rows] = {}
+        for row in table.to_pylist():
+            found.setdefault(row.pop(SUBSCRIPTION_ID), []).append(row)
+        return found
+
+    def _read(self, channel: str, number: int, wanted: pc.Expression) -> pa.Table:
+        cached = self._cached(channel, number)
+        if cached is not None:
+            return cached.filter(wanted)
+        return pads.dataset(self._folder_of(channel, number), format="parquet").to_table(filter=wanted)
+
+    def _cached(self, channel: str, number: int) -> pa.Table | None:
+        """The whole table, read now if it is small; None if it is too large to be kept."""
+        key = (channel, number)
+        with self._lock:
+            if key in self._tables:
+                self._tables.move_to_end(key)
+                return self._tables[key]
+        folder = self._folder_of(channel, number)
+        stored_bytes = sum(file.stat().st_size for file in folder.rglob("*.parquet"))
+        if stored_bytes * 8 > self._most_bytes:  # Parquet packs: a table in memory is a few times larger
+            return None
+        table = pads.dataset(folder, format="parquet").to_table()
+        with self._lock:
+            self._tables[key] = table
+            while len(self._tables) > 1 and sum(t.nbytes for t in self._tables.values()) > self._most_bytes:
+                self._tables.popitem(last=False)
+        return table

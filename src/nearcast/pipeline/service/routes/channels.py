@@ -1,0 +1,80 @@
+"""Channels: created from their text, listed, dropped, and the history of their executions."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+from fastapi import APIRouter, Query, Response
+
+from nearcast.pipeline.catalog.channels import StoredChannel, described
+from nearcast.pipeline.channels.language import parse_channel
+from nearcast.pipeline.service.bodies import ChannelBody, ChannelName, ChannelProblem, Problem
+from nearcast.pipeline.service.state import Service, ServiceOf
+
+router = APIRouter(tags=["channels"])
+
+
+@router.post(
+    "/channels",
+    status_code=201,
+    responses={200: {"description": "It was there already"}, 409: {"model": Problem}, 422: {"model": ChannelProblem}},
+)
+def create_channel(body: ChannelBody, service: ServiceOf, response: Response) -> dict[str, Any]:
+    """createchannel: check the text against the datasets, and run it from now on.
+
+    The first execution sees the records that are committed after this call. A refusal says where in the text.
+    """
+    parsed = parse_channel(body.text)
+    datasets = service.catalog.datasets
+    schemas = {name: datasets.schema(name) for name in datasets.names()}
+    stored = described(service.engine.analyse(parsed, schemas))
+    if not service.catalog.create_channel(stored):
+        response.status_code = 200
+    service.engine.changed()
+    return _shown(service, service.catalog.channels.get(stored.name))
+
+
+@router.get("/channels")
+def get_channels(service: ServiceOf) -> dict[str, Any]:
+    """All channels."""
+    return {"channels": [_shown(service, channel) for channel in service.catalog.channels.all()]}
+
+
+@router.get("/channels/{channel}", responses={404: {"model": Problem}})
+def get_channel(channel: ChannelName, service: ServiceOf) -> dict[str, Any]:
+    """One channel, with its text."""
+    return _shown(service, service.catalog.channels.get(channel))
+
+
+@router.delete("/channels/{channel}", status_code=204, responses={404: {"model": Problem}})
+def delete_channel(channel: ChannelName, service: ServiceOf) -> None:
+    """The channel ends, with its subscriptions and results. One of the same name goes on with the numbers."""
+    service.catalog.drop_channel(channel)
+    service.engine.changed()
+
+
+@router.get("/channels/{channel}/executions", responses={404: {"model": Problem}})
+def get_executions(
+    channel: ChannelName,
+    service: ServiceOf,
+    last: Annotated[int, Query(ge=1, le=1000)] = 20,
+    plan: Annotated[bool, Query(description="With Spark's plan of each.")] = False,
+) -> dict[str, Any]:
+    """The last executions, the newest first: what they read, when, how long they took, and what they gave.
+
+    An execution is opened for new records only: numbers do not tell how many periods went by.
+    """
+    service.catalog.channels.get(channel)
+    return {"executions": service.catalog.outcomes.history(channel, last, plan)}
+
+
+def _shown(service: Service, channel: StoredChannel) -> dict[str, Any]:
+    numbers = service.catalog.channels.numbers(channel.name)
+    return {
+        **msgspec.to_builtins(channel),
+        "subscriptions": numbers.held,
+        "committed": numbers.committed,
+        "oldest": numbers.oldest,
+        "problem": service.engine.problem(channel.name),
+    }

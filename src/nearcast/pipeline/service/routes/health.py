@@ -1,0 +1,17 @@
+"""Whether the service answers, and whether Spark runs behind it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter
+
+from nearcast.pipeline.service.state import ServiceOf
+
+router = APIRouter(tags=["health"])
+
+
+@router.get("/health")
+def get_health(service: ServiceOf) -> dict[str, Any]:
+    """Answers as soon as the service is up. `spark`: starting, running, or why not; `open`: executions that run."""
+    return {"spark": service.engine.state, "open": len(service.catalog.executions.open())}

@@ -1,0 +1,56 @@
+"""Results: of one subscription, or of all that a broker needs of an execution; and what they weigh."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated, Any
+
+import msgspec
+from fastapi import APIRouter, Path, Response
+
+from nearcast.pipeline.catalog.refusals import NoLongerKept, Unknown
+from nearcast.pipeline.service.bodies import ChannelName, Problem, ResultsBody, SubscriptionId
+from nearcast.pipeline.service.results import Rows
+from nearcast.pipeline.service.state import Service, ServiceOf
+
+router = APIRouter(tags=["results"], responses={404: {"model": Problem}, 410: {"model": Problem}})
+
+
+@router.get("/results/{channel}/{execution}/{subscription}")
+def get_result(
+    channel: ChannelName, execution: Annotated[int, Path(ge=1)], subscription: SubscriptionId, service: ServiceOf
+) -> Response:
+    """The rows of one subscription. 404: not committed, or no rows; 410: no longer kept."""
+    found = _rows(service, channel, execution, [subscription])
+    if subscription not in found:
+        raise Unknown(f"execution {execution} has no results for {subscription}", "ask for those it has results for")
+    return _json({"rows": found[subscription]})
+
+
+@router.post("/results")
+def get_results(body: ResultsBody, service: ServiceOf) -> Response:
+    """The rows of several subscriptions of one execution, in one call; those without rows are left out."""
+    return _json({"results": _rows(service, body.channel, body.execution, body.subscriptions)})
+
+
+@router.get("/rates")
+def get_rates(service: ServiceOf) -> dict[str, Any]:
+    """Bytes of results per second of each subscription, over the last ten periods of its channel."""
+    return {"rates": service.catalog.outcomes.rates(time.time())}
+
+
+def _rows(service: Service, channel: str, execution: int, subscriptions: list[str]) -> dict[str, Rows]:
+    service.catalog.channels.get(channel)
+    outcomes = service.catalog.outcomes
+    outcomes.require_kept(channel, execution)
+    wanted = outcomes.with_results(channel, execution, subscriptions)
+    try:
+        return service.results.rows(channel, execution, wanted) if wanted else {}
+    except FileNotFoundError:
+        outcomes.require_kept(channel, execution)  # retention was faster than we
+        raise NoLongerKept(f"the files of execution {execution} of {channel} are gone", "ask for a later one") from None
+
+
+def _json(data: dict[str, Any]) -> Response:
+    """Times as ISO text, decimals as text, bytes in base64: a channel may select any column."""
+    return Response(msgspec.json.encode(data), media_type="application/json")

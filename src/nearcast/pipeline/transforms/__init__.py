@@ -1,0 +1,1 @@
+"""Pure functions from DataFrame to DataFrame, each ending in a select of its schema."""

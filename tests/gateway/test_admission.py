@@ -1,0 +1,94 @@
+"""Who is let in: limits before authentication, tokens, origins; and who holds what."""
+
+from __future__ import annotations
+
+import pytest
+
+from nearcast.errors import UsageError
+from nearcast.gateway import tokens
+from nearcast.gateway.admission import Admission
+from nearcast.gateway.settings import GatewaySettings
+from nearcast.gateway.sharing import Sharing
+
+KEY = b"k" * 32
+
+
+def test_sessions_are_bounded_in_all_and_unknown_ones_by_address() -> None:
+    admission = Admission(GatewaySettings(connections=3, unknown_per_address=2))
+    admission.opened("a")
+    admission.opened("a")
+    assert "wait for their login" in admission.problem("a", 0.0)
+    assert admission.problem("b", 0.0) == ""
+    admission.logged_in("a")
+    assert admission.problem("a", 0.0) == ""
+    admission.opened("a")
+    assert "full" in admission.problem("b", 0.0)
+    admission.closed("a", known=True)
+    admission.closed("a", known=False)
+    assert admission.problem("a", 0.0) == ""
+
+
+def test_refused_logins_of_an_address_are_bounded_per_minute() -> None:
+    admission = Admission(GatewaySettings(refused_logins_per_minute=2))
+    admission.refused("a", 0.0)
+    admission.refused("a", 10.0)
+    assert "wait a minute" in admission.problem("a", 59.0)
+    assert admission.problem("b", 59.0) == ""
+    assert admission.problem("a", 61.0) == ""
+
+
+def test_registrations_of_an_address_are_bounded_per_minute() -> None:
+    admission = Admission(GatewaySettings(registrations_per_minute=2))
+    assert [admission.may_register("a", at_s) for at_s in (0.0, 1.0, 2.0, 61.0)] == [True, True, False, True]
+
+
+@pytest.mark.parametrize(
+    ("origin", "allowed"),
+    [
+        (None, True),  # not a browser
+        ("http://gateway.example.com:8080", True),
+        ("https://city.example.com", True),
+        ("https://evil.example.com", False),
+        ("null", False),
+        ("http://gateway.example.com", False),
+    ],
+)
+def test_pages_of_the_same_host_and_of_listed_origins_may_connect(origin: str | None, allowed: bool) -> None:
+    admission = Admission(GatewaySettings(origins=("https://city.example.com",)))
+    assert admission.origin_allowed(origin, "gateway.example.com:8080") is allowed
+
+
+def test_a_token_is_good_for_its_user_until_it_expires() -> None:
+    token = tokens.issue(KEY, "ann", 1000)
+    assert tokens.problem_with(token, KEY, "ann", 999.0) == ""
+    assert "expired" in tokens.problem_with(token, KEY, "ann", 1000.0)
+    assert "not for this user" in tokens.problem_with(token, KEY, "bob", 0.0)
+    assert "not for this user" in tokens.problem_with(token, b"other" * 8, "ann", 0.0)
+    assert "not for this user" in tokens.problem_with("9" + token, KEY, "ann", 0.0)
+    for rubbish in ("", ".", "x.y", "1", "¹.aa", "1." + "\udcff"):
+        assert tokens.problem_with(rubbish, KEY, "ann", 0.0)
+
+
+@pytest.mark.parametrize("user", ["", "a b", "a:b", "x" * 129, "a\n"])
+def test_a_users_name_has_rules(user: str) -> None:
+    with pytest.raises(UsageError, match="user name"):
+        tokens.checked_user(user)
+
+
+@pytest.mark.parametrize("wrong", [{"stall_s": 0}, {"origins": ("city.example.com",)}, {"origins": ("https://a/b",)}])
+def test_settings_say_what_is_wrong(wrong: dict[str, object]) -> None:
+    with pytest.raises(UsageError, match=r"must be more than 0|bad origin"):
+        GatewaySettings(**wrong)  # type: ignore[arg-type]
+
+
+def test_the_last_one_out_lets_go() -> None:
+    sharing = Sharing()
+    for user in ("ann", "bob"):
+        sharing.hold(user, "s")
+        sharing.hold(user, "s")
+    assert not sharing.let_go("ann", "s")
+    assert not sharing.let_go("ann", "s")
+    assert sharing.is_held("s")
+    assert sharing.let_go("bob", "s")
+    assert not sharing.is_held("s")
+    assert (list(sharing.users), list(sharing.held_by("bob"))) == ([], [])

@@ -1,0 +1,39 @@
+"""`nearcast agent --gateway`: wrong options are said before anything starts."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+from typer.testing import CliRunner
+
+from nearcast.cli.app import app
+
+AGENT = ["agent", "--broker", "b", "--server", "redis://h", "--store", "redis://s"]
+HERE = ["--gateway", "127.0.0.1:0"]
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        (["--gateway", "8080"], "bad gateway address '8080': use HOST:PORT"),
+        (["--gateway", "127.0.0.1:99999"], "gateway address '127.0.0.1:99999'"),
+        ([*HERE, "--gateway-url", "paris.example.com"], "bad --gateway-url"),
+        ([*HERE, "--origin", "paris.example.com"], "bad origin"),
+        ([*HERE, "--position", "paris"], "bad --position"),
+        ([*HERE, "--position", "100,0"], "latitude goes from"),
+    ],
+)
+def test_a_wrong_option_is_a_usage_error(options: list[str], problem: str) -> None:
+    result = CliRunner().invoke(app, [*AGENT, *options])
+    assert result.exit_code == 2
+    assert problem in result.stderr
+
+
+def test_an_address_that_is_taken_is_a_usage_error() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        result = CliRunner().invoke(app, [*AGENT, "--gateway", f"127.0.0.1:{taken.getsockname()[1]}"])
+    assert result.exit_code == 2
+    assert "in use" in result.stderr

@@ -1,0 +1,114 @@
+"""Plain topics through gateways, on a real cluster: one subscription per topic and gateway, moves without a gap."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from gateway_world import take, until
+
+import nearcast
+from nearcast.errors import Refused
+from nearcast.gateway.client import Subscriber
+from nearcast.gateway.frames import TopicGap, TopicMessage, unpacked
+from nearcast.gateway.server import GatewayServer, listen
+from nearcast.gateway.service import Gateway
+from nearcast.testbed.cluster import LocalCluster
+
+pytestmark = pytest.mark.live
+
+MESSAGES = 300
+
+
+def payload(event: object) -> bytes:
+    assert isinstance(event, TopicMessage), event
+    return unpacked(event.payload, event.encoding)
+
+
+async def start_gateway(cluster: LocalCluster, broker: str) -> tuple[Gateway, GatewayServer]:
+    listening, url = listen("127.0.0.1:0")
+    gateway = Gateway(broker, url, cluster.urls[broker], cluster.store_url)
+    server = GatewayServer(gateway, listening)
+    await server.start()
+    return gateway, server
+
+
+def test_browsers_and_programs_meet_on_topics() -> None:
+    async def scenario() -> None:
+        async with await LocalCluster.start(brokers=2) as cluster:
+            gateways = [await start_gateway(cluster, broker) for broker in ("b1", "b2")]
+            (first, _), (second, _) = gateways
+            try:
+                async with (
+                    Subscriber.connect(first.url, "ann") as ann,
+                    Subscriber.connect(first.url, "bob", long_poll=True) as bob,
+                    Subscriber.connect(second.url, "eve") as eve,
+                    nearcast.connect(cluster.urls["b2"]) as client,
+                ):
+                    for subscriber in (ann, bob, eve):
+                        await subscriber.subscribe_topic("news")
+                    assert len(first.topics._topics) == 1
+                    subscription = await client.subscribe("news")
+                    await ann.publish("news", "héllo")
+                    await client.publish("news", b"\xff\x00")
+                    message = await subscription.get()
+                    assert isinstance(message, nearcast.Message)
+                    assert message.payload == "héllo".encode()
+                    for subscriber in (ann, bob, eve):
+                        assert {payload(event) for event in await take(subscriber, 2)} == {
+                            "héllo".encode(),
+                            b"\xff\x00",
+                        }
+                    for topic in ("nc:c:news", "", "x" * 600):
+                        with pytest.raises(Refused, match="topic"):
+                            await ann.subscribe_topic(topic)
+                        with pytest.raises(Refused, match="topic"):
+                            await ann.publish(topic, "x")
+                    await ann.unsubscribe_topic("news")
+                    await bob.close()
+                    await until(lambda: not first.topics._topics)
+                    await _move_while_publishing(eve, client, first, second)
+            finally:
+                for _, server in gateways:
+                    await server.stop()
+
+    asyncio.run(scenario())
+
+
+async def _move_while_publishing(eve: Subscriber, client: nearcast.Client, first: Gateway, second: Gateway) -> None:
+    async def publish() -> None:
+        for number in range(MESSAGES):
+            await client.publish("news", b"%d" % number)
+            await asyncio.sleep(0.002)
+
+    publishing = asyncio.create_task(publish())
+    for move in range(4):
+        here, there = (second, first) if move % 2 == 0 else (first, second)
+        await until(lambda here=here: "eve" in here.online())  # type: ignore[misc]
+        here.order_move("eve", there.broker, there.url)
+        await until(lambda move=move: eve.moves == move + 1)  # type: ignore[misc]
+    events = await take(eve, MESSAGES)
+    await publishing
+    assert not any(isinstance(event, TopicGap) for event in events)
+    assert [payload(event) for event in events] == [b"%d" % number for number in range(MESSAGES)]
+
+
+def test_a_lost_connection_is_told_as_a_gap_of_its_topics() -> None:
+    async def scenario() -> None:
+        async with await LocalCluster.start(brokers=1) as cluster:
+            gateway, server = await start_gateway(cluster, "b1")
+            async with Subscriber.connect(gateway.url, "ann") as ann:
+                await ann.subscribe_topic("news")
+                await server.stop()
+                listening, _ = listen(gateway.url.removeprefix("http://"))
+                again = Gateway("b1", gateway.url, cluster.urls["b1"], cluster.store_url)
+                server = GatewayServer(again, listening)
+                await server.start()
+                (gap,) = await take(ann, 1)
+                assert isinstance(gap, TopicGap)
+                assert (gap.topic, gap.count) == ("news", None)
+                await ann.publish("news", "back")
+                assert payload((await take(ann, 1))[0]) == b"back"
+            await server.stop()
+
+    asyncio.run(scenario())

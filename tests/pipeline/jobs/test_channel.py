@@ -1,0 +1,253 @@
+"""Executions with real Spark: what they give, and that a crash between any two steps loses and repeats nothing."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from nearcast.pipeline import io
+from nearcast.pipeline.catalog.catalog import Catalog
+from nearcast.pipeline.catalog.channels import StoredChannel, described
+from nearcast.pipeline.channels.execution import analyse
+from nearcast.pipeline.channels.language import parse_channel
+from nearcast.pipeline.jobs.channel import ChannelJob
+from nearcast.pipeline.service.housekeeping import Housekeeping
+from nearcast.pipeline.service.results import Results
+from nearcast.pipeline.service.settings import ServiceSettings
+
+NEAR = (
+    "CREATE CHANNEL near(kind STRING, least INT) PERIOD 10 SECONDS AS SELECT r.id, r.kind, s.name AS shelter "
+    "FROM NEW reports r LEFT JOIN shelters s ON s.kind = r.kind WHERE r.kind = :kind AND r.level >= :least"
+)
+SHELTERS = {"fire": "hall", "flood": "hill"}
+KINDS = ["fire", "flood", "storm"]
+
+
+class Crash(Exception):
+    """Stands for a SIGKILL at this point."""
+
+
+class World:
+    """A folder that can be opened again after a crash, and what a plain loop says the results must be."""
+
+    def __init__(self, spark, folder: Path) -> None:
+        self.spark = spark
+        self.folder = folder
+        self.expected: Counter = Counter()
+        self.held: dict[str, tuple[str, int]] = {}
+        self.catalog = Catalog(folder)
+        self.catalog.datasets.create("reports", "id INT NOT NULL, kind STRING, level INT")
+        (folder / "shelters.csv").write_text("kind,name\n" + "".join(f"{k},{n}\n" for k, n in SHELTERS.items()))
+        self.catalog.datasets.load(spark, "shelters", folder / "shelters.csv", "csv")
+        schemas = {name: self.catalog.datasets.schema(name) for name in self.catalog.datasets.names()}
+        self.catalog.create_channel(described(analyse(spark, parse_channel(NEAR), schemas)))
+        self.catalog.brokers.put("b1", "http://b1")
+        self.job = ChannelJob(spark, self.catalog, self.channel)
+
+    def restart(self) -> None:
+        """As a new process does."""
+        self.catalog.close()
+        self.catalog = Catalog(self.folder)
+        self.job = ChannelJob(self.spark, self.catalog, self.channel)
+
+    @property
+    def channel(self) -> StoredChannel:
+        return self.catalog.channels.get("near")
+
+    def subscribe(self, kind: str, least: int) -> str:
+        found = self.catalog.subscriptions.attach("b1", self.channel, {"kind": kind, "least": least})
+        self.held[found.subscription] = (kind, least)
+        return found.subscription
+
+    def unsubscribe(self, subscription: str) -> None:
+        self.catalog.subscriptions.detach("b1", subscription)
+        del self.held[subscription]
+
+    def report(self, *ids: int) -> None:
+        """A batch of reports, and what those subscribed now are to get from it."""
+        datasets = self.catalog.datasets
+        rows = [(number, KINDS[number % 3], number % 5) for number in ids]
+        for name, (kind, least) in self.held.items():
+            for number, of_kind, level in rows:
+                if of_kind == kind and level >= least:
+                    self.expected[(name, number, kind, SHELTERS.get(kind))] += 1
+        full = [(*row, "t", None, None) for row in rows]
+        schema = "id INT, kind STRING, level INT, _topic STRING, _published_at TIMESTAMP, _ingested_at TIMESTAMP"
+        frame = self.spark.createDataFrame(full, schema)
+        datasets.commit("reports", datasets.write(datasets.describe("reports"), frame, len(rows)))
+
+    def execute(self) -> int | None:
+        execution = self.catalog.next_execution(self.channel)
+        if execution is None:
+            return None
+        assert self.job.run(execution)
+        return execution.number
+
+    def results(self) -> Counter:
+        """Everything that the index names, read as the service reads it."""
+        stored = Results(self.catalog.warehouse.results)
+        found: Counter = Counter()
+        for row in self.catalog.database.rows("SELECT * FROM results"):
+            rows = stored.rows("near", row["number"], [row["subscription"]])[row["subscription"]]
+            assert len(rows) == row["rows"]
+            for result in rows:
+                found[(row["subscription"], result["id"], result["kind"], result["shelter"])] += 1
+        return found
+
+
+@pytest.fixture
+def world(spark, tmp_path):
+    world = World(spark, tmp_path)
+    yield world
+    world.catalog.close()
+
+
+def test_executions_give_each_subscription_its_new_records(world):
+    world.subscribe("fire", 0)
+    storm = world.subscribe("storm", 3)
+    assert world.execute() is None, "no new records"
+    world.report(*range(12))
+    assert world.execute() == 1
+    assert world.execute() is None
+    world.unsubscribe(storm)
+    world.subscribe("flood", 1)
+    world.report(20, 21, 22)
+    world.report(30, 31)
+    assert world.execute() == 2
+    assert world.results() == world.expected
+    assert world.expected.total() > 8
+    last, first = world.catalog.outcomes.history("near", 10, plan=True)
+    assert (first["rows_in"], last["rows_in"]) == (12, 5)
+    assert first["rows_out"] + last["rows_out"] == world.expected.total()
+    assert last["inputs"] == {"new": {"reports": [1, 3]}, "whole": {"shelters": 1}}
+    assert 0 < last["seconds"] < 60
+    assert 0 < last["latency_s"] < 120
+    assert "Scan parquet" in last["plan"]
+
+
+def test_without_subscriptions_the_positions_move_on(world):
+    world.report(1, 2, 3)
+    assert world.execute() is None
+    world.subscribe("flood", 0)
+    assert world.execute() is None, "what came before is not for who subscribes now"
+    world.report(4)
+    assert world.execute() == 1
+    assert world.results() == world.expected
+
+
+def crash_after_opening(world, patch):
+    patch.setattr(world.job, "run", crash)
+
+
+def crash_before_writing(world, patch):
+    patch.setattr(io, "write", crash)
+
+
+def crash_after_writing_a_part(world, patch):
+    def half(frame, path):
+        path.mkdir(parents=True)
+        (path / "part-left-over.parquet").write_bytes(b"half a file")
+        raise Crash
+
+    patch.setattr(io, "write", half)
+
+
+def crash_before_the_commit(world, patch):
+    patch.setattr(world.catalog.executions, "commit", crash)
+
+
+def crash_within_the_commit(world, patch):
+    real = world.catalog.database.run
+
+    def run(sql, values=()):
+        if sql.startswith("UPDATE channel_numbers SET committed"):
+            raise Crash
+        return real(sql, values)
+
+    patch.setattr(world.catalog.database, "run", run)
+
+
+def crash_after_the_commit(world, patch):
+    world.catalog.executions.on_commit(crash)
+
+
+def crash(*arguments):
+    raise Crash
+
+
+@pytest.mark.parametrize(
+    "boundary",
+    [
+        crash_after_opening,
+        crash_before_writing,
+        crash_after_writing_a_part,
+        crash_before_the_commit,
+        crash_within_the_commit,
+        crash_after_the_commit,
+    ],
+)
+def test_a_crash_loses_and_repeats_nothing(world, monkeypatch, boundary):
+    world.subscribe("fire", 0)
+    flood = world.subscribe("flood", 0)
+    world.report(*range(9))
+    with monkeypatch.context() as patch:
+        boundary(world, patch)
+        with pytest.raises(Crash):
+            world.execute()
+    world.restart()
+    # What changes before the execution is run again is for the next one.
+    world.unsubscribe(flood)
+    world.subscribe("storm", 0)
+    world.report(*range(10, 20))
+    numbers = [world.execute(), world.execute(), world.execute()]
+    assert numbers == ([2, None, None] if boundary is crash_after_the_commit else [1, 2, None])
+    assert world.results() == world.expected
+    assert json.loads(world.catalog.database.rows("SELECT inputs FROM executions ORDER BY number")[0]["inputs"]) == {
+        "new": {"reports": [0, 1]},
+        "whole": {"shelters": 1},
+    }
+    assert world.catalog.executions.open() == []
+
+
+def test_the_results_of_a_channel_dropped_meanwhile_do_not_stay(world):
+    world.subscribe("fire", 0)
+    world.report(0)
+    execution = world.catalog.next_execution(world.channel)
+    world.catalog.drop_channel("near")
+    assert not world.job.run(execution)
+    assert not world.catalog.warehouse.results("near", 1).exists()
+
+
+def test_a_new_column_is_taken_up(world):
+    world.subscribe("fire", 0)
+    world.report(0)
+    world.execute()
+    world.catalog.datasets.alter("reports", "severity INT")
+    datasets = world.catalog.datasets
+    schema = (
+        "id INT, kind STRING, level INT, severity INT, _topic STRING, _published_at TIMESTAMP, _ingested_at TIMESTAMP"
+    )
+    frame = world.spark.createDataFrame([(3, "fire", 3, 1, "t", None, None)], schema)
+    datasets.commit("reports", datasets.write(datasets.describe("reports"), frame, 1))
+    world.expected[(next(iter(world.held)), 3, "fire", "hall")] += 1
+    assert world.execute() == 2
+    assert world.results() == world.expected
+
+
+def test_files_are_merged_under_an_open_execution(world):
+    """Each round merges what nobody will ask for by its batches any more."""
+    housekeeping = Housekeeping(world.catalog, ServiceSettings())
+    world.subscribe("fire", 0)
+    for first in range(0, 40, 2):
+        world.report(first, first + 1)
+    execution = world.catalog.next_execution(world.channel)
+    for first in range(40, 50, 2):
+        world.report(first, first + 1)
+    housekeeping.run(world.spark)
+    assert world.job.run(execution)
+    housekeeping.run(world.spark)
+    assert world.execute() == 2
+    assert world.results() == world.expected

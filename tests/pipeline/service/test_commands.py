@@ -1,0 +1,157 @@
+"""`nearcast channel`, `feed` and `dataset` against the real API, without Spark behind it."""
+
+from __future__ import annotations
+
+import json
+
+import httpx
+import pytest
+from fastapi.testclient import TestClient
+from typer.testing import CliRunner
+
+from nearcast.cli.app import app
+from nearcast.pipeline.catalog.catalog import Catalog
+from nearcast.pipeline.feeds import Feeds
+from nearcast.pipeline.service.app import create_app
+from nearcast.pipeline.service.settings import ServiceSettings
+from nearcast.pipeline.service.state import CatalogOnly
+
+NEAR = "CREATE CHANNEL near(kind STRING) PERIOD 10 SECONDS AS\nSELECT id FROM NEW reports\nWHERE kind = :kind\n"
+
+
+class Engine(CatalogOnly):
+    """Makes feeds, which needs the store's server and no Spark; notes what it was to load."""
+
+    def __init__(self, catalog, url) -> None:
+        self.catalog = catalog
+        self._feeds = Feeds(catalog.database, catalog.datasets, url)
+        self.loaded = []
+
+    @property
+    def feeds(self):
+        return self._feeds
+
+    def load(self, name, file, *, file_format, schema, key):
+        self.loaded.append((name, file.read_bytes(), file_format, schema, key))
+        self.catalog.datasets.create(name, schema, key)
+
+
+@pytest.fixture
+def engine(valkey, server_url, tmp_path, monkeypatch):
+    catalog = Catalog(tmp_path / "data")
+    engine = Engine(catalog, server_url)
+    client = TestClient(create_app(catalog, ServiceSettings(token="secret"), engine), base_url="http://data:1")
+    monkeypatch.setattr(httpx, "request", lambda *arguments, timeout, **more: client.request(*arguments, **more))
+    monkeypatch.setenv("NEARCAST_DATA", "http://data:1")
+    monkeypatch.setenv("NEARCAST_DATA_TOKEN", "secret")
+    monkeypatch.chdir(tmp_path)
+    yield engine
+    catalog.close()
+
+
+def run(*arguments: str):
+    return CliRunner().invoke(app, list(arguments))
+
+
+def run_json(*arguments: str):
+    result = run(*arguments, "--output", "json")
+    assert result.exit_code == 0, result.stderr
+    return json.loads(result.stdout)
+
+
+def make_reports() -> None:
+    schema = "id INT NOT NULL, kind STRING"
+    run_json("feed", "create", "reports", "--topic", "emergency.*", "--schema", schema)
+
+
+def test_feeds_are_made_listed_changed_and_dropped(engine, valkey):
+    make_reports()
+    make_reports()
+    (feed,) = run_json("feed", "list")["feeds"]
+    assert (feed["name"], feed["topic"], feed["stream"]) == ("reports", "emergency.*", "nc:feed:reports")
+    assert json.loads(valkey.ask("HGET", "nc:feeds", "reports")) == {
+        "topic": "emergency.*",
+        "stream": "nc:feed:reports",
+    }
+    altered = run_json("feed", "alter", "reports", "--add", "severity INT")["feeds"][0]
+    assert altered["columns"]["severity"] == "INT"
+    table = run("feed", "list").stdout
+    assert "id INT, kind STRING, severity INT" in table
+    other = run("feed", "create", "reports", "--topic", "x", "--schema", "id INT")
+    assert other.exit_code == 2
+    assert "reports" in other.stderr
+    assert run("dataset", "drop", "reports").exit_code == 2, "a feed fills it"
+    assert run("feed", "drop", "reports").exit_code == 0
+    assert run_json("feed", "list") == {"feeds": []}
+    assert run("dataset", "drop", "reports").exit_code == 0
+    assert run_json("dataset", "list") == {"datasets": []}
+
+
+def test_channels_are_created_shown_and_dropped(engine, tmp_path):
+    make_reports()
+    (tmp_path / "near.sql").write_text(NEAR)
+    assert run_json("channel", "create", "-f", "near.sql")["columns"] == ["id"]
+    assert [channel["name"] for channel in run_json("channel", "list")["channels"]] == ["near"]
+    shown = run("channel", "show", "near")
+    assert shown.exit_code == 0
+    assert "every 10 s" in shown.stdout
+    assert "WHERE kind = :kind" in shown.stdout
+    assert run_json("channel", "show", "near", "--plan")["last"] == []
+    assert run("channel", "drop", "near").exit_code == 0
+    gone = run("channel", "show", "near")
+    assert (gone.exit_code, gone.stderr) == (2, "error: unknown channel near: there are: none\n")
+
+
+def test_a_refused_channel_shows_the_place(engine, tmp_path):
+    make_reports()
+    (tmp_path / "near.sql").write_text(NEAR.replace("kind = :kind", "knd = :kind"))
+    refused = run("channel", "create", "-f", "near.sql")
+    assert (refused.exit_code, refused.stdout) == (2, "")
+    first, line, caret = refused.stderr.splitlines()
+    assert first.startswith("error: line 3, column 7: ")
+    assert line == "  WHERE knd = :kind"
+    assert caret.index("^") == line.index("knd")
+    assert run("channel", "create", "-f", "nowhere.sql").exit_code == 2
+
+
+def test_a_dataset_is_sent_whole(engine, tmp_path):
+    (tmp_path / "shelters.csv").write_bytes(b"name\nhall\n")
+    loaded = run_json("dataset", "load", "shelters", "shelters.csv", "--schema", "name STRING", "--key", "name")
+    assert loaded["datasets"][0]["columns"]["name"] == "STRING"
+    assert engine.loaded == [("shelters", b"name\nhall\n", "csv", "name STRING", "name")]
+    assert "ends in .csv" in run("dataset", "load", "shelters", "shelters.txt").stderr
+    assert "cannot read" in run("dataset", "load", "shelters", "nowhere.csv").stderr
+
+
+def test_a_wrong_token_is_told(engine, monkeypatch):
+    monkeypatch.setenv("NEARCAST_DATA_TOKEN", "wrong")
+    refused = run("channel", "list")
+    assert refused.exit_code == 2
+    assert "NEARCAST_DATA_TOKEN" in refused.stderr
+
+
+def test_a_data_cluster_that_is_not_there_exits_with_1_and_one_line():
+    result = run("channel", "list", "--data", "http://127.0.0.1:1")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr.startswith("error: no data cluster answers at http://127.0.0.1:1")
+    assert "nearcast data --store" in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+    assert run("feed", "list", "--data", "nonsense").exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["data"], "needs --store URL and --folder DIR"),
+        (["data", "--store", "x://h", "--folder", "f"], "bad server URL"),
+        (["data", "--store", "redis://h", "--folder", "f", "--listen", "8100"], "write HOST:PORT"),
+        (["data", "--master", "local[1]", "check"], "give --master after the subcommand"),
+        (["data", "--store", "redis://h", "--folder", "f", "--master", "none"], "unknown Spark master"),
+    ],
+)
+def test_wrong_calls_of_the_process_exit_with_2(arguments, said, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("NEARCAST_STORE", raising=False)
+    result = run(*arguments)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert said in result.stderr

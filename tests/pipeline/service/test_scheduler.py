@@ -1,0 +1,99 @@
+"""The scheduler's threads, without Spark: how many run at once, what is tried again, and how it stops."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+
+import pytest
+
+from nearcast.pipeline.catalog.executions import Size
+from nearcast.pipeline.service.scheduler import Scheduler
+
+TEXT = "CREATE CHANNEL {}(kind STRING) PERIOD {} SECONDS CONTINUOUS AS SELECT id FROM NEW reports WHERE kind = :kind"
+NAMES = ("one", "two", "three")
+WAIT_S = 30.0
+
+
+class Runner:
+    """Stands for Spark: takes a while, notes who runs beside whom, and fails when it is told to."""
+
+    def __init__(self, cluster) -> None:
+        self.cluster = cluster
+        self.running: Counter[str] = Counter()
+        self.most = 0
+        self.failures = 0
+        self._lock = threading.Lock()
+
+    def __call__(self, channel, execution) -> None:
+        with self._lock:
+            self.running[channel.name] += 1
+            assert self.running[channel.name] == 1, "executions of a channel run one after the other"
+            self.most = max(self.most, self.running.total())
+        time.sleep(0.02)
+        with self._lock:
+            self.running[channel.name] -= 1
+            if self.failures:
+                self.failures -= 1
+                raise RuntimeError("out of luck\nat line 1")
+        self.cluster.catalog.executions.commit(execution, {f"{channel.name}-x": Size(1, 1)})
+
+
+@pytest.fixture
+def runner(cluster):
+    for name in NAMES:
+        assert cluster.api.post("/channels", json={"text": TEXT.format(name, 0.05)}).status_code == 201
+        channel = cluster.catalog.channels.get(name)
+        cluster.catalog.subscriptions.attach("b1", channel, {"kind": "fire"})
+    run = Runner(cluster)
+    scheduler = Scheduler(cluster.catalog, run, at_once=2)
+    scheduler.start()
+    yield cluster, run, scheduler
+    scheduler.stop()
+    assert run.running.total() == 0
+
+
+def committed(cluster) -> list[int]:
+    """How far each channel has read the reports."""
+    open_ones = {execution.channel for execution in cluster.catalog.executions.open()}
+    return [0 if name in open_ones else cluster.catalog.channels.positions(name)["reports"] for name in NAMES]
+
+
+def until(check, what: str) -> None:
+    until_s = time.monotonic() + WAIT_S
+    while not check():
+        assert time.monotonic() < until_s, what
+        time.sleep(0.02)
+
+
+def test_channels_run_after_commits_two_at_once(runner):
+    cluster, run, scheduler = runner
+    for number in range(1, 6):
+        cluster.add_batch()
+        scheduler.committed("reports")
+        until(lambda n=number: committed(cluster) == [n] * 3, f"batch {number}")
+    assert run.most == 2
+    assert scheduler.problems == {}
+
+
+def test_an_execution_that_failed_is_tried_again_with_its_number(runner):
+    cluster, run, scheduler = runner
+    run.failures = 2
+    cluster.add_batch()
+    scheduler.committed("reports")
+    until(lambda: "out of luck" in scheduler.problems.values(), "the failure is told")
+    until(lambda: committed(cluster) == [1, 1, 1], "tried again")
+    until(lambda: scheduler.problems == {}, "forgotten once it went well")
+    assert [cluster.catalog.channels.numbers(name).committed for name in NAMES] == [1, 1, 1]
+
+
+def test_a_channel_that_is_dropped_runs_no_more(runner):
+    cluster, _, scheduler = runner
+    cluster.catalog.drop_channel("two")
+    scheduler.changed()
+    cluster.add_batch()
+    scheduler.committed("reports")
+    until(lambda: cluster.catalog.channels.positions("three") == {"reports": 1}, "the others run")
+    assert cluster.catalog.channels.positions("two") == {}
+    assert cluster.catalog.executions.open("two") == []
