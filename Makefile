@@ -37,13 +37,16 @@ test-full: check ## check, then all tests, the slow ones too
 	$(PYTEST) -m "" --ignore=tests/pipeline
 	$(BIN)/pytest -m "" tests/pipeline
 
-demo: $(STAMP) ## two acts on local clusters: topics move under fire, and a policy follows the load
+demo: $(STAMP) ## three acts on local clusters: topics move under fire, a policy follows the load, channels on Spark
 	$(BIN)/nearcast demo
 
-bench: $(STAMP) ## client speed, planning speed and the flow simulator on this machine
+bench: $(STAMP) ## client, plans, flow simulator, gateways' balancing, channels and telemetry on this machine
 	$(BIN)/nearcast bench client
 	$(BIN)/nearcast bench plan
 	$(BIN)/nearcast bench flow
+	$(BIN)/nearcast bench multistage
+	$(BIN)/nearcast bench channels
+	$(BIN)/nearcast bench telemetry
 
 soak: $(STAMP) ## many seeds of the protocol simulator (SEEDS=2000 FIRST_SEED=0)
 	$(BIN)/nearcast simulate protocol --seeds $(SEEDS) --first-seed $(FIRST_SEED)

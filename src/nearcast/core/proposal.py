@@ -27,6 +27,7 @@ class Cause(StrEnum):
     RING = "ring"  # consistent hashing says so
     UNBALANCED = "unbalanced"  # the loads of the brokers differ too much: single subscribers move
     SKEWED = "skewed"  # they differ so much that all subscribers are placed anew
+    ASKED = "asked"  # somebody wants all subscribers placed anew
 
 
 class Reason(msgspec.Struct, frozen=True):

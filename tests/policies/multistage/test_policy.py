@@ -56,6 +56,14 @@ def test_a_skewed_cluster_is_shuffled_and_then_left_alone() -> None:
     ]
 
 
+def test_a_shuffle_that_was_asked_for_says_so() -> None:
+    demand, before = crowded()
+    plan = Multistage(eager(gamma=100.0)).propose(demand, before, shuffle=True)
+    names = [str(number) for number in range(demand.subscribers)]
+    causes = {change.reason.cause for change in plan.changes(names, names)}
+    assert (plan.shuffled, causes) == (True, {Cause.ASKED})
+
+
 def test_a_shuffle_needs_more_than_theta() -> None:
     demand, before = crowded()
     mean = sum(plan_loads := Multistage(eager()).propose(demand, before).before.loads) / len(plan_loads)

@@ -75,13 +75,14 @@ class MigrationPlan(msgspec.Struct, frozen=True, eq=False):
     before: Balance
     after: Balance
     problem: str = ""  # why the goal is not reached, and what would help
+    asked: bool = False  # the shuffle was asked for
 
     def changes(self, subscribers: Sequence[str], brokers: Sequence[str]) -> Iterator[MoveSubscriber]:
         """The moves with names and reasons."""
         moves, config = self.moves, self.config
         for row in range(len(moves)):
             if moves.by_shuffle[row]:
-                cause, threshold = Cause.SKEWED, config.gamma
+                cause, threshold = (Cause.ASKED, 0.0) if self.asked else (Cause.SKEWED, config.gamma)
             else:
                 cause, threshold = Cause.UNBALANCED, config.alpha
             yield MoveSubscriber(

@@ -34,7 +34,7 @@ class Multistage:
         steps, problem = migrate(loads, config)
         home = np.where(demand.online, loads.home, assignment.home)
         moves = Moves.between(assignment, home, steps, before.cov)
-        return MigrationPlan(config, moves, skewed, len(steps), before, _balance(loads), problem)
+        return MigrationPlan(config, moves, skewed, len(steps), before, _balance(loads), problem, shuffle)
 
 
 def _balance(loads: BrokerLoads) -> Balance:
