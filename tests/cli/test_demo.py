@@ -132,7 +132,7 @@ IDLE = replace(POLICY, missed=["not within 40 s: a server is added"])
         (
             {"moves": MOVES, "policy": IDLE},
             1,
-            "the policy did not do what it is to show: not within 40 s: a server is added\n",
+            "what an act is to show did not happen: not within 40 s: a server is added\n",
         ),
     ],
 )
