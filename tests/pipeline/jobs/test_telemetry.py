@@ -133,7 +133,8 @@ def test_a_clock_that_is_ahead_does_not_make_others_late(cluster: Cluster, valke
     assert all(found.values())
 
 
-@pytest.mark.parametrize("moment", [pytest.param("written", marks=[pytest.mark.slow]), "committed"])
+@pytest.mark.slow
+@pytest.mark.parametrize("moment", ["written", "committed"])
 def test_a_kill_in_a_batch_neither_loses_nor_repeats(
     cluster: Cluster, valkey: RespConnection, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
@@ -207,6 +208,7 @@ def test_a_lost_checkpoint_goes_on_where_the_catalogue_says(cluster: Cluster, va
     assert cluster.published() == {(NOON_S, "t"): 11}
 
 
+@pytest.mark.slow
 def test_a_running_job_follows_the_stream_until_it_is_stopped(cluster: Cluster, valkey: RespConnection) -> None:
     cluster.settings = TelemetrySettings(period_s=0.2, keep_s=1e9)
     append(valkey, report("b1", NOON_S, one(1)), "a-1")
