@@ -24,7 +24,7 @@ class ChannelsLook(Look):
         "People of a city ask for emergencies near them. Spark joins the reports with where they are and with",
         "shelters; gateways deliver, and people move between gateways. Each must get what it is owed, once.",
     )
-    drawn = frozenset({Kind.SCENE, Kind.DECISION})
+    drawn = frozenset({Kind.DECISION})
     printed = drawn
 
     def __init__(self, act: ChannelsAct) -> None:

@@ -21,7 +21,6 @@ from typing import Any
 import msgspec
 
 import nearcast
-from nearcast.cli.running import say
 from nearcast.errors import Refused
 from nearcast.testbed.emergency_reference import Reading
 from nearcast.testbed.emergency_stage import EmergencyCluster, EmergencyStage
@@ -295,7 +294,7 @@ def _main() -> None:
         seed=given.seed,
         location_s=given.locations,
     )
-    summary = asyncio.run(run_emergency(plan, say))
+    summary = asyncio.run(run_emergency(plan, lambda line: print(line, file=sys.stderr, flush=True)))
     print(msgspec.json.format(msgspec.json.encode(summary), indent=1).decode())
     sys.exit(not summary.exact)
 

@@ -22,7 +22,7 @@ from nearcast.pipeline.catalog.database import Database
 from nearcast.pipeline.catalog.feeds import Feed, FeedCatalog, FeedProgress
 from nearcast.pipeline.datasets import Datasets
 from nearcast.pipeline.schemas import DEAD_LETTERS, nullable_ddl
-from nearcast.pipeline.sources.offsets import BEGINNING, Offset, from_json, ranges
+from nearcast.pipeline.sources.offsets import BEGINNING, Offset, noted, ranges
 from nearcast.pipeline.sources.resp import RespConnection
 from nearcast.pipeline.transforms.feed_records import dead_letters, good_records, tally
 from nearcast.pipeline.transforms.parsing import parse
@@ -123,8 +123,8 @@ class FeedJob:
 
     def _offsets(self, feed: Feed, batch: int) -> tuple[Offset, Offset]:
         """Between which offsets of the stream the batch lies: Spark wrote it down before it ran the batch."""
-        end = _noted(self.checkpoint, batch).get(feed.stream, Offset())
-        before = _noted(self.checkpoint, batch - 1).get(feed.stream) if batch else None
+        end = noted(self.checkpoint, batch).get(feed.stream, Offset())
+        before = noted(self.checkpoint, batch - 1).get(feed.stream) if batch else None
         return before or Offset(id=end.began, position=end.skipped), end
 
     def _trim(self, feed: Feed, start: Offset, end: Offset) -> None:
@@ -135,11 +135,6 @@ class FeedJob:
                 connection.ask("XTRIM", feed.stream, "MINID", start.id)
         except ClusterError as error:
             log.warning("feed %s: its stream was not trimmed: %s", feed.name, error)
-
-
-def _noted(checkpoint: Path, batch: int) -> dict[str, Offset]:
-    lines = (checkpoint / "offsets" / str(batch)).read_text(encoding="utf-8").splitlines()
-    return from_json(json.loads(lines[-1]))
 
 
 def _lost(feed: Feed, start: Offset, end: Offset, rows: int) -> int:

@@ -23,7 +23,7 @@ from nearcast.errors import UsageError
 from nearcast.pipeline import io
 from nearcast.pipeline.catalog.database import Database
 from nearcast.pipeline.catalog.telemetry import BROKERS, TOPICS, Progress, SumFile, TelemetryCatalog, sums_path
-from nearcast.pipeline.sources.offsets import BEGINNING, Offset, from_json
+from nearcast.pipeline.sources.offsets import BEGINNING, Offset, noted
 from nearcast.pipeline.transforms import telemetry as transforms
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ class TelemetryJob:
             ]
         finally:
             kept.unpersist()
-        offset = _read_to(self._warehouse.checkpoint(CHECKPOINT), batch)
+        offset = noted(self._warehouse.checkpoint(CHECKPOINT), batch).get(REPORT_STREAM.decode(), Offset())
         progress = Progress(
             spark_batch=batch,
             read_to=offset.id,
@@ -205,9 +205,3 @@ def _windows(folder: Path) -> tuple[int, int] | None:
             statistics = footer.row_group(group).column(0).statistics  # window_s is the first column
             found += [statistics.min, statistics.max]
     return (min(found), max(found)) if found else None
-
-
-def _read_to(checkpoint: Path, batch: int) -> Offset:
-    """How far the stream goes in a batch: Spark wrote it down before it ran the batch."""
-    lines = (checkpoint / "offsets" / str(batch)).read_text(encoding="utf-8").splitlines()
-    return from_json(json.loads(lines[-1])).get(REPORT_STREAM.decode(), Offset())
