@@ -17,7 +17,7 @@ import pytest
 REPOSITORY = Path(__file__).resolve().parents[1]
 SOURCE = REPOSITORY / "src"
 
-MAX_FILE_LINES = 400
+MAX_FILE_LINES = 450
 MAX_FUNCTION_LINES = 70
 
 PURE_PACKAGES = ("nearcast.core", "nearcast.coordinates", "nearcast.policies", "nearcast.latency")
