@@ -17,7 +17,7 @@ import msgspec
 from nearcast.errors import ClusterError, UsageError
 from nearcast.pipeline import io
 from nearcast.pipeline.catalog.database import Database
-from nearcast.pipeline.catalog.datasets import DROPPED, Dataset, DatasetCatalog, Segment
+from nearcast.pipeline.catalog.datasets import Dataset, DatasetCatalog, Segment
 from nearcast.pipeline.io import Warehouse
 from nearcast.pipeline.jobs.compaction import merge, merges
 from nearcast.pipeline.jobs.loading import checked_rows, read_file, readable
@@ -53,6 +53,14 @@ class Datasets:
 
     def names(self) -> list[str]:
         return [dataset.name for dataset in self._catalog.all()]
+
+    def exists(self, name: str) -> bool:
+        """Also one that cannot be read."""
+        return self._catalog.exists(name)
+
+    def damaged(self) -> list[str]:
+        """What is wrong with those that cannot be read."""
+        return self._catalog.damaged()
 
     def describe(self, name: str) -> Dataset:
         """Raises UsageError, which says what there is."""
@@ -134,8 +142,7 @@ class Datasets:
     def drop(self, name: str) -> None:
         """Delete a dataset and its files. One made later under the same name goes on with higher batch numbers."""
         with self._database.transaction():
-            dataset = self._catalog.get(name)
-            self._catalog.put(name, DROPPED, dataset.columns, dataset.key)
+            self._catalog.drop(name)
             self._catalog.forget(name, self._catalog.known(name))
         io.remove(self.warehouse.dataset(name))
 

@@ -11,20 +11,15 @@ from sqlglot import exp, parse_one
 from sqlglot.errors import SqlglotError
 
 from nearcast.errors import UsageError
+from nearcast.pipeline.column_types import DIALECT, checked_type
 
-DIALECT = "spark"
+SCHEMA_CHARACTERS_MAX = 100_000
+COLUMNS_MAX = 1000
 BATCH = "_batch"  # the number of the batch a row came with: in the files only, readers do not see it
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")
 _DATASET_NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
 _FORM = "write it as in: user_id STRING NOT NULL, lat DOUBLE"
-_SCALARS = {
-    *(exp.DType.TEXT, exp.DType.BOOLEAN, exp.DType.BINARY),
-    *(exp.DType.TINYINT, exp.DType.SMALLINT, exp.DType.INT, exp.DType.BIGINT),
-    *(exp.DType.FLOAT, exp.DType.DOUBLE, exp.DType.DECIMAL),
-    *(exp.DType.DATE, exp.DType.TIMESTAMP, exp.DType.TIMESTAMPTZ, exp.DType.TIMESTAMPNTZ),
-}
-_NESTED = {exp.DType.ARRAY, exp.DType.MAP, exp.DType.STRUCT}
 
 
 class Column(msgspec.Struct, frozen=True):
@@ -53,20 +48,31 @@ DEAD_LETTERS = (
 @lru_cache(maxsize=256)
 def parse_schema(ddl: str) -> tuple[Column, ...]:
     """The columns that a person wrote down; raises UsageError."""
-    try:
-        parsed = parse_one(f"CREATE TABLE t (\n{ddl}\n)", dialect=DIALECT)
-    except SqlglotError as error:
-        raise UsageError(f"the schema {ddl!r} cannot be read ({_reason(error)}): {_FORM}") from None
-    if not isinstance(parsed, exp.Create) or not isinstance(parsed.this, exp.Schema) or parsed.args.get("expression"):
-        raise UsageError(f"the schema {ddl!r} is not a list of columns: {_FORM}")
-    columns = tuple(_column(node) for node in parsed.this.expressions)
+    columns = tuple(_column(node) for node in _definitions(ddl))
     if not columns:
         raise UsageError(f"the schema has no columns: {_FORM}")
+    if len(columns) > COLUMNS_MAX:
+        raise UsageError(f"the schema has {len(columns)} columns: give at most {COLUMNS_MAX}")
     names = [column.name.lower() for column in columns]
     for name in names:
         if names.count(name) > 1:
             raise UsageError(f"the schema names {name} twice (case does not tell names apart): rename one")
     return columns
+
+
+def _definitions(ddl: str) -> list[exp.Expr]:
+    shown = ddl if len(ddl) < 200 else f"{ddl[:200]}..."
+    if len(ddl) > SCHEMA_CHARACTERS_MAX:
+        raise UsageError(f"the schema has {len(ddl)} characters: give at most {SCHEMA_CHARACTERS_MAX}")
+    try:
+        parsed = parse_one(f"CREATE TABLE t (\n{ddl}\n)", dialect=DIALECT)
+    except SqlglotError as error:
+        raise UsageError(f"the schema {shown!r} cannot be read ({_reason(error)}): {_FORM}") from None
+    except RecursionError:
+        raise UsageError(f"the schema {shown!r} is nested too deep: {_FORM}") from None
+    if not isinstance(parsed, exp.Create) or not isinstance(parsed.this, exp.Schema) or parsed.args.get("expression"):
+        raise UsageError(f"the schema {shown!r} is not a list of columns: {_FORM}")
+    return list(parsed.this.expressions)
 
 
 def ddl_of(columns: Iterable[Column]) -> str:
@@ -121,13 +127,11 @@ def _column(node: exp.Expr) -> Column:
         raise UsageError(f"{node.sql(DIALECT)!r} in the schema is not a column with its type: {_FORM}")
     if not _NAME.fullmatch(node.name):
         raise UsageError(f"the column {node.name!r}: use at most 64 letters, digits and _, a letter first")
-    for part in kind.find_all(exp.DataType):
-        if part.this not in _SCALARS | _NESTED:
-            raise UsageError(f"the column {node.name} is of type {kind.sql(DIALECT)}: use a type of Spark, as STRING")
+    written = checked_type(node.name, kind)
     constraints = [constraint.kind for constraint in node.args.get("constraints") or ()]
     if not all(isinstance(found, exp.NotNullColumnConstraint) for found in constraints):
         raise UsageError(f"the column {node.name} has more than a type and NOT NULL: leave the rest out")
-    return Column(node.name, kind.sql(DIALECT), required=bool(constraints))
+    return Column(node.name, written, required=bool(constraints))
 
 
 def _reason(error: SqlglotError) -> str:

@@ -6,12 +6,16 @@ import threading
 import time
 from collections import Counter
 
+import msgspec
 import pytest
 
+from nearcast.pipeline.catalog.channels import described
 from nearcast.pipeline.catalog.executions import Size
+from nearcast.pipeline.channels.execution import prepare
+from nearcast.pipeline.channels.language import parse_channel
 from nearcast.pipeline.service.scheduler import Scheduler
 
-TEXT = "CREATE CHANNEL {}(kind STRING) PERIOD {} SECONDS CONTINUOUS AS SELECT id FROM NEW reports WHERE kind = :kind"
+TEXT = "CREATE CHANNEL {}(kind STRING) PERIOD 1 SECONDS CONTINUOUS AS SELECT id FROM NEW reports WHERE kind = :kind"
 NAMES = ("one", "two", "three")
 WAIT_S = 30.0
 
@@ -43,8 +47,9 @@ class Runner:
 @pytest.fixture
 def runner(cluster):
     for name in NAMES:
-        assert cluster.api.post("/channels", json={"text": TEXT.format(name, 0.05)}).status_code == 201
-        channel = cluster.catalog.channels.get(name)
+        prepared = prepare(parse_channel(TEXT.format(name)), {"reports": cluster.catalog.datasets.schema("reports")})
+        channel = msgspec.structs.replace(described(prepared), period_s=0.05)  # shorter than people may write
+        cluster.catalog.create_channel(channel)
         cluster.catalog.subscriptions.attach("b1", channel, {"kind": "fire"})
     run = Runner(cluster)
     scheduler = Scheduler(cluster.catalog, run, at_once=2)

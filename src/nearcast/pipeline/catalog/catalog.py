@@ -42,7 +42,8 @@ class Catalog:
 
     def drop_channel(self, name: str) -> None:
         with self.database.transaction():
-            self.channels.get(name)
+            if not self.channels.exists(name):
+                self.channels.get(name)  # raises, and says what there is
             self.subscriptions.drop_channel(name)
             self.executions.drop_channel(name)
             self.channels.drop(name)
@@ -55,13 +56,18 @@ class Catalog:
     def drop_dataset(self, name: str) -> None:
         """Unless a channel reads it or a feed fills it."""
         with self.database.transaction():
-            self.datasets.describe(name)
+            if not self.datasets.exists(name):
+                self.datasets.describe(name)  # raises, and says what there is
             readers = self.channels.readers(name)
             if readers:
                 raise Conflict(f"dataset {name} is read by {', '.join(readers)}", "drop those channels first")
             if self.feeds.find(name) is not None:
                 raise Conflict(f"dataset {name} is filled by a feed", f"drop it first: nearcast feed drop {name}")
             self.datasets.drop(name)
+
+    def damaged(self) -> list[str]:
+        """Channels and datasets that cannot be read, each with the reason."""
+        return [*self.channels.damaged(), *self.datasets.damaged()]
 
     def next_execution(self, channel: StoredChannel) -> Execution | None:
         """The execution of a channel to run now, noted; None if it has nothing to do."""

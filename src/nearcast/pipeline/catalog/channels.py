@@ -6,11 +6,11 @@ that a subscriber's cursor never stands above an execution that is still to come
 
 from __future__ import annotations
 
-import json
 import time
 
 import msgspec
 
+from nearcast.pipeline.catalog.damage import RowReader
 from nearcast.pipeline.catalog.database import Database, Row
 from nearcast.pipeline.catalog.refusals import CatalogFull, Conflict, Unknown
 from nearcast.pipeline.channels.execution import Prepared
@@ -86,6 +86,7 @@ class Channels:
     def __init__(self, database: Database, most: int) -> None:
         self._database = database
         self._most = most
+        self._reader = RowReader("channel", _stored)
         database.create(_TABLES)
 
     def create(self, channel: StoredChannel, positions: dict[str, int]) -> bool:
@@ -101,7 +102,7 @@ class Channels:
             stored = msgspec.structs.replace(channel, created_at=time.time())
             self._database.run(
                 "INSERT INTO channels VALUES (?, ?, ?, ?)",
-                (stored.name, stored.text, msgspec.json.encode(stored).decode(), stored.created_at),
+                (stored.name, stored.text, _definition(stored), stored.created_at),
             )
             self._database.run("INSERT OR IGNORE INTO channel_numbers (channel) VALUES (?)", (stored.name,))
             self.advance(stored.name, positions)
@@ -112,15 +113,22 @@ class Channels:
         if row is None:
             there = ", ".join(channel.name for channel in self.all()) or "none"
             raise Unknown(f"unknown channel {name}", f"there are: {there}")
-        return _stored(row)
+        return self._reader.required(row)
+
+    def exists(self, name: str) -> bool:
+        return self._row(name) is not None
 
     def has(self, channel: StoredChannel) -> bool:
         """This very channel, not one of the same name that was created since."""
         row = self._row(channel.name)
-        return row is not None and _stored(row) == channel
+        return row is not None and self._reader.required(row) == channel
 
     def all(self) -> list[StoredChannel]:
-        return [_stored(row) for row in self._database.rows("SELECT * FROM channels ORDER BY name")]
+        return self._reader.readable(self._rows())
+
+    def damaged(self) -> list[str]:
+        """What is wrong with those that cannot be read."""
+        return self._reader.problems(self._rows())
 
     def numbers(self, name: str) -> Numbers:
         sql = "SELECT version, held, opened, committed, oldest FROM channel_numbers WHERE channel = ?"
@@ -145,9 +153,20 @@ class Channels:
         self._database.run("DELETE FROM channels WHERE name = ?", (name,))
         self._database.run("DELETE FROM positions WHERE channel = ?", (name,))
 
+    def _rows(self) -> list[Row]:
+        return self._database.rows("SELECT * FROM channels ORDER BY name")
+
     def _row(self, name: str) -> Row | None:
         return self._database.row("SELECT * FROM channels WHERE name = ?", (name,))
 
 
 def _stored(row: Row) -> StoredChannel:
-    return msgspec.convert(json.loads(row["definition"]), StoredChannel)
+    return msgspec.json.decode(row["definition"], type=StoredChannel)
+
+
+def _definition(channel: StoredChannel) -> str:
+    """As JSON that reads back as the same: numbers that JSON does not have become null there."""
+    text = msgspec.json.encode(channel)
+    if msgspec.json.decode(text, type=StoredChannel) != channel:
+        raise Conflict(f"channel {channel.name} cannot be stored as it is", "write it more simply")
+    return text.decode()

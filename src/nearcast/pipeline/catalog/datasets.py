@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from nearcast.errors import UsageError
+from nearcast.pipeline.catalog.damage import RowReader
 from nearcast.pipeline.catalog.database import Database, Row
 from nearcast.pipeline.schemas import Column, ddl_of, parse_schema
 
@@ -59,14 +60,22 @@ class DatasetCatalog:
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        self._reader = RowReader("dataset", _dataset)
         database.create(_TABLES)
 
     def all(self) -> list[Dataset]:
-        return [_dataset(row) for row in self._database.rows("SELECT * FROM datasets ORDER BY name") if _is_there(row)]
+        return self._reader.readable(self._rows())
+
+    def damaged(self) -> list[str]:
+        """What is wrong with those that cannot be read."""
+        return self._reader.problems(self._rows())
+
+    def exists(self, name: str) -> bool:
+        return self._row(name) is not None
 
     def find(self, name: str) -> Dataset | None:
-        row = self._database.row("SELECT * FROM datasets WHERE name = ?", [name])
-        return _dataset(row) if row is not None and _is_there(row) else None
+        row = self._row(name)
+        return self._reader.required(row) if row is not None else None
 
     def get(self, name: str) -> Dataset:
         found = self.find(name)
@@ -75,6 +84,10 @@ class DatasetCatalog:
             raise UsageError(f"no dataset {name!r}: there are {there}")
         return found
 
+    def drop(self, name: str) -> None:
+        """Also one that cannot be read. Its position stays, and so do the rows of its segments."""
+        self._database.run("UPDATE datasets SET source = ? WHERE name = ?", [DROPPED, name])
+
     def last_position(self, name: str) -> int:
         """Also of a dataset that was dropped, or never was."""
         row = self._database.row("SELECT position FROM datasets WHERE name = ?", [name])
@@ -82,10 +95,13 @@ class DatasetCatalog:
 
     def put(self, name: str, source: str, columns: Sequence[Column], key: str) -> None:
         """Make it, or change all but its position."""
+        ddl = ddl_of(columns)
+        if parse_schema(ddl) != tuple(columns):
+            raise UsageError(f"the schema of dataset {name} cannot be stored as it is: write it more simply")
         self._database.run(
             "INSERT INTO datasets (name, source, schema, key, position) VALUES (?, ?, ?, ?, 0) "
             "ON CONFLICT (name) DO UPDATE SET source = excluded.source, schema = excluded.schema, key = excluded.key",
-            [name, source, ddl_of(columns), key],
+            [name, source, ddl, key],
         )
 
     def advance(self, name: str, segment: Segment) -> None:
@@ -141,9 +157,11 @@ class DatasetCatalog:
             [(name, segment.first, segment.last) for segment in segments],
         )
 
+    def _rows(self) -> list[Row]:
+        return self._database.rows("SELECT * FROM datasets WHERE source != ? ORDER BY name", [DROPPED])
 
-def _is_there(row: Row) -> bool:
-    return row["source"] != DROPPED
+    def _row(self, name: str) -> Row | None:
+        return self._database.row("SELECT * FROM datasets WHERE name = ? AND source != ?", [name, DROPPED])
 
 
 def _dataset(row: Row) -> Dataset:

@@ -26,6 +26,10 @@ class NoLongerKept(CatalogRefusal):
     """It was there, and retention has dropped it."""
 
 
+class Damaged(CatalogRefusal):
+    """It is in the catalogue and cannot be read."""
+
+
 class WrongParameters(CatalogRefusal):
     """A subscription's parameters are not those that the channel declares."""
 

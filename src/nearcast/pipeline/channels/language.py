@@ -30,7 +30,10 @@ DIALECT = "spark"
 NEW_SUFFIX = "__new"  # the relation of a dataset's new records is its name with this at the end
 HEADER = "CREATE CHANNEL name(parameter TYPE, ...) PERIOD n SECONDS [CONTINUOUS] AS SELECT ..."
 
-_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
+PERIOD_LEAST_S = 0.5  # a batch of a feed takes about as long, and each execution costs Spark some of its time
+PERIOD_MOST_S = 31 * 86400.0
+
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")  # of channels it is also the name of a folder
 _WHOLE_NUMBERS = ("TINYINT", "SMALLINT", "INT", "INTEGER", "BIGINT", "LONG")
 _TYPES = ("STRING", "BOOLEAN", *_WHOLE_NUMBERS, "FLOAT", "DOUBLE", "DECIMAL", "DATE", "TIMESTAMP")
 _BEFORE_A_DATASET = (TokenType.FROM, TokenType.JOIN, TokenType.COMMA)
@@ -125,14 +128,16 @@ class _Header:
     def _period(self) -> float:
         at, text = self._offset(), self._peek()
         self.here += 1
-        if not re.fullmatch(r"\d+(\.\d+)?", text) or float(text) <= 0:
-            raise invalid_at(self.text, at, f"the period {text or 'is missing'}", "write a number of seconds above 0")
+        if not re.fullmatch(r"\d{1,12}(\.\d{1,12})?", text) or not PERIOD_LEAST_S <= float(text) <= PERIOD_MOST_S:
+            hint = f"write a number of seconds from {PERIOD_LEAST_S:g} to {PERIOD_MOST_S:.0f}"
+            raise invalid_at(self.text, at, f"the period {text[:20] or 'is missing'}", hint)
         return float(text)
 
     def _name(self, what: str) -> str:
         at, token = self._offset(), self._token()
         if token is None or not _NAME.fullmatch(token.text):
-            raise invalid_at(self.text, at, f"{what} is missing", f"the form is {HEADER}")
+            hint = f"use at most 64 letters, digits and _, a letter first; the form is {HEADER}"
+            raise invalid_at(self.text, at, f"{what} is missing", hint)
         self.here += 1
         return token.text.lower()
 

@@ -15,7 +15,7 @@ from starlette.exceptions import HTTPException
 
 from nearcast.errors import NearcastError, UsageError
 from nearcast.pipeline.catalog.catalog import Catalog
-from nearcast.pipeline.catalog.refusals import CatalogFull, CatalogRefusal, Conflict, NoLongerKept, Unknown
+from nearcast.pipeline.catalog.refusals import CatalogFull, CatalogRefusal, Conflict, Damaged, NoLongerKept, Unknown
 from nearcast.pipeline.channels.refusal import InvalidChannel
 from nearcast.pipeline.service.door import Door
 from nearcast.pipeline.service.routes import brokers, channels, datasets, feeds, health, results, subscriptions
@@ -23,7 +23,13 @@ from nearcast.pipeline.service.settings import ServiceSettings
 from nearcast.pipeline.service.state import CatalogOnly, Engine, EngineNotReady, Service
 
 _ROUTES = (brokers, channels, subscriptions, results, feeds, datasets, health)
-_STATUS: dict[type[CatalogRefusal], int] = {Unknown: 404, Conflict: 409, NoLongerKept: 410, CatalogFull: 429}
+_STATUS: dict[type[CatalogRefusal], int] = {
+    Unknown: 404,
+    Conflict: 409,
+    Damaged: 409,
+    NoLongerKept: 410,
+    CatalogFull: 429,
+}
 _RETRY_S = 2
 
 

@@ -13,5 +13,9 @@ router = APIRouter(tags=["health"])
 
 @router.get("/health")
 def get_health(service: ServiceOf) -> dict[str, Any]:
-    """Answers as soon as the service is up. `spark`: starting, running, or why not; `open`: executions that run."""
-    return {"spark": service.engine.state, "open": len(service.catalog.executions.open())}
+    """Answers as soon as the service is up.
+
+    `spark`: starting, running, or why not; `open`: executions that run; `damaged`: what cannot be read any more.
+    """
+    catalog = service.catalog
+    return {"spark": service.engine.state, "open": len(catalog.executions.open()), "damaged": catalog.damaged()}
