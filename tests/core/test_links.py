@@ -15,6 +15,7 @@ from nearcast.core.link import Link
 from nearcast.core.links import RECONNECT_BURST, Ready
 from nearcast.core.membership import BrokerInfo, encode_membership
 from nearcast.core.names import LEASE_KEY, MEMBERS, READY_KEY, inbox_channel
+from nearcast.core.scripts import INSTALL_MEMBERS
 from nearcast.core.settings import DEFAULT_TIMING
 from nearcast.errors import AuthenticationFailed, ConnectFailed, NotACluster
 
@@ -158,27 +159,51 @@ def test_a_broker_that_left_the_membership_is_hung_up_on(rig: Any) -> None:
     client.machine.links.reach("b2", world.now_s)
     client.settle()
     smaller = msgspec.structs.replace(world.membership, version=2, brokers={"b1": BrokerInfo("redis://b1")})
-    world.ask("b1", "PUBLISH", MEMBERS, encode_membership(smaller))
+    world.ask("b1", "EVAL", INSTALL_MEMBERS, 1, MEMBERS, 2, encode_membership(smaller))
+    client.settle()
     assert list(client.sessions) == ["b1"]
     world.run(3.0)
     assert list(client.sessions) == ["b1"]
 
 
-@pytest.mark.parametrize("payload", [b"", b"garbage", b"{}", b'{"version": "x"}', b"\xff"])
+@pytest.mark.parametrize("payload", [b"", b"garbage", b"{}", b'{"version": "x"}', b"\xff", b"9" * 50])
 def test_garbage_on_the_membership_channel_is_ignored(rig: Any, payload: bytes) -> None:
     world = rig("b1")
     client = world.client()
     world.ask("b1", "PUBLISH", MEMBERS, payload)
+    client.settle()
     assert client.machine.membership == world.membership
     assert list(client.sessions) == ["b1"]
+
+
+def test_a_forged_membership_sends_no_client_to_a_foreign_address(rig: Any) -> None:
+    world = rig("b1", "b2")
+    client = world.client()
+    brokers = dict.fromkeys(("b1", "b2"), BrokerInfo("redis://elsewhere"))
+    forged = msgspec.structs.replace(world.membership, version=99, brokers=brokers)
+    world.ask("b1", "PUBLISH", MEMBERS, encode_membership(forged))
+    client.machine.links.reach("b2", world.now_s)
+    connects = [effect.url for effect in client.machine.effects if isinstance(effect, Connect)]
+    assert client.machine.membership == world.membership
+    assert connects == ["redis://b2"]
+
+
+def test_news_of_the_membership_is_asked_about_once_at_a_time(rig: Any) -> None:
+    world = rig("b1")
+    client = world.client()
+    link = client.machine.links.up("b1")
+    for _ in range(100):
+        client.machine.links.received("b1", b">3\r\n$7\r\nmessage\r\n$4\r\nnc:m\r\n$1\r\n2\r\n", world.now_s)
+    assert link.take().count(b"HGET") == 1
 
 
 def test_an_older_membership_is_ignored(rig: Any) -> None:
     world = rig("b1")
     client = world.client()
-    world.ask(
-        "b1", "PUBLISH", MEMBERS, encode_membership(msgspec.structs.replace(world.membership, version=0, ring=()))
-    )
+    older = encode_membership(msgspec.structs.replace(world.membership, version=0, ring=()))
+    world.ask("b1", "HSET", MEMBERS, "version", 0, "document", older)
+    world.ask("b1", "PUBLISH", MEMBERS, "0")
+    client.settle()
     assert client.machine.membership == world.membership
 
 

@@ -161,11 +161,11 @@ def test_observers_see_records_that_were_really_installed(server):
         ("EVAL", INSTALL_MEMBERS, 1, "nc:m", 3, "document"),
         ("EVAL", INSTALL, 1, "nc:r", 1, "t", 6, new, "t", 5, old),
         ("EVAL", INSTALL, 1, "nc:r", 0, "t", 7, old),
-        ("EVAL", FIRST_USE, 2, "nc:r", "nc:m", "t", 3, old),
-        ("EVAL", FIRST_USE, 2, "nc:r", "nc:m", "u", 3, old),
+        ("EVAL", FIRST_USE, 1, "nc:r", "t", 3, old),
+        ("EVAL", FIRST_USE, 1, "nc:r", "u", 3, old),
     )
     assert notebook.seen == [
-        ("s1", b"nc:m", b"document", []),
+        ("s1", b"nc:m", b"3", []),
         ("s1", b"t", new),
         ("s1", b"nc:c:t", b"R" + new, []),
         ("s1", b"u", old),

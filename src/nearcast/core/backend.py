@@ -62,6 +62,7 @@ OnGreeted = Callable[[ClusterError | None, float], None]  # why not, or None
 OnPassed = Callable[[float], None]
 OnStanding = Callable[[Standing, float], None]
 OnLease = Callable[[bool, float], None]
+OnMembers = Callable[[bytes | None, float], None]
 OnRecord = Callable[[Record | None, float], None]
 OnLookup = Callable[[Record | Membership | Denied | None, float], None]
 OnVersions = Callable[[Sequence[int], float], None]
@@ -143,12 +144,13 @@ class ServerLink(Protocol):
 
 
 class ClientLink(ServerLink, Protocol):
-    """The link of a client. The first four are the client's own notes, which a link keeps for it."""
+    """The link of a client. The first five are the client's own notes, which a link keeps for it."""
 
     up: bool  # greeted, and its server marked ready by its agent
     users: dict[Flow, None]
     proof_sent_s: float | None  # a question for the lease is on its way since then
     lease_until_s: float  # until then acknowledgements of this server count
+    asking_members: bool  # a question for the membership is on its way
     topics: dict[bytes, FrameSink]  # where runs of messages go
     patterns: dict[bytes, OnMatch]
 
@@ -163,6 +165,10 @@ class ClientLink(ServerLink, Protocol):
     def look(self, then: OnStanding) -> None: ...
 
     def read_lease(self, then: OnLease) -> None: ...
+
+    def read_members(self, then: OnMembers) -> None:
+        """The membership, from where no client may write: its addresses are sent our password."""
+        ...
 
     def read_record(self, topic: bytes, then: OnRecord) -> None: ...
 

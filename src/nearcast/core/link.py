@@ -49,6 +49,7 @@ class Link:
         "_outbox",
         "_pending",
         "_reader",
+        "asking_members",
         "broker",
         "control",
         "heard_s",
@@ -69,6 +70,7 @@ class Link:
         self.heard_s = 0.0  # when the bytes before the ones being handled came
         self.proof_sent_s: float | None = None  # a question for the lease is on its way since then
         self.lease_until_s = -1e9  # until then replies of this server count
+        self.asking_members = False  # a question for the membership is on its way
         self.users: dict[Flow, None] = {}  # in order, so that one seed gives one run
         self._outbox: list[bytes] = []
         self._pending: deque[_Run | _Confirm | OnReply] = deque()

@@ -181,7 +181,7 @@ class Links:
         url, client_name = self._url(name) or name, f"{CLIENT_NAMES}{client_id:016x}"
         link.greet(url, self._credentials, client_name, partial(self._greeting_answered, name))
         link.subscribe(MEMBERS, inbox_channel(client_id))
-        link.control[MEMBERS] = self._members
+        link.control[MEMBERS] = partial(self._members_changed, link)
         link.control[inbox_channel(client_id)] = self._client.repair
         link.proof_sent_s = now_s
         link.look(partial(self._greeted, name, link, now_s))
@@ -231,9 +231,23 @@ class Links:
         self._client.effects.append(Rename(name, broker))
         return True
 
-    def _members(self, payload: bytes, now_s: float) -> None:
+    def _members_changed(self, link: ClientLink, _: bytes, now_s: float) -> None:
+        """Any client may publish this, so it is only a reason to look where none may write.
+
+        One question at a time: news that comes before its answer was said before it was asked there, and is in it.
+        """
+        if not link.asking_members:
+            link.asking_members = True
+            link.read_members(partial(self._members_read, link))
+
+    def _members_read(self, link: ClientLink, document: bytes | None, now_s: float) -> None:
+        link.asking_members = False
+        if document is not None:
+            self._members(document, now_s)
+
+    def _members(self, document: bytes, now_s: float) -> None:
         try:
-            membership = decode_membership(payload)
+            membership = decode_membership(document)
         except msgspec.DecodeError:
             return  # not ours; the document is read again with the next link
         self._client.update_membership(membership, now_s)

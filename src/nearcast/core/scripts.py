@@ -31,22 +31,24 @@ return versions
 """
 
 # KEYS: membership. ARGV: version, document. Returns the version now on the server.
+# The news is the version alone: anybody may publish it, so who hears it reads the key.
 INSTALL_MEMBERS = b"""
 local stored = tonumber(redis.call('HGET', KEYS[1], 'version') or '-1')
 if tonumber(ARGV[1]) >= stored then
   redis.call('HSET', KEYS[1], 'version', ARGV[1], 'document', ARGV[2])
-  redis.call('PUBLISH', KEYS[1], ARGV[2])
+  redis.call('PUBLISH', KEYS[1], ARGV[1])
   stored = tonumber(ARGV[1])
 end
 return {stored}
 """
 
-# KEYS: records, membership. ARGV: topic, membership version the client believes in, record for a first use.
+# KEYS: records. ARGV: topic, membership version the client believes in, record for a first use.
 # Returns {'record', record} or {'stale', membership}: a directory speaks only to those who share its view of the ring.
+# The membership is not among the keys: EVAL asks for the right to write to all of them, and no client may have it.
 FIRST_USE = b"""
-local version = redis.call('HGET', KEYS[2], 'version')
+local version = redis.call('HGET', 'nc:m', 'version')
 if version ~= ARGV[2] then
-  return {'stale', redis.call('HGET', KEYS[2], 'document') or ''}
+  return {'stale', redis.call('HGET', 'nc:m', 'document') or ''}
 end
 redis.call('HSETNX', KEYS[1], ARGV[1], ARGV[3])
 return {'record', redis.call('HGET', KEYS[1], ARGV[1])}

@@ -20,6 +20,7 @@ from nearcast.core.backend import (
     OnGreeted,
     OnLease,
     OnLookup,
+    OnMembers,
     OnPassed,
     OnRecord,
     OnRecords,
@@ -39,6 +40,7 @@ from nearcast.core.wire import decode_record, encode_record
 if TYPE_CHECKING:
     from nearcast.core.backend import AgentLink, ClientLink
 
+_READ_MEMBERS = ("HGET", MEMBERS, "document")
 SCAN_COUNT = 1000  # records looked at in one step: about a millisecond of the server's time
 
 
@@ -70,18 +72,21 @@ class ValkeyLink(Link):
             then(Standing(run_id=run_id, ready=ready, membership=document, leased=lease is not None), now_s)
 
         self.send(lambda reply, _: found.append(reply), "GET", READY_KEY)
-        self.send(lambda reply, _: found.append(reply), "HGET", MEMBERS, "document")
+        self.send(lambda reply, _: found.append(reply), *_READ_MEMBERS)
         self.send(lambda reply, _: found.append(reply), "GET", LEASE_KEY)
         self.send(looked, "INFO", "server")
 
     def look_up(self, topic: bytes, members: int, first_use: Record, then: OnLookup) -> None:
         record = encode_record(first_use)
-        self.send(partial(_looked_up, then), "EVAL", FIRST_USE, 2, RECORDS, MEMBERS, topic, members, record)
+        self.send(partial(_looked_up, then), "EVAL", FIRST_USE, 1, RECORDS, topic, members, record)
 
     # --- clients
 
     def read_lease(self, then: OnLease) -> None:
         self.send(lambda reply, now_s: then(isinstance(reply, bytes), now_s), "GET", LEASE_KEY)
+
+    def read_members(self, then: OnMembers) -> None:
+        self.send(lambda reply, now_s: then(reply if isinstance(reply, bytes) else None, now_s), *_READ_MEMBERS)
 
     def read_record(self, topic: bytes, then: OnRecord) -> None:
         def read(reply: Reply, now_s: float) -> None:

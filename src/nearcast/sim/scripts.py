@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from nearcast.core.names import CONTROL
+from nearcast.core.names import CONTROL, MEMBERS
 from nearcast.core.scripts import FIRST_USE, INSTALL, INSTALL_MEMBERS
 from nearcast.sim.replies import CommandError, array, bulks, integer, parse_integer
 
@@ -72,15 +72,15 @@ def install_members(server: SimServer, keys: list[bytes], arguments: list[bytes]
     stored = int(server.keys.fields(keys[0]).get(b"version", b"-1"))
     if int(version) >= stored:
         server.keys.set_fields(keys[0], {b"version": version, b"document": document})
-        server.publish(keys[0], document)
+        server.publish(keys[0], version)
         stored = int(version)
     return array([integer(stored)])
 
 
 def first_use(server: SimServer, keys: list[bytes], arguments: list[bytes]) -> bytes:
-    records, members = keys
+    (records,) = keys
     topic, version, record = arguments
-    known = server.keys.fields(members)
+    known = server.keys.fields(MEMBERS)
     if known.get(b"version") != version:
         return bulks((b"stale", known.get(b"document", b"")))
     stored = server.keys.fields(records).get(topic)
