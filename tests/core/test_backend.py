@@ -18,7 +18,7 @@ from nearcast.core.membership import Membership, encode_membership
 from nearcast.core.names import CONTROL, MEMBERS
 from nearcast.core.placement import single
 from nearcast.core.record import Record, first_use, prepare, settled, switch
-from nearcast.core.valkey import SCAN_COUNT, ValkeyLink, figures_of
+from nearcast.core.valkey import BATCH, SCAN_COUNT, ValkeyLink, figures_of
 from nearcast.errors import AuthenticationFailed
 from nearcast.sim.server import SimServer
 
@@ -61,6 +61,11 @@ class Place:
         ask(*arguments, self.note)
         self.settle()
         return self.answers[0] if len(self.answers) == 1 else list(self.answers)
+
+    def feed(self, link: ValkeyLink, data: bytes) -> None:
+        """Give the server what a link has said."""
+        next(session for wired, session, _ in self._wired if wired is link).feed(data)
+        self.settle()
 
     def connections(self) -> list[bool]:
         return [session.closed for _, session, _ in self._wired]
@@ -200,6 +205,24 @@ def test_a_look_up_makes_the_record_or_tells_the_newer_membership(place: Place) 
     assert place.answer(link.look_up, b"t", 4, mine) == mine
     assert place.answer(link.look_up, b"t", 4, settled(HERE, 9)) == mine, "first come, first served"
     assert place.answer(link.look_up, b"t", 3, mine) == MEMBERSHIP
+
+
+def test_questions_of_one_turn_travel_together_behind_its_subscriptions(place: Place) -> None:
+    link = place.link()
+    topics = [b"t%d" % number for number in range(BATCH + 1)]
+    place.answer(link.install_members, MEMBERSHIP)
+    for topic in topics:
+        link.look_up(topic, 4, first_use(4, "b1"), lambda found, now_s, topic=topic: place.note(topic))
+        link.read_record(topic, place.note)
+    link.subscribe(b"t1")
+    assert link.unanswered == 2 * len(topics)
+    sent = link.take()
+    assert (sent.count(b"EVAL"), sent.count(b"HMGET")) == (2, 2)
+    assert sent.index(b"SUBSCRIBE") < sent.index(b"EVAL") < sent.index(b"HMGET")
+    place.answers.clear()
+    place.feed(link, sent)
+    assert place.answers == [*topics, *[first_use(4, "b1")] * len(topics)]
+    assert link.unanswered == 0
 
 
 def test_a_look_up_that_is_not_allowed_is_told(place: Place) -> None:

@@ -42,6 +42,7 @@ end
 return {stored}
 """
 
+<<<<<<< Updated upstream
 # KEYS: records. ARGV: topic, membership version the client believes in, record for a first use.
 # Returns {'record', record} or {'stale', membership}: a directory speaks only to those who share its view of the ring.
 # The membership is not among the keys: EVAL asks for the right to write to all of them, and no client may have it.
@@ -49,7 +50,20 @@ FIRST_USE = b"""
 local version = redis.call('HGET', 'nc:m', 'version')
 if version ~= ARGV[2] then
   return {'stale', redis.call('HGET', 'nc:m', 'document') or ''}
+=======
+# KEYS: records, membership. ARGV: membership version the client believes in, record for a first use, then topics.
+# Returns {'records', record...} or {'stale', membership}: a directory speaks only to those who share its view of the
+# ring. The record of a first use names the directory and nothing of the topic, so one serves all topics of a question.
+FIRST_USE = b"""
+local version = redis.call('HGET', KEYS[2], 'version')
+if version ~= ARGV[1] then
+  return {'stale', redis.call('HGET', KEYS[2], 'document') or ''}
+>>>>>>> Stashed changes
 end
-redis.call('HSETNX', KEYS[1], ARGV[1], ARGV[3])
-return {'record', redis.call('HGET', KEYS[1], ARGV[1])}
+local found = {'records'}
+for i = 3, #ARGV do
+  redis.call('HSETNX', KEYS[1], ARGV[i], ARGV[2])
+  found[#found + 1] = redis.call('HGET', KEYS[1], ARGV[i])
+end
+return found
 """

@@ -42,10 +42,68 @@ if TYPE_CHECKING:
 
 _READ_MEMBERS = ("HGET", MEMBERS, "document")
 SCAN_COUNT = 1000  # records looked at in one step: about a millisecond of the server's time
+BATCH = 256  # topics in one question for records: as long
 
 
 class ValkeyLink(Link):
-    __slots__ = ()
+    """Questions for records that are asked in one turn travel together, behind all else of that turn.
+
+    So a client with many topics asks few questions; and a record that is read after a subscription, as the protocol
+    wants it, is still read after it.
+    """
+
+    __slots__ = ("_lookups", "_reads", "unanswered")
+
+    def __init__(self, broker: str) -> None:
+        super().__init__(broker)
+        self.unanswered = 0  # records asked for
+        self._reads: list[tuple[bytes, OnRecord]] = []
+        self._lookups: dict[tuple[int, Record], list[tuple[bytes, OnLookup]]] = {}
+
+    @property
+    def waiting(self) -> bool:
+        return bool(self._outbox or self._reads or self._lookups)
+
+    def take(self) -> bytes:
+        if self._lookups:
+            self._send_lookups()
+        if self._reads:
+            self._send_reads()
+        return super().take()
+
+    def _send_reads(self) -> None:
+        reads, self._reads = self._reads, []
+        for start in range(0, len(reads), BATCH):
+            batch = reads[start : start + BATCH]
+            self.send(partial(self._were_read, batch), "HMGET", RECORDS, *(topic for topic, _ in batch))
+
+    def _send_lookups(self) -> None:
+        lookups, self._lookups = self._lookups, {}
+        for (members, first_use), asked in lookups.items():
+            head = ("EVAL", FIRST_USE, 2, RECORDS, MEMBERS, members, encode_record(first_use))
+            for start in range(0, len(asked), BATCH):
+                batch = asked[start : start + BATCH]
+                self.send(partial(self._were_looked_up, batch), *head, *(topic for topic, _ in batch))
+
+    def _were_read(self, batch: list[tuple[bytes, OnRecord]], reply: Reply, now_s: float) -> None:
+        self.unanswered -= len(batch)
+        found = reply if isinstance(reply, list) else [None] * len(batch)
+        for (_, then), record in zip(batch, found, strict=True):
+            then(decode_record(record) if record is not None else None, now_s)
+
+    def _were_looked_up(self, batch: list[tuple[bytes, OnLookup]], reply: Reply, now_s: float) -> None:
+        self.unanswered -= len(batch)
+        if not isinstance(reply, list):
+            denied = Denied(str(reply))
+            for _, then in batch:
+                then(denied, now_s)
+        elif reply[0] == b"records":
+            for (_, then), record in zip(batch, reply[1:], strict=True):
+                then(decode_record(record), now_s)
+        else:
+            membership = decode_membership(reply[1]) if reply[1] else None
+            for _, then in batch:
+                then(membership, now_s)
 
     # --- everybody
 
@@ -77,8 +135,13 @@ class ValkeyLink(Link):
         self.send(looked, "INFO", "server")
 
     def look_up(self, topic: bytes, members: int, first_use: Record, then: OnLookup) -> None:
+<<<<<<< Updated upstream
         record = encode_record(first_use)
         self.send(partial(_looked_up, then), "EVAL", FIRST_USE, 1, RECORDS, topic, members, record)
+=======
+        self.unanswered += 1
+        self._lookups.setdefault((members, first_use), []).append((topic, then))
+>>>>>>> Stashed changes
 
     # --- clients
 
@@ -89,10 +152,8 @@ class ValkeyLink(Link):
         self.send(lambda reply, now_s: then(reply if isinstance(reply, bytes) else None, now_s), *_READ_MEMBERS)
 
     def read_record(self, topic: bytes, then: OnRecord) -> None:
-        def read(reply: Reply, now_s: float) -> None:
-            then(decode_record(reply) if isinstance(reply, bytes) else None, now_s)
-
-        self.send(read, "HGET", RECORDS, topic)
+        self.unanswered += 1
+        self._reads.append((topic, then))
 
     # --- agents
 
@@ -146,15 +207,6 @@ class ValkeyLink(Link):
                 then(figures_of(reply), now_s)
 
         self.send(observed, "INFO")
-
-
-def _looked_up(then: OnLookup, reply: Reply, now_s: float) -> None:
-    if not isinstance(reply, list):
-        then(Denied(str(reply)), now_s)
-    elif reply[0] == b"record":
-        then(decode_record(reply[1]), now_s)
-    else:
-        then(decode_membership(reply[1]) if reply[1] else None, now_s)
 
 
 def _installed(then: OnVersions, reply: Reply, now_s: float) -> None:

@@ -67,7 +67,9 @@ def encode_record(record: Record) -> bytes:
     return _encode(record)
 
 
+@lru_cache(maxsize=4096)
 def decode_record(data: bytes) -> Record:
+    """Topics that nobody has placed share the record of their directory: one object for all of them."""
     return _decode_record(data)
 
 

@@ -98,6 +98,7 @@ COMMANDS = {
     b"PEXPIRE": Command(keys.pexpire, 2, 2),
     b"PTTL": Command(keys.pttl, 1, 1),
     b"HGET": Command(keys.hget, 2, 2),
+    b"HMGET": Command(keys.hmget, 2, UNLIMITED),
     b"HSET": Command(keys.hset, 3, UNLIMITED),
     b"HSETNX": Command(keys.hsetnx, 3, 3),
     b"HDEL": Command(keys.hdel, 2, UNLIMITED),

@@ -113,6 +113,12 @@ def hget(session: Session, arguments: list[bytes]) -> bytes:
     return bulk_or_null(session.server.keys.fields(arguments[0]).get(arguments[1]), session.resp3)
 
 
+def hmget(session: Session, arguments: list[bytes]) -> bytes:
+    key, *names = arguments
+    fields = session.server.keys.fields(key)
+    return array(bulk_or_null(fields.get(name), session.resp3) for name in names)
+
+
 def hset(session: Session, arguments: list[bytes]) -> bytes:
     if len(arguments) % 2 == 0:
         raise wrong_number(b"hset")

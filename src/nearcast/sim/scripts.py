@@ -78,17 +78,23 @@ def install_members(server: SimServer, keys: list[bytes], arguments: list[bytes]
 
 
 def first_use(server: SimServer, keys: list[bytes], arguments: list[bytes]) -> bytes:
+<<<<<<< Updated upstream
     (records,) = keys
     topic, version, record = arguments
     known = server.keys.fields(MEMBERS)
+=======
+    records, members = keys
+    version, record, *topics = arguments
+    known = server.keys.fields(members)
+>>>>>>> Stashed changes
     if known.get(b"version") != version:
         return bulks((b"stale", known.get(b"document", b"")))
-    stored = server.keys.fields(records).get(topic)
-    if stored is None:
-        server.keys.set_fields(records, {topic: record})
-        server.note_installed(topic, record)
-        stored = record
-    return bulks((b"record", stored))
+    for topic in topics:
+        if topic not in server.keys.fields(records):
+            server.keys.set_fields(records, {topic: record})
+            server.note_installed(topic, record)
+    stored = server.keys.fields(records)
+    return bulks((b"records", *(stored[topic] for topic in topics)))
 
 
 TWINS: dict[bytes, Twin] = {INSTALL: install, INSTALL_MEMBERS: install_members, FIRST_USE: first_use}
