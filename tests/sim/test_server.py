@@ -161,13 +161,8 @@ def test_observers_see_records_that_were_really_installed(server):
         ("EVAL", INSTALL_MEMBERS, 1, "nc:m", 3, "document"),
         ("EVAL", INSTALL, 1, "nc:r", 1, "t", 6, new, "t", 5, old),
         ("EVAL", INSTALL, 1, "nc:r", 0, "t", 7, old),
-<<<<<<< Updated upstream
-        ("EVAL", FIRST_USE, 1, "nc:r", "t", 3, old),
-        ("EVAL", FIRST_USE, 1, "nc:r", "u", 3, old),
-=======
-        ("EVAL", FIRST_USE, 2, "nc:r", "nc:m", 3, old, "t"),
-        ("EVAL", FIRST_USE, 2, "nc:r", "nc:m", 3, old, "u"),
->>>>>>> Stashed changes
+        ("EVAL", FIRST_USE, 1, "nc:r", 3, old, "t"),
+        ("EVAL", FIRST_USE, 1, "nc:r", 3, old, "u"),
     )
     assert notebook.seen == [
         ("s1", b"nc:m", b"3", []),

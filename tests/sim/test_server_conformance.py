@@ -409,11 +409,7 @@ def test_records_are_where_the_scripts_put_them(server):
     connection = opened(server)
     ask(connection, "EVAL", INSTALL_MEMBERS, 1, MEMBERS, 3, "document")
     record = b'{"version":13,"term":0,"placement":[3,"single",["b1"]]}'
-<<<<<<< Updated upstream
-    assert ask(connection, "EVAL", FIRST_USE, 1, RECORDS, "topic", 3, record) == [b"record", record]
-=======
-    assert ask(connection, "EVAL", FIRST_USE, 2, RECORDS, MEMBERS, 3, record, "topic") == [b"records", record]
->>>>>>> Stashed changes
+    assert ask(connection, "EVAL", FIRST_USE, 1, RECORDS, 3, record, "topic") == [b"records", record]
     assert ask(connection, "EVAL", INSTALL, 1, RECORDS, 1, "topic", 12, "x") == [13]
     assert ask(connection, "HGET", RECORDS, "topic") == record
     connection.close()

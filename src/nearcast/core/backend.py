@@ -167,17 +167,13 @@ class ClientLink(ServerLink, Protocol):
 
     def read_lease(self, then: OnLease) -> None: ...
 
-<<<<<<< Updated upstream
     def read_members(self, then: OnMembers) -> None:
         """The membership, from where no client may write: its addresses are sent our password."""
         ...
 
-    def read_record(self, topic: bytes, then: OnRecord) -> None: ...
-=======
     def read_record(self, topic: bytes, then: OnRecord) -> None:
         """Behind everything of this turn, so that many topics are one question."""
         ...
->>>>>>> Stashed changes
 
     def look_up(self, topic: bytes, members: int, first_use: Record, then: OnLookup) -> None:
         """The record of a topic, made if there is none; the server's membership if ours is not the same version.

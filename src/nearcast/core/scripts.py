@@ -42,23 +42,14 @@ end
 return {stored}
 """
 
-<<<<<<< Updated upstream
-# KEYS: records. ARGV: topic, membership version the client believes in, record for a first use.
-# Returns {'record', record} or {'stale', membership}: a directory speaks only to those who share its view of the ring.
+# KEYS: records. ARGV: membership version the client believes in, record for a first use, then topics.
+# Returns {'records', record...} or {'stale', membership}: a directory speaks only to those who share its view of the
+# ring. The record of a first use names the directory and nothing of the topic, so one serves all topics of a question.
 # The membership is not among the keys: EVAL asks for the right to write to all of them, and no client may have it.
 FIRST_USE = b"""
 local version = redis.call('HGET', 'nc:m', 'version')
-if version ~= ARGV[2] then
-  return {'stale', redis.call('HGET', 'nc:m', 'document') or ''}
-=======
-# KEYS: records, membership. ARGV: membership version the client believes in, record for a first use, then topics.
-# Returns {'records', record...} or {'stale', membership}: a directory speaks only to those who share its view of the
-# ring. The record of a first use names the directory and nothing of the topic, so one serves all topics of a question.
-FIRST_USE = b"""
-local version = redis.call('HGET', KEYS[2], 'version')
 if version ~= ARGV[1] then
-  return {'stale', redis.call('HGET', KEYS[2], 'document') or ''}
->>>>>>> Stashed changes
+  return {'stale', redis.call('HGET', 'nc:m', 'document') or ''}
 end
 local found = {'records'}
 for i = 3, #ARGV do

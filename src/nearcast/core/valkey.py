@@ -80,7 +80,7 @@ class ValkeyLink(Link):
     def _send_lookups(self) -> None:
         lookups, self._lookups = self._lookups, {}
         for (members, first_use), asked in lookups.items():
-            head = ("EVAL", FIRST_USE, 2, RECORDS, MEMBERS, members, encode_record(first_use))
+            head = ("EVAL", FIRST_USE, 1, RECORDS, members, encode_record(first_use))
             for start in range(0, len(asked), BATCH):
                 batch = asked[start : start + BATCH]
                 self.send(partial(self._were_looked_up, batch), *head, *(topic for topic, _ in batch))
@@ -135,13 +135,8 @@ class ValkeyLink(Link):
         self.send(looked, "INFO", "server")
 
     def look_up(self, topic: bytes, members: int, first_use: Record, then: OnLookup) -> None:
-<<<<<<< Updated upstream
-        record = encode_record(first_use)
-        self.send(partial(_looked_up, then), "EVAL", FIRST_USE, 1, RECORDS, topic, members, record)
-=======
         self.unanswered += 1
         self._lookups.setdefault((members, first_use), []).append((topic, then))
->>>>>>> Stashed changes
 
     # --- clients
 

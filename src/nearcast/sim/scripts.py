@@ -78,15 +78,9 @@ def install_members(server: SimServer, keys: list[bytes], arguments: list[bytes]
 
 
 def first_use(server: SimServer, keys: list[bytes], arguments: list[bytes]) -> bytes:
-<<<<<<< Updated upstream
     (records,) = keys
-    topic, version, record = arguments
-    known = server.keys.fields(MEMBERS)
-=======
-    records, members = keys
     version, record, *topics = arguments
-    known = server.keys.fields(members)
->>>>>>> Stashed changes
+    known = server.keys.fields(MEMBERS)
     if known.get(b"version") != version:
         return bulks((b"stale", known.get(b"document", b"")))
     for topic in topics:
