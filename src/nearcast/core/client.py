@@ -289,7 +289,7 @@ class Client:
 
     def _refuse(self, topic: bytes, reason: str) -> None:
         """The server will not run what the protocol needs (rights of the user, most likely): tell those who wait."""
-        error = Unavailable(f"{reason}: the user needs the commands and channels listed in docs/architecture.md")
+        error = Unavailable(f"{reason}: the user needs the commands, keys and channels listed in docs/security.md")
         inflow = self.inflows.get(topic)
         if inflow is not None:
             self.effects.extend(Failed(token, error) for token in inflow.waiting)

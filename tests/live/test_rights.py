@@ -1,0 +1,318 @@
+"""Every role does its work with the rights of docs/security.md, and a hostile client stays within its own."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import sys
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import nearcast
+import nearcast.asyncio
+from nearcast import Message
+from nearcast.core.agent import Identity
+from nearcast.core.membership import BrokerInfo, Membership, encode_membership
+from nearcast.core.names import LEASE_KEY, MEMBERS, READY_KEY
+from nearcast.core.placement import Mode
+from nearcast.gateway.client import Subscriber
+from nearcast.gateway.coordination import BusCoordination, Whereabouts
+from nearcast.gateway.directory import Directory
+from nearcast.gateway.server import GatewayServer, listen
+from nearcast.gateway.service import Gateway
+from nearcast.pipeline.service.announcement import Announcement
+from nearcast.pipeline.sources.resp import RespConnection
+from nearcast.pipeline.sources.stream_server import StreamServer
+from nearcast.runtime.agent import Agent
+from nearcast.runtime.calibration import CalibrationSettings, calibrate
+from nearcast.runtime.collector import Collector
+from nearcast.runtime.console import Console
+from nearcast.runtime.controller import Controller
+from nearcast.runtime.feed_keys import FEEDS, feed_keys
+from nearcast.runtime.provider import DryProvider, ProviderDesk
+from nearcast.runtime.requester import Requester
+from nearcast.runtime.servers import LocalServer
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "gateway"))
+
+from gateway_world import ROW, DataCluster, take_results
+from rights import BROKERS, PAGE, STORE, as_admin, guarded_server, refusals, rules_of, url
+
+pytestmark = pytest.mark.live
+
+TEST_S = 20.0
+FORGED = 10**6  # a version above all
+
+
+class World:
+    """Two brokers and a store with the page's rules, a controller and agents. Tests run in its loop."""
+
+    def __init__(self, runner: asyncio.Runner, brokers: dict[str, LocalServer], store: LocalServer) -> None:
+        self.runner = runner
+        self.brokers = brokers
+        self.store = store
+
+    def run(self, scenario: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """What the scenario does is allowed by the rules: no server refuses anything."""
+        self.runner.run(asyncio.wait_for(self._watched(scenario), TEST_S))
+
+    async def _watched(self, scenario: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        await scenario()
+        assert [refusal for server in self.servers for refusal in await refusals(server)] == []
+
+    @property
+    def servers(self) -> list[LocalServer]:
+        return [*self.brokers.values(), self.store]
+
+    @property
+    def urls(self) -> list[str]:
+        return [url(server, "app") for server in self.brokers.values()]
+
+
+@pytest.fixture(scope="module")
+def world() -> Iterator[World]:
+    with asyncio.Runner() as runner:
+        starting = _start(runner)
+        world = runner.run(anext(starting))
+        yield world
+        with contextlib.suppress(StopAsyncIteration):
+            runner.run(anext(starting))
+
+
+async def _start(runner: asyncio.Runner) -> AsyncIterator[World]:
+    store, b1, b2 = await asyncio.gather(
+        guarded_server("store", STORE), guarded_server("b1", BROKERS), guarded_server("b2", BROKERS)
+    )
+    world = World(runner, {"b1": b1, "b2": b2}, store)
+    agents = [
+        Agent(Identity(name, server.url), url(server, "agent"), url(store, "agent"))
+        for name, server in world.brokers.items()
+    ]
+    parts = [Controller(url(store, "controller")), *agents]
+    for part in parts:
+        await part.start()
+    async with asyncio.timeout(TEST_S), nearcast.connect(*world.urls, bootstrap_s=TEST_S) as client:
+        await until(lambda: _knows(client, world))
+    yield world
+    for part in parts:
+        await part.stop()
+    await asyncio.gather(*(server.stop() for server in world.servers))
+
+
+async def _knows(client: nearcast.Client, world: World) -> bool:
+    return set(client.brokers) == set(world.brokers)
+
+
+async def until(true: Callable[[], Coroutine[Any, Any, object]]) -> None:
+    async with asyncio.timeout(TEST_S):
+        while True:
+            if await true():
+                return
+            await asyncio.sleep(0.05)
+
+
+async def payloads(subscription: nearcast.Subscription, count: int) -> list[object]:
+    async with asyncio.timeout(5):
+        events = [await subscription.get() for _ in range(count)]
+    return [event.payload if isinstance(event, Message) else event for event in events]
+
+
+def test_the_page_has_rules_for_every_role() -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    assert {rule.user for rule in rules_of(text, BROKERS)} == {"app", "agent", "operator", "calibrator"}
+    assert {rule.user for rule in rules_of(text, STORE)} == {"agent", "controller", "provider", "operator", "data"}
+
+
+def test_a_client_and_an_operator_need_no_more_than_their_rules(world: World) -> None:
+    async def scenario() -> None:
+        async with nearcast.connect(*world.urls) as client, Console(url(world.store, "operator")) as console:
+            subscription, pattern = await client.subscribe("game:a"), await client.psubscribe("game:*")
+            places = [(Mode.SINGLE, ("b1",)), (Mode.ALL_SUBSCRIBERS, ("b1", "b2")), (Mode.SINGLE, ("b2",))]
+            for number, (mode, brokers) in enumerate(places):
+                await console.move("game:a", mode, brokers)
+                await client.publish("game:a", b"%d" % number)
+            assert await payloads(subscription, 3) == await payloads(pattern, 3) == [b"0", b"1", b"2"]
+        async with Console(url(world.brokers["b1"], "operator")) as console:
+            assert set((await console.state()).brokers) == {"b1", "b2"}
+
+    world.run(scenario)
+
+
+def test_the_drop_in_counts_with_the_rules_added_for_it(world: World) -> None:
+    async def scenario() -> None:
+        async with nearcast.asyncio.Redis.from_url(world.urls[0]) as redis, redis.pubsub() as pubsub:
+            await pubsub.subscribe("game:counted")
+            assert await redis.publish("game:counted", "x") == 1
+            assert await redis.pubsub_numsub("game:counted") == [(b"game:counted", 1)]
+            assert await redis.pubsub_channels("game:c*") == [b"game:counted"]
+            assert await redis.pubsub_numpat() == 0
+
+    world.run(scenario)
+
+
+def test_feeds_are_collected_and_read_with_the_rules_of_agents_and_the_data_cluster(world: World) -> None:
+    keys = feed_keys("scores")
+
+    async def scenario() -> None:
+        data = Requester(url(world.store, "data"))
+        collectors = [
+            asyncio.create_task(Collector(name, url(server, "agent"), url(world.store, "agent")).serve())
+            for name, server in world.brokers.items()
+        ]
+        await data.ask("HSET", FEEDS, "scores", json.dumps({"topic": "game:s*", "stream": keys.stream}))
+        await until(lambda: data.ask("EXISTS", keys.state))
+        async with nearcast.connect(*world.urls) as client:
+            await client.publish("game:scores", b"1")
+        await asyncio.to_thread(_read, url(world.store, "data"), keys.stream)
+        assert await data.ask("HKEYS", FEEDS) == [b"scores"]
+        await data.ask("HDEL", FEEDS, "scores")
+        for collector in collectors:
+            collector.cancel()
+        await asyncio.gather(*collectors, return_exceptions=True)
+        await data.ask("DEL", keys.stream, keys.state)
+        await data.close()
+
+    world.run(scenario)
+
+
+def _read(store_url: str, stream: str) -> None:
+    """What the streaming source and the jobs of the data cluster ask."""
+    with RespConnection(store_url) as connection:
+        streams = StreamServer(connection)
+        while not (found := streams.views([stream])[stream]):
+            pass
+        assert streams.names(["nc:feed:*"]) == [stream]
+        last, count = streams.step(stream, "0-0", 10)
+        pages = [record for page in streams.pages(stream, "0-0", last) for record in page]
+        assert (count, len(pages), found.last_id) == (1, 1, last)
+        assert streams.views(["nc:reports"])["nc:reports"]
+        connection.ask("XTRIM", stream, "MINID", last)
+
+
+def test_a_gateway_and_the_data_cluster_need_no_more_than_their_rules(world: World, tmp_path: Path) -> None:
+    store = url(world.store, "agent")
+
+    async def scenario() -> None:
+        data = DataCluster(tmp_path, url(world.store, "data"))
+        await data.start()
+        await data.create_channel()
+        listening, address = listen("127.0.0.1:0")
+        coordination = BusCoordination(store, Whereabouts())
+        gateway = Gateway("b1", address, url(world.brokers["b1"], "agent"), store, coordination=coordination)
+        server = GatewayServer(gateway, listening)
+        await server.start()
+        async with Subscriber.connect(address, "ann") as ann:
+            fire = await ann.subscribe("by_kind", kind="fire")
+            await data.execute({fire: [ROW]})
+            assert await take_results(ann, 1) == [1]
+            await ann.unsubscribe(fire)
+        await _settle_elsewhere(gateway.directory, fire)
+        await server.stop()
+        await data.close()
+
+    world.run(scenario)
+
+
+async def _settle_elsewhere(directory: Directory, subscription: str) -> None:
+    """What gateways write down when a user moves, and read when they start."""
+    await directory.settle("bob", "b1", [subscription])
+    await directory.settle("bob", "b2", [subscription])
+    assert await directory.leave("bob", "b1", [subscription])
+    assert await directory.holders("b2") == {subscription: ["bob"]}
+
+
+def test_the_data_cluster_says_where_it_is_with_its_rules(world: World) -> None:
+    async def scenario() -> None:
+        announcing = asyncio.create_task(Announcement(url(world.store, "data"), "http://127.0.0.1:9").keep())
+        await until(lambda: as_admin(world.store, "EXISTS", "nc:data"))
+        announcing.cancel()
+        await asyncio.gather(announcing, return_exceptions=True)
+
+    world.run(scenario)
+
+
+def test_a_provider_and_a_calibrator_need_no_more_than_their_rules(world: World) -> None:
+    async def scenario() -> None:
+        async with ProviderDesk(url(world.store, "provider"), DryProvider()):
+            settings = CalibrationSettings(seconds=1.0, subscribers=2)
+            assert (await calibrate(url(world.brokers["b2"], "calibrator"), settings=settings)).peak_bytes_per_s > 0
+            await asyncio.sleep(0.3)
+
+    world.run(scenario)
+
+
+# --- hostile clients
+
+
+class Foreigner:
+    """A server that is no broker, and what is said to it."""
+
+    def __init__(self) -> None:
+        self.heard: list[bytes] = []
+
+    async def __aenter__(self) -> str:
+        self._server = await asyncio.start_server(self._hear, "127.0.0.1", 0)
+        return f"redis://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        self._server.close()
+
+    async def _hear(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.heard.append(await reader.read(1000))
+        writer.close()
+
+
+def test_a_hostile_client_cannot_send_others_to_a_foreign_address(world: World) -> None:
+    foreigner = Foreigner()
+
+    async def scenario() -> None:
+        async with foreigner as address, nearcast.connect(world.urls[0]) as victim:
+            hostile = Requester(world.urls[0])
+            subscription = await victim.subscribe("game:b")
+            brokers = dict.fromkeys(world.brokers, BrokerInfo(address))
+            forged = encode_membership(Membership(FORGED, FORGED, brokers, tuple(brokers)))
+            assert await hostile.ask("PUBLISH", MEMBERS, forged) == 1
+            assert await hostile.ask("PUBLISH", MEMBERS, str(FORGED)) == 1
+            for number in range(20):
+                await victim.publish(f"game:b{number}", b"x")  # at both brokers
+            await victim.publish("game:b", b"still here")
+            assert await payloads(subscription, 1) == [b"still here"]
+            await hostile.close()
+        assert foreigner.heard == []
+
+    world.run(scenario)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("HSET", MEMBERS, "document", "{}"),
+        ("HSETNX", MEMBERS, "other", "{}"),
+        ("EVAL", "return redis.call('HSETNX', 'nc:m', 'other', '{}')", 0),
+        ("EVAL", "return redis.call('HSETNX', KEYS[1], 'other', '{}')", 1, MEMBERS),
+        ("EVAL", "return redis.call('HSET', 'nc:r', 'game:a', '{}')", 0),
+        ("EVAL", "return redis.call('SET', 'nc:b', '1')", 0),
+        ("SET", LEASE_KEY, "1"),
+        ("SET", READY_KEY, "{}"),
+        ("DEL", MEMBERS),
+        ("HSET", "nc:r", "game:a", "{}"),
+        ("PUBLISH", "other:topic", "x"),
+        ("SUBSCRIBE", "nc:c:other:topic"),
+        ("CLIENT", "LIST"),
+    ],
+)
+def test_a_hostile_client_is_refused_what_is_not_its_own(world: World, command: tuple[str | bytes | int, ...]) -> None:
+    async def scenario() -> None:
+        hostile = Requester(world.urls[0])
+        answer = await hostile.ask(*command)
+        await hostile.close()
+        assert "NOPERM" in str(answer) or "No permissions" in str(answer) or "ACL failure" in str(answer)
+        assert len(await refusals(world.brokers["b1"])) == 1  # and `run` finds no other
+
+    world.run(scenario)
