@@ -248,10 +248,50 @@ def test_an_unknown_publisher_heard_at_the_older_place_goes_first(reader: Reader
     assert reader.run(frame(4), frame(5)) == [4, 5, 6]
 
 
-def test_an_unknown_publisher_is_not_held_beyond_the_limit() -> None:
+def test_at_the_limit_a_publisher_not_heard_before_loses_nothing_in_silence() -> None:
+    """What an older place still has comes first; what had no room behind it is asked for again."""
     reader = Reader(held=2)
     reader.open = {1}
-    assert reader.run(*(frame(sequence, epoch=2) for sequence in (5, 6, 7)), gate=Gate(2)) == [5, 6, 7]
+    new, old = Gate(2), Gate(1)
+    assert reader.run(*(frame(sequence, epoch=2) for sequence in range(3, 8)), gate=new) == []
+    assert reader.run(frame(1), frame(2), gate=old) == [1, 2, 3, 4]
+    reader.open = set()
+    reader.release()
+    assert reader.lines.wants_repair
+    assert reader.repair(frame(5, epoch=2)) == [5]
+    assert reader.wait(GAP_S + 0.1) == [(6, 7)]
+    assert not reader.lines.unsettled
+
+
+def test_at_the_limit_the_beginning_of_another_publishers_line_is_kept() -> None:
+    reader = Reader(held=2)
+    reader.open = {1}
+    crowd = [frame(5, epoch=2), frame(6, epoch=2), frame(9, epoch=2, publisher=8), frame(10, epoch=2, publisher=8)]
+    assert reader.run(*crowd, gate=Gate(2)) == []
+    reader.open = set()
+    assert reader.release() == [5, 9]
+    assert reader.repair(frame(6, epoch=2)) == [6]
+    assert reader.repair(frame(10, epoch=2, publisher=8)) == [10]
+
+
+def test_at_the_limit_the_frame_farthest_ahead_goes_whatever_the_order_of_arrival() -> None:
+    reader = Reader(held=2)
+    reader.open = {1}
+    assert reader.run(*(frame(sequence, epoch=2) for sequence in (8, 6, 7, 5)), gate=Gate(2)) == []
+    reader.open = set()
+    assert reader.release() == [5, 6]
+    assert reader.wait(GAP_S + 0.1) == [(7, 8)]
+
+
+def test_at_the_limit_a_hole_that_an_older_place_may_fill_is_not_given_up() -> None:
+    reader = Reader(held=1)
+    assert reader.run(frame(1)) == [1]
+    reader.open = {1}
+    assert reader.run(frame(3, epoch=2), frame(4, epoch=2), gate=Gate(2)) == []
+    assert reader.run(frame(2)) == [2, 3]
+    assert reader.lines.wants_repair
+    assert reader.repair(frame(4, epoch=2)) == [4]
+    assert not reader.lines.unsettled
 
 
 @pytest.mark.parametrize(("sequence", "delivered"), [(2, [2]), (1, []), (3, [])], ids=["next", "old", "ahead"])

@@ -17,6 +17,7 @@ from nearcast.core.membership import BrokerInfo, Membership
 from nearcast.core.names import CONTROL, RECORDS, inbox_channel
 from nearcast.core.placement import Mode, Placement, single
 from nearcast.core.record import prepare, settled, switch
+from nearcast.core.refusals import summed_up
 from nearcast.core.resp import command
 from nearcast.core.settings import DEFAULT_TIMING, Limits
 from nearcast.core.wire import DATA, HEADER, HEADER_BYTES, MARK, SKIP, Resync, decode_repair, encode_resync
@@ -216,6 +217,50 @@ def test_a_refusal_of_one_of_two_targets_fails_the_message(rig: Any) -> None:
     world.speak("b2")
     assert client.acked == [b"a", b"b", b"c"]
     assert [token for token, _ in failed(client)] == [b"bad"]
+
+
+@pytest.mark.usefixtures("bad_refused")
+def test_a_refused_message_nobody_waits_for_is_noted(rig: Any) -> None:
+    world = rig("b1")
+    client = world.client()
+    for payload in (b"a", b"bad", b"bad", b"c"):
+        client.machine.publish(T, payload, 0, None, world.now_s)
+    world.settle()
+    assert client.machine.outflows[T].unacknowledged == 0
+    refused = client.machine.refusals.take()
+    assert str(summed_up(refused)) == "2 messages on 't' refused: b1 refused the message: OOM command not allowed"
+    assert client.machine.refusals.take() == {}
+
+
+@pytest.mark.usefixtures("bad_refused")
+def test_a_refused_message_whose_caller_has_left_is_not_noted(rig: Any) -> None:
+    world = rig("b1")
+    client = world.client()
+    world.silent.add("b1")
+    client.publish(T, b"bad")
+    client.machine.give_up(T, b"bad")
+    world.speak("b1")
+    assert failed(client) == []
+    assert client.machine.refusals.take() == {}
+
+
+@pytest.mark.usefixtures("bad_refused")
+def test_a_message_refused_by_two_targets_fails_once(rig: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = rig("b1", "b2")
+    placed(world, "b1", "b2", mode=Mode.ALL_PUBLISHERS)
+    world.servers["b2"].name = "b1"
+    client = world.client()
+    client.publish(T, b"bad")
+    assert [token for token, _ in failed(client)] == [b"bad"]
+    assert client.machine.refusals.take() == {}
+
+
+@pytest.mark.usefixtures("bad_refused")
+def test_a_refused_message_is_repaired_with_a_skip(rig: Any) -> None:
+    world = rig("b1")
+    client = world.client()
+    client.publish(T, b"a", b"bad", b"c")
+    assert repairs(world, client, {1: 1}) == [(2, b"<skip>"), (3, b"c"), (3, b"<mark>")]
 
 
 # --- several lanes

@@ -5,7 +5,7 @@ I/O: the driver calls the inputs with the time, then writes `links.outgoing()`, 
 callers in `acks`, and wakes the consumers in `woken`.
 
     inputs    connected, received, lost, publish, subscribe, unsubscribe, psubscribe, punsubscribe, tick, close
-    outputs   links.outgoing(), effects, acks, woken
+    outputs   links.outgoing(), effects, acks, woken, refusals
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from nearcast.core.names import CONTROL, COUNTERS, encode_topic
 from nearcast.core.outflow import Outflow
 from nearcast.core.patterns import PatternFlow
 from nearcast.core.record import Record, first_use
+from nearcast.core.refusals import Refusals
 from nearcast.core.settings import DEFAULT_LIMITS, DEFAULT_TIMING, Limits, Timing
 from nearcast.core.wire import Resync, decode_control, decode_repair
 from nearcast.errors import Closed, LimitReached, Unavailable
@@ -61,6 +62,7 @@ class Client:
         self.effects: list[Effect] = []
         self.acks: list[tuple[object, int]] = []
         self.woken: set[Mailbox] = set()
+        self.refusals = Refusals()
         self.links = Links(self, credentials or Credentials())
         self.outflows: dict[bytes, Outflow] = {}
         self.inflows: dict[bytes, Inflow] = {}

@@ -9,7 +9,7 @@ Lines know no brokers. What they must know of the place a frame came through is 
 
 from __future__ import annotations
 
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from struct import error as StructError
 from typing import Protocol
 
@@ -57,6 +57,7 @@ class LineCounters(msgspec.Struct):
 
     duplicates: int = 0
     held: int = 0
+    crowded: int = 0  # held, and let go again for want of room
     late: int = 0
     foreign: int = 0
     gaps: int = 0
@@ -66,17 +67,19 @@ class LineCounters(msgspec.Struct):
 class _Held:
     """Frames of one publisher that are ahead of its line."""
 
-    __slots__ = ("frames", "order")
+    __slots__ = ("frames", "order", "top")
 
     def __init__(self) -> None:
         self.frames: dict[int, Frame] = {}
         self.order: list[int] = []
+        self.top = 0  # no number above this one is held
 
     def add(self, frame: Frame) -> bool:
         if frame.sequence in self.frames:
             return False
         self.frames[frame.sequence] = frame
         heappush(self.order, frame.sequence)
+        self.top = max(self.top, frame.sequence)
         return True
 
     def lowest(self) -> Frame:
@@ -84,6 +87,18 @@ class _Held:
 
     def pop(self) -> Frame:
         return self.frames.pop(heappop(self.order))
+
+    def drop_highest(self) -> int:
+        """Let go of the frame farthest ahead, and say which it was."""
+        highest = self.top if self.top in self.frames else max(self.frames)
+        del self.frames[highest]
+        if self.order[-1] == highest:  # mostly: frames come in order
+            self.order.pop()
+        else:
+            self.order.remove(highest)
+            heapify(self.order)
+        self.top = highest - 1
+        return highest
 
 
 class Lines:
@@ -207,7 +222,22 @@ class Lines:
             self.counters.held += 1
             self._held_count += 1
             if self._held_count > self._limits.held:
-                self._give_up(frame.publisher, now_s, wall_s, "too many frames were waiting for a repair")
+                self._make_room(frame.publisher, now_s, wall_s)
+
+    def _make_room(self, publisher: int, now_s: float, wall_s: float) -> None:
+        """Too many frames are held: what may still be filled from an older place must not be given up for it."""
+        if len(self._held[publisher].order) == 1:  # where its line begins must not be forgotten: another has more
+            publisher = max(self._held, key=lambda crowd: len(self._held[crowd].order))
+        held = self._held[publisher]
+        if not self._fences.older_open(publisher, held.lowest().epoch):
+            self._give_up(publisher, now_s, wall_s, "too many frames were waiting for a repair")
+            return
+        if len(held.order) == 1:
+            return  # one frame of each publisher is always kept
+        # The frame farthest ahead goes. It was there, so its publisher is asked for it when the line has come so far.
+        self._marks[publisher] = max(held.drop_highest(), self._marks.get(publisher, 0))
+        self._held_count -= 1
+        self.counters.crowded += 1
 
     def _pop(self, publisher: int, held: _Held) -> Frame:
         frame = held.pop()
@@ -232,15 +262,19 @@ class Lines:
             elif last is None:
                 self.last[publisher] = lowest.sequence - 1
             else:
-                if publisher not in self._deadlines:
-                    self._deadlines[publisher] = now_s + self._timing.gap_s
-                    self.wants_repair = True
+                self._miss(publisher, now_s)
                 return
         if self._marks.get(publisher, 0) <= self.last.get(publisher, 0):
             self._marks.pop(publisher, None)
             self._deadlines.pop(publisher, None)
-        else:
-            self._deadlines.setdefault(publisher, now_s + self._timing.gap_s)  # what the mark promised is still missing
+        elif publisher in self.last:
+            self._miss(publisher, now_s)  # what the mark promised is still missing
+
+    def _miss(self, publisher: int, now_s: float) -> None:
+        """A hole that no older place can fill: its publisher is asked, and its time runs."""
+        if publisher not in self._deadlines:
+            self._deadlines[publisher] = now_s + self._timing.gap_s
+            self.wants_repair = True
 
     def _give_up(self, publisher: int, now_s: float, wall_s: float, reason: str) -> None:
         """Report the lowest hole of a line as a Gap and go on behind it."""

@@ -18,8 +18,9 @@ from nearcast.core.effects import Failed
 from nearcast.core.names import decode_topic, inbox_channel
 from nearcast.core.placement import Placement
 from nearcast.core.record import Record
+from nearcast.core.refusals import refused
 from nearcast.core.wire import CRLF, DATA, HEADER, MARK, SKIP, Resync, encode_repair, publish_command
-from nearcast.errors import PayloadTooLarge, PublishBufferFull, Unavailable
+from nearcast.errors import ClusterError, PayloadTooLarge, PublishBufferFull
 
 if TYPE_CHECKING:
     from nearcast.core.backend import ClientLink
@@ -52,7 +53,7 @@ class Lane:
 
     def refused(self, error: str, now_s: float) -> None:
         if not self.retired:
-            self.outflow.refuse(self.counted + len(self.unleased) + 1, f"{self.broker} refused the message: {error}")
+            self.outflow.refuse(self.counted + len(self.unleased) + 1, refused(self.broker, "the message", error))
             self.replied([0], now_s)
 
     def count_leased(self, now_s: float) -> None:
@@ -89,7 +90,7 @@ class Outflow:
         self._log: deque[tuple[bytes | None, int]] = deque()
         self._log_first = 1  # number of the first message in the log
         self._log_bytes = 0
-        self._tokens: deque[tuple[int, object]] = deque()
+        self._tokens: deque[tuple[int, object | None]] = deque()  # None: the caller was told, or has left
         self._entries: dict[str, ClientLink] = {}
         self._entering: dict[str, ClientLink] = {}
         self._unconfirmed: set[str] = set()  # entered but without a record, although it should have one
@@ -139,13 +140,18 @@ class Outflow:
         """The caller was cancelled: a message nobody has sent yet becomes a SKIP, so that no hole is left."""
         for index, (sequence, waiting) in enumerate(self._tokens):
             if waiting is token:
-                del self._tokens[index]
+                self._tokens[index] = (sequence, None)  # still not one of those that nobody waited for
                 if all(lane.sent < sequence for lane in self.lanes):
-                    at = sequence - self._log_first
-                    payload, time_ns = self._log[at]
-                    self._log_bytes -= len(payload or b"")
-                    self._log[at] = (None, time_ns)
+                    self._empty(sequence)
                 return
+
+    def _empty(self, sequence: int) -> bool:
+        """Make a number a SKIP. Returns whether it was a message."""
+        at = sequence - self._log_first
+        payload, time_ns = self._log[at]
+        self._log[at] = (None, time_ns)
+        self._log_bytes -= len(payload or b"")
+        return payload is not None
 
     def _catch_up(self) -> None:
         """Send on every open lane what it has not sent yet."""
@@ -177,13 +183,17 @@ class Outflow:
             receivers = [sum(other.receivers.popleft() for other in self.lanes) for _ in range(fresh)]
         self._acknowledge(done, receivers)
 
-    def refuse(self, sequence: int, problem: str) -> None:
-        """A server will not take this message: its caller is told, and the line goes on behind it."""
+    def refuse(self, sequence: int, error: ClusterError) -> None:
+        """A server will not take this message: its caller is told, and the line goes on behind a SKIP."""
+        if not self._empty(sequence):
+            return  # another target has refused it before, or it was given up
         for index, (number, token) in enumerate(self._tokens):
             if number == sequence:
-                del self._tokens[index]
-                self.client.effects.append(Failed(token, Unavailable(problem)))
+                self._tokens[index] = (number, None)
+                if token is not None:
+                    self.client.effects.append(Failed(token, error))
                 return
+        self.client.refusals.note(self.topic, error)
 
     def _acknowledge(self, done: int, receivers: list[int]) -> None:
         before, self.acknowledged = self.acknowledged, done
@@ -192,7 +202,8 @@ class Outflow:
             acks = self.client.acks
             while tokens and tokens[0][0] <= done:
                 sequence, token = tokens.popleft()
-                acks.append((token, receivers[sequence - before - 1]))
+                if token is not None:
+                    acks.append((token, receivers[sequence - before - 1]))
         self._trim()
 
     def _trim(self) -> None:
@@ -378,7 +389,7 @@ class Outflow:
     def take_tokens(self) -> list[object]:
         """Those who wait for an acknowledgement; they are told something else."""
         tokens, self._tokens = self._tokens, deque()
-        return [token for _, token in tokens]
+        return [token for _, token in tokens if token is not None]
 
     @property
     def unacknowledged(self) -> int:

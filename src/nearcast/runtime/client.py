@@ -17,6 +17,7 @@ from nearcast.core.mailbox import Mailbox, Overflow, parse_overflow
 from nearcast.core.membership import BrokerInfo
 from nearcast.core.names import encode_topic
 from nearcast.core.outflow import Outflow
+from nearcast.core.refusals import summed_up
 from nearcast.core.settings import DEFAULT_LIMITS, DEFAULT_TIMING, Limits, Timing
 from nearcast.errors import AuthenticationFailed, Closed, ConnectFailed, PublishBufferFull, UsageError
 from nearcast.runtime.connection import parse_url
@@ -183,7 +184,10 @@ class Client:
         return receivers
 
     def publish_nowait(self, topic: str | bytes, payload: Payload) -> None:
-        """Send a message without waiting. Raises PublishBufferFull at the limit: then `await drain()`."""
+        """Send a message without waiting; if a server refuses it, the next `flush()` says so.
+
+        Raises PublishBufferFull at the limit: then `await drain()`.
+        """
         outflow = self._outflows.get(topic) or self._outflow(topic)
         data = payload if type(payload) is bytes else _payload(payload)
         outflow.publish(data, time.time_ns(), None)
@@ -211,10 +215,16 @@ class Client:
             await self._wait_for_room()
 
     async def flush(self) -> None:
-        """Wait until everything published so far is acknowledged."""
+        """Wait until everything published so far is acknowledged.
+
+        Raises ClusterError if a server has refused messages of `publish_nowait` since the last call.
+        """
         goals = [(outflow, outflow.sequence) for outflow in self._machine.outflows.values()]
         while any(outflow.acknowledged < goal for outflow, goal in goals):
             await self._wait_for_room()
+        refused = self._machine.refusals.take()
+        if refused:
+            raise summed_up(refused)
 
     async def _wait_for_room(self) -> None:
         if self._room is not None and not self._machine.closed:
