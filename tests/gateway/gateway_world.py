@@ -110,7 +110,7 @@ class DataCluster:
 
     def _execute(self, results: Mapping[str, Rows], channel: str) -> int:
         number = self.catalog.datasets.position("reports") + 1
-        segment = Segment(first=number, last=number, rows=1, bytes=100, made_s=time.time())
+        segment = Segment(first=number, last=number, rows=1, bytes=100, made_s=self.catalog.clock())
         self.catalog.datasets.commit("reports", segment)
         execution = self.catalog.next_execution(self.catalog.channels.get(channel))
         assert execution is not None

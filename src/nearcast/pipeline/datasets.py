@@ -18,6 +18,7 @@ from nearcast.errors import ClusterError, UsageError
 from nearcast.pipeline import io
 from nearcast.pipeline.catalog.database import Database
 from nearcast.pipeline.catalog.datasets import Dataset, DatasetCatalog, Segment
+from nearcast.pipeline.catalog.limits import EXPIRED_LEAST, EXPIRED_SHARE
 from nearcast.pipeline.io import Warehouse
 from nearcast.pipeline.jobs.compaction import merge, merges
 from nearcast.pipeline.jobs.loading import checked_rows, read_file, readable
@@ -43,7 +44,8 @@ GRACE_S = 600.0  # obsolete files stay so long: a query that began with them may
 class Datasets:
     """All datasets of one warehouse. One process has one."""
 
-    def __init__(self, database: Database, warehouse: Warehouse, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, database: Database, warehouse: Warehouse, clock: Callable[[], float] = time.monotonic) -> None:
+        """`clock` must not jump: what is old by it is deleted. Times in the catalogue are by it."""
         self.warehouse = warehouse
         self._database = database
         self._catalog = DatasetCatalog(database)
@@ -200,11 +202,15 @@ class Datasets:
         self._sweep(name)
 
     def keep(self, name: str, age_s: float, upto: int) -> int:
-        """Forget segments up to a batch whose newest record is older; how many. Keyed datasets are kept whole."""
+        """Forget segments up to a batch whose newest record is older; how many, a small share of all at most.
+
+        Keyed datasets are kept whole.
+        """
         dataset = self._catalog.get(name)
         oldest_s = self._clock() - age_s
         done = [] if dataset.key or dataset.source == STATIC else self._catalog.segments(name, upto)
         old = [segment for segment in done if segment.last <= upto and segment.made_s < oldest_s]
+        old = old[: max(EXPIRED_LEAST, int(len(done) * EXPIRED_SHARE))]
         self._catalog.retire(name, old, self._clock())
         return len(old)
 

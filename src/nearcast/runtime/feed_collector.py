@@ -54,7 +54,7 @@ class FeedCollector:
         self._subscription: Subscription | None = None
         self._attaching: asyncio.Task[None] | None = None
         self._attached_ms = 0.0  # by the server's clock; 0: not yet
-        self._clock_ms = 0.0  # the server's clock less ours
+        self._clock_ms = 0.0  # the server's clock less ours, which is one that nobody sets
         self._whole_ms = 0.0  # everything that came until then is in the stream, by the server's clock; 0: unknown
         self._told_ms = 0  # the last such time that we told the server
         self._next_claim_s = 0.0
@@ -88,7 +88,7 @@ class FeedCollector:
         self._problem = problem
 
     async def _turn(self) -> None:
-        taken_ms = time.time() * 1000 + self._clock_ms
+        taken_ms = time.monotonic() * 1000 + self._clock_ms
         if self._attached_ms:
             self._take(taken_ms)
         if self._collecting:
@@ -113,7 +113,7 @@ class FeedCollector:
             )
         )
         self._next_claim_s = time.monotonic() + CLAIM_S
-        self._clock_ms = now_ms - time.time() * 1000
+        self._clock_ms = now_ms - time.monotonic() * 1000
         self._collecting = self._collecting and role == COLLECT
         if self._collecting and whole_ms:
             self._told_ms = whole_ms

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -34,7 +33,7 @@ class Cluster:
 
     def add_batch(self, dataset: str = "reports", rows: int = 1) -> None:
         number = self.catalog.datasets.position(dataset) + 1
-        segment = Segment(first=number, last=number, rows=rows, bytes=100, made_s=time.time())
+        segment = Segment(first=number, last=number, rows=rows, bytes=100, made_s=self.catalog.clock())
         self.catalog.datasets.commit(dataset, segment)
 
     def execute(self, channel: str, results: Mapping[str, list[dict[str, Any]]]) -> Execution:

@@ -28,7 +28,7 @@ def due(schedule: Schedule, now_s: float) -> list[str]:
 
 def test_a_repetitive_channel_runs_at_creation_plus_whole_periods():
     schedule = Schedule()
-    schedule.update([channel()], [], 5.0)
+    schedule.update([channel()], [], 5.0, 5.0)
     assert due(schedule, 12.9) == []
     assert schedule.next_s() == 13.0
     assert due(schedule, 13.0) == ["c"]
@@ -39,9 +39,21 @@ def test_a_repetitive_channel_runs_at_creation_plus_whole_periods():
     assert schedule.next_s() == 43.0, "the ticks at 23 and 33 are skipped"
 
 
+def test_ticks_follow_creation_by_the_wall_clock_and_then_a_clock_that_does_not_jump():
+    schedule = Schedule()
+    schedule.update([channel(created_at=1003.0)], [], 5.0, 1041.0)  # 8 s after a tick
+    assert schedule.next_s() == 7.0
+    schedule.update([channel(created_at=1003.0)], [], 6.0, -9000.0)
+    assert schedule.next_s() == 7.0
+    schedule.started("c", 7.0)
+    schedule.committed("d", 8.0)
+    schedule.ended("c", 9.0)
+    assert schedule.next_s() == 17.0
+
+
 def test_without_new_records_nothing_is_due():
     schedule = Schedule()
-    schedule.update([channel()], [], 5.0)
+    schedule.update([channel()], [], 5.0, 5.0)
     schedule.started("c", 13.0)
     schedule.ended("c", 14.0)
     assert schedule.next_s() == math.inf
@@ -54,7 +66,7 @@ def test_without_new_records_nothing_is_due():
 
 def test_a_continuous_channel_runs_after_each_commit_at_least_a_period_apart():
     schedule = Schedule()
-    schedule.update([channel(period_s=2.0, continuous=True)], [], 10.0)
+    schedule.update([channel(period_s=2.0, continuous=True)], [], 10.0, 10.0)
     schedule.started("c", 12.0)
     schedule.ended("c", 12.5)
     schedule.committed("d", 13.0)
@@ -68,19 +80,19 @@ def test_a_continuous_channel_runs_after_each_commit_at_least_a_period_apart():
 
 def test_an_unfinished_execution_is_due_at_once():
     schedule = Schedule()
-    schedule.update([channel("a"), channel("b")], ["b"], 5.0)
+    schedule.update([channel("a"), channel("b")], ["b"], 5.0, 5.0)
     assert due(schedule, 5.0) == ["b"]
 
 
 def test_who_waits_longest_is_first():
     schedule = Schedule()
-    schedule.update([channel("a", created_at=2.0), channel("b", created_at=1.0)], [], 5.0)
+    schedule.update([channel("a", created_at=2.0), channel("b", created_at=1.0)], [], 5.0, 5.0)
     assert due(schedule, 20.0) == ["b", "a"]
 
 
 def test_a_failure_is_tried_again_after_pauses_that_grow():
     schedule = Schedule()
-    schedule.update([channel()], [], 5.0)
+    schedule.update([channel()], [], 5.0, 5.0)
     for pause_s in (FIRST_PAUSE_S, 2 * FIRST_PAUSE_S, 4 * FIRST_PAUSE_S):
         schedule.started("c", 20.0)
         schedule.ended("c", 20.0, failed=True)
@@ -93,11 +105,11 @@ def test_a_failure_is_tried_again_after_pauses_that_grow():
 
 def test_a_channel_that_was_dropped_and_created_again_is_another():
     schedule = Schedule()
-    schedule.update([channel()], [], 5.0)
+    schedule.update([channel()], [], 5.0, 5.0)
     schedule.started("c", 13.0)
-    schedule.update([channel(created_at=14.0)], [], 14.0)
+    schedule.update([channel(created_at=14.0)], [], 14.0, 14.0)
     schedule.ended("c", 15.0)
-    schedule.update([channel(created_at=14.0)], [], 15.0)
+    schedule.update([channel(created_at=14.0)], [], 15.0, 15.0)
     assert schedule.next_s() == 24.0
-    schedule.update([], [], 16.0)
+    schedule.update([], [], 16.0, 16.0)
     assert schedule.next_s() == math.inf

@@ -93,6 +93,17 @@ def test_an_execution_that_failed_is_tried_again_with_its_number(runner):
     assert [cluster.catalog.channels.numbers(name).committed for name in NAMES] == [1, 1, 1]
 
 
+@pytest.mark.parametrize("step_s", [-3600.0, 25 * 3600.0])
+def test_channels_run_though_the_wall_clock_is_set(runner, monkeypatch, step_s):
+    cluster, _, scheduler = runner
+    there_s = time.time()
+    monkeypatch.setattr(time, "time", lambda: there_s + step_s)
+    for number in (1, 2):
+        cluster.add_batch()
+        scheduler.committed("reports")
+        until(lambda n=number: committed(cluster) == [n] * 3, f"batch {number}")
+
+
 def test_a_channel_that_is_dropped_runs_no_more(runner):
     cluster, _, scheduler = runner
     cluster.catalog.drop_channel("two")

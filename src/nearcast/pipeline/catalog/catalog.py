@@ -13,6 +13,7 @@ from nearcast.pipeline.catalog.feeds import FeedCatalog
 from nearcast.pipeline.catalog.limits import CatalogLimits
 from nearcast.pipeline.catalog.outcomes import Outcomes
 from nearcast.pipeline.catalog.refusals import Conflict
+from nearcast.pipeline.catalog.running_time import RunningTime
 from nearcast.pipeline.catalog.subscriptions import Subscriptions
 from nearcast.pipeline.datasets import Datasets
 from nearcast.pipeline.io import Warehouse
@@ -25,12 +26,13 @@ class Catalog:
         most = limits or CatalogLimits()
         self.warehouse = Warehouse(folder)
         self.database = Database(self.warehouse.catalog)
-        self.datasets = Datasets(self.database, self.warehouse)
+        self.clock = RunningTime(self.database)
+        self.datasets = Datasets(self.database, self.warehouse, self.clock)
         self.brokers = Brokers(self.database, most.brokers)
         self.channels = Channels(self.database, most.channels)
         self.subscriptions = Subscriptions(self.database, self.channels, most.subscriptions)
-        self.executions = Executions(self.database, self.channels)
-        self.outcomes = Outcomes(self.database, self.channels)
+        self.executions = Executions(self.database, self.channels, self.clock)
+        self.outcomes = Outcomes(self.database, self.channels, self.clock)
         self.feeds = FeedCatalog(self.database)
         self._batches = DatasetCatalog(self.database)
 
@@ -85,7 +87,7 @@ class Catalog:
         }
 
     def newest_s(self, execution: Execution) -> float | None:
-        """When the newest record that an execution reads as new was committed to its dataset."""
+        """When the newest record that an execution reads as new was committed to its dataset, by `clock`."""
         return max(
             (
                 batch.made_s

@@ -25,7 +25,7 @@ CREATE TABLE IF NOT EXISTS segments (
     last INTEGER NOT NULL,
     rows INTEGER NOT NULL,
     bytes INTEGER NOT NULL,
-    made_s REAL NOT NULL,       -- when its newest record was committed
+    made_s REAL NOT NULL,       -- when its newest record was committed, by the running time, as all times here
     until INTEGER,              -- the batch that replaced it, of a static dataset
     obsolete_s REAL,            -- since then nobody new reads it
     PRIMARY KEY (dataset, first, last)

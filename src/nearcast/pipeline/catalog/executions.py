@@ -28,11 +28,12 @@ CREATE TABLE IF NOT EXISTS executions (
     inputs TEXT NOT NULL,          -- JSON of Inputs
     opened_at REAL NOT NULL,
     committed_at REAL,             -- NULL: open
+    kept_since_s REAL,             -- when it was committed, by the running time: so it grows old
+    fetched INTEGER NOT NULL DEFAULT 0,  -- somebody was given results of it
     measures TEXT,                 -- JSON of Measures
     plan BLOB,                     -- zlib
     PRIMARY KEY (channel, number)
 );
-CREATE INDEX IF NOT EXISTS executions_by_time ON executions (committed_at);
 CREATE TABLE IF NOT EXISTS results (
     channel TEXT NOT NULL,
     number INTEGER NOT NULL,
@@ -85,9 +86,10 @@ class Measures(msgspec.Struct, frozen=True, kw_only=True):
 class Executions:
     """One open execution of a channel at most. `committed` callbacks run in the committing thread."""
 
-    def __init__(self, database: Database, channels: Channels) -> None:
+    def __init__(self, database: Database, channels: Channels, clock: Callable[[], float]) -> None:
         self._database = database
         self._channels = channels
+        self._clock = clock
         self._listeners: list[Callable[[], None]] = []
         database.create(_TABLES)
 
@@ -129,9 +131,9 @@ class Executions:
         found = measures or Measures(rows_out=sum(size.rows for size in index.values()))
         with self._database.transaction():
             changed = self._database.run(
-                "UPDATE executions SET committed_at = ?, measures = ?, plan = ? "
+                "UPDATE executions SET committed_at = ?, kept_since_s = ?, measures = ?, plan = ? "
                 "WHERE channel = ? AND number = ? AND committed_at IS NULL",
-                (time.time(), msgspec.json.encode(found).decode(), zlib.compress(plan.encode()), *key),
+                (time.time(), self._clock(), msgspec.json.encode(found).decode(), zlib.compress(plan.encode()), *key),
             )
             if not changed:
                 return False

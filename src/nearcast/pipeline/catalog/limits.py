@@ -6,6 +6,10 @@ import msgspec
 
 from nearcast.errors import UsageError
 
+# What grew old goes in small shares, so that a mistake in the settings can be seen and stopped.
+EXPIRED_SHARE = 0.1  # of a channel's executions, or of a dataset's segments, in one round
+EXPIRED_LEAST = 10  # may go at once all the same
+
 
 class CatalogLimits(msgspec.Struct, frozen=True, kw_only=True):
     """How many of each there may be."""

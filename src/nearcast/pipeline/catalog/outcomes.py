@@ -1,14 +1,17 @@
 """What was committed, for those who ask: the index of results, notifications, rates, the history, and its end.
 
-Results are kept for a time and a number of executions. Dropping goes in an order that a crash cannot spoil: first the
-executions count as no longer kept, then the caller removes their files, then they are forgotten here.
+Results are kept for a time (of running, not of the wall clock) and a number of executions. What nobody has fetched yet,
+though a broker holds a subscription to it, does not grow old; only the number ends it, and the log says so. A round
+drops a small share, so that a mistake in the settings can be seen and stopped. Dropping goes in an order that a crash
+cannot spoil: first the executions count as no longer kept, then the caller removes their files, then they are forgotten
+here.
 """
 
 from __future__ import annotations
 
-import time
+import logging
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -16,10 +19,14 @@ import msgspec
 from nearcast.pipeline.catalog.channels import Channels
 from nearcast.pipeline.catalog.database import Database
 from nearcast.pipeline.catalog.executions import Size
+from nearcast.pipeline.catalog.limits import EXPIRED_LEAST, EXPIRED_SHARE
 from nearcast.pipeline.catalog.refusals import NoLongerKept, Unknown
 
 _NOTIFIED_MOST = 100  # executions in one answer: the rest follows in the next
 _RATE_PERIODS = 10  # a subscription's rate is over so many periods of its channel
+
+
+log = logging.getLogger("nearcast.data")
 
 
 class Notification(msgspec.Struct, frozen=True):
@@ -33,9 +40,10 @@ class Notification(msgspec.Struct, frozen=True):
 class Outcomes:
     """Reads what `Executions` wrote."""
 
-    def __init__(self, database: Database, channels: Channels) -> None:
+    def __init__(self, database: Database, channels: Channels, clock: Callable[[], float]) -> None:
         self._database = database
         self._channels = channels
+        self._clock = clock
 
     def after(self, subscription: str, channel: str, after: int, limit: int) -> list[tuple[int, Size]]:
         """The executions that have results for a subscription, the oldest first."""
@@ -64,6 +72,12 @@ class Outcomes:
         found = {row["subscription"] for row in rows}
         return [subscription for subscription in subscriptions if subscription in found]
 
+    def note_fetched(self, channel: str, number: int) -> None:
+        """Somebody was given results of the execution."""
+        key = (channel, number)
+        if self._database.row("SELECT 1 FROM executions WHERE channel = ? AND number = ? AND NOT fetched", key):
+            self._database.run("UPDATE executions SET fetched = 1 WHERE channel = ? AND number = ?", key)
+
     def newest_cursor(self) -> int:
         row = self._database.row("SELECT seq FROM sqlite_sequence WHERE name = 'notifications'")
         return int(row["seq"]) if row is not None else 0
@@ -83,15 +97,16 @@ class Outcomes:
                 found.append(Notification(row["channel"], row["number"], [h["subscription"] for h in holding]))
         return (executions[-1]["cursor"] if executions else max(after, 0)), found
 
-    def rates(self, now_s: float) -> dict[str, float]:
+    def rates(self) -> dict[str, float]:
         """Bytes of results per second of each subscription, over the last periods of its channel."""
         rates: dict[str, float] = {}
+        now_s = self._clock()
         for channel in self._channels.all():
             window_s = _RATE_PERIODS * channel.period_s
             rows = self._database.rows(
                 "SELECT r.subscription, sum(r.bytes) AS bytes FROM executions AS e "
                 "JOIN results AS r ON r.channel = e.channel AND r.number = e.number "
-                "WHERE e.channel = ? AND e.committed_at > ? GROUP BY r.subscription",
+                "WHERE e.channel = ? AND e.kept_since_s > ? GROUP BY r.subscription",
                 (channel.name, now_s - window_s),
             )
             rates |= {row["subscription"]: row["bytes"] / window_s for row in rows}
@@ -118,19 +133,50 @@ class Outcomes:
     def expire(self, keep_s: float, keep_executions: int) -> list[tuple[str, int]]:
         """Executions that count as no longer kept from now on, or since before: remove their files, then `forget`."""
         with self._database.transaction():
-            self._database.run(
-                "UPDATE channel_numbers SET oldest = max(oldest, committed + 1 - ?, coalesce("
-                "(SELECT max(number) + 1 FROM executions AS e "
-                "WHERE e.channel = channel_numbers.channel AND e.committed_at < ?), 1))",
-                (keep_executions, time.time() - keep_s),
-            )
+            for row in self._database.rows("SELECT channel, oldest FROM channel_numbers WHERE committed >= oldest"):
+                oldest = self._first_kept(row["channel"], keep_s, keep_executions)
+                if oldest > row["oldest"]:
+                    sql = "UPDATE channel_numbers SET oldest = ? WHERE channel = ?"
+                    self._database.run(sql, (oldest, row["channel"]))
             rows = self._database.rows(
                 "SELECT e.channel, e.number FROM executions AS e JOIN channel_numbers AS c ON c.channel = e.channel "
                 "WHERE e.number < c.oldest ORDER BY 1, 2"
             )
         return [(row["channel"], row["number"]) for row in rows]
 
+    def _first_kept(self, channel: str, keep_s: float, keep_executions: int) -> int:
+        """The oldest execution that stays after this round."""
+        numbers = self._channels.numbers(channel)
+        first_young = self._first(channel, "e.kept_since_s >= ?", self._clock() - keep_s)
+        first_wanted = self._first(channel, _WANTED)
+        most = max(EXPIRED_LEAST, int((numbers.committed + 1 - numbers.oldest) * EXPIRED_SHARE))
+        wished = max(min(first_young, first_wanted), numbers.committed + 1 - keep_executions, numbers.oldest)
+        oldest = min(wished, numbers.oldest + most)
+        if oldest > first_wanted:
+            log.warning(
+                "channel %s: results of executions from %d to %d go, some of which nobody has fetched: %d are kept",
+                *(channel, first_wanted, oldest - 1, keep_executions),
+            )
+        return oldest
+
+    def _first(self, channel: str, condition: str, *values: float) -> int:
+        """The first committed execution that is kept now and meets a condition; if none does, the one to come."""
+        numbers = self._channels.numbers(channel)
+        sql = (
+            "SELECT min(e.number) AS number FROM executions AS e "
+            f"WHERE e.channel = ? AND e.number BETWEEN ? AND ? AND {condition}"
+        )
+        row = self._database.row(sql, (channel, numbers.oldest, numbers.committed, *values))
+        return row["number"] if row is not None and row["number"] is not None else numbers.committed + 1
+
     def forget(self, executions: Sequence[tuple[str, int]]) -> None:
         with self._database.transaction():
             for table in ("executions", "results", "notifications"):
                 self._database.run_many(f"DELETE FROM {table} WHERE channel = ? AND number = ?", executions)
+
+
+# An execution that nobody has fetched, with results for a subscription that a broker holds.
+_WANTED = (
+    "NOT e.fetched AND EXISTS (SELECT 1 FROM results AS r JOIN holders AS h ON h.subscription = r.subscription "
+    "WHERE r.channel = e.channel AND r.number = e.number)"
+)

@@ -57,7 +57,7 @@ class ChannelJob:
             rows_in=sum(new_rows.values()),
             rows_out=sum(size.rows for size in index.values()),
             seconds=time.monotonic() - began_s,
-            latency_s=max(0.0, time.time() - newest_s) if newest_s is not None else None,
+            latency_s=self._catalog.clock() - newest_s if newest_s is not None else None,
         )
         if not self._catalog.executions.commit(execution, index, measures, plan):
             io.remove(folder)

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 LATE_S = 600  # behind the newest report that was seen
 FILES_MERGED = 16  # of one level into one of the next
+FORGOTTEN_AT_ONCE = 4  # files of a table after a batch, which adds one
 LEVELS = 3  # above the batches: with one every ten seconds, a file of the highest level has 11 hours
 CHECKPOINT = "nc-telemetry"  # no feed can have this name
 
@@ -150,10 +151,13 @@ class TelemetryJob:
             self._replace(old, [] if merged is None else [merged])
 
     def _forget_oldest(self) -> None:
-        oldest_s = time.time() - self._settings.keep_s
+        """By the newest window that there is: our clock may have been set forward. A few at once, the oldest first."""
         for name in MERGES:
-            if old := [file for file in self._catalog.files(name) if file.upto_s < oldest_s]:
-                self._replace(old, [])
+            files = sorted(self._catalog.files(name), key=lambda file: file.upto_s)
+            oldest_s = min(time.time(), files[-1].upto_s) - self._settings.keep_s if files else 0.0
+            old = [file for file in files if file.upto_s < oldest_s]
+            if old:
+                self._replace(old[:FORGOTTEN_AT_ONCE], [])
 
     def _replace(self, old: list[SumFile], new: list[SumFile]) -> None:
         self._catalog.replace(old, new)

@@ -1,9 +1,10 @@
 """When channels run: pure bookkeeping, without a clock or threads.
 
-A repetitive channel is due at its creation plus whole periods. A tick that passes while an execution runs, or waits
-for its turn, is skipped: the next execution sees all records since the last. A continuous channel is due at each
-commit of one of its NEW datasets, at least its period after it started last. Neither is due without new records.
-An execution that failed is tried again after a pause, which doubles up to a limit.
+A repetitive channel is due at its creation plus whole periods. Creation is known by the wall clock, which is looked at
+once, when the channel comes here; from then on all times are of a clock that does not jump. A tick that passes while
+an execution runs, or waits for its turn, is skipped: the next execution sees all records since the last. A continuous
+channel is due at each commit of one of its NEW datasets, at least its period after it started last. Neither is due
+without new records. An execution that failed is tried again after a pause, which doubles up to a limit.
 """
 
 from __future__ import annotations
@@ -18,12 +19,20 @@ LONGEST_PAUSE_S = 300.0
 
 
 class _Entry:
-    def __init__(self, channel: StoredChannel, due_s: float) -> None:
+    def __init__(self, channel: StoredChannel, now_s: float, age_s: float) -> None:
         self.channel = channel
-        self.due_s = due_s
+        self._tick_s = now_s - age_s % channel.period_s  # one of its ticks
+        self.due_s = self.tick_after(now_s)
         self.fresh = True  # there may be new records
         self.running = False
         self.failures = 0
+
+    def tick_after(self, now_s: float) -> float:
+        """The next tick of a repetitive channel; for a continuous one, a period from now."""
+        period_s = self.channel.period_s
+        if self.channel.continuous:
+            return now_s + period_s
+        return self._tick_s + (math.floor((now_s - self._tick_s) / period_s) + 1) * period_s
 
 
 class Schedule:
@@ -32,7 +41,7 @@ class Schedule:
     def __init__(self) -> None:
         self._entries: dict[str, _Entry] = {}
 
-    def update(self, channels: Iterable[StoredChannel], unfinished: Iterable[str], now_s: float) -> None:
+    def update(self, channels: Iterable[StoredChannel], unfinished: Iterable[str], now_s: float, wall_s: float) -> None:
         """These are the channels now. Those with an unfinished execution are due at once when they are new here."""
         there = {channel.name: channel for channel in channels}
         at_once = set(unfinished)
@@ -41,8 +50,9 @@ class Schedule:
                 del self._entries[name]
         for name, channel in there.items():
             if name not in self._entries:
-                due_s = now_s if name in at_once else _tick_after(channel, now_s)
-                self._entries[name] = _Entry(channel, due_s)
+                entry = self._entries[name] = _Entry(channel, now_s, wall_s - channel.created_at)
+                if name in at_once:
+                    entry.due_s = now_s
 
     def committed(self, dataset: str, now_s: float) -> None:
         """A batch of a dataset was committed."""
@@ -50,7 +60,7 @@ class Schedule:
             if dataset in entry.channel.new_datasets and not entry.fresh:
                 entry.fresh = True
                 if entry.due_s < now_s and not entry.channel.continuous:
-                    entry.due_s = _tick_after(entry.channel, now_s)  # ticks without new records went by
+                    entry.due_s = entry.tick_after(now_s)  # ticks without new records went by
 
     def due(self, now_s: float) -> list[StoredChannel]:
         """The channels to run now, the one that waits longest first."""
@@ -65,7 +75,7 @@ class Schedule:
         entry = self._entries[name]
         entry.running = True
         entry.fresh = False  # what is committed from now on is for the next execution
-        entry.due_s = _tick_after(entry.channel, now_s)
+        entry.due_s = entry.tick_after(now_s)
 
     def ended(self, name: str, now_s: float, *, failed: bool = False) -> None:
         entry = self._entries[name]
@@ -73,7 +83,7 @@ class Schedule:
         if not failed:
             entry.failures = 0
             if not entry.channel.continuous:
-                entry.due_s = max(entry.due_s, _tick_after(entry.channel, now_s))
+                entry.due_s = max(entry.due_s, entry.tick_after(now_s))
             return
         entry.fresh = True
         entry.failures += 1
@@ -81,11 +91,3 @@ class Schedule:
 
     def _waiting(self) -> list[_Entry]:
         return [entry for entry in self._entries.values() if entry.fresh and not entry.running]
-
-
-def _tick_after(channel: StoredChannel, now_s: float) -> float:
-    """The next tick of a repetitive channel; for a continuous one, a period from now."""
-    if channel.continuous:
-        return now_s + channel.period_s
-    periods = math.floor((now_s - channel.created_at) / channel.period_s) + 1
-    return channel.created_at + periods * channel.period_s

@@ -13,7 +13,7 @@ from nearcast.pipeline.catalog.channels import StoredChannel
 from nearcast.pipeline.catalog.executions import Execution
 from nearcast.pipeline.service.schedule import Schedule
 
-_LOOK_S = 5.0  # at the latest: the wall clock, by which channels are due, may be set back
+_LOOK_S = 5.0  # at the latest
 _STOP_WAIT_S = 10.0
 
 log = logging.getLogger("nearcast.data")
@@ -58,7 +58,7 @@ class Scheduler:
     def committed(self, dataset: str) -> None:
         """A dataset has new records."""
         with self._woken:
-            self._schedule.committed(dataset, time.time())
+            self._schedule.committed(dataset, time.monotonic())
             self._woken.notify_all()
 
     def _live(self) -> None:
@@ -66,16 +66,16 @@ class Scheduler:
             with self._woken:
                 if self._stopping:
                     return
-                self._start_due(time.time())
+                self._start_due(time.monotonic())
                 full = self._running >= self._at_once  # then the end of one is what wakes us
-                wait_s = _LOOK_S if full else min(_LOOK_S, self._schedule.next_s() - time.time())
+                wait_s = _LOOK_S if full else min(_LOOK_S, self._schedule.next_s() - time.monotonic())
                 self._woken.wait(max(0.0, wait_s))
 
     def _start_due(self, now_s: float) -> None:
         if self._changed:
             self._changed = False
             unfinished = [execution.channel for execution in self._catalog.executions.open()]
-            self._schedule.update(self._catalog.channels.all(), unfinished, now_s)
+            self._schedule.update(self._catalog.channels.all(), unfinished, now_s, time.time())
         for channel in self._schedule.due(now_s)[: self._at_once - self._running]:
             self._schedule.started(channel.name, now_s)
             self._running += 1
@@ -94,7 +94,7 @@ class Scheduler:
         with self._woken:
             self._running -= 1
             self._changed = True  # it may have been dropped while it ran
-            self._schedule.ended(channel.name, time.time(), failed=failed)
+            self._schedule.ended(channel.name, time.monotonic(), failed=failed)
             self._woken.notify_all()
 
     def _note(self, channel: str, error: Exception) -> None:

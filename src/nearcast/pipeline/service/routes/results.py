@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Annotated, Any
 
 import msgspec
@@ -36,7 +35,7 @@ def get_results(body: ResultsBody, service: ServiceOf) -> Response:
 @router.get("/rates")
 def get_rates(service: ServiceOf) -> dict[str, Any]:
     """Bytes of results per second of each subscription, over the last ten periods of its channel."""
-    return {"rates": service.catalog.outcomes.rates(time.time())}
+    return {"rates": service.catalog.outcomes.rates()}
 
 
 def _rows(service: Service, channel: str, execution: int, subscriptions: list[str]) -> dict[str, Rows]:
@@ -44,11 +43,15 @@ def _rows(service: Service, channel: str, execution: int, subscriptions: list[st
     outcomes = service.catalog.outcomes
     outcomes.require_kept(channel, execution)
     wanted = outcomes.with_results(channel, execution, subscriptions)
+    if not wanted:
+        return {}
     try:
-        return service.results.rows(channel, execution, wanted) if wanted else {}
+        rows = service.results.rows(channel, execution, wanted)
     except FileNotFoundError:
         outcomes.require_kept(channel, execution)  # retention was faster than we
         raise NoLongerKept(f"the files of execution {execution} of {channel} are gone", "ask for a later one") from None
+    outcomes.note_fetched(channel, execution)
+    return rows
 
 
 def _json(data: dict[str, Any]) -> Response:
