@@ -45,6 +45,10 @@ class CatchUp:
                 log.info("user %s cannot catch up yet: %s", self._session.user, error)
                 await asyncio.sleep(pauses.next_s())
                 self._work.set()
+            except Exception:
+                log.exception("catching up of user %s failed", self._session.user)
+                self._session.end("the gateway failed to deliver, which its operator can see: log in again")
+                return
 
     async def _round(self) -> bool:
         """Whether any delivery wanted a list."""

@@ -1,19 +1,21 @@
 """The data cluster as a gateway sees it: its REST interface, found through the store, away at times.
 
-Every call either answers or raises: `Away` (try again later), `Gone` (what was asked for is not there), or
-`DataClusterRefused` (the request is wrong).
+Every call either answers or raises: `Away` (try again later), `DataClusterFailed` (this request cannot be answered,
+others may be), `Gone` (what was asked for is not there), or `DataClusterRefused` (the request is wrong).
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import httpx
 import msgspec
 
 from nearcast.errors import ClusterError
+
+T = TypeVar("T")
 
 ANSWER_S = 20.0  # for one answer: an execution may hold the catalogue for some seconds
 NOTIFICATION_WAIT_S = 20.0  # of one long poll
@@ -22,6 +24,10 @@ LIST_LIMIT = 100  # executions in one list
 
 class Away(ClusterError):
     """No data cluster answers: it is not started, or starts again."""
+
+
+class DataClusterFailed(ClusterError):
+    """It met an error of its own over this request, or its answer makes no sense."""
 
 
 class DataClusterRefused(ClusterError):
@@ -100,7 +106,10 @@ class DataCluster:
 
     async def subscribe(self, broker: str, wanted: Sequence[Wanted]) -> list[Granted]:
         answer = await self._ask("POST", "/subscriptions", {"broker": broker, "wanted": wanted})
-        return msgspec.json.decode(answer, type=_Grants).subscriptions
+        granted = _decoded(answer, _Grants).subscriptions
+        if len(granted) != len(wanted):
+            raise DataClusterFailed(f"the data cluster answered {len(granted)} of {len(wanted)} subscriptions")
+        return granted
 
     async def unsubscribe(self, broker: str, subscription: str) -> None:
         await self._ask("DELETE", f"/subscriptions/{subscription}", query={"broker": broker})
@@ -108,12 +117,12 @@ class DataCluster:
     async def executions(self, subscription: str, after: int) -> Executions:
         query = {"after": after, "limit": LIST_LIMIT}
         answer = await self._ask("GET", f"/subscriptions/{subscription}/executions", query=query)
-        return msgspec.json.decode(answer, type=Executions)
+        return _decoded(answer, Executions)
 
     async def results(self, channel: str, execution: int, subscriptions: Sequence[str]) -> dict[str, msgspec.Raw]:
         """The rows of each subscription, as JSON."""
         wanted = {"channel": channel, "execution": execution, "subscriptions": subscriptions}
-        return msgspec.json.decode(await self._ask("POST", "/results", wanted), type=_Results).results
+        return _decoded(await self._ask("POST", "/results", wanted), _Results).results
 
     async def notifications(self, broker: str, after: int | None) -> Notifications:
         """What came after the cursor, waiting for it; without a cursor, the newest one at once."""
@@ -121,10 +130,10 @@ class DataCluster:
         if after is not None:
             query["after"] = after
         answer = await self._request("GET", f"/brokers/{broker}/notifications", None, query)
-        return msgspec.json.decode(answer, type=Notifications)
+        return _decoded(answer, Notifications)
 
     async def rates(self) -> dict[str, float]:
-        return msgspec.json.decode(await self._ask("GET", "/rates"), type=_Rates).rates
+        return _decoded(await self._ask("GET", "/rates"), _Rates).rates
 
     async def _ask(self, method: str, path: str, body: Any = None, query: dict[str, Any] | None = None) -> bytes:
         async with self._turns:
@@ -144,10 +153,19 @@ class DataCluster:
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             url, self._url = self._url, ""  # it may come back elsewhere
             raise Away(f"the data cluster at {url} does not answer ({error or type(error).__name__})") from None
-        if answer.status_code >= 500:
+        if answer.status_code == 500:
+            raise DataClusterFailed(f"the data cluster failed at {method} {path}: {answer.text[:200]}")
+        if answer.status_code > 500:
             raise Away(f"the data cluster failed: {answer.status_code} {answer.text[:200]}")
         if answer.status_code in (404, 410):
             raise Gone(f"{method} {path}: {answer.status_code} {answer.text[:200]}")
         if answer.status_code >= 400:
             raise DataClusterRefused(f"{method} {path}: {answer.status_code} {answer.text[:200]}")
         return answer.content
+
+
+def _decoded(answer: bytes, kind: type[T]) -> T:
+    try:
+        return msgspec.json.decode(answer, type=kind)
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+        raise DataClusterFailed(f"the data cluster's answer cannot be read: {error}") from None

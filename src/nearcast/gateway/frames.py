@@ -11,15 +11,20 @@ from __future__ import annotations
 
 import base64
 import binascii
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
 from nearcast.errors import ProtocolError
+from nearcast.gateway.nesting import NESTING_MAX, is_too_deep
 
 TEXT, BASE64 = "text", "base64"
 LOGGED_OUT = "logged out"  # the reason of the `bye` that answers a `logout`: everything before it has been sent
 LOGGED_IN_AGAIN = "you have logged in again"  # the reason of a `bye` after which a client must not come back by itself
+
+
+Number = Annotated[int, msgspec.Meta(ge=0, le=2**53)]  # of an execution: what a browser counts to
+Ref = Annotated[int, msgspec.Meta(ge=-(2**53), le=2**53)]
 
 
 class _Frame(msgspec.Struct, frozen=True, tag_field="type", omit_defaults=True):
@@ -34,17 +39,17 @@ class Login(_Frame, frozen=True, tag="login"):
 
     user: str
     token: str
-    cursors: dict[str, int] = {}
+    cursors: dict[str, Number] = {}
 
 
 class Subscribe(_Frame, frozen=True, tag="subscribe"):
-    ref: int
+    ref: Ref
     channel: str
     parameters: dict[str, Any] = {}
 
 
 class Unsubscribe(_Frame, frozen=True, tag="unsubscribe"):
-    ref: int
+    ref: Ref
     subscription: str
 
 
@@ -52,23 +57,23 @@ class Ack(_Frame, frozen=True, tag="ack"):
     """Everything of the subscription up to this execution has been dealt with."""
 
     subscription: str
-    execution: int
+    execution: Number
 
 
 class Publish(_Frame, frozen=True, tag="publish"):
-    ref: int
+    ref: Ref
     topic: str
     payload: str
     encoding: str = TEXT
 
 
 class SubscribeTopic(_Frame, frozen=True, tag="subscribe_topic"):
-    ref: int
+    ref: Ref
     topic: str
 
 
 class UnsubscribeTopic(_Frame, frozen=True, tag="unsubscribe_topic"):
-    ref: int
+    ref: Ref
     topic: str
 
 
@@ -182,7 +187,7 @@ _from_gateway = msgspec.json.Decoder(FromGateway)
 
 
 class _Reference(msgspec.Struct):
-    ref: int | None = None
+    ref: Ref | None = None
 
 
 _reference = msgspec.json.Decoder(_Reference)
@@ -191,9 +196,12 @@ _reference = msgspec.json.Decoder(_Reference)
 def decode_for_gateway(text: str | bytes) -> ToGateway | Refused:
     """The frame, or what to answer to it if it is none."""
     try:
-        return _to_gateway.decode(text)
+        frame = _to_gateway.decode(text)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         return Refused(_ref_of(text), f"not a frame: {error}")
+    if isinstance(frame, Subscribe) and is_too_deep(frame.parameters):
+        return Refused(frame.ref, f"parameters nested deeper than {NESTING_MAX}: give values without lists and objects")
+    return frame
 
 
 def decode_for_subscriber(text: str | bytes) -> FromGateway:

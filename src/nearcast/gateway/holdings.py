@@ -1,31 +1,38 @@
 """Holdings: the backend subscriptions this broker holds at the data cluster.
 
 One worker makes all changes, one after the other, so that the release of a subscription nobody holds any more and a new
-user's attachment of the same cannot cross. What waits together is asked together. While the data cluster is away the
-worker tries again, and callers wait as long as they like; sessions bound how many they are.
+user's attachment of the same cannot cross. What waits together is asked together; if that is refused it is asked by
+halves, so that one wish that cannot be carried out spoils no other. While the data cluster is away the worker tries
+again, and wishes wait, up to a limit; one whose owner has left is forgotten.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import logging
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
-from nearcast.errors import ClusterError
-from nearcast.gateway.data_cluster import DataCluster, DataClusterRefused, Gone, Granted, Wanted
+import msgspec
+
+from nearcast.errors import ClusterError, Refused
+from nearcast.gateway.data_cluster import DataCluster, DataClusterFailed, DataClusterRefused, Gone, Granted, Wanted
 from nearcast.gateway.retrying import Pauses
 
 log = logging.getLogger("nearcast.gateway")
 
 BATCH = 500  # subscriptions in one request
+WAITING_MAX = 20_000  # wishes that wait for the data cluster; more are refused
+WAITING_BYTES_MAX = 16 << 20  # of their parameters
 
 Hold = Callable[[str], None]
 
 
 class _Waiting(NamedTuple):
     wanted: Wanted
+    bytes: int
     hold: Hold
     future: asyncio.Future[Granted]
 
@@ -39,37 +46,43 @@ class Holdings:
         self._url = url
         self._is_held = is_held
         self._attached: dict[str, Wanted] = {}
-        self._waiting: list[_Waiting] = []
+        self._waiting: dict[asyncio.Future[Granted], _Waiting] = {}
+        self._waiting_bytes = 0
         self._unheld: set[str] = set()
         self._introduced = False
         self._work = asyncio.Event()
-        self._worker: asyncio.Task[None] | None = None
 
-    def start(self) -> None:
-        self._work.set()
-        self._worker = asyncio.create_task(self._run())
-
-    async def stop(self) -> None:
-        if self._worker is not None:
-            self._worker.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._worker
-        for waiting in self._waiting:
-            waiting.future.cancel()
+    @property
+    def waiting(self) -> int:
+        """Wishes that the data cluster has not answered."""
+        return len(self._waiting)
 
     def has(self, subscription: str) -> bool:
         return subscription in self._attached
 
-    def restore(self, subscription: str, channel: str, parameters: dict[str, Any]) -> None:
+    def restore(self, subscription: str, wanted: Wanted) -> None:
         """What this broker held before it started: told to the data cluster once more, which changes nothing there."""
-        self._attached[subscription] = Wanted(channel, parameters)
+        self._attached[subscription] = wanted
 
-    def attach(self, channel: str, parameters: dict[str, Any], hold: Hold) -> asyncio.Future[Granted]:
-        """Ask for a subscription. `hold` is called with its id before anything can release it again."""
+    def attach(self, wanted: Wanted, hold: Hold) -> asyncio.Future[Granted]:
+        """Ask for a subscription. `hold` is called with its id before anything can release it again.
+
+        Who does not want to wait any longer cancels the future. Refused: too many wait already.
+        """
+        size = len(msgspec.json.encode(wanted))
+        if len(self._waiting) >= WAITING_MAX or self._waiting_bytes + size > WAITING_BYTES_MAX:
+            raise Refused(f"{len(self._waiting)} subscriptions wait for the data cluster: try again later")
         future: asyncio.Future[Granted] = asyncio.get_running_loop().create_future()
-        self._waiting.append(_Waiting(Wanted(channel, parameters), hold, future))
+        self._waiting[future] = _Waiting(wanted, size, hold, future)
+        self._waiting_bytes += size
+        future.add_done_callback(self._forget)
         self._work.set()
         return future
+
+    def _forget(self, future: asyncio.Future[Granted]) -> None:
+        waiting = self._waiting.pop(future, None)
+        if waiting is not None:
+            self._waiting_bytes -= waiting.bytes
 
     def release(self, subscription: str) -> None:
         """Perhaps nobody holds it any more: the worker looks, and unsubscribes."""
@@ -81,10 +94,17 @@ class Holdings:
         self._introduced = False
         self._work.set()
 
+    def give_up(self) -> None:
+        """The gateway stops: nobody is answered any more."""
+        for future in list(self._waiting):
+            future.cancel()
+
     # --- the worker
 
-    async def _run(self) -> None:
+    async def run(self) -> None:
+        """Until cancelled."""
         pauses = Pauses()
+        self._work.set()
         while True:
             await self._work.wait()
             self._work.clear()
@@ -101,38 +121,50 @@ class Holdings:
             await self._data.put_broker(self._broker, self._url)
             held = list(self._attached.values())
             for first in range(0, len(held), BATCH):
-                await self._data.subscribe(self._broker, held[first : first + BATCH])
+                for granted in await self._ask(held[first : first + BATCH]):
+                    if granted.problem:
+                        log.warning("a subscription of this broker is not taken again: %s", granted.problem)
             self._introduced = True
         while self._waiting or self._unheld:
             await self._attach_some()
             await self._release_all()
 
     async def _attach_some(self) -> None:
-        batch = self._waiting[:BATCH]
+        batch = list(itertools.islice(self._waiting.values(), BATCH))
         if not batch:
             return
         try:
-            granted = await self._data.subscribe(self._broker, [waiting.wanted for waiting in batch])
+            granted = await self._ask([waiting.wanted for waiting in batch])
         except Gone:
             self._introduced = False  # it does not know this broker
             raise
-        except DataClusterRefused as error:
-            granted = [Granted(problem=str(error))] * len(batch)
-        del self._waiting[: len(batch)]
         for waiting, answer in zip(batch, granted, strict=True):
             if answer.subscription:
                 self._attached[answer.subscription] = waiting.wanted
-            if not waiting.future.cancelled():
+            if not waiting.future.done():
                 if answer.subscription:
                     waiting.hold(answer.subscription)
+                self._forget(waiting.future)
                 waiting.future.set_result(answer)
             elif answer.subscription:
                 self._unheld.add(answer.subscription)  # who asked has left
+
+    async def _ask(self, wanted: Sequence[Wanted]) -> list[Granted]:
+        """An answer for each; what is refused together is asked by halves."""
+        try:
+            return await self._data.subscribe(self._broker, wanted)
+        except Gone:
+            raise
+        except (DataClusterRefused, DataClusterFailed) as error:
+            if len(wanted) == 1:
+                return [Granted(problem=str(error), hint="change the parameters, or try again later")]
+        half = len(wanted) // 2
+        return await self._ask(wanted[:half]) + await self._ask(wanted[half:])
 
     async def _release_all(self) -> None:
         for subscription in list(self._unheld):
             if not self._is_held(subscription):
                 self._attached.pop(subscription, None)  # first: who wants it from now on asks for it again
-                with contextlib.suppress(Gone):
+                with contextlib.suppress(DataClusterRefused):  # it has ended already
                     await self._data.unsubscribe(self._broker, subscription)
             self._unheld.discard(subscription)

@@ -122,7 +122,7 @@ class LongPoll:
         while True:
             await asyncio.sleep(_LOOK_S)
             for name, polled in list(self._polled.items()):
-                if polled.session.state is State.ENDED or polled.is_forgotten:
-                    await self._gateway.close_session(polled.session)
                 if polled.is_forgotten or polled.is_over:
                     del self._polled[name]
+                if polled.session.state is State.ENDED or polled.is_forgotten:
+                    await self._gateway.close_session(polled.session)

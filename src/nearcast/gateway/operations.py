@@ -1,15 +1,22 @@
-"""Operations: what a subscriber asks of a gateway, carried out against the data cluster, the store and the topics."""
+"""Operations: what a subscriber asks of a gateway, carried out against the data cluster, the store and the topics.
+
+An operation ends with its session: what waits for somebody who is away would fill the memory. Only what is being
+written down is finished, because half of it would leave holders nobody knows of.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Coroutine
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from nearcast.errors import NearcastError
 from nearcast.errors import Refused as NotPossible
-from nearcast.gateway.data_cluster import Granted
+from nearcast.gateway.data_cluster import Granted, Wanted
 from nearcast.gateway.delivery import Delivery
 from nearcast.gateway.directory import Entry
 from nearcast.gateway.frames import (
@@ -35,6 +42,8 @@ log = logging.getLogger("nearcast.gateway")
 
 ATTACH_S = 2.0  # a login waits so long for the data cluster; if it is away, the rest follows later
 SUBSCRIBE_S = 20.0  # a new subscription waits so long for it
+PARAMETERS_BYTES_MAX = 8192  # the data cluster takes half of it, in a form that may be shorter
+FAILED = "the gateway failed, which its operator can see: try again later"
 
 
 class Operations:
@@ -43,6 +52,8 @@ class Operations:
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
         self._bringing: dict[Session, asyncio.Future[dict[str, str]]] = {}  # sessions whose subscriptions are to come
+        self._running: dict[Session, set[asyncio.Task[None]]] = {}
+        self.failures = 0  # operations that ended by an error nobody thought of
 
     # --- login
 
@@ -50,7 +61,7 @@ class Operations:
         """Open the session, and begin to deliver what the user has subscriptions for."""
         gateway = self._gateway
         try:
-            await gateway.store_cursors_of(login.user)
+            await gateway.upkeep.store_cursors_of(login.user)
             entries = await gateway.directory.entries(login.user)
             others = await gateway.directory.gateways()
         except BaseException:
@@ -73,21 +84,33 @@ class Operations:
             self._bringing[session] = bringing
             bringing.add_done_callback(lambda _: start())
 
+    def forget(self, session: Session) -> None:
+        """It has ended: nobody waits for its answers."""
+        bringing = self._bringing.pop(session, None)
+        if bringing is not None:
+            bringing.cancel()
+        for task in self._running.pop(session, ()):
+            task.cancel()
+
     async def _bring_home(self, user: str, entries: dict[str, Entry]) -> dict[str, str]:
         """Hold all the user's subscriptions at this broker; what is wrong with those that cannot be."""
         gateway = self._gateway
         hold = partial(gateway.sharing.hold, user)
         problems: dict[str, str] = {}
         asked: dict[str, asyncio.Future[Granted]] = {}
-        for subscription, entry in entries.items():
-            if gateway.holdings.has(subscription):
-                hold(subscription)
-            else:
-                asked[subscription] = gateway.holdings.attach(entry.channel, entry.parameters, hold)
-        for subscription, future in asked.items():
-            granted = await future
-            if granted.subscription != subscription:
-                problems[subscription] = granted.problem or "its channel was created anew: subscribe again"
+        try:
+            for subscription, entry in entries.items():
+                if gateway.holdings.has(subscription):
+                    hold(subscription)
+                else:
+                    asked[subscription] = gateway.holdings.attach(Wanted(entry.channel, entry.parameters), hold)
+            for subscription, future in asked.items():
+                granted = await future
+                if granted.subscription != subscription:
+                    problems[subscription] = granted.problem or "its channel was created anew: subscribe again"
+        finally:
+            for future in asked.values():
+                future.cancel()
         await gateway.directory.settle(user, gateway.broker, [id for id in entries if id not in problems])
         return problems
 
@@ -117,38 +140,64 @@ class Operations:
 
     # --- the others
 
-    async def perform(self, session: Session, operation: Operation) -> None:
+    def start(self, session: Session, operation: Operation) -> None:
+        """Carry it out, and answer."""
+        task = self._gateway.run_task(self._perform(session, operation))
+        running = self._running.setdefault(session, set())
+        running.add(task)
+        task.add_done_callback(running.discard)
+
+    async def _perform(self, session: Session, operation: Operation) -> None:
         try:
-            match operation:
-                case Subscribe():
-                    done = await self._subscribe(session, operation)
-                case Unsubscribe():
-                    done = await self._unsubscribe(session, operation)
-                case Publish():
-                    await self._gateway.topics.publish(operation.topic, unpacked(operation.payload, operation.encoding))
-                    done = Done(operation.ref)
-                case SubscribeTopic():
-                    done = await self._subscribe_topic(session, operation)
-                case UnsubscribeTopic():
-                    self._gateway.topics.leave(session, operation.topic)
-                    done = Done(operation.ref)
-            session.answer(done)
+            session.answer(await self._carry_out(session, operation))
         except NearcastError as error:
             session.answer(Refused(operation.ref, str(error)))
+        except Exception:
+            self.failures += 1
+            log.exception("an operation of %s failed: %.500r", session.user, operation)
+            session.answer(Refused(operation.ref, FAILED))
+
+    async def _carry_out(self, session: Session, operation: Operation) -> Done:
+        match operation:
+            case Subscribe():
+                return await self._subscribe(session, operation)
+            case Unsubscribe():
+                return await self._unsubscribe(session, operation)
+            case Publish():
+                await self._gateway.topics.publish(operation.topic, unpacked(operation.payload, operation.encoding))
+            case SubscribeTopic():
+                await self._subscribe_topic(session, operation)
+            case UnsubscribeTopic():
+                self._gateway.topics.leave(session, operation.topic)
+        return Done(operation.ref)
 
     async def _subscribe(self, session: Session, wanted: Subscribe) -> Done:
-        gateway, user = self._gateway, session.user
         await self._brought_home(session)
-        if len(session.deliveries) >= gateway.settings.subscriptions:
+        if len(session.deliveries) >= self._gateway.settings.subscriptions:
             raise NotPossible(f"you have {len(session.deliveries)} subscriptions: end some first")
-        attaching = gateway.holdings.attach(wanted.channel, wanted.parameters, partial(gateway.sharing.hold, user))
-        try:
-            granted = await asyncio.wait_for(attaching, SUBSCRIBE_S)
-        except TimeoutError:
-            raise NotPossible("the data cluster does not answer: try again later") from None
+        if len(msgspec.json.encode(wanted.parameters)) > PARAMETERS_BYTES_MAX:
+            raise NotPossible(f"the parameters are too long: give at most {PARAMETERS_BYTES_MAX} bytes of JSON")
+        granted = await self._granted(session.user, Wanted(wanted.channel, wanted.parameters))
         if granted.problem:
             raise NotPossible(f"{granted.problem}: {granted.hint}" if granted.hint else granted.problem)
-        subscription = granted.subscription
+        return await self._finish(self._keep(session, wanted, granted))
+
+    async def _granted(self, user: str, wanted: Wanted) -> Granted:
+        """The data cluster's answer; `user` holds the subscription then."""
+        attaching = self._gateway.holdings.attach(wanted, partial(self._gateway.sharing.hold, user))
+        try:
+            await asyncio.wait([attaching], timeout=SUBSCRIBE_S)
+        except asyncio.CancelledError:
+            if attaching.cancel():
+                raise
+            return attaching.result()  # it came at the same moment, and is held: go on, the session's end is seen later
+        if attaching.cancel():
+            raise NotPossible("the data cluster does not answer: try again later")
+        return attaching.result()
+
+    async def _keep(self, session: Session, wanted: Subscribe, granted: Granted) -> Done:
+        """Write down what was granted, and begin to deliver."""
+        gateway, user, subscription = self._gateway, session.user, granted.subscription
         entry = Entry(granted.channel, wanted.parameters, granted.from_execution)
         try:
             entry = await gateway.directory.add(user, gateway.broker, subscription, entry)
@@ -161,20 +210,26 @@ class Operations:
             gateway.audience.add(session, delivery)
         return Done(wanted.ref, subscription, entry.from_execution)
 
+    async def _finish(self, job: Coroutine[Any, Any, Done]) -> Done:
+        """Its result; the job goes on if whoever waits for it is cancelled."""
+        return await asyncio.shield(self._gateway.run_task(job))
+
     async def _unsubscribe(self, session: Session, unwanted: Unsubscribe) -> Done:
-        gateway, subscription = self._gateway, unwanted.subscription
         await self._brought_home(session)
-        if subscription not in session.deliveries:
-            raise NotPossible(f"you have no subscription {subscription[:80]!r}")
+        if unwanted.subscription not in session.deliveries:
+            raise NotPossible(f"you have no subscription {unwanted.subscription[:80]!r}")
+        return await self._finish(self._drop(session, unwanted))
+
+    async def _drop(self, session: Session, unwanted: Unsubscribe) -> Done:
+        gateway, subscription = self._gateway, unwanted.subscription
         await gateway.directory.remove(session.user, gateway.broker, subscription)
         gateway.audience.remove(session, [subscription])
         gateway.let_go(session.user, subscription)
         return Done(unwanted.ref)
 
-    async def _subscribe_topic(self, session: Session, wanted: SubscribeTopic) -> Done:
+    async def _subscribe_topic(self, session: Session, wanted: SubscribeTopic) -> None:
         if len(session.topics) >= self._gateway.settings.topics:
             raise NotPossible(f"you have {len(session.topics)} topics: leave some first")
         await self._gateway.topics.join(session, wanted.topic)
         if not session.is_open:
             self._gateway.topics.leave(session, wanted.topic)
-        return Done(wanted.ref)

@@ -1,8 +1,8 @@
 """The gateway of one broker: its users, their sessions, and what flows to them.
 
-This file has the life of the gateway and of its sessions; `operations.py` carries out what subscribers ask. For the
-coordination in the controller there are `online`, `order_move` and `rates`; what the gateway needs from there is
-`Coordination`.
+This file has the life of the gateway and of its sessions; `operations.py` carries out what subscribers ask, `upkeep.py`
+does what is due now and then. For the coordination in the controller there are `online`, `order_move` and `rates`; what
+the gateway needs from there is `Coordination`.
 """
 
 from __future__ import annotations
@@ -12,31 +12,32 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from nearcast.errors import ClusterError, Refused, UsageError
 from nearcast.gateway import tokens
 from nearcast.gateway.admission import Admission
 from nearcast.gateway.audience import Audience
 from nearcast.gateway.catching_up import CatchUp
-from nearcast.gateway.data_cluster import DataCluster
+from nearcast.gateway.data_cluster import DataCluster, Wanted
 from nearcast.gateway.directory import Directory
 from nearcast.gateway.frames import LOGGED_IN_AGAIN, LOGGED_OUT, Login, Move, Operation
 from nearcast.gateway.holdings import Holdings
 from nearcast.gateway.notifications import NotificationLoop
-from nearcast.gateway.operations import Operations
+from nearcast.gateway.operations import FAILED, Operations
 from nearcast.gateway.results import Results
 from nearcast.gateway.retrying import Pauses
 from nearcast.gateway.session import Session
 from nearcast.gateway.settings import DEFAULT_SETTINGS, GatewaySettings
 from nearcast.gateway.sharing import Sharing
 from nearcast.gateway.topics import Topics
+from nearcast.gateway.upkeep import Upkeep
+from nearcast.gateway.workers import Workers
+
+T = TypeVar("T")
 
 log = logging.getLogger("nearcast.gateway")
 
-STORE_S = 1.0  # between two times that acknowledged cursors are stored
-SWEEP_S = 5.0  # between two looks for users who are at home elsewhere now
-SWEEP_USERS = 1000  # looked at each time
 STOPPING = "the gateway stops"
 
 
@@ -84,13 +85,14 @@ class Gateway:
         self.audience = Audience(self.results, self.sharing.is_held, self.holdings.release)
         self._notifications = NotificationLoop(self.data, broker, self.audience, self.holdings)
         self._operations = Operations(self)
+        self.upkeep = Upkeep(self)
+        self.workers = Workers()
         self._coordination = coordination
         self._key = b""
         self._sessions: dict[str, Session] = {}  # of users who are logged in
         self._open: dict[Session, asyncio.Task[None]] = {}  # all, with the task that catches up
         self._tasks: set[asyncio.Task[Any]] = set()
         self._arriving: Counter[str] = Counter()  # logins on their way, by user
-        self._swept: list[str] = []
         self._stopping = False
 
     # --- life
@@ -100,10 +102,11 @@ class Gateway:
         self._key = await self._from_store(self.directory.secret)
         await self._from_store(self._remember)
         await self._from_store(lambda: self.directory.announce(self.broker, self.url))
-        self.holdings.start()
-        self.topics.start()
-        for job in (self._notifications.run(), self._store_cursors(), self._sweep()):
-            self.run_task(job)
+        self.workers.start("holdings", self.holdings.run)
+        self.workers.start("topics", self.topics.connect)
+        self.workers.start("notifications", self._notifications.run)
+        self.workers.start("cursors", self.upkeep.store_cursors)
+        self.workers.start("sweep", self.upkeep.sweep)
         if self._coordination is not None:
             await self._coordination.start(self)
 
@@ -115,14 +118,15 @@ class Gateway:
         for session in list(self._open):
             session.end(STOPPING)
         try:
-            await self._store_all()
+            await self.upkeep.store_all()
             await self.directory.withdraw(self.broker)
         except ClusterError as error:
             log.warning("cursors of the last second are not stored: %s", error)
+        await self.workers.stop()
+        self.holdings.give_up()
         for task in [*self._tasks, *self._open.values()]:
             task.cancel()
         await asyncio.gather(*self._tasks, *self._open.values(), return_exceptions=True)
-        await self.holdings.stop()
         await self.topics.stop()
         await self.data.close()
         await self.directory.close()
@@ -146,13 +150,15 @@ class Gateway:
                     await self.directory.remove(user, self.broker, subscription)
                 elif not await self.directory.leave(user, self.broker, [subscription]):
                     self.sharing.hold(user, subscription)
-                    self.holdings.restore(subscription, entry.channel, entry.parameters)
+                    self.holdings.restore(subscription, Wanted(entry.channel, entry.parameters))
             self.holdings.release(subscription)  # if nobody is left
 
-    def run_task(self, job: Coroutine[Any, Any, Any]) -> None:
+    def run_task(self, job: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Until it ends, or the gateway does."""
         task = asyncio.create_task(job)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
     # --- for coordination
 
@@ -199,6 +205,9 @@ class Gateway:
             "users": len(self._sessions),
             "subscriptions": len(list(self.sharing.subscriptions)),
             "data_cluster": self._notifications.problem or "connected",
+            "waiting_for_data_cluster": self.holdings.waiting,
+            "workers": self.workers.health,
+            "failed_operations": self._operations.failures,
         }
 
     # --- for transports
@@ -231,6 +240,9 @@ class Gateway:
             await self._operations.welcome(session, login)
         except ClusterError as error:
             session.refuse_login(f"try again later: {error}")
+        except Exception:
+            log.exception("a login of %s failed", login.user)
+            session.refuse_login(FAILED)
         return session.is_open
 
     def arrived(self, user: str) -> None:
@@ -249,7 +261,7 @@ class Gateway:
             before.end(LOGGED_IN_AGAIN)
 
     def perform(self, session: Session, operation: Operation) -> None:
-        self.run_task(self._operations.perform(session, operation))
+        self._operations.start(session, operation)
 
     async def logout(self, session: Session) -> None:
         """Everything of before the logout is sent, then `bye`."""
@@ -262,15 +274,16 @@ class Gateway:
         if task is None:
             return
         task.cancel()
+        self._operations.forget(session)
         self.admission.closed(session.address, known=bool(session.user))
         session.end("the connection was lost")
         self._leave(session)
         if self._sessions.get(session.user) is session:
             del self._sessions[session.user]
         try:
-            await self._store([session])
+            await self.upkeep.store([session])
             if session.user and session.user not in self._sessions:
-                await self._let_go_of_strangers([session.user])
+                await self.upkeep.let_go_of_strangers([session.user])
         except ClusterError as error:
             log.info("at the end of a session of %s: %s", session.user, error)
 
@@ -279,56 +292,17 @@ class Gateway:
         for topic in list(session.topics):
             self.topics.leave(session, topic)
 
-    # --- what is done now and then
-
-    async def _store_cursors(self) -> None:
-        while True:
-            await asyncio.sleep(STORE_S)
-            try:
-                await self._store_all()
-            except ClusterError as error:
-                log.info("cursors wait for the store: %s", error)
-
-    async def _store_all(self) -> None:
-        await self._store(list(self._open))
-
-    async def _store(self, sessions: list[Session]) -> None:
-        taken = [(session, session.take_acknowledged()) for session in sessions]
-        cursors = [(session.user, *cursor) for session, cursors in taken for cursor in cursors.items()]
-        try:
-            await self.directory.advance(cursors)
-        except ClusterError:
-            for session, acknowledged in taken:
-                session.put_back_acknowledged(acknowledged)
-            raise
-
-    async def store_cursors_of(self, user: str) -> None:
-        """Before the user's entries are read for another session."""
-        if user in self._sessions:
-            await self._store([self._sessions[user]])
-
-    async def _sweep(self) -> None:
-        while True:
-            await asyncio.sleep(SWEEP_S)
-            self._swept = self._swept or [user for user in self.sharing.users if user not in self._sessions]
-            users, self._swept = self._swept[:SWEEP_USERS], self._swept[SWEEP_USERS:]
-            try:
-                await self._let_go_of_strangers(users)
-            except ClusterError as error:
-                log.info("users at home elsewhere wait for the store: %s", error)
-
-    async def _let_go_of_strangers(self, users: list[str]) -> None:
-        """Users without a session here who are at home at another broker now hold nothing here any more."""
-        for user in users:
-            subscriptions = list(self.sharing.held_by(user))
-            # She may come back while the store is asked: what she holds then must stay.
-            if not self._is_here(user) and await self.directory.leave(user, self.broker, subscriptions):
-                for subscription in subscriptions if not self._is_here(user) else ():
-                    self.let_go(user, subscription)
-
-    def _is_here(self, user: str) -> bool:
-        return user in self._sessions or user in self._arriving
-
     def let_go(self, user: str, subscription: str) -> None:
         if self.sharing.let_go(user, subscription):
             self.holdings.release(subscription)
+
+    def is_here(self, user: str) -> bool:
+        """She has a session, or is about to."""
+        return user in self._sessions or user in self._arriving
+
+    def session_of(self, user: str) -> Session | None:
+        return self._sessions.get(user)
+
+    @property
+    def open_sessions(self) -> list[Session]:
+        return list(self._open)

@@ -40,22 +40,17 @@ class Topics:
         self._topics: dict[str, _Topic] = {}
         self._client: nearcast.Client | None = None
         self._connected = asyncio.Event()
-        self._connecting: asyncio.Task[None] | None = None
-
-    def start(self) -> None:
-        self._connecting = asyncio.create_task(self._connect())
 
     async def stop(self) -> None:
         tasks = [topic.reader for topic in self._topics.values() if topic.reader is not None]
-        if self._connecting is not None:
-            tasks.append(self._connecting)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         if self._client is not None:
             await self._client.close()
 
-    async def _connect(self) -> None:
+    async def connect(self) -> None:
+        """Returns when the cluster has answered."""
         pauses = Pauses()
         while self._client is None:
             try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 
@@ -242,3 +243,26 @@ def test_the_api_describes_itself(cluster):
     for path, methods in described["paths"].items():
         for method, operation in methods.items():
             assert operation.get("description"), f"{method} {path}"
+
+
+def test_a_wish_of_wrong_form_spoils_no_other_of_the_same_call(cluster):
+    cluster.api.put("/brokers/b1", json={"url": "http://b1"})
+    deep = []
+    for _ in range(300):
+        deep = [deep]
+    good = {"channel": "by_kind", "parameters": {"kind": "fire"}}
+    wrong = [
+        7,
+        {"channel": 7},
+        {"channel": "by_kind", "parameters": []},
+        {"channel": "by_kind", "parameters": {"kind": deep}},
+        {"channel": "by_kind", "parameters": {"kind": {"a": 1}}},
+        {"channel": "\ud800", "parameters": {}},
+        {"channel": "by_kind", "parameters": {"\ud800": "\ud800"}},
+    ]
+    body = json.dumps({"broker": "b1", "wanted": [*wrong, good]})  # httpx would not encode the halves of pairs
+    answer = cluster.api.post("/subscriptions", content=body, headers={"content-type": "application/json"})
+    assert answer.status_code == 200
+    *refused, granted = answer.json()["subscriptions"]
+    assert all(one["problem"] and one["hint"] for one in refused)
+    assert granted["subscription"].startswith("by_kind-")

@@ -60,10 +60,16 @@ def _coerced(name: str, kind: str, value: Any) -> Any:
     try:
         return _COERCE[family](kind, value)
     except (TypeError, ValueError, OverflowError, decimal.DecimalException):
-        shown = json.dumps(value, default=str)[:80]
         raise WrongParameters(
-            f"parameter {name} is {shown}", f"give a value of type {kind}{_EXAMPLES[family]}"
+            f"parameter {name} is {_shown(value)}", f"give a value of type {kind}{_EXAMPLES[family]}"
         ) from None
+
+
+def _shown(value: Any) -> str:
+    """For a message. What stands in a list or an object is not looked at: it may be deep, and is wrong anyway."""
+    if isinstance(value, (dict, list)):
+        return "an object" if isinstance(value, dict) else "a list"
+    return json.dumps(value, default=str)[:80]
 
 
 def _string(kind: str, value: Any) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from fastapi import Path
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WithJsonSchema
 
 BrokerName = Annotated[
     str, Path(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$", description="The broker's name.", examples=["b1"])
@@ -52,14 +52,24 @@ class ChannelBody(_Body):
     )
 
 
+def _text(value: str) -> str:
+    value.encode()  # half of a surrogate pair is no text, and a UnicodeEncodeError is a ValueError
+    return value
+
+
+_Name = Annotated[str, Field(max_length=200), AfterValidator(_text)]
+
+
 class Wanted(_Body):
-    channel: str = Field(examples=["near_me"])
-    parameters: dict[str, Any] = Field(default={}, examples=[{"kind": "fire", "lat": 33.64, "lon": -117.84}])
+    channel: _Name = Field(examples=["near_me"])
+    parameters: dict[_Name, Any] = Field(default={}, examples=[{"kind": "fire", "lat": 33.64, "lon": -117.84}])
 
 
 class SubscribeBody(_Body):
+    """Wishes of many users come together, so each is checked by itself: see `Wanted`."""
+
     broker: str = Field(examples=["b1"])
-    wanted: list[Wanted]
+    wanted: list[Annotated[Any, WithJsonSchema(Wanted.model_json_schema())]]
 
 
 class MoveBody(_Body):

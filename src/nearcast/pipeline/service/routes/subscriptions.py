@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import msgspec
 from fastapi import APIRouter, Query
+from pydantic import ValidationError
 
 from nearcast.pipeline.catalog.parameters import channel_of
 from nearcast.pipeline.catalog.refusals import CatalogFull, CatalogRefusal
@@ -27,13 +28,19 @@ def subscribe(body: SubscribeBody, service: ServiceOf) -> dict[str, Any]:
         raise CatalogFull(f"{len(body.wanted)} subscriptions in one call", f"ask for at most {most} at once")
     with service.catalog.database.transaction():
         service.catalog.brokers.require(body.broker)
-        return {"subscriptions": [_subscribed(service, body.broker, wanted) for wanted in body.wanted]}
+        return {"subscriptions": [_subscribed(service, body.broker, wish) for wish in body.wanted]}
 
 
-def _subscribed(service: Service, broker: str, wanted: Wanted) -> dict[str, Any]:
+def _subscribed(service: Service, broker: str, wish: Any) -> dict[str, Any]:
+    """The answer to one wish; what is wrong with it harms no other of the same call."""
     try:
+        wanted = Wanted.model_validate(wish)
         channel = service.catalog.channels.get(wanted.channel.lower())
         return msgspec.to_builtins(service.catalog.subscriptions.attach(broker, channel, wanted.parameters))
+    except ValidationError as error:
+        first = error.errors(include_input=False)[0]
+        where = str(first["loc"][0]) if first["loc"] else "the wish"
+        return {"problem": f"{where}: {first['type']}", "hint": "send a channel and its parameters"}
     except CatalogRefusal as refusal:
         return {"problem": refusal.problem, "hint": refusal.hint}
 
