@@ -47,9 +47,10 @@ def data(
 ) -> None:
     """Run the data cluster until it is stopped: feeds, channels, subscriptions and results, with a REST API.
 
-    Callers must show the token in NEARCAST_DATA_TOKEN, if that is set.
+    Callers must show the token in NEARCAST_DATA_TOKEN, if that is set. It must be, to listen elsewhere than on this
+    machine.
 
-    Example: nearcast data --store redis://127.0.0.1:6379 --folder /var/lib/nearcast --listen 0.0.0.0:8100
+    Example: nearcast data --store redis://127.0.0.1:6379 --folder /var/lib/nearcast
     """
     with errors_as_exit_codes():
         if context.invoked_subcommand is not None:

@@ -29,6 +29,8 @@ def call(data: str, method: str, path: str, **request: Any) -> Any:
 
     token = os.environ.get(TOKEN_VARIABLE, "")
     headers = {"authorization": f"Bearer {token}"} if token else {}
+    if "content" in request:
+        headers["content-type"] = "application/octet-stream"
     try:
         answer = httpx.request(method, data.rstrip("/") + path, headers=headers, timeout=CALL_S, **request)
     except (httpx.InvalidURL, httpx.UnsupportedProtocol):

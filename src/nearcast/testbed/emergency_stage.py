@@ -104,7 +104,10 @@ class EmergencyStage:
     async def _load_shelters(self) -> None:
         query = {"format": "csv", "schema": next(dataset.schema for dataset in DATASETS if dataset.name == SHELTERS)}
         answer = await self._rest.post(
-            f"/datasets/{SHELTERS}", params=query, content=self.world.shelters_csv().encode()
+            f"/datasets/{SHELTERS}",
+            params=query,
+            content=self.world.shelters_csv().encode(),
+            headers={"content-type": "text/csv"},
         )
         _checked(answer)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ from nearcast.pipeline.catalog.datasets import Segment
 from nearcast.pipeline.catalog.executions import Execution
 from nearcast.pipeline.service.app import create_app
 from nearcast.pipeline.service.results import measured
+
+sys.path.insert(0, str(Path(__file__).parent))  # so that tests can import hostile.py beside them
 
 REPORTS = "id INT NOT NULL, kind STRING, lat DOUBLE, lon DOUBLE, message STRING"
 BY_KIND = (

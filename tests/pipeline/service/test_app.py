@@ -215,7 +215,7 @@ def test_without_spark_what_needs_it_is_refused_for_now(cluster):
     feed = {"name": "f", "topic": "t", "schema": "id INT"}
     for answer in (
         cluster.api.post("/feeds", json=feed),
-        cluster.api.post("/datasets/shelters?format=csv", content=b"name\nhall\n"),
+        cluster.api.post("/datasets/shelters", content=b"name\nhall\n", headers={"content-type": "text/csv"}),
     ):
         assert answer.status_code == 503
         assert answer.headers["retry-after"]
@@ -231,11 +231,68 @@ def test_a_token_and_limits_at_the_door(cluster):
     api.headers["authorization"] = "Bearer secret"
     assert api.get("/channels").status_code == 200
     large = '{"url": "' + "x" * 200 + '"}'
-    assert api.put("/brokers/b1", content=large).status_code == 413
-    assert api.put("/brokers/b1", content=iter([large.encode()])).status_code == 413
+    of_json = {"content-type": "application/json; charset=utf-8"}
+    assert api.put("/brokers/b1", content=large, headers=of_json).status_code == 413
+    assert api.put("/brokers/b1", content=iter([large.encode()]), headers=of_json).status_code == 413
     assert api.put("/brokers/b1", json={"url": "http://b1"}).status_code == 201
     wanted = [{"channel": "by_kind", "parameters": {"kind": kind}} for kind in ("a", "b")]
     assert api.post("/subscriptions", json={"broker": "b1", "wanted": wanted}).status_code == 429
+
+
+@pytest.mark.parametrize(
+    "kind", ["", "text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x"]
+)
+def test_what_a_page_may_send_unasked_is_refused(cluster, kind):
+    headers = {"content-type": kind} if kind else {}
+    for path in ("/channels", "/datasets/shelters", "/feeds"):
+        refused = cluster.api.post(path, content=b'{"text": ""}', headers=headers)
+        assert refused.status_code == 415
+        assert "application/octet-stream" in refused.json()["hint"]
+
+
+@pytest.mark.parametrize("number", [2**63, 2**64, 10**30, -1])
+def test_numbers_that_the_catalogue_cannot_hold_are_refused(cluster, number):
+    (fire,) = cluster.subscribe("b1", "fire")
+    assert cluster.api.get(f"/brokers/b1/notifications?after={number}&wait_s=0").status_code == 422
+    assert cluster.api.get(f"/subscriptions/{fire}/executions?after={number}").status_code == 422
+    assert cluster.api.get(f"/results/by_kind/{number}/{fire}").status_code == 422
+    body = {"channel": "by_kind", "execution": number, "subscriptions": [fire]}
+    assert cluster.api.post("/results", json=body).status_code == 422
+
+
+def test_a_wish_that_is_no_text_or_nested_is_refused_alone(cluster):
+    cluster.api.put("/brokers/b1", json={"url": "http://b1"})
+    nested: object = 1
+    for _ in range(300):
+        nested = {"a": nested}
+    odd = [
+        {"channel": "by\ud800kind", "parameters": {"kind": "fire"}},
+        {"channel": "by_kind", "parameters": {"\udfff": "fire"}},
+        {"channel": "by_kind", "parameters": {"kind": "\ud800"}},
+        {"channel": "by_kind", "parameters": {"kind": nested}},
+        {"channel": "by_kind", "parameters": {"kind": "fire"}},
+    ]
+    content = json.dumps({"broker": "b1", "wanted": odd})
+    answer = cluster.api.post("/subscriptions", content=content, headers={"content-type": "application/json"})
+    assert answer.status_code == 200
+    assert ["problem" in one for one in answer.json()["subscriptions"]] == [True, True, True, True, False]
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        (BY_KIND.partition("SELECT")[0], "the SELECT is missing"),
+        (BY_KIND + " AND " + "(" * 100 + "1 = 1" + ")" * 100, "nested too deep"),
+        (BY_KIND + " AND 1 = 1" * 1000, "too many conditions"),
+        (BY_KIND + " AND " + "NOT " * 3000 + "true", "nested too deep"),
+        (BY_KIND.replace("by_kind", "x" * 300), "the channel's name is missing"),
+        (BY_KIND.replace("id", "1 + " * 4000 + "1 AS n"), "the text is too long"),
+    ],
+)
+def test_a_text_that_would_exhaust_a_parser_is_refused(cluster, text, problem):
+    refused = cluster.api.post("/channels", json={"text": text})
+    assert refused.status_code == 422
+    assert refused.json()["problem"] == problem
 
 
 def test_the_api_describes_itself(cluster):

@@ -147,11 +147,14 @@ def test_a_data_cluster_that_is_not_there_exits_with_1_and_one_line():
         (["data", "--store", "redis://h", "--folder", "f", "--listen", "8100"], "write HOST:PORT"),
         (["data", "--master", "local[1]", "check"], "give --master after the subcommand"),
         (["data", "--store", "redis://h", "--folder", "f", "--master", "none"], "unknown Spark master"),
+        (["data", "--store", "redis://h", "--folder", "f", "--listen", "0.0.0.0:8100"], "set NEARCAST_DATA_TOKEN"),
+        (["data", "--store", "redis://h", "--folder", "f", "--listen", "host.example:8100"], "set NEARCAST_DATA_TOKEN"),
     ],
 )
 def test_wrong_calls_of_the_process_exit_with_2(arguments, said, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("NEARCAST_STORE", raising=False)
+    for name in ("NEARCAST_STORE", "NEARCAST_DATA_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
     result = run(*arguments)
     assert (result.exit_code, result.stdout) == (2, "")
     assert said in result.stderr

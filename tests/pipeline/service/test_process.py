@@ -110,7 +110,7 @@ class Api:
         schema = "id INT NOT NULL, kind STRING, level INT"
         self.made("POST", "/feeds", json={"name": "reports", "topic": "emergency.*", "schema": schema})
         csv = "kind,name\n" + "".join(f"{kind},{name}\n" for kind, name in SHELTERS.items())
-        self.made("POST", "/datasets/shelters?format=csv", content=csv)
+        self.made("POST", "/datasets/shelters?format=csv", content=csv, headers={"content-type": "text/csv"})
         for text in (BY_KIND, AT_ONCE):
             self.made("POST", "/channels", json={"text": text})
         self.made("PUT", "/brokers/b1", json={"url": "http://b1"})

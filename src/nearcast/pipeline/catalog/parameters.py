@@ -30,7 +30,7 @@ def canonical(declared: Mapping[str, str], given: Mapping[str, Any]) -> dict[str
     shape = ", ".join(f"{name} {kind}" for name, kind in declared.items()) or "no parameters"
     for name in lowered:
         if name not in declared:
-            raise WrongParameters(f"unknown parameter {name}", f"the channel has {shape}")
+            raise WrongParameters(f"unknown parameter {name[:80]}", f"the channel has {shape}")
     values = {}
     for name, kind in sorted(declared.items()):
         if lowered.get(name) is None:

@@ -32,10 +32,17 @@ HEADER = "CREATE CHANNEL name(parameter TYPE, ...) PERIOD n SECONDS [CONTINUOUS]
 
 PERIOD_LEAST_S = 0.5  # a batch of a feed takes about as long, and each execution costs Spark some of its time
 PERIOD_MOST_S = 31 * 86400.0
+TOKENS_MAX = 5000  # of a text
+NESTING_MAX = 50  # brackets and CASEs in one another: each costs every parser on the way a few calls
+LINKS_MAX = 200  # ANDs and ORs: Spark's parser nests them
+PARAMETERS_MAX = 100
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")  # of channels it is also the name of a folder
 _WHOLE_NUMBERS = ("TINYINT", "SMALLINT", "INT", "INTEGER", "BIGINT", "LONG")
 _TYPES = ("STRING", "BOOLEAN", *_WHOLE_NUMBERS, "FLOAT", "DOUBLE", "DECIMAL", "DATE", "TIMESTAMP")
+_OPENING = frozenset({"(", "[", "CASE"})
+_CLOSING = frozenset({")", "]", "END"})
+_LINKS = frozenset({"AND", "OR"})
 _BEFORE_A_DATASET = (TokenType.FROM, TokenType.JOIN, TokenType.COMMA)
 
 
@@ -82,6 +89,7 @@ class _Header:
             self.tokens = tokenize(text, dialect=DIALECT)
         except SqlglotError as error:
             raise invalid_at(text, 0, f"the text cannot be read: {error}", "close all quotes and comments") from None
+        _check_size(text, self.tokens)
         self.here = 0
         self.parameter_at: dict[str, int] = {}
 
@@ -108,6 +116,8 @@ class _Header:
             name = self._name("a parameter's name")
             if name in found:
                 raise invalid_at(self.text, at, f"parameter {name} is declared twice", "give it another name")
+            if len(found) == PARAMETERS_MAX:
+                raise invalid_at(self.text, at, "too many parameters", f"declare at most {PARAMETERS_MAX}")
             found[name] = self._type()
             self.parameter_at[name] = at
         self._word(")")
@@ -160,6 +170,21 @@ class _Header:
         return token.start if token else len(self.text)
 
 
+def _check_size(text: str, tokens: list[Token]) -> None:
+    """Refuse what would exhaust a parser: ours, or Spark's behind it."""
+    depth = links = 0
+    for number, token in enumerate(tokens):
+        word = token.text.upper()
+        depth += (word in _OPENING) - (word in _CLOSING)
+        links += word in _LINKS
+        if depth > NESTING_MAX:
+            raise invalid_at(text, token.start, "nested too deep", f"use at most {NESTING_MAX} levels of brackets")
+        if links > LINKS_MAX:
+            raise invalid_at(text, token.start, "too many conditions", f"use at most {LINKS_MAX} ANDs and ORs")
+        if number >= TOKENS_MAX:
+            raise invalid_at(text, token.start, "the text is too long", f"use at most {TOKENS_MAX} words and signs")
+
+
 def _without_new(text: str, body: list[Token]) -> tuple[str, frozenset[int]]:
     """The text with header and NEW words blanked, and the offsets of the dataset names that NEW stood before."""
     blanked = _blank(text, 0, body[0].start if body else len(text))
@@ -179,7 +204,11 @@ def _blank(text: str, start: int, end: int) -> str:
 def _parse_select(text: str, blanked: str) -> exp.Select:
     try:
         parsed = parse_one(blanked, dialect=DIALECT)
+    except RecursionError:
+        raise invalid_at(text, 0, "nested too deep", "write it more simply") from None
     except ParseError as error:
+        if not error.errors:
+            raise invalid_at(text, len(text), "the SELECT is missing", "write Spark SQL after AS") from None
         first = error.errors[0]  # its column is that of the last character
         offset = _offset_of(text, first["line"], first["col"] - len(first["highlight"]) + 1)
         raise invalid_at(text, offset, f"wrong SQL: {first['description']}", "write Spark SQL after AS") from None

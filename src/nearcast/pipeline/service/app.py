@@ -31,6 +31,7 @@ _STATUS: dict[type[CatalogRefusal], int] = {
     CatalogFull: 429,
 }
 _RETRY_S = 2
+_QUOTED_MOST = 2000  # characters of a problem: a request may be long
 
 
 def create_app(catalog: Catalog, settings: ServiceSettings | None = None, engine: Engine | None = None) -> FastAPI:
@@ -61,7 +62,7 @@ def create_app(catalog: Catalog, settings: ServiceSettings | None = None, engine
 def _refused(request: Request, error: Exception) -> JSONResponse:
     if isinstance(error, InvalidChannel):
         where = {"line": error.line, "column": error.column}
-        return JSONResponse({"problem": error.problem, "hint": error.hint, **where}, 422)
+        return JSONResponse({"problem": _sendable(error.problem), "hint": _sendable(error.hint), **where}, 422)
     if isinstance(error, CatalogRefusal):
         return _problem(_STATUS.get(type(error), 422), error.problem, error.hint)
     problem, _, hint = str(error).partition(": ")
@@ -87,4 +88,9 @@ def _not_ready(request: Request, error: Exception) -> JSONResponse:
 
 
 def _problem(status: int, problem: str, hint: str) -> JSONResponse:
-    return JSONResponse({"problem": problem, "hint": hint}, status)
+    return JSONResponse({"problem": _sendable(problem), "hint": _sendable(hint)}, status)
+
+
+def _sendable(text: str) -> str:
+    """What is wrong with a request may quote it."""
+    return text[:_QUOTED_MOST].encode("utf-8", "backslashreplace").decode()

@@ -7,6 +7,19 @@ from typing import Annotated, Any
 from fastapi import Path
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, WithJsonSchema
 
+NUMBER_MAX = 2**63 - 1  # the catalogue's
+
+
+def _text(value: str) -> str:
+    """What can be stored and sent: half of a surrogate pair cannot be encoded, and NUL ends names in many places."""
+    value.encode()  # a UnicodeEncodeError is a ValueError
+    if "\0" in value:
+        raise ValueError("it has a NUL: send text")
+    return value
+
+
+Text = Annotated[str, AfterValidator(_text)]
+Number = Annotated[int, Field(ge=1, le=NUMBER_MAX)]
 BrokerName = Annotated[
     str, Path(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$", description="The broker's name.", examples=["b1"])
 ]
@@ -37,11 +50,11 @@ class ChannelProblem(Problem):
 
 
 class BrokerBody(_Body):
-    url: str = Field(max_length=2000, description="Where its gateway is.", examples=["http://10.0.0.4:8080"])
+    url: Text = Field(max_length=2000, description="Where its gateway is.", examples=["http://10.0.0.4:8080"])
 
 
 class ChannelBody(_Body):
-    text: str = Field(
+    text: Text = Field(
         max_length=100_000,
         description="CREATE CHANNEL ...",
         examples=[
@@ -52,12 +65,7 @@ class ChannelBody(_Body):
     )
 
 
-def _text(value: str) -> str:
-    value.encode()  # half of a surrogate pair is no text, and a UnicodeEncodeError is a ValueError
-    return value
-
-
-_Name = Annotated[str, Field(max_length=200), AfterValidator(_text)]
+_Name = Annotated[Text, Field(max_length=200)]
 
 
 class Wanted(_Body):
@@ -68,34 +76,34 @@ class Wanted(_Body):
 class SubscribeBody(_Body):
     """Wishes of many users come together, so each is checked by itself: see `Wanted`."""
 
-    broker: str = Field(examples=["b1"])
+    broker: Text = Field(examples=["b1"])
     wanted: list[Annotated[Any, WithJsonSchema(Wanted.model_json_schema())]]
 
 
 class MoveBody(_Body):
     model_config = ConfigDict(extra="forbid", populate_by_name=True)
 
-    source: str = Field(alias="from", examples=["b1"])
-    target: str = Field(alias="to", examples=["b2"])
+    source: Text = Field(alias="from", examples=["b1"])
+    target: Text = Field(alias="to", examples=["b2"])
 
 
 class ResultsBody(_Body):
-    channel: str = Field(examples=["near_me"])
-    execution: int = Field(ge=1, examples=[12])
-    subscriptions: list[str] = Field(examples=[["near_me-0123456789abcdef"]])
+    channel: Text = Field(examples=["near_me"])
+    execution: Number = Field(examples=[12])
+    subscriptions: list[Text] = Field(examples=[["near_me-0123456789abcdef"]])
 
 
 class FeedBody(_Body):
-    name: str = Field(examples=["emergency_reports"])
-    topic: str = Field(description="A pattern of topics.", examples=["emergency.*"])
-    schema_: str = Field(
+    name: Text = Field(examples=["emergency_reports"])
+    topic: Text = Field(description="A pattern of topics.", examples=["emergency.*"])
+    schema_: Text = Field(
         alias="schema",
         description="The columns, as in CREATE TABLE.",
         examples=["kind STRING NOT NULL, lat DOUBLE, lon DOUBLE, message STRING"],
     )
-    format: str = Field(default="json", description="json or msgpack.", examples=["json"])
-    key: str = Field(default="", description="Keep the newest record per value of this column.", examples=[""])
+    format: Text = Field(default="json", description="json or msgpack.", examples=["json"])
+    key: Text = Field(default="", description="Keep the newest record per value of this column.", examples=[""])
 
 
 class FeedChange(_Body):
-    add: str = Field(description="Columns to add; older records have null there.", examples=["severity INT"])
+    add: Text = Field(description="Columns to add; older records have null there.", examples=["severity INT"])

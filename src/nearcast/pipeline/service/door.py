@@ -1,4 +1,8 @@
-"""What each request passes first: the token, and the limit of its body."""
+"""What each request passes first: the token, the kind of its body, and the limit of it.
+
+A page of any site may let a browser send forms and plain text to an address that only the browser reaches, as
+127.0.0.1. Other kinds of bodies it may not send without asking the server first, and this one never agrees.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +18,14 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
+_KINDS = (b"application/json", b"application/octet-stream", b"text/csv")
+_WITH_BODY = ("POST", "PUT", "PATCH")
 _OPEN_PATHS = ("/health",)  # a load balancer asks without a token
 
 
 class Door:
-    """ASGI middleware: 401 without the token, 413 for a body above the limit, also one that hides its length."""
+    """ASGI middleware: 401 without the token, 415 for a body of a kind that forms have, 413 for one above the limit,
+    also if it hides its length."""
 
     def __init__(self, app: App, token: str, body_bytes: Callable[[str], int]) -> None:
         self._app = app
@@ -33,6 +40,10 @@ class Door:
         if not self._may_enter(scope["path"], headers):
             hint = "send the header Authorization: Bearer TOKEN with the data cluster's token"
             await _refuse(send, 401, "no valid token", hint)
+            return
+        if scope["method"] in _WITH_BODY and not _is_of_known_kind(headers):
+            known = ", ".join(kind.decode() for kind in _KINDS)
+            await _refuse(send, 415, "the body is of no known type", f"send the header Content-Type: one of {known}")
             return
         most = self._body_bytes(scope["path"])
         if _length(headers) > most:
@@ -59,6 +70,10 @@ class Door:
             return message
 
         await self._app(scope, counted, send)
+
+
+def _is_of_known_kind(headers: dict[bytes, bytes]) -> bool:
+    return headers.get(b"content-type", b"").partition(b";")[0].strip().lower() in _KINDS
 
 
 def _length(headers: dict[bytes, bytes]) -> int:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import fcntl
+import ipaddress
 import logging
 import socket
 from collections.abc import Callable, Coroutine, Iterator
@@ -42,6 +43,20 @@ class ProcessSettings(msgspec.Struct, frozen=True, kw_only=True):
     advertise: str = ""  # the URL that gateways are told; empty: as it listens
     master: str = "local[*]"
     service: ServiceSettings = ServiceSettings()
+
+    def __post_init__(self) -> None:
+        if not self.service.token and not is_loopback(self.host):
+            raise UsageError(
+                f"--listen {self.host} lets everybody in who reaches it: set NEARCAST_DATA_TOKEN, for callers too, or "
+                "listen on 127.0.0.1"
+            )
+
+
+def is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 async def serve(settings: ProcessSettings, until: Callable[[], Coroutine[Any, Any, None]]) -> None:

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Query, Response
 from starlette.concurrency import run_in_threadpool
 
 from nearcast.pipeline.catalog.outcomes import Notification
-from nearcast.pipeline.service.bodies import BrokerBody, BrokerName
+from nearcast.pipeline.service.bodies import NUMBER_MAX, BrokerBody, BrokerName
 from nearcast.pipeline.service.state import Service, ServiceOf
 
 router = APIRouter(tags=["brokers"])
@@ -40,7 +40,9 @@ def delete_broker(broker: BrokerName, service: ServiceOf) -> None:
 async def get_notifications(
     broker: BrokerName,
     service: ServiceOf,
-    after: Annotated[int | None, Query(ge=0, description="The cursor of the last answer; none: from now on.")] = None,
+    after: Annotated[
+        int | None, Query(ge=0, le=NUMBER_MAX, description="The cursor of the last answer; none: from now on.")
+    ] = None,
     wait_s: Annotated[float, Query(ge=0, le=60, description="How long to wait for news.")] = 20.0,
 ) -> dict[str, Any]:
     """Executions with results for subscriptions that the broker holds, committed after a cursor.

@@ -8,7 +8,9 @@ import msgspec
 from fastapi import APIRouter, Query, Response
 
 from nearcast.pipeline.catalog.channels import StoredChannel, described
+from nearcast.pipeline.channels.execution import Prepared
 from nearcast.pipeline.channels.language import parse_channel
+from nearcast.pipeline.channels.refusal import InvalidChannel
 from nearcast.pipeline.service.bodies import ChannelBody, ChannelName, ChannelProblem, Problem
 from nearcast.pipeline.service.state import Service, ServiceOf
 
@@ -25,14 +27,20 @@ def create_channel(body: ChannelBody, service: ServiceOf, response: Response) ->
 
     The first execution sees the records that are committed after this call. A refusal says where in the text.
     """
-    parsed = parse_channel(body.text)
-    datasets = service.catalog.datasets
-    schemas = {name: datasets.schema(name) for name in datasets.names()}
-    stored = described(service.engine.analyse(parsed, schemas))
+    try:
+        stored = described(_checked(service, body.text))
+    except RecursionError:  # within the limits of the language, and still too much for somebody behind it
+        raise InvalidChannel(1, 1, "nested too deep", "write it more simply") from None
     if not service.catalog.create_channel(stored):
         response.status_code = 200
     service.engine.changed()
     return _shown(service, service.catalog.channels.get(stored.name))
+
+
+def _checked(service: Service, text: str) -> Prepared:
+    datasets = service.catalog.datasets
+    schemas = {name: datasets.schema(name) for name in datasets.names()}
+    return service.engine.analyse(parse_channel(text), schemas)
 
 
 @router.get("/channels")

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Query, Request
 from starlette.concurrency import run_in_threadpool
 
+from nearcast.pipeline.schemas import checked_dataset_name
 from nearcast.pipeline.service.bodies import DatasetName, Problem
 from nearcast.pipeline.service.state import Service, ServiceOf
 
@@ -36,6 +37,7 @@ async def load_dataset(
     key: Annotated[str, Query(description="A column whose values are all different.")] = "",
 ) -> dict[str, Any]:
     """Replace a static dataset by the records of a file: readers see all of the old or all of the new."""
+    checked_dataset_name(dataset)  # before anything is received
     with tempfile.TemporaryDirectory(prefix="nearcast-load-") as folder:
         file = Path(folder) / f"{dataset}.{format}"
         with file.open("wb") as opened:

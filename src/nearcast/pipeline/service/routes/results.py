@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Any
 
 import msgspec
-from fastapi import APIRouter, Path, Response
+from fastapi import APIRouter, Response
 
 from nearcast.pipeline.catalog.refusals import NoLongerKept, Unknown
-from nearcast.pipeline.service.bodies import ChannelName, Problem, ResultsBody, SubscriptionId
+from nearcast.pipeline.service.bodies import ChannelName, Number, Problem, ResultsBody, SubscriptionId
 from nearcast.pipeline.service.results import Rows
 from nearcast.pipeline.service.state import Service, ServiceOf
 
@@ -16,9 +16,7 @@ router = APIRouter(tags=["results"], responses={404: {"model": Problem}, 410: {"
 
 
 @router.get("/results/{channel}/{execution}/{subscription}")
-def get_result(
-    channel: ChannelName, execution: Annotated[int, Path(ge=1)], subscription: SubscriptionId, service: ServiceOf
-) -> Response:
+def get_result(channel: ChannelName, execution: Number, subscription: SubscriptionId, service: ServiceOf) -> Response:
     """The rows of one subscription. 404: not committed, or no rows; 410: no longer kept."""
     found = _rows(service, channel, execution, [subscription])
     if subscription not in found:

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from nearcast.pipeline.catalog.parameters import channel_of
 from nearcast.pipeline.catalog.refusals import CatalogFull, CatalogRefusal
-from nearcast.pipeline.service.bodies import MoveBody, Problem, SubscribeBody, SubscriptionId, Wanted
+from nearcast.pipeline.service.bodies import NUMBER_MAX, MoveBody, Problem, SubscribeBody, SubscriptionId, Wanted
 from nearcast.pipeline.service.state import Service, ServiceOf
 
 router = APIRouter(tags=["subscriptions"], responses={404: {"model": Problem}})
@@ -39,7 +39,7 @@ def _subscribed(service: Service, broker: str, wish: Any) -> dict[str, Any]:
         return msgspec.to_builtins(service.catalog.subscriptions.attach(broker, channel, wanted.parameters))
     except ValidationError as error:
         first = error.errors(include_input=False)[0]
-        where = str(first["loc"][0]) if first["loc"] else "the wish"
+        where = ascii(first["loc"][0]) if first["loc"] else "the wish"
         return {"problem": f"{where}: {first['type']}", "hint": "send a channel and its parameters"}
     except CatalogRefusal as refusal:
         return {"problem": refusal.problem, "hint": refusal.hint}
@@ -65,7 +65,7 @@ def move(subscription: SubscriptionId, body: MoveBody, service: ServiceOf) -> No
 def get_executions(
     subscription: SubscriptionId,
     service: ServiceOf,
-    after: Annotated[int, Query(ge=0, description="The last execution that is known.")] = 0,
+    after: Annotated[int, Query(ge=0, le=NUMBER_MAX, description="The last execution that is known.")] = 0,
     limit: Annotated[int, Query(ge=1, le=10_000)] = 100,
 ) -> dict[str, Any]:
     """The executions that have results for a subscription, the oldest first.
