@@ -93,7 +93,7 @@ def test_harmless_keywords_are_ignored():
 @pytest.mark.parametrize(
     ("keywords", "hint"),
     [
-        ({"connection_pool": object()}, "connection_pool is not supported"),
+        ({"connection_pool": object()}, "must be a ConnectionPool, not object"),
         ({"credential_provider": object()}, "give username and password"),
         ({"ssl_ca_certs": "/ca.pem"}, "SSL_CERT_FILE"),
         ({"ssl_cert_reqs": "none"}, "ssl_cert_reqs='none' is not supported"),

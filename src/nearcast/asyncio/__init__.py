@@ -9,6 +9,14 @@ async with Redis(host="any.server.of.the.cluster") as redis, redis.pubsub() as p
         ...
 """
 
+from nearcast.asyncio.client import Redis, StrictRedis, from_url
+from nearcast.asyncio.connection import (
+    BlockingConnectionPool,
+    Connection,
+    ConnectionPool,
+    SSLConnection,
+    UnixDomainSocketConnection,
+)
 from nearcast.asyncio.exceptions import (
     AuthenticationError,
     ConnectionError,
@@ -20,21 +28,23 @@ from nearcast.asyncio.exceptions import (
 )
 from nearcast.asyncio.handlers import Subscription
 from nearcast.asyncio.pubsub import PubSub
-from nearcast.asyncio.redis import Redis, from_url
-
-StrictRedis = Redis
 
 __all__ = [
     "AuthenticationError",
+    "BlockingConnectionPool",
+    "Connection",
     "ConnectionError",
+    "ConnectionPool",
     "DataError",
     "PubSub",
     "PubSubError",
     "Redis",
     "RedisError",
     "ResponseError",
+    "SSLConnection",
     "StrictRedis",
     "Subscription",
     "TimeoutError",
+    "UnixDomainSocketConnection",
     "from_url",
 ]

@@ -8,14 +8,20 @@ TimeoutError          Unavailable         `socket_timeout` has passed; a Connect
 DataError             UsageError          a value that cannot be sent, a keyword that cannot be kept
 ResponseError         ProtocolError       a server refused a command
 PubSubError           PubSubError         also a RuntimeError, which redis-py raises in some of these places
+
+A program that catches redis-py's own exceptions has imported them. Then, and only then, what we raise is of both kinds:
+`except redis.exceptions.ConnectionError` and `except nearcast.errors.ClusterError` both catch it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import builtins
-from collections.abc import AsyncIterator
+import sys
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
 
 from nearcast.errors import (
     AuthenticationFailed,
@@ -41,6 +47,56 @@ class PubSubError(UsageError, RuntimeError):
 
 class ClosedWhileUsed(Closed, ClusterError):
     """Another task closed the PubSub that this one was using: stop, or subscribe again."""
+
+
+_REDIS_PY = "redis.exceptions"
+_NAMES: tuple[tuple[type[NearcastError], str], ...] = (  # the first that fits, so the special before the general
+    (AuthenticationFailed, "AuthenticationError"),
+    (Unavailable, "TimeoutError"),
+    (ClusterError, "ConnectionError"),
+    (PubSubError, "PubSubError"),
+    (UsageError, "DataError"),
+    (ProtocolError, "ResponseError"),
+    (NearcastError, "RedisError"),
+)
+
+_TWINS: dict[tuple[type[NearcastError], type[Exception]], type[NearcastError]] = {}  # one per kind of error of ours
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def raises_as_redis_py(method: Callable[P, Coroutine[Any, Any, R]]) -> Callable[P, Coroutine[Any, Any, R]]:
+    """What the method raises is also of the kind redis-py would raise, if the program uses redis-py."""
+
+    @wraps(method)
+    async def calling(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return await method(*args, **kwargs)
+        except NearcastError as error:
+            if _REDIS_PY not in sys.modules:
+                raise
+            raise of_both_kinds(error) from error.__cause__
+
+    return calling
+
+
+def of_both_kinds(error: NearcastError) -> NearcastError:
+    """The same error, which is an exception of redis-py too."""
+    name = next(name for kind, name in _NAMES if isinstance(error, kind))
+    other = getattr(sys.modules[_REDIS_PY], name)
+    if isinstance(error, other):
+        return error
+    pair = (type(error), other)
+    both = _TWINS[pair] = _TWINS.get(pair) or _both_kinds(*pair)
+    twin: NearcastError = both.__new__(both, *error.args)
+    other.__init__(twin, *error.args)
+    twin.__dict__.update(error.__dict__)
+    return twin.with_traceback(error.__traceback__)
+
+
+def _both_kinds(ours: type[NearcastError], theirs: type[Exception]) -> type[NearcastError]:
+    return type(ours.__name__, (ours, theirs), {"__module__": ours.__module__, "__doc__": ours.__doc__})
 
 
 @asynccontextmanager

@@ -20,11 +20,29 @@ from nearcast.core.greeting import Credentials
 from nearcast.core.settings import DEFAULT_LIMITS, DEFAULT_TIMING, Limits, Timing
 from nearcast.errors import UsageError
 from nearcast.runtime.client import BOOTSTRAP_S, Client, connect
-from nearcast.runtime.connection import parse_url
+from nearcast.runtime.connection import DEFAULT_PORT, Address, parse_url
 from nearcast.runtime.driver import Resolve
 
 CALL_TIMEOUT_S = 10.0  # longer than a broker's death and the move of its topics: dead_s + ready_s
 
+KEPT = frozenset(
+    (
+        "host",
+        "port",
+        "unix_socket_path",
+        "username",
+        "password",
+        "ssl",
+        "encoding",
+        "encoding_errors",
+        "decode_responses",
+        "socket_timeout",
+        "socket_connect_timeout",
+        "timing",
+        "limits",
+        "resolve",
+    )
+)
 IGNORED = frozenset(
     (
         "db",  # publish and subscribe know no databases
@@ -50,7 +68,6 @@ IGNORED = frozenset(
 TLS_AS_WE_DO = {"ssl_cert_reqs": ("required", CERT_REQUIRED), "ssl_check_hostname": (True,)}
 TLS_HINT = "certificates are checked against the system's; name others in the environment variable SSL_CERT_FILE"
 REFUSED = {
-    "connection_pool": "every client of the cluster has connections of its own; give host and port, or a URL",
     "credential_provider": "give username and password",
     "redis_connect_func": "there are several connections, and the library makes them",
     "event_dispatcher": "redis-py's events are not sent; see on_event= of pubsub()",
@@ -77,6 +94,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
             limits=self.limits,
             resolve=self.resolve,
             bootstrap_s=self.connect_timeout_s,
+            patient=False,
         )
 
     def with_credentials(self, url: str) -> str:
@@ -85,6 +103,24 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
             return url
         scheme, _, rest = url.partition("://")
         return f"{scheme}://{quote(username, safe='')}:{quote(password, safe='')}@{rest}"
+
+
+def options_of(keywords: Mapping[str, Any]) -> Options:
+    """The keywords of a constructor, checked."""
+    check_others({name: value for name, value in keywords.items() if name not in KEPT})
+    given = {name: value for name, value in keywords.items() if value is not None}
+    path, tls = given.get("unix_socket_path", ""), given.get("ssl", False)
+    encoding = given.get("encoding", "utf-8"), given.get("encoding_errors", "strict")
+    return Options(
+        url=Address(given.get("host", "localhost"), int(given.get("port", DEFAULT_PORT)), tls=tls, path=path).url,
+        credentials=Credentials(given.get("username", ""), given.get("password", "")),
+        encoder=Encoder(*encoding, given.get("decode_responses", False)),
+        call_timeout_s=keywords.get("socket_timeout", CALL_TIMEOUT_S),  # None means no limit
+        connect_timeout_s=given.get("socket_connect_timeout", 0.0) or BOOTSTRAP_S,
+        timing=given.get("timing", DEFAULT_TIMING),
+        limits=given.get("limits", DEFAULT_LIMITS),
+        resolve=given.get("resolve"),
+    )
 
 
 def check_others(keywords: Mapping[str, object]) -> None:

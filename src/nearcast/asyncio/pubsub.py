@@ -13,11 +13,11 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from typing import Any, Self
 
+from nearcast.asyncio.connection import ConnectionPool
 from nearcast.asyncio.encoder import Decoded, Encodable
-from nearcast.asyncio.exceptions import PubSubError, within
+from nearcast.asyncio.exceptions import PubSubError, raises_as_redis_py, within
 from nearcast.asyncio.feed import Confirmation, Feed, Key, Pong
 from nearcast.asyncio.handlers import Handler, Handlers, Subscription, Table, flat, settled, with_handlers
-from nearcast.asyncio.options import Options
 from nearcast.core.message import Gap, Interrupted, Message
 from nearcast.core.names import encode_topic
 from nearcast.errors import UsageError
@@ -29,7 +29,7 @@ MANY = 100  # an idle PubSub with connections of its own costs about 1.5 ms of a
 
 OnEvent = Callable[[Gap | Interrupted], Awaitable[None] | None]
 OnError = Callable[[BaseException, "PubSub"], Awaitable[None] | None]
-Response = tuple[str, Decoded | None, Decoded | None, Decoded | int]  # type, pattern, channel, data
+Response = list[Decoded | int | None]  # as servers send it: the kind, then pattern, channel and data if it has them
 
 
 class PubSub:
@@ -37,10 +37,9 @@ class PubSub:
 
     def __init__(
         self,
-        options: Options,
-        in_use: set[PubSub],
+        connection_pool: ConnectionPool,
         *,
-        shared: Callable[[], Awaitable[Client]] | None = None,
+        share_connections: bool = False,
         ignore_subscribe_messages: bool = False,
         on_event: OnEvent | None = None,
     ) -> None:
@@ -48,10 +47,10 @@ class PubSub:
         self.connection: Client | None = None
         self.gaps = 0  # runs of messages that were lost, each of known length
         self.interruptions = 0  # times of which it is not known what was lost
-        self._options = options
-        self._encoder = options.encoder
-        self._in_use = in_use
-        self._shared = shared
+        self.connection_pool = connection_pool
+        self._options = connection_pool.options
+        self._encoder = self._options.encoder
+        self._share = share_connections
         self._on_event = on_event
         self._feed: Feed | None = None
         self._channels = Table()
@@ -79,6 +78,7 @@ class PubSub:
         """Whether there are subscriptions whose end was not read yet."""
         return bool(self.channels or self.patterns)
 
+    @raises_as_redis_py
     async def connect(self) -> None:
         """Be a client of the cluster; the other calls do it by themselves."""
         await self._connected()
@@ -86,14 +86,14 @@ class PubSub:
     async def _connected(self) -> Feed:
         async with self._opening:
             if self._feed is None:
-                self.connection = await (self._shared() if self._shared else self._options.client())
+                self.connection = await (self.connection_pool.client() if self._share else self._options.client())
                 self._feed = Feed(self.connection, self._options.limits)
-                self._in_use.add(self)
+                self.connection_pool.pubsubs.add(self)
                 self._warn_of_many()
             return self._feed
 
     def _warn_of_many(self) -> None:
-        if len(self._in_use) == MANY and not self._shared:
+        if len(self.connection_pool.pubsubs) == MANY and not self._share:
             log.warning("%d PubSubs, each with connections of its own: consider Redis(share_connections=True)", MANY)
 
     async def aclose(self) -> None:
@@ -101,32 +101,37 @@ class PubSub:
         async with self._opening:
             client, feed, self.connection, self._feed = self.connection, self._feed, None, None
             self._channels, self._patterns = Table(), Table()
-            self._in_use.discard(self)
+            self.connection_pool.pubsubs.discard(self)
             if feed is not None:
                 feed.close()
-            if client is not None and not self._shared:
+            if client is not None and not self._share:
                 await client.close()
 
     close = reset = aclose
 
     # --- commands
 
+    @raises_as_redis_py
     async def subscribe(self, *args: Encodable | Subscription | Iterable[Any], **kwargs: Handler) -> None:
         """Subscribe to channels; a keyword is a channel with its handler. Returns when nothing more is missed."""
         await self._subscribe(with_handlers(args, kwargs), self._channels, pattern=False)
 
+    @raises_as_redis_py
     async def psubscribe(self, *args: Encodable | Subscription | Iterable[Any], **kwargs: Handler) -> None:
         """Subscribe to patterns, on all brokers; a keyword is a pattern with its handler."""
         await self._subscribe(with_handlers(args, kwargs), self._patterns, pattern=True)
 
+    @raises_as_redis_py
     async def unsubscribe(self, *args: Encodable | Iterable[Any]) -> None:
         """Leave these channels, or all. The confirmation stands behind the last message, to be read."""
         await self._unsubscribe(flat(args), self._channels, pattern=False)
 
+    @raises_as_redis_py
     async def punsubscribe(self, *args: Encodable | Iterable[Any]) -> None:
         """Leave these patterns, or all."""
         await self._unsubscribe(flat(args), self._patterns, pattern=True)
 
+    @raises_as_redis_py
     async def ping(self, message: Encodable | None = None) -> None:
         """Wait for an answer of the cluster, and put a `pong` behind the messages that came before it."""
         data = b"" if message is None else self._encoder.encode(message)
@@ -160,7 +165,7 @@ class PubSub:
         self, ignore_subscribe_messages: bool = False, timeout: float | None = 0.0
     ) -> dict[str, Any] | None:
         """The next message, or None: none came in `timeout` seconds (None waits), or a handler took it."""
-        response = await self._response(timeout)
+        response = await self.parse_response(block=timeout is None, timeout=timeout)
         if response is None:
             return None
         return await self.handle_message(response, ignore_subscribe_messages)
@@ -194,11 +199,11 @@ class PubSub:
     async def handle_message(
         self, response: Response, ignore_subscribe_messages: bool = False
     ) -> dict[str, Any] | None:
-        """Give a message to its handler and return None, or return it as a dictionary."""
-        kind, pattern, channel, data = response
-        message = {"type": kind, "pattern": pattern, "channel": channel, "data": data}
+        """Give what `parse_response` returned to its handler and return None, or return it as a dictionary."""
+        message = _as_message(response)
+        kind, channel = message["type"], message["channel"]
         if kind in ("message", "pmessage"):
-            handler = self.patterns.get(pattern or b"") if kind == "pmessage" else self.channels.get(channel or b"")
+            handler = self.patterns.get(message["pattern"]) if kind == "pmessage" else self.channels.get(channel)
             if handler is None:
                 return message
             await settled(handler(message))
@@ -209,12 +214,14 @@ class PubSub:
             return None
         return message
 
-    async def _response(self, timeout: float | None) -> Response | None:
+    @raises_as_redis_py
+    async def parse_response(self, block: bool = True, timeout: float | None = 0.0) -> Response | None:
+        """The next message as a server sends it, or None if none came; `timeout` counts unless `block`."""
         feed = self._feed
         if feed is None:
             raise PubSubError("this PubSub is not connected: did you forget to call subscribe() or psubscribe()?")
         clock = asyncio.get_running_loop().time
-        until_s = None if timeout is None else clock() + timeout
+        until_s = None if block or timeout is None else clock() + timeout
         while True:
             item = await feed.get(None if until_s is None else until_s - clock())
             if not isinstance(item, (Gap, Interrupted)):
@@ -235,8 +242,18 @@ class PubSub:
         if isinstance(item, Message):
             channel = decode(item.topic.encode("utf-8", "surrogateescape"))
             if item.pattern is None:
-                return "message", None, channel, decode(item.payload)
-            return "pmessage", decode(item.pattern.encode()), channel, decode(item.payload)
+                return [decode(b"message"), channel, decode(item.payload)]
+            return [decode(b"pmessage"), decode(item.pattern.encode()), channel, decode(item.payload)]
         if isinstance(item, Pong):
-            return "pong", None, None, decode(item.data)
-        return item.kind, None, None if item.name is None else decode(item.name), item.held
+            return [decode(b"pong"), decode(item.data)]
+        return [decode(item.kind.encode()), None if item.name is None else decode(item.name), item.held]
+
+
+def _as_message(response: Response) -> dict[str, Any]:
+    first, *rest = response
+    kind = first.decode() if isinstance(first, bytes) else first
+    if kind == "pong":
+        rest = [None, None, *rest]
+    elif kind != "pmessage":
+        rest = [None, *rest]
+    return dict(zip(("type", "pattern", "channel", "data"), (kind, *rest), strict=True))

@@ -69,6 +69,11 @@ class Links:
         self._seeds[name] = url
         self._open(name, self._peer(name), now_s)
 
+    @property
+    def all_tried(self) -> bool:
+        """Whether none of the servers we were given has let us in at the first attempt."""
+        return all(peer.attempts for name, peer in self._peers.items() if name in self._seeds)
+
     def up(self, broker: str) -> ClientLink | None:
         peer = self._peers.get(broker)
         return peer.link if peer is not None and peer.link is not None and peer.link.up else None

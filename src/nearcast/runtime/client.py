@@ -52,7 +52,9 @@ class Client:
         limits: Limits = DEFAULT_LIMITS,
         resolve: Resolve | None = None,
         bootstrap_s: float = BOOTSTRAP_S,
+        patient: bool = True,
     ) -> None:
+        """`patient`: servers that cannot be reached are tried again for `bootstrap_s`, else each of them once."""
         if not urls:
             raise UsageError("give the URL of at least one server of the cluster")
         parsed = [parse_url(url) for url in urls]
@@ -62,6 +64,7 @@ class Client:
         self._limits = limits
         self._resolve = resolve
         self._bootstrap_s = bootstrap_s
+        self._patient = patient
         self._machine = Machine(
             secrets.randbits(64), random.Random(), credentials=self._credentials, timing=timing, limits=limits
         )
@@ -137,8 +140,11 @@ class Client:
         with suppress(TimeoutError):
             async with asyncio.timeout(self._bootstrap_s):
                 while not links.opened:
-                    if isinstance(links.last_error, AuthenticationFailed):
-                        raise links.last_error
+                    error = links.last_error
+                    if isinstance(error, AuthenticationFailed):
+                        raise error
+                    if isinstance(error, ConnectFailed) and links.all_tried and not self._patient:
+                        raise error
                     await asyncio.sleep(0.01)
                 return
         raise links.last_error or ConnectFailed(f"no answer from {', '.join(self._urls)}: do the servers run?")
@@ -361,9 +367,10 @@ def connect(
     limits: Limits = DEFAULT_LIMITS,
     resolve: Resolve | None = None,
     bootstrap_s: float = BOOTSTRAP_S,
+    patient: bool = True,
 ) -> Client:
     """A client of the cluster that these servers (any one is enough) belong to. Await it, or use `async with`."""
-    return Client(*urls, timing=timing, limits=limits, resolve=resolve, bootstrap_s=bootstrap_s)
+    return Client(*urls, timing=timing, limits=limits, resolve=resolve, bootstrap_s=bootstrap_s, patient=patient)
 
 
 def _payload(payload: Payload) -> bytes:
