@@ -6,6 +6,7 @@ import pytest
 
 from nearcast.errors import UsageError
 from nearcast.gateway import tokens
+from nearcast.gateway.addresses import Proxies
 from nearcast.gateway.admission import Admission
 from nearcast.gateway.settings import GatewaySettings
 from nearcast.gateway.sharing import Sharing
@@ -92,3 +93,25 @@ def test_the_last_one_out_lets_go() -> None:
     assert sharing.let_go("bob", "s")
     assert not sharing.is_held("s")
     assert (list(sharing.users), list(sharing.held_by("bob"))) == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("peer", "forwarded", "address"),
+    [
+        ("192.0.2.9", ["198.51.100.1"], "192.0.2.9"),  # not a proxy of ours: anybody can write a header
+        ("10.0.0.1", ["198.51.100.1"], "198.51.100.1"),
+        ("10.0.0.1", ["203.0.113.7, 198.51.100.1"], "198.51.100.1"),  # the first is what the user's program wrote
+        ("10.0.0.1", ["203.0.113.7", "198.51.100.1, 10.0.0.2"], "198.51.100.1"),
+        ("10.0.0.1", [], "10.0.0.1"),
+        ("10.0.0.1", ["nonsense"], "10.0.0.1"),
+        ("::ffff:10.0.0.1", ["2001:db8::1:2:3:4"], "2001:db8::/64"),
+        ("", ["198.51.100.1"], ""),
+    ],
+)
+def test_the_address_behind_trusted_proxies_counts(peer: str, forwarded: list[str], address: str) -> None:
+    assert Proxies(["10.0.0.0/8"]).address(peer, forwarded) == address
+
+
+def test_a_proxy_that_is_no_address_is_refused() -> None:
+    with pytest.raises(UsageError, match="bad proxy"):
+        GatewaySettings(proxies=("proxy.example.com",))

@@ -20,6 +20,7 @@ HERE = ["--gateway", "127.0.0.1:0"]
         (["--gateway", "127.0.0.1:99999"], "gateway address '127.0.0.1:99999'"),
         ([*HERE, "--gateway-url", "paris.example.com"], "bad --gateway-url"),
         ([*HERE, "--origin", "paris.example.com"], "bad origin"),
+        ([*HERE, "--trust-proxy", "proxy.example.com"], "bad proxy"),
         ([*HERE, "--position", "paris"], "bad --position"),
         ([*HERE, "--position", "100,0"], "latitude goes from"),
     ],

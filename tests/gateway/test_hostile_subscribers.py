@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from collections.abc import Sequence
 from typing import Any
@@ -12,7 +13,7 @@ from gateway_world import ROW, WAIT_S, World, Worlds, take_results, until
 from websockets.asyncio.client import ClientConnection, connect
 
 from nearcast.errors import Refused
-from nearcast.gateway import holdings
+from nearcast.gateway import holdings, protocols
 from nearcast.gateway.carriers import register
 from nearcast.gateway.client import Subscriber
 
@@ -145,3 +146,56 @@ async def _subscribes(w: World, url: str) -> None:
         fire = await ann.subscribe("by_kind", kind="fire")
         await w.data.execute({fire: [ROW]})
         assert await take_results(ann, 1) == [1]
+
+
+HEAD = b"POST /register HTTP/1.1\r\nHost: x\r\nContent-Length: 60\r\n"
+WHOLE = b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [[HEAD + b"\r\n", b'{"user'], [WHOLE, b"GET /heal"], [WHOLE, WHOLE + b"G"]],
+    ids=["half a body", "half of a second request", "a third request in drops"],
+)
+def test_what_is_sent_by_halves_is_cut(world: Worlds, monkeypatch: pytest.MonkeyPatch, sent: list[bytes]) -> None:
+    async def scenario() -> None:
+        async with world() as w:
+            host, _, port = (await w.start_gateway()).removeprefix("http://").partition(":")
+            monkeypatch.setattr(protocols, "HEAD_S", 0.5)
+            monkeypatch.setattr(protocols, "BODY_S", 0.5)
+            reader, writer = await asyncio.open_connection(host, int(port))
+            for part in sent:
+                writer.write(part)
+                await asyncio.sleep(0.1)
+            dripping = asyncio.create_task(_drip(writer))
+            with contextlib.suppress(ConnectionResetError):
+                answers = await asyncio.wait_for(reader.read(), 3.0)
+                assert answers.count(b"200 OK") == b"".join(sent).count(WHOLE)
+            dripping.cancel()
+            writer.close()
+
+    asyncio.run(scenario())
+
+
+async def _drip(writer: asyncio.StreamWriter) -> None:
+    while True:
+        await asyncio.sleep(0.2)
+        writer.write(b"x")
+
+
+def test_a_connection_that_is_used_again_and_again_is_not_cut(world: Worlds, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        async with world() as w:
+            host, _, port = (await w.start_gateway()).removeprefix("http://").partition(":")
+            monkeypatch.setattr(protocols, "HEAD_S", 0.5)
+            reader, writer = await asyncio.open_connection(host, int(port))
+            for _ in range(8):
+                writer.write(WHOLE[:7])
+                await asyncio.sleep(0.1)
+                writer.write(WHOLE[7:])
+                head = await reader.readuntil(b"\r\n\r\n")
+                length = int(head.lower().partition(b"content-length: ")[2].split(b"\r\n")[0])
+                await reader.readexactly(length)
+            writer.close()
+
+    asyncio.run(scenario())

@@ -76,7 +76,7 @@ def test_a_refused_login_ends_the_session() -> None:
     session = new_session()
     send(session, Login("ann", "bad"))
     assert send(session, Ping()) is None
-    session.refuse_login("not a token")
+    session.refuse_login("not a token", final=True)
     assert types(session) == ["refused", "refused", "bye"]
 
 

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from gateway_world import ROW, Worlds, no_more, take, take_results, until
 
-from nearcast.errors import Closed, Refused
+from nearcast.errors import AuthenticationFailed, Closed, Refused
 from nearcast.gateway.client import Subscriber
 from nearcast.gateway.frames import Missed, Result
 
@@ -130,7 +130,7 @@ def test_a_second_login_of_a_user_ends_the_first(world: Worlds) -> None:
                     assert await take_results(second, 1) == [1]
                     with pytest.raises(Refused, match="registered already"):
                         await Subscriber.connect(url, "ann").__aenter__()
-                    with pytest.raises(Refused, match="not for this user"):
+                    with pytest.raises(AuthenticationFailed, match="not for this user"):
                         await Subscriber.connect(url, "bob", token=ann.token).__aenter__()
 
     asyncio.run(scenario())

@@ -54,6 +54,10 @@ def agent(
     origin: Annotated[
         list[str] | None, typer.Option("--origin", metavar="URL", help="A web site whose pages may use the gateway.")
     ] = None,
+    trust_proxy: Annotated[
+        list[str] | None,
+        typer.Option("--trust-proxy", metavar="NETWORK", help="A proxy before the gateway, which says who asks."),
+    ] = None,
     position: Annotated[
         str, typer.Option("--position", metavar="LAT,LON", help="Where the gateway is, in degrees.")
     ] = "",
@@ -78,9 +82,12 @@ def agent(
         process = Agent(identity, server, store)
         door = None
         if gateway:
-            from nearcast.cli.gateway import open_gateway
+            from nearcast.cli.gateway import GatewayOptions, open_gateway
 
-            door = open_gateway(gateway, gateway_url, identity, server, store, origin or (), position)
+            options = GatewayOptions(
+                listen=gateway, url=gateway_url, origins=origin or (), proxies=trust_proxy or (), position=position
+            )
+            door = open_gateway(options, identity, server, store)
         collector = Collector(broker, server, store)
     run(lambda: _serve(process, identity.url, broker, server, server_pid, door, collector))
 

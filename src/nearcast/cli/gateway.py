@@ -8,6 +8,8 @@ import socket
 from collections.abc import Sequence
 from urllib.parse import urlsplit
 
+import msgspec
+
 from nearcast.core.agent import Identity
 from nearcast.errors import UsageError
 from nearcast.gateway.coordination import BusCoordination, Whereabouts
@@ -36,22 +38,24 @@ class Door:
             await server.stop()
 
 
-def open_gateway(
-    address: str,
-    url: str,
-    identity: Identity,
-    server_url: str,
-    store_url: str,
-    origins: Sequence[str],
-    position: str,
-) -> Door:
+class GatewayOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """As on the command line."""
+
+    listen: str
+    url: str = ""
+    origins: Sequence[str] = ()
+    proxies: Sequence[str] = ()
+    position: str = ""
+
+
+def open_gateway(options: GatewayOptions, identity: Identity, server_url: str, store_url: str) -> Door:
     """Listen at HOST:PORT. UsageError says what is wrong with an option."""
     logging.getLogger("httpx").setLevel(logging.WARNING)  # it tells of each request
-    settings = GatewaySettings(origins=tuple(origins))
-    latitude, longitude = _position(position)
+    settings = GatewaySettings(origins=tuple(options.origins), proxies=tuple(options.proxies))
+    latitude, longitude = _position(options.position)
     whereabouts = Whereabouts(site=identity.site, latitude=latitude, longitude=longitude)
-    advertised = _advertised(url)
-    listening, own_url = listen(address)
+    advertised = _advertised(options.url)
+    listening, own_url = listen(options.listen)
     gateway = Gateway(
         identity.broker,
         advertised or own_url,

@@ -9,6 +9,9 @@ from __future__ import annotations
 from collections import deque
 from urllib.parse import urlsplit
 
+from starlette.requests import HTTPConnection
+
+from nearcast.gateway.addresses import Proxies
 from nearcast.gateway.settings import GatewaySettings
 
 _WINDOW_S = 60.0
@@ -41,8 +44,14 @@ class Admission:
         self._settings = settings
         self._sessions = 0
         self._unknown: dict[str, int] = {}  # sessions not logged in, by address
+        self._proxies = Proxies(settings.proxies)
         self._refused_logins = _PerMinute(settings.refused_logins_per_minute)
         self._registrations = _PerMinute(settings.registrations_per_minute)
+
+    def address_of(self, connection: HTTPConnection) -> str:
+        """Whose request this is."""
+        peer = connection.client.host if connection.client else ""
+        return self._proxies.address(peer, connection.headers.getlist("x-forwarded-for"))
 
     def problem(self, address: str, now_s: float) -> str:
         """Why a new session of this address is not let in; empty if it is."""
@@ -82,4 +91,7 @@ class Admission:
         """A page may connect to the host it came from, and to others if its origin is on the list."""
         if origin is None or origin in self._settings.origins:
             return True
-        return bool(host) and urlsplit(origin).netloc.lower() == host.lower()
+        try:
+            return bool(host) and urlsplit(origin).netloc.lower() == host.lower()
+        except ValueError:  # such as http://[
+            return False

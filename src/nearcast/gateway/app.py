@@ -7,7 +7,7 @@ GET  /health
 
 from __future__ import annotations
 
-import asyncio
+import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -17,16 +17,18 @@ import msgspec
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route, WebSocketRoute
 from starlette.websockets import WebSocket
 
 from nearcast.errors import ClusterError, NearcastError, Refused, UsageError
-from nearcast.gateway.frames import Login
+from nearcast.gateway.frames import Login, Number
 from nearcast.gateway.long_poll import WAIT_MAX_S, LongPoll
 from nearcast.gateway.service import Gateway
 from nearcast.gateway.websocket import WebSocketSession
+
+log = logging.getLogger("nearcast.gateway")
 
 T = TypeVar("T")
 Handler = Callable[[Request], Awaitable[Response]]
@@ -42,7 +44,7 @@ class _Register(msgspec.Struct):
 class _Credentials(msgspec.Struct):
     user: str
     token: str
-    cursors: dict[str, int] = {}
+    cursors: dict[str, Number] = {}
 
 
 def create_app(gateway: Gateway) -> Starlette:
@@ -73,9 +75,8 @@ class _Doors:
 
     @asynccontextmanager
     async def lifespan(self, app: Starlette) -> AsyncIterator[None]:
-        watching = asyncio.create_task(self._long_poll.watch())
+        self._gateway.workers.start("long polls", self._long_poll.watch)
         yield
-        watching.cancel()
 
     def guarded(self, handler: Handler) -> Handler:
         async def answer(request: Request) -> Response:
@@ -88,7 +89,7 @@ class _Doors:
 
     async def register(self, request: Request) -> Response:
         asked = await self._body(request, _Register)
-        if not self._gateway.admission.may_register(_address(request), time.monotonic()):
+        if not self._gateway.admission.may_register(self._gateway.admission.address_of(request), time.monotonic()):
             return _problem(429, "too many registrations of this address: wait a minute")
         token = await self._gateway.register(asked.user, asked.token)
         return JSONResponse({"user": asked.user, "token": token}, 201)
@@ -108,13 +109,13 @@ class _Doors:
         asked = await self._body(request, _Credentials)
         login = Login(asked.user, asked.token, asked.cursors)
         try:
-            name, session = await self._long_poll.open(_address(request), login)
+            name, session = await self._long_poll.open(self._gateway.admission.address_of(request), login)
         except Refused as refused:
             return _problem(429, str(refused))
         if name:
             return JSONResponse({"session": name}, 201)
         frame = msgspec.json.decode(session.take() or b"{}", type=dict)
-        return _problem(401, str(frame.get("problem", session.ending)))
+        return _problem(401 if frame.get("final") else 503, str(frame.get("problem", session.ending)))
 
     async def fetch(self, request: Request) -> Response:
         query = request.query_params
@@ -146,6 +147,8 @@ async def _answer(gateway: Gateway, handler: Handler, request: Request) -> Respo
         return _problem(403, "this origin may not connect")
     try:
         return await handler(request)
+    except ClientDisconnect:
+        return Response(status_code=400)  # to nobody: the connection is gone
     except UsageError as error:
         return _problem(422, str(error))
     except Refused as error:
@@ -154,6 +157,9 @@ async def _answer(gateway: Gateway, handler: Handler, request: Request) -> Respo
         return _problem(503, str(error))
     except NearcastError as error:
         return _problem(400, str(error))
+    except Exception:
+        log.exception("%s %.200s failed", request.method, request.url.path)
+        return _problem(500, "the gateway failed, which its operator can see: try again later")
 
 
 async def _read_body(request: Request, kind: type[T], limit_bytes: int) -> T:
@@ -164,7 +170,7 @@ async def _read_body(request: Request, kind: type[T], limit_bytes: int) -> T:
             raise UsageError(f"the body has more than {limit_bytes} bytes: send less")
     try:
         return msgspec.json.decode(body, type=kind)
-    except (msgspec.DecodeError, UnicodeError) as error:
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         raise UsageError(f"bad body: {error}") from None
 
 
@@ -178,10 +184,6 @@ def _number(text: str | None, name: str) -> float | None:
     if number != number or abs(number) > 1e15:
         raise UsageError(f"{name}={text[:40]!r} is out of range")
     return number
-
-
-def _address(request: Request) -> str:
-    return request.client.host if request.client else ""
 
 
 def _problem(status: int, problem: str) -> JSONResponse:

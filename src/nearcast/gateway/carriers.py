@@ -1,6 +1,7 @@
 """Carriers: what brings a client's frames to a gateway and back. A WebSocket, or long polls over plain HTTP.
 
-A carrier opens with a login, gives what the gateway sends in order, and raises ConnectFailed once it is broken.
+A carrier opens with a login, gives what the gateway sends in order, and raises ConnectFailed once it is broken. Frames
+of types that it does not know are left out: a newer gateway may send them.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from websockets.asyncio.client import ClientConnection
 from websockets.asyncio.client import connect as connect_websocket
 from websockets.exceptions import InvalidStatus, WebSocketException
 
-from nearcast.errors import ConnectFailed, Refused
+from nearcast.errors import AuthenticationFailed, ConnectFailed, Refused
 from nearcast.gateway.frames import FromGateway, Login, ToGateway, decode_for_subscriber, encode
 
 OPEN_S = 10.0
@@ -70,7 +71,9 @@ class WebSocketCarrier:
     async def receive(self) -> FromGateway:
         assert self._socket is not None
         try:
-            return decode_for_subscriber(await self._socket.recv(decode=False))
+            while (frame := decode_for_subscriber(await self._socket.recv(decode=False))) is None:
+                pass
+            return frame
         except (OSError, WebSocketException) as error:
             raise ConnectFailed(f"{self._url}: {error}") from None
 
@@ -109,7 +112,8 @@ class LongPollCarrier:
             path = f"/session/{self._session}/frames?after={self._last}&wait_s={POLL_WAIT_S}"
             fetched = msgspec.json.decode(await self._request("GET", path), type=_Fetched)
             self._last = fetched.last
-            self._frames.extend(decode_for_subscriber(frame) for frame in fetched.frames)
+            frames = map(decode_for_subscriber, fetched.frames)
+            self._frames.extend(frame for frame in frames if frame is not None)
         return self._frames.popleft()
 
     async def close(self) -> None:
@@ -122,7 +126,7 @@ class LongPollCarrier:
         except httpx.HTTPError as error:
             raise ConnectFailed(f"{self._url}: {error or type(error).__name__}") from None
         if answer.status_code == 401:
-            raise Refused(answer.json().get("problem", "login refused"))
+            raise AuthenticationFailed(f"{self._url}: {answer.json().get('problem', 'login refused')}")
         if answer.status_code >= 400:
             raise ConnectFailed(f"{self._url}: {answer.status_code} {answer.text[:200]}")
         return answer.content

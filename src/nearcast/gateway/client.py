@@ -7,7 +7,8 @@
                 case Result(rows=rows): ...
                 case Missed() | TopicMessage() | TopicGap() | Lagging() | Refused(): ...
 
-A lost connection is made again, there or at another gateway, and goes on after the last execution that came. A `move`
+A lost connection is made again, there or at another gateway, and goes on after the last execution that came. If the
+token is not good any more, `get` and all operations raise AuthenticationFailed: register, or ask the operator. A `move`
 of the gateway is followed make before break: log in at the new gateway, then log out at the old one. Each result comes
 once, in order. Topic messages are in no storage: what a lost connection may have cost is told as TopicGap.
 """
@@ -17,14 +18,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import logging
 import random
+import time
 from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Any, Self
 
-from nearcast.errors import Closed, ClusterError, ConnectFailed, NearcastError, Refused, Unavailable
+from nearcast.errors import AuthenticationFailed, Closed, ClusterError, ConnectFailed, NearcastError, Unavailable
 from nearcast.gateway import carriers
 from nearcast.gateway.frames import (
-    LOGGED_IN_AGAIN,
     Done,
     FromGateway,
     Held,
@@ -49,10 +51,13 @@ from nearcast.gateway.line import Line
 from nearcast.gateway.progress import Progress
 from nearcast.gateway.retrying import Pauses
 
+log = logging.getLogger("nearcast.subscriber")
+
 EVENTS_MAX = 10_000  # that wait for the program; then the client stops reading, and the gateway keeps what follows
 PARKED_MAX = 10_000  # topic messages of a new gateway that wait for the last ones of the old one; more end the wait
 CONNECT_S = 20.0  # for the first login
 OPERATION_S = 30.0  # for an operation, over lost connections
+STEADY_S = 10.0  # a session of so long was a good one
 ACKNOWLEDGE_S = 0.2  # acknowledgements of so long are sent together
 
 Event = Result | Missed | TopicMessage | TopicGap | Lagging | RefusedFrame
@@ -101,7 +106,7 @@ class Subscriber:
             self.token = await carriers.register(self.url, self.user)
         try:
             async with asyncio.timeout(CONNECT_S):
-                await self._connect(give_up=True)
+                await self._connect(Pauses())
         except TimeoutError:
             raise ConnectFailed(f"{self.url}: no login within {CONNECT_S:g} s") from None
         self._spawn(self._stay_connected())
@@ -266,18 +271,14 @@ class Subscriber:
         line = Line(url, self._carrier(url), self._receive)  # type: ignore[call-arg]
         return line, await line.open(self._login())
 
-    async def _connect(self, *, give_up: bool) -> None:
-        """A line to our gateway, or to another one; tried until there is one, or the first gateway refuses us."""
-        pauses = Pauses()
+    async def _connect(self, pauses: Pauses) -> None:
+        """A line to our gateway, or to another one; tried until there is one, or AuthenticationFailed is raised."""
         for attempt in itertools.count():
             try:
                 line, welcome = await self._open_line(self._candidate(attempt))
                 break
-            except Refused:
-                if give_up:
-                    raise
-            except ConnectFailed:
-                pass
+            except ConnectFailed as error:
+                log.info("no session yet: %s", error)
             await asyncio.sleep(pauses.next_s())
         line.start()
         self._use(line, welcome)
@@ -294,20 +295,31 @@ class Subscriber:
         self._ready.set()
 
     async def _stay_connected(self) -> None:
+        """A session that ended soon after its login is followed by a pause, as an attempt that failed is."""
+        pauses = Pauses()
         while True:
-            line = self._line
+            line, began_s = self._line, time.monotonic()
             assert line is not None
             assert line.reading is not None
             await asyncio.wait([line.reading])
+            if time.monotonic() - began_s > STEADY_S:
+                pauses.reset()
             async with self._switching:
                 if self._line is not line:
                     continue  # it was left for another one
                 self._ready.clear()
+                self._line = None
                 await line.close()
-                if line.goodbye == LOGGED_IN_AGAIN:
-                    self._fail(Closed("the same user has logged in elsewhere, which ended this session"))
+                if line.final:
+                    self._fail(Closed(f"{line.url} ended the session for good: {line.goodbye}"))
                     return
-                await self._connect(give_up=False)
+                log.info("the session at %s ended: %s", line.url, line.goodbye)
+                await asyncio.sleep(pauses.next_s())
+                try:
+                    await self._connect(pauses)
+                except AuthenticationFailed as error:
+                    self._fail(error)
+                    return
                 self.reconnects += 1
             self._spawn(self._resume_topics())
 

@@ -21,6 +21,7 @@ import msgspec
 from nearcast.core import bus
 from nearcast.core.gateways import REPORT_S
 from nearcast.errors import NearcastError, Refused, UsageError
+from nearcast.gateway.workers import Workers
 from nearcast.runtime.inquiry import Inquiry
 from nearcast.runtime.requester import Requester
 
@@ -71,19 +72,18 @@ class BusCoordination:
         self._seats = Inquiry(self._requester, bus.decode_seat)
         self._whereabouts = whereabouts
         self._gateway: Served | None = None
-        self._tasks: list[asyncio.Task[None]] = []
+        self.workers = Workers()
         self._rates: dict[str, float] = {}
         self._ordered = asyncio.Event()
         self._term = 0
 
     async def start(self, gateway: Served) -> None:
         self._gateway = gateway
-        self._tasks = [asyncio.create_task(self._report_on()), asyncio.create_task(self._measure())]
+        self.workers.start("reports", self._report_on)
+        self.workers.start("rates", self._measure)
 
     async def stop(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.workers.stop()
         await self._requester.close()
 
     # --- users

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import base64
 import binascii
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 import msgspec
 
@@ -20,7 +20,7 @@ from nearcast.gateway.nesting import NESTING_MAX, is_too_deep
 
 TEXT, BASE64 = "text", "base64"
 LOGGED_OUT = "logged out"  # the reason of the `bye` that answers a `logout`: everything before it has been sent
-LOGGED_IN_AGAIN = "you have logged in again"  # the reason of a `bye` after which a client must not come back by itself
+LOGGED_IN_AGAIN = "you have logged in elsewhere"
 
 
 Number = Annotated[int, msgspec.Meta(ge=0, le=2**53)]  # of an execution: what a browser counts to
@@ -118,10 +118,11 @@ class Done(_Frame, frozen=True, tag="done"):
 
 
 class Refused(_Frame, frozen=True, tag="refused"):
-    """Nothing was changed. `ref` is null if the frame did not tell."""
+    """Nothing was changed. `ref` is null if the frame did not tell. `final`: asking again changes nothing."""
 
     ref: int | None
     problem: str
+    final: bool = False
 
 
 class Result(_Frame, frozen=True, tag="result"):
@@ -170,9 +171,10 @@ class Move(_Frame, frozen=True, tag="move"):
 
 
 class Bye(_Frame, frozen=True, tag="bye"):
-    """The last frame of a session."""
+    """The last frame of a session. `final`: a client must not come back by itself."""
 
     reason: str
+    final: bool = False
 
 
 class Pong(_Frame, frozen=True, tag="pong"):
@@ -190,7 +192,13 @@ class _Reference(msgspec.Struct):
     ref: Ref | None = None
 
 
+class _Type(msgspec.Struct):
+    type: str
+
+
 _reference = msgspec.json.Decoder(_Reference)
+_type = msgspec.json.Decoder(_Type)
+_KNOWN = frozenset(kind.__struct_config__.tag for kind in get_args(FromGateway))
 
 
 def decode_for_gateway(text: str | bytes) -> ToGateway | Refused:
@@ -204,11 +212,22 @@ def decode_for_gateway(text: str | bytes) -> ToGateway | Refused:
     return frame
 
 
-def decode_for_subscriber(text: str | bytes) -> FromGateway:
+def decode_for_subscriber(text: str | bytes) -> FromGateway | None:
+    """The frame; None for one of a type we do not know, which a newer gateway may send."""
     try:
         return _from_gateway.decode(text)
     except (msgspec.DecodeError, UnicodeError) as error:
+        if _type_of(text) not in _KNOWN:
+            return None
         raise ProtocolError(f"the gateway sent what is not a frame: {error}") from None
+
+
+def _type_of(text: str | bytes) -> str:
+    """The type of a frame; one we know if it has none, because that is no frame of any version."""
+    try:
+        return _type.decode(text).type
+    except (msgspec.DecodeError, UnicodeError):
+        return next(iter(_KNOWN))
 
 
 def _ref_of(text: str | bytes) -> int | None:

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
 
-from nearcast.errors import ConnectFailed, ProtocolError, Refused
+from nearcast.errors import AuthenticationFailed, ConnectFailed, ProtocolError, Refused
 from nearcast.gateway.carriers import Carrier
 from nearcast.gateway.frames import LOGGED_OUT, Ack, Bye, Done, FromGateway, Login, Logout, Operation, Welcome
 from nearcast.gateway.frames import Refused as RefusedFrame
@@ -21,13 +21,14 @@ class Line:
     def __init__(self, url: str, carrier: Carrier, receive: Callable[[Line, FromGateway], Awaitable[None]]) -> None:
         self.url = url
         self.goodbye = ""  # the reason of the gateway's bye
+        self.final = False  # whether it said not to come back
         self.reading: asyncio.Task[None] | None = None  # done when the line has ended
         self._carrier = carrier
         self._receive = receive
         self._unanswered: dict[int, asyncio.Future[Done]] = {}
 
     async def open(self, login: Login) -> Welcome:
-        """Log in. Refused: the gateway said no. ConnectFailed: nobody said anything."""
+        """Log in. AuthenticationFailed: our token is not good. ConnectFailed: not now, or nobody said anything."""
         try:
             async with asyncio.timeout(WELCOME_S):
                 await self._carrier.open(login)
@@ -41,8 +42,8 @@ class Line:
         if isinstance(answer, Welcome):
             return answer
         await self.close()
-        if isinstance(answer, RefusedFrame):
-            raise Refused(f"{self.url}: {answer.problem}")
+        if isinstance(answer, RefusedFrame) and answer.final:
+            raise AuthenticationFailed(f"{self.url}: {answer.problem}")
         raise ConnectFailed(f"{self.url}: {answer}")
 
     def start(self) -> asyncio.Task[None]:
@@ -91,7 +92,7 @@ class Line:
         try:
             while not self.goodbye:
                 await self._handle(await self._carrier.receive())
-        except (ConnectFailed, ProtocolError, Refused) as error:
+        except (ConnectFailed, ProtocolError, AuthenticationFailed) as error:
             self.goodbye = str(error)
         finally:
             for future in self._unanswered.values():
@@ -100,7 +101,7 @@ class Line:
 
     async def _handle(self, frame: FromGateway) -> None:
         if isinstance(frame, Bye):
-            self.goodbye = frame.reason
+            self.goodbye, self.final = frame.reason, frame.final
         elif isinstance(frame, (Done, RefusedFrame)) and frame.ref is not None:
             future = self._unanswered.get(frame.ref)
             if future is not None and not future.done():

@@ -38,7 +38,7 @@ class GatewayServer:
             log_config=None,
             log_level="warning",
             access_log=False,
-            proxy_headers=False,  # the limits per address trust no header
+            proxy_headers=False,  # see addresses.py
             timeout_graceful_shutdown=_STOP_S,
         )
         self._gateway = gateway

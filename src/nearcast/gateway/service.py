@@ -44,6 +44,8 @@ STOPPING = "the gateway stops"
 class Coordination(Protocol):
     """Who knows all gateways: the controller, asked over the bus."""
 
+    workers: Workers
+
     async def start(self, gateway: Gateway) -> None: ...
 
     async def stop(self) -> None: ...
@@ -206,7 +208,7 @@ class Gateway:
             "subscriptions": len(list(self.sharing.subscriptions)),
             "data_cluster": self._notifications.problem or "connected",
             "waiting_for_data_cluster": self.holdings.waiting,
-            "workers": self.workers.health,
+            "workers": self.workers.health | (self._coordination.workers.health if self._coordination else {}),
             "failed_operations": self._operations.failures,
         }
 
@@ -233,16 +235,16 @@ class Gateway:
             problem = str(error)
         if problem:
             self.admission.refused(session.address, time.monotonic())
-            session.refuse_login(problem)
+            session.refuse_login(problem, final=True)
             return False
         self._arriving[login.user] += 1
         try:
             await self._operations.welcome(session, login)
         except ClusterError as error:
-            session.refuse_login(f"try again later: {error}")
+            session.refuse_login(f"try again later: {error}", final=False)
         except Exception:
             log.exception("a login of %s failed", login.user)
-            session.refuse_login(FAILED)
+            session.refuse_login(FAILED, final=False)
         return session.is_open
 
     def arrived(self, user: str) -> None:
@@ -258,7 +260,7 @@ class Gateway:
         self._sessions[user] = session
         if before is not None:
             self._leave(before)
-            before.end(LOGGED_IN_AGAIN)
+            before.end(LOGGED_IN_AGAIN, final=True)
 
     def perform(self, session: Session, operation: Operation) -> None:
         self._operations.start(session, operation)

@@ -166,14 +166,15 @@ class Session:
             self.send(welcome)
             self.state = State.OPEN
 
-    def refuse_login(self, problem: str) -> None:
-        self.send(Refused(None, problem))
-        self.end("login refused")
+    def refuse_login(self, problem: str, *, final: bool) -> None:
+        """`final`: the same login will be refused again."""
+        self.send(Refused(None, problem, final))
+        self.end("login refused", final=final)
 
-    def end(self, reason: str) -> None:
+    def end(self, reason: str, *, final: bool = False) -> None:
         """Nothing more is put; the transport sends what waits, and closes."""
         if self.state is not State.ENDED:
-            self.outbox.put_last(Bye(reason))
+            self.outbox.put_last(Bye(reason, final))
             self.state = State.ENDED
             self.ending = reason
             self._wake()

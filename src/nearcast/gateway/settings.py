@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from nearcast.errors import UsageError
+from nearcast.gateway.addresses import Proxies
 
 
 class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -18,6 +19,7 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
     registrations_per_minute: int = 600  # of one address; more are refused
     frame_bytes: int = 64 << 10  # a longer frame of a subscriber ends its session
     origins: tuple[str, ...] = ()  # web pages of other hosts that may connect, such as https://example.com
+    proxies: tuple[str, ...] = ()  # whose X-Forwarded-For is believed: addresses or networks
 
     # Of one session
     operations: int = 64  # not answered yet; more are refused
@@ -39,11 +41,12 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         for name, value in msgspec.structs.asdict(self).items():
-            if name != "origins" and value <= 0:
+            if isinstance(value, (int, float)) and value <= 0:
                 raise UsageError(f"gateway setting {name} is {value}: it must be more than 0")
         for origin in self.origins:
             if not origin.startswith(("http://", "https://")) or origin.count("/") != 2:
                 raise UsageError(f"bad origin {origin!r}: give scheme and host, such as https://example.com")
+        Proxies(self.proxies)
 
 
 DEFAULT_SETTINGS = GatewaySettings()

@@ -35,12 +35,12 @@ class WebSocketSession:
         self._emptied = asyncio.Event()
 
     async def serve(self) -> None:
-        socket, address = self._socket, self._socket.client.host if self._socket.client else ""
-        if not self._gateway.admission.origin_allowed(socket.headers.get("origin"), socket.headers.get("host", "")):
+        socket, admission = self._socket, self._gateway.admission
+        if not admission.origin_allowed(socket.headers.get("origin"), socket.headers.get("host", "")):
             await socket.send_denial_response(JSONResponse({"problem": "this origin may not connect"}, 403))
             return
         try:
-            session = self._gateway.open_session(address, self._filled.set)
+            session = self._gateway.open_session(admission.address_of(socket), self._filled.set)
         except Refused as refused:
             await socket.send_denial_response(JSONResponse({"problem": str(refused)}, 429))
             return

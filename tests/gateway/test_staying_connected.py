@@ -1,0 +1,91 @@
+"""A client stays connected without harm: it pauses, it ignores what is new, and it stops where nothing helps."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import pytest
+from gateway_world import WAIT_S, Worlds
+from websockets.asyncio.server import ServerConnection, serve
+
+from nearcast.errors import AuthenticationFailed, ProtocolError
+from nearcast.gateway.client import Subscriber
+from nearcast.gateway.frames import Result, decode_for_subscriber
+
+pytestmark = pytest.mark.live
+
+Behaviour = Callable[[ServerConnection], Awaitable[None]]
+
+
+@contextlib.asynccontextmanager
+async def a_gateway_that(behaves: Behaviour) -> AsyncIterator[str]:
+    """Welcomes whoever logs in, and then does this."""
+
+    async def session(connection: ServerConnection) -> None:
+        await connection.recv()
+        await connection.send(json.dumps({"type": "welcome", "broker": "b1", "subscriptions": []}))
+        await behaves(connection)
+
+    async with serve(session, "127.0.0.1", 0) as server:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+
+
+def test_a_client_whose_sessions_end_at_once_pauses_longer_each_time() -> None:
+    async def scenario() -> None:
+        logins = 0
+
+        async def ends(connection: ServerConnection) -> None:
+            nonlocal logins
+            logins += 1
+
+        async with a_gateway_that(ends) as url, Subscriber.connect(url, "ann", token="t"):
+            await asyncio.sleep(2.0)
+        assert 2 <= logins <= 8  # pauses of 0.1, 0.2, 0.4, 0.8 s, each by up to a half shorter
+
+    asyncio.run(scenario())
+
+
+def test_frames_of_unknown_types_are_ignored() -> None:
+    async def scenario() -> None:
+        async def speaks(connection: ServerConnection) -> None:
+            for frame in (
+                {"type": "novelty", "x": [1]},
+                {"type": "result", "subscription": "s-1", "channel": "s", "execution": 1, "rows": [], "new": 1},
+            ):
+                await connection.send(json.dumps(frame))
+            await connection.wait_closed()
+
+        async with a_gateway_that(speaks) as url, Subscriber.connect(url, "ann", token="t") as ann:
+            event = await asyncio.wait_for(ann.get(), WAIT_S)
+            assert isinstance(event, Result)
+            assert ann.reconnects == 0
+
+    asyncio.run(scenario())
+    with pytest.raises(ProtocolError):
+        decode_for_subscriber('{"type":"result"}')
+    with pytest.raises(ProtocolError):
+        decode_for_subscriber("[]")
+
+
+@pytest.mark.parametrize("long_poll", [False, True], ids=["websocket", "long poll"])
+def test_a_client_whose_token_is_refused_stops_and_tells_the_program(world: Worlds, long_poll: bool) -> None:
+    async def scenario() -> None:
+        async with world() as w:
+            url = await w.start_gateway()
+            port = int(url.rpartition(":")[2])
+            with pytest.raises(AuthenticationFailed):
+                async with Subscriber.connect(url, "bob", token="1.aa", long_poll=long_poll):
+                    pass
+            async with Subscriber.connect(url, "ann", long_poll=long_poll) as ann:
+                await w.stop_gateway("b1")
+                await w.data._store.ask("DEL", "nc:secret")
+                await w.start_gateway(port=port)
+                with pytest.raises(AuthenticationFailed, match="token"):
+                    await asyncio.wait_for(ann.get(), WAIT_S)
+                with pytest.raises(AuthenticationFailed):
+                    await ann.subscribe("by_kind", kind="fire")
+
+    asyncio.run(scenario())
