@@ -7,8 +7,10 @@
     ├── ClusterError                     the cluster: look at the servers, the agents or the network
     │   ├── ConnectFailed
     │   ├── AuthenticationFailed
+    │   ├── AccessDenied
     │   ├── NotACluster
     │   ├── Unavailable
+    │   ├── Unsupported
     │   ├── ServerNotFound
     │   ├── ServerFailed
     │   └── Refused
@@ -50,12 +52,20 @@ class AuthenticationFailed(ClusterError):
     """The server refused user or password: correct them in its URL."""
 
 
+class AccessDenied(ClusterError):
+    """The user may not use this topic: give it the rights listed in docs/security.md, or use another topic."""
+
+
 class NotACluster(ClusterError):
     """The server answers but no agent has marked it ready: start `nearcast agent` beside it."""
 
 
 class Unavailable(ClusterError):
     """No broker of the topic answered in time: retry; if it stays so, restore a broker of its placement."""
+
+
+class Unsupported(ClusterError):
+    """The topic is used in a way that only a newer version of nearcast knows: upgrade this program."""
 
 
 class ServerNotFound(ClusterError):

@@ -10,7 +10,7 @@ import pytest
 from nearcast.core.effects import Done, Failed
 from nearcast.core.mailbox import Mailbox, Overflow
 from nearcast.core.message import Gap, Interrupted, Message
-from nearcast.core.names import CONTROL, COUNTERS, RECORDS, inbox_channel, readiness_channel
+from nearcast.core.names import CONTROL, COUNTERS, PATTERNS, RECORDS, inbox_channel, readiness_channel
 from nearcast.core.placement import Mode, Placement, single
 from nearcast.core.record import prepare, settled, switch
 from nearcast.core.settings import DEFAULT_TIMING, Limits
@@ -198,6 +198,19 @@ def test_a_pattern_hears_all_topics_that_match_on_all_brokers(rig: Any) -> None:
     assert sorted(said(events)) == sorted(b"in " + topic for topic in topics)
     assert {event.pattern for event in events if isinstance(event, Message)} == {"room/*"}
     assert len({world.membership.directory(topic) for topic in topics}) == 3
+
+
+def test_a_pattern_that_is_closed_before_its_links_are_up_stays_closed(rig: Any) -> None:
+    world = rig("b1", "b2")
+    subscriber = world.client()
+    mailbox = Mailbox(1000, 1 << 20, Overflow.DROP_OLDEST, accept_foreign=False)
+    subscriber.machine.psubscribe(b"room/*", mailbox, mailbox, world.now_s)
+    subscriber.machine.punsubscribe(b"room/*", mailbox, world.now_s)
+    world.run(3.0)
+    assert subscriber.machine.patterns == {}
+    for server in world.servers.values():
+        assert server.patterns == {}
+        assert PATTERNS not in server.channels
 
 
 # --- garbage

@@ -195,12 +195,25 @@ def test_a_repair_after_the_gap_is_a_duplicate(reader: Reader) -> None:
 
 
 @pytest.mark.parametrize("held", [1, 3])
-def test_at_the_limit_of_held_frames_the_hole_is_given_up(held: int) -> None:
+def test_at_the_limit_of_held_frames_those_ahead_are_asked_for_again(held: int) -> None:
     reader = Reader(held=held)
-    frames = [frame(sequence) for sequence in range(3, 3 + held)]
-    assert reader.run(frame(1), *frames) == [1]
-    assert reader.run(frame(3 + held)) == [(2, 2), *range(3, 4 + held)]
+    reader.run(frame(1))
+    kept, crowded = range(3, 3 + held), range(3 + held, 6 + held)
+    assert reader.run(*map(frame, [*kept, *crowded])) == []
+    assert reader.lines.counters.crowded == 3
+    reader.lines.wants_repair = False
+    assert reader.repair(frame(2)) == [2, *kept]
+    assert reader.lines.wants_repair
+    assert [number for sequence in crowded for number in reader.repair(frame(sequence))] == [*crowded]
     assert not reader.lines.unsettled
+
+
+def test_what_was_let_go_at_the_limit_and_not_repaired_becomes_a_gap() -> None:
+    reader = Reader(held=1)
+    reader.run(frame(1), frame(3), frame(4), frame(5))
+    assert reader.wait(GAP_S + 0.1) == [(2, 2), 3]
+    assert reader.wait(GAP_S + 0.1) == [(4, 5)]
+    assert reader.run(frame(6)) == [6]
 
 
 # --- several places

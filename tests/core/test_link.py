@@ -176,7 +176,7 @@ def test_confirmations_stand_between_replies(link: Link, log: Log) -> None:
 @pytest.mark.parametrize(
     ("data", "says"),
     [
-        (b"-NOPERM no permissions\r\n", r"refused a subscription \(NOPERM no permissions\): let this user subscribe"),
+        (b"-NOPERM no permissions\r\n", r"refused a subscription \(NOPERM no permissions\): give the user its rights"),
         (b":1\r\n", "refused a subscription"),
         (b"+OK\r\n", "refused a subscription"),
     ],
@@ -185,6 +185,15 @@ def test_a_refused_subscription_ends_the_link_with_a_remedy(link: Link, data: by
     link.subscribe(b"a")
     with pytest.raises(LinkRefused, match=says):
         link.feed(data, 1.0)
+
+
+def test_a_refused_subscription_is_told_to_who_asked_and_the_link_goes_on(link: Link, log: Log) -> None:
+    told: list[str] = []
+    link.subscribe(b"a", b"b", refused=lambda text, _: told.append(text))
+    link.send(log.reply, "PING")
+    link.feed(b"-NOPERM no permissions\r\n+PONG\r\n", 1.0)
+    assert told == ["NOPERM no permissions"]
+    assert log.entries == [("reply", b"PONG")]
 
 
 @pytest.mark.parametrize("data", [b":1\r\n", b"+OK\r\n", b"-ERR no\r\n", push(b"subscribe", b"a", 1)])

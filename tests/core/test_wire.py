@@ -7,7 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from nearcast.core.placement import Mode, Placement
-from nearcast.core.record import Record, prepare, settled, switch
+from nearcast.core.record import Record, Unreadable, prepare, settled, switch
 from nearcast.core.resp import command
 from nearcast.core.wire import (
     CRLF,
@@ -25,6 +25,7 @@ from nearcast.core.wire import (
     encode_repair,
     encode_resync,
     publish_command,
+    read_record,
     speaker_of,
 )
 
@@ -79,7 +80,6 @@ RECORD = encode_record(settled(Placement(1, Mode.SINGLE, ("b1",)), term=1))
         b"hello",
         RECORD,
         b"R" + RECORD[:-1],
-        b"R" + RECORD.replace(b"single", b"unheard"),
         b'R{"version": "1"}',
         b"R[]",
         b"Rnull",
@@ -91,6 +91,24 @@ RECORD = encode_record(settled(Placement(1, Mode.SINGLE, ("b1",)), term=1))
 )
 def test_what_is_not_a_control_message_is_ignored(payload: bytes) -> None:
     assert decode_control(payload) is None
+
+
+# --- what a newer version may write
+
+
+def test_fields_that_only_a_newer_version_knows_are_ignored() -> None:
+    newer = RECORD.replace(b"{", b'{"shade":"blue",', 1).replace(b'["b1"],0]', b'["b1"],0,{"weight":3}]')
+    assert newer.count(b"blue") == newer.count(b"weight") == 1
+    assert read_record(newer) == decode_control(b"R" + newer) == decode_record(RECORD)
+
+
+def test_a_mode_that_only_a_newer_version_knows_is_named() -> None:
+    newer = RECORD.replace(b"single", b"unheard")
+    assert read_record(newer) == decode_control(b"R" + newer) == Unreadable("mode 'unheard'")
+
+
+def test_a_record_of_another_shape_cannot_be_read() -> None:
+    assert isinstance(read_record(b'{"version":"one"}'), Unreadable)
 
 
 @given(st.binary(max_size=100))

@@ -9,17 +9,21 @@ import msgspec
 import pytest
 
 from nearcast.core.attachment import Attachment
+from nearcast.core.backend import LinkRefused
 from nearcast.core.client import Client
 from nearcast.core.departures import Departures
 from nearcast.core.inflow import Inflow
 from nearcast.core.lines import Lines
+from nearcast.core.link import Link, _Confirm
 from nearcast.core.links import Links
 from nearcast.core.membership import Membership
 from nearcast.core.move import Move, Stage
 from nearcast.core.outflow import Lane, Outflow
 from nearcast.core.patterns import PatternFlow
 from nearcast.core.placement import Mode
+from nearcast.core.refusals import Refusals
 from nearcast.core.reign import Reign
+from nearcast.core.settings import Limits
 from nearcast.core.wire import publish_command
 from nearcast.sim import scripts
 from nearcast.sim.faults import Profile
@@ -50,6 +54,11 @@ RESTING = World(Setup(topics=2, moves_per_s=0), Profile.ALL)
 CONTROL = World(Setup(topics=2, controllers=2, moves_per_s=6), Profile.CONTROL)
 NETWORK = World(Setup(topics=2), Profile.NETWORK)
 SERVERS = World(Setup(topics=2), Profile.SERVERS)
+RIGHTS = World(Setup(topics=1, publishers=4, rate_per_s=60, early_subscribers=4), Profile.RIGHTS)
+CROWDED = World(
+    Setup(topics=1, brokers=4, publishers=6, rate_per_s=80, moves_per_s=10, limits=Limits(window=256, held=4)),
+    Profile.NETWORK,
+)
 ALL = World(Setup(topics=2, controllers=2), Profile.ALL)
 
 
@@ -251,3 +260,63 @@ def a_broker_leaves_before_pattern_subscribers_let_go(patch: Patch) -> None:
 @mutation("invariant", LEAVING)
 def a_broker_leaves_with_its_topics(patch: Patch) -> None:
     patch.setattr(Departures, "_topics_of", lambda self, name: ([], 0))
+
+
+# --- refusals
+
+
+@mutation("guarantee 1", MOVES)
+def a_refused_topic_costs_the_connection(patch: Patch) -> None:
+    original = Link._reply
+
+    def reply(self: Link, answer: Any, now_s: float) -> None:
+        if isinstance(self._head(), _Confirm):
+            raise LinkRefused("the server refused a subscription")
+        original(self, answer, now_s)
+
+    patch.setattr(Link, "_reply", reply)
+
+
+@mutation("invariant 2", RIGHTS)
+def a_refused_message_counts_as_acknowledged(patch: Patch) -> None:
+    patch.setattr(Refusals, "note", lambda self, topic, error, count=1: None)
+
+
+@mutation("invariant 6", RIGHTS)
+def who_loses_a_right_is_not_told(patch: Patch) -> None:
+    original = Inflow.refuse
+
+    def refuse(self: Inflow, error: Any, now_s: float) -> None:
+        patch_report, self._report = self._report, lambda event: None  # type: ignore[method-assign]
+        original(self, error, now_s)
+        self._interrupted, self._report = None, patch_report  # type: ignore[method-assign]
+
+    patch.setattr(Inflow, "refuse", refuse)
+
+
+@mutation("invariant 7", PATTERNS)
+def a_closed_pattern_comes_back_with_its_link(patch: Patch) -> None:
+    original = PatternFlow.close
+
+    def close(self: PatternFlow) -> None:
+        original(self)
+        self._closed = False
+
+    patch.setattr(PatternFlow, "close", close)
+    patch.setattr(Links, "unwant", lambda self, flow: None)
+
+
+# --- limits
+
+
+@mutation("invariant 6", CROWDED)
+def at_the_limit_a_new_line_begins_in_silence(patch: Patch) -> None:
+    original = Lines._make_room
+
+    def make_room(self: Lines, publisher: int) -> None:
+        if self.last.get(publisher) is None:
+            self.last[publisher] = self._held[publisher].lowest().sequence - 1
+        else:
+            original(self, publisher)
+
+    patch.setattr(Lines, "_make_room", make_room)

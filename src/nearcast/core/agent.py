@@ -21,7 +21,7 @@ from nearcast.core.greeting import Credentials
 from nearcast.core.links import Ready
 from nearcast.core.membership import Membership, ring_of
 from nearcast.core.names import COUNTERS, PATTERNS, decode_topic, readiness_channel
-from nearcast.core.record import Record, first_use
+from nearcast.core.record import Record, Unreadable, first_use
 from nearcast.core.report_log import ReportLog
 from nearcast.core.settings import DEFAULT_TIMING, Timing
 from nearcast.core.tether import Tether
@@ -235,7 +235,7 @@ class Agent:
         assert isinstance(order, bus.Lookup)
         version = order.membership.version
 
-        def looked_up(found: Record | Membership | Denied | None, now_s: float) -> None:
+        def looked_up(found: Record | Unreadable | Membership | Denied | None, now_s: float) -> None:
             if isinstance(found, Record):
                 self._answer(bus.Answer(self.identity.broker, order.order, records={order.topic: found}))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from nearcast.core.names import readiness_channel
@@ -77,7 +78,7 @@ class Attachment:
         if self.link is None or not self.open or epoch in self.ready or epoch <= self.fenced:
             return False
         self.ready.add(epoch)
-        self.link.subscribe(readiness_channel(topic, epoch))
+        self.link.subscribe(readiness_channel(topic, epoch), refused=partial(self._inflow.denied, self, self.link))
         return True
 
     def stale_readiness(self, topic: bytes, before: int) -> list[bytes]:

@@ -20,7 +20,7 @@ import msgspec
 
 from nearcast.core.greeting import Credentials
 from nearcast.core.membership import Membership
-from nearcast.core.record import Record
+from nearcast.core.record import Record, Unreadable
 from nearcast.errors import ClusterError
 
 
@@ -59,12 +59,13 @@ class Denied(msgspec.Struct, frozen=True):
 # --- who is told; times are those of the input that brought the answer
 
 OnGreeted = Callable[[ClusterError | None, float], None]  # why not, or None
+OnRefused = Callable[[str, float], None]  # the server's words
 OnPassed = Callable[[float], None]
 OnStanding = Callable[[Standing, float], None]
 OnLease = Callable[[bool, float], None]
 OnMembers = Callable[[bytes | None, float], None]
-OnRecord = Callable[[Record | None, float], None]
-OnLookup = Callable[[Record | Membership | Denied | None, float], None]
+OnRecord = Callable[[Record | Unreadable | Denied | None, float], None]
+OnLookup = Callable[[Record | Unreadable | Membership | Denied | None, float], None]
 OnVersions = Callable[[Sequence[int], float], None]
 OnRecords = Callable[[dict[bytes, Record], float], None]
 OnCounts = Callable[[list[int]], None]
@@ -111,7 +112,9 @@ class ServerLink(Protocol):
         """Begin the connection, under a name by which the server can tell it from others."""
         ...
 
-    def subscribe(self, *channels: bytes) -> None: ...
+    def subscribe(self, *channels: bytes, refused: OnRefused | None = None) -> None:
+        """All of them or none. Without `refused`, a refusal makes the connection useless."""
+        ...
 
     def unsubscribe(self, *channels: bytes) -> None:
         """All of them at one moment."""
@@ -155,7 +158,7 @@ class ClientLink(ServerLink, Protocol):
     patterns: dict[bytes, OnMatch]
     unanswered: int  # records asked for; kept by the link itself
 
-    def psubscribe(self, *patterns: bytes) -> None: ...
+    def psubscribe(self, *patterns: bytes, refused: OnRefused | None = None) -> None: ...
 
     def punsubscribe(self, *patterns: bytes) -> None: ...
 

@@ -17,7 +17,7 @@ from typing import Protocol
 
 import msgspec
 
-from nearcast.core.backend import ClientLink, Denied
+from nearcast.core.backend import ClientLink, Denied, OnPayload
 from nearcast.core.counters import ClientReport, TopicCounters
 from nearcast.core.effects import Done, Effect, Failed
 from nearcast.core.greeting import Credentials
@@ -25,16 +25,17 @@ from nearcast.core.inflow import Inflow
 from nearcast.core.links import Links
 from nearcast.core.mailbox import Mailbox
 from nearcast.core.membership import Membership
-from nearcast.core.names import CONTROL, COUNTERS, encode_topic
+from nearcast.core.names import CONTROL, COUNTERS, decode_topic, encode_topic
 from nearcast.core.outflow import Outflow
 from nearcast.core.patterns import PatternFlow
-from nearcast.core.record import Record, first_use
-from nearcast.core.refusals import Refusals
+from nearcast.core.record import Record, Unreadable, first_use
+from nearcast.core.refusals import Refusals, not_found, refused
 from nearcast.core.settings import DEFAULT_LIMITS, DEFAULT_TIMING, Limits, Timing
 from nearcast.core.wire import Resync, decode_control, decode_repair
-from nearcast.errors import Closed, LimitReached, Unavailable
+from nearcast.errors import Closed, ClusterError, LimitReached, NearcastError
 
 REPORT_EVERY_S = 1.0
+_NOT_ATTACHED = "the subscription was closed before it was attached"
 
 
 class Ticking(Protocol):
@@ -109,10 +110,7 @@ class Client:
             return
         inflow.mailboxes.remove(mailbox)
         if not inflow.mailboxes:
-            del self.inflows[topic]
-            self._attention.pop(inflow, None)
-            self._abandon(inflow)
-            inflow.close(now_s)
+            self.end_inflow(inflow, Closed(_NOT_ATTACHED), now_s)
 
     def psubscribe(self, pattern: bytes, mailbox: Mailbox, token: object, now_s: float) -> None:
         """Put messages of all topics that match into the mailbox; `Done(token)` as for subscribe."""
@@ -130,10 +128,7 @@ class Client:
             return
         flow.mailboxes.remove(mailbox)
         if not flow.mailboxes:
-            del self.patterns[pattern]
-            self._attention.pop(flow, None)
-            self._abandon(flow)
-            flow.close()
+            self.end_pattern(flow, Closed(_NOT_ATTACHED))
 
     def give_up(self, topic: bytes, token: object) -> None:
         """The caller of publish was cancelled."""
@@ -150,9 +145,20 @@ class Client:
             for token in flow.waiting:
                 self.effects.append(Failed(token, Closed("the client was closed before the subscription was attached")))
 
-    def _abandon(self, flow: Inflow | PatternFlow) -> None:
-        """Nobody will attach it any more: tell those who wait for that."""
-        error = Closed("the subscription was closed before it was attached")
+    def end_inflow(self, inflow: Inflow, error: NearcastError, now_s: float) -> None:
+        """Nobody wants the topic, or nobody may have it: those who wait to be attached get the error."""
+        del self.inflows[inflow.topic]
+        self._abandon(inflow, error)
+        inflow.close(now_s)
+
+    def end_pattern(self, flow: PatternFlow, error: NearcastError) -> None:
+        del self.patterns[flow.pattern]
+        self._abandon(flow, error)
+        flow.close()
+
+    def _abandon(self, flow: Inflow | PatternFlow, error: NearcastError) -> None:
+        self._attention.pop(flow, None)
+        self.links.unwant(flow)
         self.effects.extend(Failed(token, error) for token in flow.waiting)
         flow.waiting = []
 
@@ -200,8 +206,14 @@ class Client:
         """Hold the topic's control channel on a link."""
         channel = CONTROL + topic
         if channel not in link.control:
-            link.control[channel] = partial(self._control, link, topic)
-            link.subscribe(channel)
+            handler = link.control[channel] = partial(self._control, link, topic)
+            link.subscribe(channel, refused=partial(self._unwatched, link, topic, handler))
+
+    def _unwatched(self, link: ClientLink, topic: bytes, handler: OnPayload, text: str, now_s: float) -> None:
+        """The topic's control channel is not for us, and neither is the topic."""
+        if link.control.get(CONTROL + topic) is handler:
+            del link.control[CONTROL + topic]
+            self._refuse(topic, refused(link.broker, f"the control channel of {decode_topic(topic)!r}", text), now_s)
 
     def unwatch(self, link: ClientLink, topic: bytes, channels: list[bytes]) -> None:
         """Give back channels of a topic, and its control channel if nobody here needs it: one command, one moment."""
@@ -253,6 +265,8 @@ class Client:
         news = decode_control(payload)
         if isinstance(news, Record):
             self._record(link.broker, topic, news, now_s)
+        elif isinstance(news, Unreadable):
+            self._refuse(topic, not_found(link.broker, topic, news), now_s)
         elif isinstance(news, Resync):
             outflow = self.outflows.get(topic)
             if outflow is not None:
@@ -280,25 +294,26 @@ class Client:
         version = self.membership.version
         link.look_up(topic, version, first_use(version, directory), partial(self._answered, directory, topic))
 
-    def _answered(self, directory: str, topic: bytes, found: Record | Membership | Denied | None, now_s: float) -> None:
+    def _answered(
+        self, directory: str, topic: bytes, found: Record | Unreadable | Membership | Denied | None, now_s: float
+    ) -> None:
         if isinstance(found, Record):
             self._asked_s.pop(topic, None)
             self._record(None, topic, found, now_s)
         elif isinstance(found, Membership):
             self.update_membership(found, now_s)
         elif found is not None:
-            self._refuse(topic, f"{directory} could not tell where the topic is: {found.text}")
+            self._asked_s.pop(topic, None)
+            self._refuse(topic, not_found(directory, topic, found), now_s)
 
-    def _refuse(self, topic: bytes, reason: str) -> None:
-        """The server will not run what the protocol needs (rights of the user, most likely): tell those who wait."""
-        error = Unavailable(f"{reason}: the user needs the commands, keys and channels listed in docs/security.md")
+    def _refuse(self, topic: bytes, error: ClusterError, now_s: float) -> None:
+        """The topic cannot be had: those who use it are told, and nobody else is touched."""
         inflow = self.inflows.get(topic)
         if inflow is not None:
-            self.effects.extend(Failed(token, error) for token in inflow.waiting)
-            inflow.waiting = []
+            inflow.refuse(error, now_s)
         outflow = self.outflows.get(topic)
-        if outflow is not None and outflow.placement is None:
-            self.effects.extend(Failed(token, error) for token in outflow.take_tokens())
+        if outflow is not None:
+            outflow.refuse_all(error)
 
     def _look_around(self, now_s: float) -> None:
         """Keep one leased link, so that news of the membership reach us when a broker dies."""

@@ -14,16 +14,21 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from nearcast.core.attachment import Attachment
+from nearcast.core.backend import Denied
 from nearcast.core.counters import ReceiveMeter, TopicCounters
 from nearcast.core.lines import Lines
 from nearcast.core.mailbox import Mailbox
 from nearcast.core.message import Event, Interrupted
 from nearcast.core.names import decode_topic
 from nearcast.core.placement import Mode, Placement
-from nearcast.core.record import Record
+from nearcast.core.record import Record, Unreadable
+from nearcast.core.refusals import not_found, refused
 from nearcast.core.repairs import Repairs
 from nearcast.core.verification import Verification
+from nearcast.errors import ClusterError
 
 if TYPE_CHECKING:
     from nearcast.core.backend import ClientLink
@@ -48,6 +53,7 @@ class Inflow:
         self._meter = ReceiveMeter()
         self._interrupted: Interrupted | None = None
         self._verification: Verification | None = None
+        self._refused_until_s: float | None = None  # a server would not let us have the topic: not before then again
         self._closed = False
 
     # --- messages
@@ -87,7 +93,7 @@ class Inflow:
 
     def record(self, broker: str | None, record: Record, now_s: float) -> None:
         """A record, as the broker has it; `broker` is None for one that came by another road."""
-        if self._closed:
+        if self._closed or self._refused_until_s is not None:
             return  # an answer to a question asked before
         attachment = self.attachments.get(broker) if broker is not None else None
         if attachment is not None:
@@ -180,14 +186,19 @@ class Inflow:
         link.users[self] = None
         link.topics[self.topic] = attachment
         self.client.watch(link, self.topic)
-        link.subscribe(self.topic)
+        link.subscribe(self.topic, refused=partial(self.denied, attachment, link))
         self._read(attachment, link)
 
     def _read(self, attachment: Attachment, link: ClientLink) -> None:
         link.read_record(self.topic, partial(self._opened, attachment, link))
 
-    def _opened(self, attachment: Attachment, link: ClientLink, record: Record | None, now_s: float) -> None:
-        if attachment.link is not link or self.attachments.get(link.broker) is not attachment:
+    def _opened(
+        self, attachment: Attachment, link: ClientLink, record: Record | Unreadable | Denied | None, now_s: float
+    ) -> None:
+        if not self._held(attachment, link):
+            return
+        if isinstance(record, (Unreadable, Denied)):
+            self.refuse(not_found(link.broker, self.topic, record), now_s)
             return
         if record is None and self._forgotten(attachment):
             self.client.attend(self)
@@ -278,13 +289,40 @@ class Inflow:
         link = attachment.link
         assert link is not None
 
-        def read(record: Record | None, now_s: float) -> None:
-            if attachment.link is link and record is not None:
+        def read(record: Record | Unreadable | Denied | None, now_s: float) -> None:
+            if attachment.link is link and isinstance(record, Record):
                 if record.epoch < epoch:
                     attachment.proven.add(epoch)
                 self.record(link.broker, record, now_s)
 
         link.read_record(self.topic, read)
+
+    # --- refusals
+
+    def _held(self, attachment: Attachment, link: ClientLink) -> bool:
+        """Whether an answer for this attachment still concerns us."""
+        return attachment.link is link and self.attachments.get(link.broker) is attachment
+
+    def denied(self, attachment: Attachment, link: ClientLink, text: str, now_s: float) -> None:
+        """A server refuses us a channel of the topic."""
+        if self._held(attachment, link):
+            self.refuse(refused(link.broker, f"a subscription to {self.name!r}", text), now_s)
+
+    def refuse(self, error: ClusterError, now_s: float) -> None:
+        """The topic is not to be had. Who waits for it is told; who had it is interrupted until it can be had again."""
+        if not self.joined:
+            self.client.end_inflow(self, error, now_s)
+            return
+        self._interrupt(str(error), self._last_heard_s(now_s), now_s)
+        if self._interrupted is not None and self._interrupted.reason != str(error):
+            self._interrupted = msgspec.structs.replace(self._interrupted, reason=str(error))
+            self._report(self._interrupted)
+        for broker, attachment in list(self.attachments.items()):
+            self._detach(broker, attachment)
+        self._verification = self.placement = self.upcoming = None
+        self.epoch = 0  # as if the topic were new to us, but for the lines: what was delivered stays delivered
+        self._refused_until_s = now_s + self.client.timing.reconnect_max_s
+        self.client.attend(self)
 
     # --- being whole
 
@@ -367,7 +405,9 @@ class Inflow:
         self.lines.tick(now_s, now_s + self.client.wall_offset_s)
         self._hand_over(0, now_s)
         self._check_whole(now_s)
-        if self._lost():
+        if self._refused_until_s is not None and now_s >= self._refused_until_s:
+            self._refused_until_s = None
+        if self._refused_until_s is None and self._lost():
             self._attach_needed(now_s)
             self.client.ask(self.topic, now_s)
         lingering = any(attachment.linger_until_s is not None for attachment in self.attachments.values())

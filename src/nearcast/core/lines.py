@@ -116,7 +116,8 @@ class Lines:
         self._held: dict[int, _Held] = {}
         self._held_count = 0
         self._deadlines: dict[int, float] = {}  # publisher -> when its hole is reported
-        self._marks: dict[int, int] = {}  # publisher -> what it said it has had acknowledged
+        self._marks: dict[int, int] = {}  # publisher -> how far it has come, by its word or by a frame we let go
+        self._crowded: set[int] = set()  # publishers with frames that were let go for want of room
 
     def run(self, payloads: list[bytes], gate: Gate, now_s: float, wall_s: float) -> None:
         """Take a run of frames that came through one gate."""
@@ -165,7 +166,7 @@ class Lines:
             if held is not None and self._fences.older_open(publisher, held.lowest().epoch):
                 self._deadlines[publisher] = now_s + self._timing.gap_s  # an older place may still fill the hole
             else:
-                self._give_up(publisher, now_s, wall_s, "not repaired in time")
+                self._give_up(publisher, now_s, wall_s)
 
     @property
     def unsettled(self) -> bool:
@@ -222,20 +223,17 @@ class Lines:
             self.counters.held += 1
             self._held_count += 1
             if self._held_count > self._limits.held:
-                self._make_room(frame.publisher, now_s, wall_s)
+                self._make_room(frame.publisher)
 
-    def _make_room(self, publisher: int, now_s: float, wall_s: float) -> None:
-        """Too many frames are held: what may still be filled from an older place must not be given up for it."""
+    def _make_room(self, publisher: int) -> None:
+        """Too many frames are held: one that is far ahead goes, and its publisher is asked for it when we are there."""
         if len(self._held[publisher].order) == 1:  # where its line begins must not be forgotten: another has more
             publisher = max(self._held, key=lambda crowd: len(self._held[crowd].order))
         held = self._held[publisher]
-        if not self._fences.older_open(publisher, held.lowest().epoch):
-            self._give_up(publisher, now_s, wall_s, "too many frames were waiting for a repair")
-            return
         if len(held.order) == 1:
             return  # one frame of each publisher is always kept
-        # The frame farthest ahead goes. It was there, so its publisher is asked for it when the line has come so far.
         self._marks[publisher] = max(held.drop_highest(), self._marks.get(publisher, 0))
+        self._crowded.add(publisher)
         self._held_count -= 1
         self.counters.crowded += 1
 
@@ -267,8 +265,12 @@ class Lines:
         if self._marks.get(publisher, 0) <= self.last.get(publisher, 0):
             self._marks.pop(publisher, None)
             self._deadlines.pop(publisher, None)
+            self._crowded.discard(publisher)
         elif publisher in self.last:
             self._miss(publisher, now_s)  # what the mark promised is still missing
+            if publisher in self._crowded:  # and it may be had now: there is room
+                self._crowded.discard(publisher)
+                self.wants_repair = True
 
     def _miss(self, publisher: int, now_s: float) -> None:
         """A hole that no older place can fill: its publisher is asked, and its time runs."""
@@ -276,20 +278,14 @@ class Lines:
             self._deadlines[publisher] = now_s + self._timing.gap_s
             self.wants_repair = True
 
-    def _give_up(self, publisher: int, now_s: float, wall_s: float, reason: str) -> None:
+    def _give_up(self, publisher: int, now_s: float, wall_s: float) -> None:
         """Report the lowest hole of a line as a Gap and go on behind it."""
-        self._deadlines.pop(publisher, None)
-        last = self.last.get(publisher)
-        held = self._held.get(publisher)
-        if last is None:
-            # Never delivered anything of it: there is no hole to report, the lowest held frame is the baseline.
-            if held is not None:
-                self.last[publisher] = held.lowest().sequence - 1
-        else:
-            end = held.lowest().sequence - 1 if held is not None else self._marks.pop(publisher, last)
-            if end > last:
-                self.counters.gaps += 1
-                self.counters.missing += end - last
-                self.out.append(Gap(self.topic, publisher, last + 1, end, reason))
-                self.last[publisher] = end
+        del self._deadlines[publisher]
+        last, held = self.last[publisher], self._held.get(publisher)
+        end = held.lowest().sequence - 1 if held is not None else self._marks.pop(publisher, last)
+        if end > last:
+            self.counters.gaps += 1
+            self.counters.missing += end - last
+            self.out.append(Gap(self.topic, publisher, last + 1, end, "not repaired in time"))
+            self.last[publisher] = end
         self._settle(publisher, now_s, wall_s)

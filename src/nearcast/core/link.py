@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 from hiredis import ProtocolError, PushNotification, Reader, ReplyError
 
-from nearcast.core.backend import Flow, FrameSink, LinkRefused, OnMatch, OnPayload, ReplySink
+from nearcast.core.backend import Flow, FrameSink, LinkRefused, OnMatch, OnPayload, OnRefused, ReplySink
 from nearcast.core.resp import command
 
 Reply = object
@@ -38,10 +38,11 @@ class _Run:
 class _Confirm:
     """So many confirmations of one (p)(un)subscribe command, which come as pushes; a refusal comes as one error."""
 
-    __slots__ = ("count",)
+    __slots__ = ("count", "refused")
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, refused: OnRefused | None) -> None:
         self.count = count
+        self.refused = refused
 
 
 class Link:
@@ -83,22 +84,22 @@ class Link:
         self._outbox.append(command(*parts))
         self._pending.append(on_reply or _ignore)
 
-    def subscribe(self, *channels: bytes) -> None:
-        self._subscription(b"SUBSCRIBE", channels)
+    def subscribe(self, *channels: bytes, refused: OnRefused | None = None) -> None:
+        self._subscription(b"SUBSCRIBE", channels, refused)
 
     def unsubscribe(self, *channels: bytes) -> None:
         self._subscription(b"UNSUBSCRIBE", channels)
 
-    def psubscribe(self, *patterns: bytes) -> None:
-        self._subscription(b"PSUBSCRIBE", patterns)
+    def psubscribe(self, *patterns: bytes, refused: OnRefused | None = None) -> None:
+        self._subscription(b"PSUBSCRIBE", patterns, refused)
 
     def punsubscribe(self, *patterns: bytes) -> None:
         self._subscription(b"PUNSUBSCRIBE", patterns)
 
-    def _subscription(self, verb: bytes, channels: tuple[bytes, ...]) -> None:
+    def _subscription(self, verb: bytes, channels: tuple[bytes, ...], refused: OnRefused | None = None) -> None:
         if channels:
             self._outbox.append(command(verb, *channels))
-            self._pending.append(_Confirm(len(channels)))
+            self._pending.append(_Confirm(len(channels), refused))
 
     def publish(self, data: bytes, sink: ReplySink | None) -> None:
         """A ready-made PUBLISH command whose reply goes to the sink."""
@@ -207,7 +208,11 @@ class Link:
     def _reply(self, reply: Reply, now_s: float) -> None:
         head = self._head()
         if isinstance(head, _Confirm):
-            raise LinkRefused(f"the server refused a subscription ({reply}): let this user subscribe to all channels")
+            if head.refused is None or not is_error(reply):
+                raise LinkRefused(f"the server refused a subscription ({reply}): give the user its rights")
+            self._pending.popleft()
+            head.refused(str(reply), now_s)
+            return
         if isinstance(head, _Run):
             head.count -= 1
             if not head.count:

@@ -91,6 +91,11 @@ class Links:
         peer.waiting[flow] = None
         self._open(broker, peer, now_s)
 
+    def unwant(self, flow: Flow) -> None:
+        """The flow has ended."""
+        for peer in self._peers.values():
+            peer.waiting.pop(flow, None)
+
     def reach(self, broker: str, now_s: float) -> ClientLink | None:
         """The link if it is up; else it is being opened, and the caller asks again later."""
         link = self.up(broker)

@@ -13,12 +13,13 @@ from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from nearcast.core.backend import Denied
 from nearcast.core.counters import TopicCounters
 from nearcast.core.effects import Failed
 from nearcast.core.names import decode_topic, inbox_channel
 from nearcast.core.placement import Placement
-from nearcast.core.record import Record
-from nearcast.core.refusals import refused
+from nearcast.core.record import Record, Unreadable
+from nearcast.core.refusals import not_found, refused
 from nearcast.core.wire import CRLF, DATA, HEADER, MARK, SKIP, Resync, encode_repair, publish_command
 from nearcast.errors import ClusterError, PayloadTooLarge, PublishBufferFull
 
@@ -95,6 +96,7 @@ class Outflow:
         self._entering: dict[str, ClientLink] = {}
         self._unconfirmed: set[str] = set()  # entered but without a record, although it should have one
         self._leave_at_s: float | None = None
+        self._refused = False  # nothing is asked for until there is something to send
         self._reported = (0, 0)
 
     # --- publishing
@@ -195,6 +197,32 @@ class Outflow:
                 return
         self.client.refusals.note(self.topic, error)
 
+    def refuse_all(self, error: ClusterError) -> None:
+        """The topic is not to be had: all that waits fails, and what is published later begins anew."""
+        waited = {number for number, _ in self._tokens}
+        numbers = range(self.acknowledged + 1, self.sequence + 1)
+        left = sum(self._empty(number) and number not in waited for number in numbers)
+        if left:
+            self.client.refusals.note(self.topic, error, left)
+        self.client.effects.extend(Failed(token, error) for token in self.take_tokens())
+        self.acknowledged = self.sequence
+        self._trim()
+        self._refused = True
+        self._forget_place()
+
+    def _forget_place(self) -> None:
+        for lane in self.lanes:
+            lane.retired = True
+        self.lanes, self._sole = (), None
+        self.placement = self.upcoming = self._leave_at_s = None
+        self._epoch = 0
+        links = [*self._entries.values(), *self._entering.values()]
+        for names in (self._entries, self._entering, self._unconfirmed):
+            names.clear()
+        for link in links:
+            self.client.unwatch(link, self.topic, [])
+            link.users.pop(self, None)
+
     def _acknowledge(self, done: int, receivers: list[int]) -> None:
         before, self.acknowledged = self.acknowledged, done
         tokens = self._tokens
@@ -225,6 +253,8 @@ class Outflow:
 
     def record(self, record: Record, now_s: float) -> None:
         """A record of the topic, from wherever it came; only news count."""
+        if self._at_rest:
+            return
         if record.epoch > self._epoch:
             self._adopt(record.placement, now_s)
         upcoming = record.next
@@ -267,8 +297,11 @@ class Outflow:
         self.client.watch(link, self.topic)
         link.read_record(self.topic, partial(self._entered, link))
 
-    def _entered(self, link: ClientLink, record: Record | None, now_s: float) -> None:
+    def _entered(self, link: ClientLink, record: Record | Unreadable | Denied | None, now_s: float) -> None:
         if self._entering.get(link.broker) is not link:
+            return
+        if isinstance(record, (Unreadable, Denied)):
+            self.refuse_all(not_found(link.broker, self.topic, record))
             return
         if record is None and self.placement is not None and self.placement.unplaced and self._uses(link.broker):
             # The server came back with an empty memory: only the directory can tell where the topic is now.
@@ -277,6 +310,7 @@ class Outflow:
             return
         del self._entering[link.broker]
         self._entries[link.broker] = link
+        self._refused = False
         if record is not None:
             self.record(record, now_s)
         for lane in self.lanes:
@@ -361,6 +395,8 @@ class Outflow:
 
     def tick(self, now_s: float) -> bool:
         """Returns whether it needs attention again."""
+        if self._at_rest:
+            return False
         stuck = self.placement is None or bool(self._unconfirmed)
         for lane in self.lanes:
             lane.count_leased(now_s)
@@ -376,6 +412,11 @@ class Outflow:
             self._leave_at_s = None
             self._leave_unused()
         return stuck or self._leave_at_s is not None
+
+    @property
+    def _at_rest(self) -> bool:
+        """Whether the topic was refused and nothing waits to be sent."""
+        return self._refused and self.acknowledged == self.sequence
 
     def take_counters(self) -> tuple[str, str, TopicCounters] | None:
         """What was published since the last call, and the broker whose agent should know."""

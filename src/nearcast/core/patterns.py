@@ -22,6 +22,7 @@ from nearcast.core.lines import Lines
 from nearcast.core.mailbox import Mailbox
 from nearcast.core.message import Event, Interrupted, Message
 from nearcast.core.names import CONTROL, PATTERNS, RESERVED, decode_topic
+from nearcast.core.refusals import refused
 from nearcast.core.wire import Resync, encode_resync, speaker_of
 
 if TYPE_CHECKING:
@@ -89,6 +90,8 @@ class PatternFlow:
         self._matched: dict[bytes, _Matched] = {}
         self._interrupted: Interrupted | None = None
         self._resync_at_s: float | None = None
+        self._retry_at_s: float | None = None  # a broker has refused us: not before then again
+        self._closed = False
 
     def add(self, mailbox: Mailbox, token: object) -> None:
         self.mailboxes.append(mailbox)
@@ -110,14 +113,29 @@ class PatternFlow:
         self._check_whole(now_s)
 
     def linked(self, link: ClientLink, now_s: float) -> None:
-        if link.broker in self._links or link.broker not in self._carriers():
+        if self._closed or link.broker in self._links or link.broker not in self._carriers():
             return
         self._links[link.broker] = link
         link.users[self] = None
         link.patterns[self.pattern] = partial(self._message, link)
-        link.psubscribe(self.pattern)
-        link.subscribe(PATTERNS)
+        link.psubscribe(self.pattern, refused=partial(self._denied, link))
+        link.subscribe(PATTERNS, refused=partial(self._denied, link))
         link.barrier(partial(self._opened, link))
+
+    def _denied(self, link: ClientLink, text: str, now_s: float) -> None:
+        """A broker will not let us have the pattern: who waits is told, who had it is interrupted, and we try again."""
+        if not self.holds(link):
+            return
+        error = refused(link.broker, f"a subscription to the pattern {self.name!r}", text)
+        if not self.joined:
+            self.client.end_pattern(self, error)
+            return
+        self._leave(link, now_s)
+        self._interrupt(str(error), link.heard_s, now_s)
+        if self._interrupted is not None and self._interrupted.reason != str(error):
+            self._interrupted = msgspec.structs.replace(self._interrupted, reason=str(error))
+            self._report(self._interrupted)
+        self._retry_at_s = now_s + self.client.timing.reconnect_max_s
 
     def _opened(self, link: ClientLink, now_s: float) -> None:
         if self._links.get(link.broker) is link:
@@ -149,8 +167,10 @@ class PatternFlow:
 
     def _part(self, link: ClientLink, now_s: float) -> None:
         """The link has brought all that its broker ever sent."""
-        if not self.holds(link):
-            return
+        if self.holds(link):
+            self._leave(link, now_s)
+
+    def _leave(self, link: ClientLink, now_s: float) -> None:
         del self._links[link.broker]
         self._open.discard(link.broker)
         self._let_go(link)
@@ -161,7 +181,10 @@ class PatternFlow:
         return self._links.get(link.broker) is link
 
     def close(self) -> None:
-        for link in self._links.values():
+        """Nobody wants it any more: let go everywhere, and of links that are still being opened."""
+        self._closed = True
+        links, self._links = self._links, {}
+        for link in links.values():
             self._let_go(link)
 
     def _let_go(self, link: ClientLink) -> None:
@@ -275,4 +298,7 @@ class PatternFlow:
             self._resync_at_s = None
             for matched in self._matched.values():
                 self._resync(matched)
+        if self._retry_at_s is not None and now_s >= self._retry_at_s:
+            self._retry_at_s = None
+            self.spread(now_s)
         return self.unsettled or not self.joined or self._resync_at_s is not None

@@ -31,6 +31,12 @@ class Record(msgspec.Struct, frozen=True):
         return all(place.brokers for place in (self.placement, self.next, self.previous) if place is not None)
 
 
+class Unreadable(msgspec.Struct, frozen=True):
+    """A record that only a newer version of nearcast can read, and what stands in the way."""
+
+    text: str
+
+
 def first_use(members: int, broker: str) -> Record:
     """A topic nobody has placed yet lives on its directory; its epoch is the version of the membership."""
     return settled(single(members, broker, members), term=0)

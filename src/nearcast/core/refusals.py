@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import msgspec
 
+from nearcast.core.backend import Denied
 from nearcast.core.names import decode_topic
-from nearcast.errors import ClusterError, Unavailable
+from nearcast.core.record import Unreadable
+from nearcast.errors import AccessDenied, ClusterError, Unavailable, Unsupported
 
 
 class Refusal(msgspec.Struct):
@@ -52,6 +54,20 @@ def _messages(count: int) -> str:
     return "1 message" if count == 1 else f"{count} messages"
 
 
+# --- errors, with what to do
+
+
 def refused(broker: str, what: str, text: str) -> ClusterError:
     """The error for what a server will not do."""
-    return Unavailable(f"{broker} refused {what}: {text}")
+    problem = f"{broker} refused {what}: {text}"
+    if text.startswith("NOPERM"):
+        return AccessDenied(f"{problem}: the user needs the commands, keys and channels listed in docs/security.md")
+    return Unavailable(problem)
+
+
+def not_found(broker: str, topic: bytes, answer: Denied | Unreadable) -> ClusterError:
+    """The error for a record that was not to be had, or that only a newer version can read."""
+    name = decode_topic(topic)
+    if isinstance(answer, Unreadable):
+        return Unsupported(f"{broker} has a record of {name!r} that says {answer.text}: upgrade nearcast here")
+    return refused(broker, f"to say where {name!r} is", answer.text)

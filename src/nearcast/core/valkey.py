@@ -35,7 +35,7 @@ from nearcast.core.membership import Membership, decode_membership, encode_membe
 from nearcast.core.names import LEASE_KEY, MEMBERS, READY_KEY, RECORDS
 from nearcast.core.record import Record
 from nearcast.core.scripts import FIRST_USE, INSTALL, INSTALL_MEMBERS
-from nearcast.core.wire import decode_record, encode_record
+from nearcast.core.wire import decode_record, encode_record, read_record
 
 if TYPE_CHECKING:
     from nearcast.core.backend import AgentLink, ClientLink
@@ -87,9 +87,12 @@ class ValkeyLink(Link):
 
     def _were_read(self, batch: list[tuple[bytes, OnRecord]], reply: Reply, now_s: float) -> None:
         self.unanswered -= len(batch)
-        found = reply if isinstance(reply, list) else [None] * len(batch)
-        for (_, then), record in zip(batch, found, strict=True):
-            then(decode_record(record) if record is not None else None, now_s)
+        if not isinstance(reply, list):
+            for _, then in batch:
+                then(Denied(str(reply)), now_s)
+            return
+        for (_, then), record in zip(batch, reply, strict=True):
+            then(read_record(record) if record is not None else None, now_s)
 
     def _were_looked_up(self, batch: list[tuple[bytes, OnLookup]], reply: Reply, now_s: float) -> None:
         self.unanswered -= len(batch)
@@ -99,7 +102,7 @@ class ValkeyLink(Link):
                 then(denied, now_s)
         elif reply[0] == b"records":
             for (_, then), record in zip(batch, reply[1:], strict=True):
-                then(decode_record(record), now_s)
+                then(read_record(record), now_s)
         else:
             membership = decode_membership(reply[1]) if reply[1] else None
             for _, then in batch:

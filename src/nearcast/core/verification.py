@@ -9,6 +9,10 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
+from nearcast.core.backend import Denied
+from nearcast.core.record import Unreadable
+from nearcast.core.refusals import not_found
+
 if TYPE_CHECKING:
     from nearcast.core.attachment import Attachment
     from nearcast.core.inflow import Inflow
@@ -33,9 +37,12 @@ class Verification:
             if attachment.link is not None:
                 attachment.link.read_record(inflow.topic, partial(self._read, attachment.broker))
 
-    def _read(self, broker: str, record: Record | None, now_s: float) -> None:
+    def _read(self, broker: str, record: Record | Unreadable | Denied | None, now_s: float) -> None:
         inflow = self._inflow
         if not inflow.verifying(self):
+            return
+        if isinstance(record, (Unreadable, Denied)):
+            inflow.refuse(not_found(broker, inflow.topic, record), now_s)
             return
         self._waiting.discard(broker)
         if record is not None:

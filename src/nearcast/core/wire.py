@@ -15,7 +15,8 @@ from struct import Struct
 
 import msgspec
 
-from nearcast.core.record import Record
+from nearcast.core.placement import Mode
+from nearcast.core.record import Record, Unreadable
 from nearcast.core.resp import publish_prefix
 
 HEADER = Struct(">IIQQQ")
@@ -73,11 +74,49 @@ def decode_record(data: bytes) -> Record:
     return _decode_record(data)
 
 
+class _PlacementOutline(msgspec.Struct, array_like=True):
+    epoch: int
+    mode: str
+    brokers: tuple[str, ...]
+
+
+class _RecordOutline(msgspec.Struct):
+    """What every version of a record has."""
+
+    version: int
+    placement: _PlacementOutline
+    next: _PlacementOutline | None = None
+    previous: _PlacementOutline | None = None
+
+
+_MODES = frozenset(Mode)
+_decode_outline = msgspec.json.Decoder(_RecordOutline).decode
+
+
+def read_record(data: bytes) -> Record | Unreadable:
+    """A record as it is on a server: a newer version may have written it."""
+    try:
+        return _decode_record(data)
+    except msgspec.DecodeError as error:
+        return _newer(data) or Unreadable(f"what cannot be read ({error})")
+
+
+def _newer(data: bytes) -> Unreadable | None:
+    """What a newer version says that we do not know; None if this is no record at all."""
+    try:
+        outline = _decode_outline(data)
+    except msgspec.DecodeError:
+        return None
+    places = [place for place in (outline.placement, outline.next, outline.previous) if place is not None]
+    unknown = [place.mode for place in places if place.mode not in _MODES]
+    return Unreadable(f"mode {unknown[0]!r}") if unknown else None
+
+
 def encode_resync(resync: Resync) -> bytes:
     return _RESYNC + _encode(resync)
 
 
-def decode_control(payload: bytes) -> Record | Resync | None:
+def decode_control(payload: bytes) -> Record | Unreadable | Resync | None:
     """A message of a control channel; None for one that is not ours, which is ignored."""
     try:
         if payload.startswith(_RECORD):
@@ -86,7 +125,7 @@ def decode_control(payload: bytes) -> Record | Resync | None:
         if payload.startswith(_RESYNC):
             return _decode_resync(payload[1:])
     except msgspec.DecodeError:
-        return None
+        return _newer(payload[1:]) if payload.startswith(_RECORD) else None
     return None
 
 

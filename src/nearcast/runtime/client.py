@@ -8,7 +8,7 @@ import secrets
 import time
 from collections.abc import Callable, Generator
 from contextlib import suppress
-from typing import Protocol
+from typing import Any, Protocol
 
 from nearcast.core.backend import ClientLink
 from nearcast.core.client import Client as Machine
@@ -278,21 +278,31 @@ class Client:
 
     def _attach(
         self, names: tuple[bytes, ...], mailbox: Mailbox, consumer: Consumer, *, pattern: bool
-    ) -> asyncio.Future[None]:
+    ) -> asyncio.Future[object]:
+        """Begin to attach; if that cannot even begin, nothing is left of it."""
         driver = self._driver
         if driver is None:
             raise _not_open()
+        known = mailbox in self._subscriptions
         self._subscriptions[mailbox] = consumer
         attach = self._machine.psubscribe if pattern else self._machine.subscribe
-        futures: list[asyncio.Future[None]] = []
-        for name in names:
-            future: asyncio.Future[None] = self._loop.create_future()
-            futures.append(future)
-            attach(name, mailbox, future, driver.now())
-        driver.settle()
-        attaching = asyncio.ensure_future(_all(futures))
+        futures: list[asyncio.Future[None]] = [self._loop.create_future() for _ in names]
+        attaching: asyncio.Future[Any] = asyncio.gather(*futures)
         attaching.add_done_callback(_looked_at)
+        try:
+            for name, future in zip(names, futures, strict=True):
+                attach(name, mailbox, future, driver.now())
+        except BaseException:
+            self._detach(names, mailbox, pattern=pattern)
+            if not known:
+                self._release(mailbox)
+            raise
+        driver.settle()
         return attaching
+
+    def _release(self, mailbox: Mailbox) -> None:
+        """Nothing is put into the mailbox any more."""
+        self._subscriptions.pop(mailbox, None)
 
     def _detach(self, names: tuple[bytes, ...], mailbox: Mailbox, *, pattern: bool) -> None:
         driver = self._driver
@@ -387,12 +397,7 @@ def _not_open() -> Closed:
     return Closed("this client is not connected: use `async with nearcast.connect(...)` or await it first")
 
 
-async def _all(futures: list[asyncio.Future[None]]) -> None:
-    for future in futures:
-        await future
-
-
-def _looked_at(future: asyncio.Future[None]) -> None:
+def _looked_at(future: asyncio.Future[Any]) -> None:
     """Whoever waited may have left: a failure that nobody awaits is no news for the log."""
     if not future.cancelled():
         future.exception()

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Generator, Iterator
+from operator import length_hint
 from typing import TYPE_CHECKING
 
 from nearcast.core.mailbox import Mailbox
 from nearcast.core.message import Event
-from nearcast.errors import Closed, SlowSubscriber
+from nearcast.errors import Closed, NearcastError, SlowSubscriber
 
 if TYPE_CHECKING:
     from nearcast.runtime.client import Client
@@ -30,9 +31,11 @@ class Subscription:
         self._topics = topics
         self._pattern = pattern
         self._mailbox = mailbox
-        self._attaching: asyncio.Future[None] | None = None
+        self._attaching: asyncio.Future[object] | None = None
+        self._awaiting = 0  # tasks that wait until it is attached
+        self._used = False  # some task has seen it attached
         self._ready: Iterator[Event] = iter(())
-        self._waiter: asyncio.Future[None] | None = None
+        self._readers: list[asyncio.Future[None]] = []  # tasks that wait for events
 
     @property
     def dropped(self) -> int:
@@ -42,20 +45,47 @@ class Subscription:
     # --- attaching
 
     def __await__(self) -> Generator[object, None, Subscription]:
-        yield from self._attach().__await__()
+        yield from self._enter().__await__()
         return self
 
     async def __aenter__(self) -> Subscription:
-        await self._attach()
+        await self._enter()
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
         self.close()
 
+    async def _enter(self) -> None:
+        """Attach for a caller who gets nothing to close if it is cancelled: then nothing is left behind."""
+        try:
+            await self._attach()
+        except asyncio.CancelledError:
+            if not self._awaiting and not self._used:
+                self._let_go()
+            raise
+
     async def _attach(self) -> None:
+        """Wait until attached. After a failure nothing is held, and it can be tried again."""
         if self._attaching is None:
+            if self._mailbox.ended:
+                raise Closed("the subscription was closed")
             self._attaching = self._client._attach(self._topics, self._mailbox, self, pattern=self._pattern)
-        await asyncio.shield(self._attaching)
+        attaching = self._attaching
+        self._awaiting += 1
+        try:
+            await asyncio.shield(attaching)
+            self._used = True
+        except NearcastError:
+            if self._attaching is attaching:
+                self._let_go()
+            raise
+        finally:
+            self._awaiting -= 1
+
+    def _let_go(self) -> None:
+        self._attaching = None
+        self._client._detach(self._topics, self._mailbox, pattern=self._pattern)
+        self._client._release(self._mailbox)
 
     def close(self) -> None:
         """Leave all topics. Events that wait are still there for `take`."""
@@ -93,8 +123,12 @@ class Subscription:
                 return
 
     async def _more(self) -> bool:
-        """Wait until events are in `_ready`; False when there will be no more."""
-        while not len(self._mailbox):
+        """Wait until events are in `_ready`, whichever reader puts them there; False when there will be no more."""
+        while not length_hint(self._ready):
+            if len(self._mailbox):
+                self._ready = iter(self._mailbox.take())
+                self._client._taken(self._mailbox)
+                break
             if self._mailbox.overflowed:
                 self._client._detach(self._topics, self._mailbox, pattern=self._pattern)
                 raise SlowSubscriber(
@@ -103,15 +137,20 @@ class Subscription:
                 )
             if self._mailbox.ended:
                 return False
-            self._waiter = asyncio.get_running_loop().create_future()
-            try:
-                await self._waiter
-            finally:
-                self._waiter = None
-        self._ready = iter(self._mailbox.take())
-        self._client._taken(self._mailbox)
+            await self._news()
         return True
 
+    async def _news(self) -> None:
+        reader = asyncio.get_running_loop().create_future()
+        self._readers.append(reader)
+        try:
+            await reader
+        finally:
+            if reader in self._readers:
+                self._readers.remove(reader)
+
     def _wake(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
+        readers, self._readers = self._readers, []
+        for reader in readers:
+            if not reader.done():
+                reader.set_result(None)

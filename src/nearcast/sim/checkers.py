@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING
 
 from nearcast.core.message import Gap, Interrupted, Message
 from nearcast.core.names import decode_topic
+from nearcast.errors import AccessDenied
 from nearcast.sim.faults import Profile
+from nearcast.sim.programs import SECRET
 
 if TYPE_CHECKING:
     from nearcast.sim.history import Run
@@ -186,6 +188,23 @@ def check_leases(world: World) -> list[str]:
     return wrong
 
 
+def check_refusals(world: World) -> list[str]:
+    """Invariant 9: who asks for a topic that is not to be had is told so, and nothing else is touched by it."""
+    wrong = []
+    for publisher in world.publishers:
+        for publication in publisher.publications:
+            if publication.topic != SECRET:
+                continue
+            if publication.acknowledged_s is not None:
+                wrong.append(f"invariant 9: {_name(publication)} was acknowledged although it is forbidden")
+            elif not publication.failed and not publication.given_up:
+                wrong.append(f"invariant 9: nobody was told that {_name(publication)} is forbidden")
+    for subscriber in world.subscribers:
+        if subscriber.tries_forbidden and not isinstance(subscriber.failed, AccessDenied):
+            wrong.append(f"invariant 9: {subscriber.name} was told {subscriber.failed} of a forbidden topic")
+    return wrong
+
+
 def _acknowledged(world: World) -> list[Publication]:
     return [
         publication
@@ -208,5 +227,6 @@ CHECKERS: dict[str, Checker] = {
     "duplicates": check_duplicates,
     "finished": check_finished,
     "leases": check_leases,
+    "refusals": check_refusals,
     "unseen": check_unseen,
 }

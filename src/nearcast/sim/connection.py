@@ -97,10 +97,11 @@ def auth(session: Session, arguments: list[bytes]) -> bytes:
 
 
 def _authenticate(session: Session, user: bytes, password: bytes) -> None:
-    expected = session.server.password
-    if user != b"default" or (expected and password != expected):
+    known = session.server.users.get(user)
+    expected = known.password if known is not None else session.server.password
+    if (known is None and user != b"default") or (expected and password != expected):
         raise CommandError(_WRONG_PASSWORD)
-    session.authenticated = True
+    session.authenticated, session.user = True, known
 
 
 def client_setname(session: Session, arguments: list[bytes]) -> bytes:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from nearcast.core.bus import AGENT_CHANNEL, CONTROLLER_CHANNEL
+from nearcast.core.names import CONTROL
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -29,6 +30,7 @@ class Profile(StrEnum):
     CONTROL = "control"  # agents and controllers crash, orders are doubled and late
     NETWORK = "network"  # connections break, partitions
     SERVERS = "servers"  # servers are killed or stopped
+    RIGHTS = "rights"  # the right to use a topic is withdrawn for a while
     ALL = "all"
 
 
@@ -63,6 +65,7 @@ class Faults:
             Profile.CONTROL: [self._crash_any_control] * 4 + [self._cut_control],
             Profile.NETWORK: [self._cut_client] * 4 + [self._partition] * 2,
             Profile.SERVERS: [self._kill_server, self._stop_server],
+            Profile.RIGHTS: [self._withdraw_rights] * 3,
             Profile.ALL: [
                 self._crash_any_control,
                 self._crash_any_control,
@@ -72,6 +75,7 @@ class Faults:
                 self._partition,
                 self._kill_server,
                 self._stop_server,
+                self._withdraw_rights,
             ],
         }[self._plan.profile]
         for kind in kinds:
@@ -127,6 +131,16 @@ class Faults:
         silent, down_s = self._rng.random() < 0.3, self._rng.choice((0.1, 1.0, 6.0))
         self._note(f"kill server {broker}{' silently' if silent else ''} for {down_s} s")
         self._world.kill_server(broker, silent=silent, down_s=down_s)
+
+    def _withdraw_rights(self) -> None:
+        world, rng = self._world, self._rng
+        topic = rng.choice(world.topics)
+        channels = rng.choice(((topic,), (CONTROL + topic,), (topic, CONTROL + topic), (b"t*",)))
+        for_s = rng.choice((0.1, 0.5, 2.5)) * (0.5 + rng.random())
+        brokers = sorted(world.brokers) if rng.random() < 0.5 else [rng.choice(sorted(world.brokers))]
+        self._note(f"withdraw the right to {channels} at {', '.join(brokers)} for {for_s:.2f} s")
+        for broker in brokers:
+            world.withdraw(broker, channels, for_s)
 
     def _stop_server(self) -> None:
         broker = self._rng.choice(sorted(self._world.brokers))

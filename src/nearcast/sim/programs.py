@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -16,6 +17,9 @@ from nearcast.sim.process import Process
 if TYPE_CHECKING:
     from nearcast.sim.world import World
 
+SECRET = b"secret"  # a topic that no program of a world may use
+RETRY_S = 0.5
+
 
 class Publication(msgspec.Struct, eq=False):
     """One message as its publisher knows it."""
@@ -25,7 +29,8 @@ class Publication(msgspec.Struct, eq=False):
     sequence: int
     published_s: float
     acknowledged_s: float | None = None
-    given_up: bool = False
+    given_up: bool = False  # by its caller, or with others by a flush that failed: it may have arrived or not
+    failed: Exception | None = None
 
 
 class Publisher:
@@ -35,6 +40,7 @@ class Publisher:
         self.process = Process(world, f"publisher {index}", self.machine)
         self.process.after = self._after
         self.publications: list[Publication] = []
+        self._unwaited: dict[bytes, deque[Publication]] = {}  # published without waiting, and not acknowledged yet
         self._topics = topics
         self._until_s = until_s
         self._rate_per_s = rate_per_s
@@ -50,27 +56,47 @@ class Publisher:
         if timeline.now_s > self._until_s or not self.process.alive:
             return
         self._next()
-        topic = rng.choice(self._topics)
+        setup = self.world.setup
+        topic = SECRET if rng.random() < setup.forbidden_share else rng.choice(self._topics)
+        waits = rng.random() >= setup.unwaited_share
         publication = Publication(topic, self.machine.client_id, 0, timeline.now_s)
         payload = b"%x-%d" % (self.machine.client_id, len(self.publications))
+        token = publication if waits else None
         try:
-            self.machine.publish(topic, payload, int(timeline.now_s * 1e9), publication, timeline.now_s)
+            self.machine.publish(topic, payload, int(timeline.now_s * 1e9), token, timeline.now_s)
         except PublishBufferFull:
             return
         publication.sequence = self.machine.outflows[topic].sequence
         self.publications.append(publication)
-        if rng.random() < self.world.setup.cancelled_share:
+        if not waits:
+            self._unwaited.setdefault(topic, deque()).append(publication)
+        elif rng.random() < setup.cancelled_share:
             publication.given_up = True
             self.machine.give_up(topic, publication)
         self.process.settle()
 
     def _after(self) -> None:
+        now_s = self.world.timeline.now_s
         acks, self.machine.acks = self.machine.acks, []
         for publication, _ in acks:
             assert isinstance(publication, Publication)
-            publication.acknowledged_s = self.world.timeline.now_s
+            publication.acknowledged_s = now_s
+        for effect in self.machine.effects:
+            if isinstance(effect, Failed) and isinstance(effect.token, Publication):
+                effect.token.failed = effect.error
+        self.machine.effects.clear()
+        self._flush(now_s)
         for topic, outflow in self.machine.outflows.items():
             self.world.history.followed(topic, outflow.placement)
+
+    def _flush(self, now_s: float) -> None:
+        """What `flush` would say now of the messages nobody waits for, topic by topic."""
+        for topic in self.machine.refusals.take():
+            for publication in self._unwaited.pop(topic, ()):
+                publication.given_up = True
+        for topic, waiting in self._unwaited.items():
+            while waiting and waiting[0].sequence <= self.machine.outflows[topic].acknowledged:
+                waiting.popleft().acknowledged_s = now_s
 
 
 class Subscriber:
@@ -90,27 +116,42 @@ class Subscriber:
         self.events: list[tuple[float, Event]] = []
         self.joined_s: float | None = None
         self.left_s: float | None = None
-        self.failed: Exception | None = None
+        self.tries_forbidden = index % 3 == 0
+        self.failed: Exception | None = None  # what became of the forbidden topic
         world.seed_client(self.machine)
-        if pattern:
-            self.machine.psubscribe(pattern, self.mailbox, self, world.timeline.now_s)
-        else:
-            self.machine.subscribe(topic, self.mailbox, self, world.timeline.now_s)
+        self._subscribe()
+        if self.tries_forbidden:
+            forbidden = Mailbox(10, 1000, Overflow.DROP_OLDEST, accept_foreign=False)
+            self.machine.subscribe(SECRET, forbidden, SECRET, world.timeline.now_s)
         self.process.settle()
         if leave_s is not None:
             world.timeline.after(leave_s, self.leave)
 
+    def _subscribe(self) -> None:
+        if self.left_s is not None:
+            return
+        now_s = self.world.timeline.now_s
+        if self.pattern:
+            self.machine.psubscribe(self.pattern, self.mailbox, self, now_s)
+        else:
+            self.machine.subscribe(self.topic, self.mailbox, self, now_s)
+        self.process.settle()
+
     def leave(self) -> None:
         self.left_s = self.world.timeline.now_s
-        if not self.pattern:
+        if self.pattern:
+            self.machine.punsubscribe(self.pattern, self.mailbox, self.left_s)
+        else:
             self.machine.unsubscribe(self.topic, self.mailbox, self.left_s)
-            self.process.settle()
+        self.process.settle()
 
     def _after(self) -> None:
         now_s = self.world.timeline.now_s
         for effect in self.machine.effects:
-            if isinstance(effect, Done):
+            if isinstance(effect, Done) and effect.token is self:
                 self.joined_s = now_s
+            elif isinstance(effect, Failed) and effect.token is self:
+                self.world.timeline.after(RETRY_S, self._subscribe)  # the right to it was withdrawn for a while
             elif isinstance(effect, Failed):
                 self.failed = effect.error
         self.machine.effects.clear()

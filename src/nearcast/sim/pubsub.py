@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from nearcast.sim.glob import matcher
 from nearcast.sim.replies import NULL_RESP3, CommandError, array, bulk, bulks, integer
+from nearcast.sim.rights import check_channels
 
 if TYPE_CHECKING:
     from nearcast.sim.server import Held, Session
@@ -14,6 +15,7 @@ _RESP3_ONLY = "ERR the simulated server pushes in RESP3 only: send HELLO 3 first
 
 
 def publish(session: Session, arguments: list[bytes]) -> bytes:
+    check_channels(session, arguments[:1])
     return b":%d\r\n" % session.server.publish(arguments[0], arguments[1])
 
 
@@ -36,6 +38,7 @@ def punsubscribe(session: Session, arguments: list[bytes]) -> bytes:
 def _hold(session: Session, verb: bytes, held: Held, names: list[bytes]) -> bytes:
     if not session.resp3:
         raise CommandError(_RESP3_ONLY)
+    check_channels(session, names)
     confirmations = []
     for name in names:
         held.add(name)

@@ -23,6 +23,7 @@ from nearcast.sim.commands import execute
 from nearcast.sim.glob import matcher
 from nearcast.sim.keyspace import Keyspace
 from nearcast.sim.replies import error
+from nearcast.sim.rights import User
 from nearcast.sim.traffic import Traffic
 
 _NOTHING = object()
@@ -48,6 +49,7 @@ class SimServer:
         self.clock = clock
         self.run_id = run_id
         self.password = password.encode()
+        self.users: dict[bytes, User] = {}  # beside the default user, who may do everything
         self.keys = Keyspace(clock)
         self.traffic = Traffic(clock)
         self.sessions: dict[Session, None] = {}
@@ -174,6 +176,7 @@ class Session:
         "patterns",
         "resp3",
         "server",
+        "user",
     )
 
     def __init__(self, server: SimServer, number: int, deliver: Callable[[bytes], None]) -> None:
@@ -183,6 +186,7 @@ class Session:
         self.deliver = deliver
         self.resp3 = False
         self.authenticated = not server.password
+        self.user: User | None = None  # None is the default user
         self.closed = False
         self.channels = Held(self, server.channels)
         self.patterns = Held(self, server.patterns)

@@ -9,6 +9,8 @@ import msgspec
 from nearcast.core.agent import Agent, Identity
 from nearcast.core.client import Client
 from nearcast.core.controller import Controller
+from nearcast.core.greeting import Credentials
+from nearcast.core.names import CONTROL
 from nearcast.core.placement import Mode
 from nearcast.core.settings import Limits, Timing
 from nearcast.runtime.store.memory import MemoryStore
@@ -17,11 +19,13 @@ from nearcast.sim.history import History
 from nearcast.sim.network import Host, Network
 from nearcast.sim.operator import Operator
 from nearcast.sim.process import ControllerProcess, Process
-from nearcast.sim.programs import Publisher, Subscriber
+from nearcast.sim.programs import SECRET, Publisher, Subscriber
+from nearcast.sim.rights import User, deny
 from nearcast.sim.script import Step
 from nearcast.sim.server import SimServer
 from nearcast.sim.timeline import Timeline
 
+APP = Credentials("app", "secret")
 START_S = 1.5  # the cluster has formed by then
 QUIET_S = 1.0
 DRAIN_MAX_S = 30.0
@@ -37,6 +41,7 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
     early_subscribers: int = 2
     late_subscribers: int = 2
     pattern_subscribers: int = 0
+    hasty_subscribers: int = 2  # that leave before they are attached, or just after
     traffic_s: float = 4.0
     moves_per_s: float = 8.0
     drains: int = 0  # brokers that leave in good order, are stopped, and come back
@@ -45,6 +50,8 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
     topic_names: tuple[str, ...] = ()  # instead of topic-0, topic-1, ...
     rate_per_s: float = 30.0
     cancelled_share: float = 0.02  # of publish calls
+    unwaited_share: float = 0.3  # of publish calls: published without waiting
+    forbidden_share: float = 0.02  # of publish calls: on a topic the user may not use
     modes: tuple[Mode, ...] = (Mode.SINGLE, Mode.SINGLE, Mode.ALL_SUBSCRIBERS, Mode.ALL_PUBLISHERS)  # of moves
     timing: Timing = Timing()
     limits: Limits = Limits(window=256)
@@ -67,6 +74,8 @@ class World:
         self.hosts: dict[str, Host] = {}
         self.brokers = list(setup.broker_names) or [f"b{index}" for index in range(setup.brokers)]
         self.topics = [name.encode() for name in setup.topic_names] or [b"topic-%d" % n for n in range(setup.topics)]
+        self.users: dict[str, User] = {}  # on each broker's server, the one that all programs are
+        self.forbidden = root.choice(((SECRET,), (CONTROL + SECRET,), (SECRET, CONTROL + SECRET)))
         self.plan = plan
         self.faults = Faults(self, plan, Random(root.getrandbits(64)))
         self._end_s = START_S + setup.traffic_s
@@ -85,6 +94,8 @@ class World:
         self.hosts[name] = self.network.add(_url(name), server)
         if name != "store":
             server.observers.append(self.history)
+            user = self.users[name] = server.users[APP.username.encode()] = User(APP.password.encode())
+            user.denied.update(self.forbidden)
 
     def _start_control(self, name: str) -> None:
         kind, _, which = name.partition(" ")
@@ -98,7 +109,8 @@ class World:
 
     def new_client(self, name: str) -> Client:
         rng = Random(self.rng.getrandbits(64))
-        return Client(rng.getrandbits(64), rng, timing=self.setup.timing, limits=self.setup.limits)
+        setup = self.setup
+        return Client(rng.getrandbits(64), rng, credentials=APP, timing=setup.timing, limits=setup.limits)
 
     def seed_client(self, client: Client) -> None:
         client.links.seed(_url(self.rng.choice(self.brokers)), self.timeline.now_s)
@@ -124,6 +136,13 @@ class World:
 
     def _server_up(self, host: Host) -> None:
         host.up = True
+
+    def withdraw(self, broker: str, channels: tuple[bytes, ...], for_s: float) -> None:
+        """The programs may not use these channels for a while; who holds one there is cut off."""
+        host, user = self.hosts[broker], self.users[broker]
+        deny(host.server, user, *channels)
+        host.hang_up()
+        self.timeline.after(for_s, user.denied.difference_update, channels)
 
     def stop_broker(self, broker: str, away_s: float) -> None:
         """End the agent, then the server, and start both anew after a while."""
@@ -161,6 +180,11 @@ class World:
         for _ in range(setup.pattern_subscribers):
             self.subscribers.append(Subscriber(self, index, b"", pattern=b"t*"))
             index += 1
+        for number in range(setup.hasty_subscribers):
+            timeline.after(
+                rng.random() * setup.traffic_s, self._subscribe_in_haste, index, b"t*" if number % 2 else b""
+            )
+            index += 1
         for _ in range(setup.late_subscribers):
             timeline.after(rng.random() * setup.traffic_s, self._subscribe, index)
             index += 1
@@ -175,6 +199,10 @@ class World:
     def _subscribe(self, index: int) -> None:
         leave_s = self.rng.random() * self.setup.traffic_s if index % 5 == 4 else None
         self.subscribers.append(Subscriber(self, index, self.rng.choice(self.topics), leave_s=leave_s))
+
+    def _subscribe_in_haste(self, index: int, pattern: bytes) -> None:
+        topic, leave_s = self.rng.choice(self.topics), self.rng.random() * 0.1
+        self.subscribers.append(Subscriber(self, index, topic, pattern=pattern, leave_s=leave_s))
 
     def _publish(self, index: int) -> None:
         publisher = Publisher(self, index, self.topics, until_s=self._end_s, rate_per_s=self.setup.rate_per_s)
@@ -199,14 +227,25 @@ class World:
         sessions = self.hosts[broker].server.channels.get(topic, {})
         return any(session.name == name for session in sessions)
 
+    def _left_over(self, subscriber: Subscriber) -> list[str]:
+        """What the servers still hold for a subscriber that has left."""
+        name = f"nearcast-{subscriber.machine.client_id:016x}"
+        wanted = subscriber.pattern or subscriber.topic
+        return [
+            f"{broker} still has {wanted!r} of {subscriber.name}, who has left"
+            for broker in self.brokers
+            for session in self.hosts[broker].server.sessions
+            if session.name == name and (wanted in session.channels.names or wanted in session.patterns.names)
+        ]
+
     def given_up(self, topic: str, publisher: int) -> set[int]:
-        """Numbers of a publisher whose caller was cancelled: some were sent all the same, some became SKIPs."""
+        """Numbers of a publisher that were given up or refused: some were sent all the same, some became SKIPs."""
         return {
             publication.sequence
             for program in self.publishers
             if program.machine.client_id == publisher
             for publication in program.publications
-            if publication.given_up and publication.topic == topic.encode()
+            if (publication.given_up or publication.failed) and publication.topic == topic.encode()
         }
 
     def unfinished(self) -> list[str]:
@@ -228,7 +267,11 @@ class World:
         return found
 
     def _unfinished_subscriber(self, subscriber: Subscriber) -> list[str]:
-        if subscriber.joined_s is None and subscriber.left_s is None:
+        if subscriber.tries_forbidden and subscriber.failed is None:
+            return [f"{subscriber.name} was told nothing of a forbidden topic"]
+        if subscriber.left_s is not None:
+            return self._left_over(subscriber)
+        if subscriber.joined_s is None:
             return [f"{subscriber.name} never joined"]
         found = []
         for inflow in subscriber.machine.inflows.values():
@@ -257,5 +300,7 @@ def draw_plan(seed: int) -> tuple[Setup, FaultPlan]:
         topics=rng.choice((1, 2)),
         pattern_subscribers=rng.choice((0, 1)),
         drains=rng.choice((0, 0, 1, 2)),
+        # Without faults nothing may be told; a line that is crowded may have to tell of a Gap.
+        limits=Limits(window=256, held=8192 if profile is Profile.CALM else rng.choice((8192, 8192, 4))),
     )
     return setup, FaultPlan(profile, boundaries, counted_from_s=START_S)
