@@ -22,6 +22,11 @@ def hello(credentials: Credentials, name: str) -> tuple[str | int, ...]:
     return ("HELLO", 3, *auth, "SETNAME", name)
 
 
+def unanswered(reason: str) -> str:
+    """What to think of a connection that ended before the greeting was answered."""
+    return f"{reason}, before it answered: is that a Valkey or Redis server? If it expects TLS, use rediss://"
+
+
 def refusal(url: str, text: str) -> ClusterError:
     """The error for a refused greeting, with what to do about it."""
     if text.startswith(_WHO_ARE_YOU):

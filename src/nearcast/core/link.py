@@ -134,7 +134,8 @@ class Link:
         try:
             self._read(data, now_s)
         except ProtocolError as error:
-            raise LinkRefused(f"the server does not speak RESP ({error}): is the address right?") from error
+            problem = f"the server does not speak RESP ({error})"
+            raise LinkRefused(f"{problem}: is the address right? With TLS use rediss://") from error
 
     def _read(self, data: bytes, now_s: float) -> None:
         reader = self._reader

@@ -15,7 +15,7 @@ import msgspec
 
 from nearcast.core.backend import ClientLink, Flow, LinkRefused, Standing
 from nearcast.core.effects import Connect, Disconnect, Rename
-from nearcast.core.greeting import CLIENT_NAMES, Credentials
+from nearcast.core.greeting import CLIENT_NAMES, Credentials, unanswered
 from nearcast.core.membership import decode_membership
 from nearcast.core.names import MEMBERS, inbox_channel
 from nearcast.core.valkey import ValkeyLink
@@ -148,7 +148,8 @@ class Links:
     def lost(self, name: str, reason: str, now_s: float) -> None:
         peer = self._peers.get(name)
         if peer is not None:
-            self._fail(name, peer, ConnectFailed(f"{self._url(name) or name}: {reason}"), now_s)
+            said = unanswered(reason) if peer.link is not None and not peer.link.up else reason
+            self._fail(name, peer, ConnectFailed(f"{self._url(name) or name}: {said}"), now_s)
 
     def drop(self, name: str, error: NearcastError, now_s: float) -> None:
         """Close a link ourselves and open it again later."""

@@ -11,7 +11,7 @@ from random import Random
 
 from nearcast.core.backend import LinkRefused
 from nearcast.core.effects import Connect, Disconnect, Effect
-from nearcast.core.greeting import Credentials
+from nearcast.core.greeting import Credentials, unanswered
 from nearcast.core.settings import Timing
 from nearcast.core.valkey import ValkeyLink
 from nearcast.errors import ClusterError
@@ -60,9 +60,12 @@ class Tether:
             link.feed(data, now_s)
         except LinkRefused as error:
             effects.append(Disconnect(self.name))
+            self._greeting = None  # it was answered
             self.lost(str(error), now_s)
 
     def lost(self, reason: str, now_s: float) -> None:
+        if self._greeting is not None:
+            reason = unanswered(reason)
         self.link = self._greeting = None
         self._connecting = False
         self.problem = reason

@@ -147,7 +147,11 @@ class Client:
                         raise error
                     await asyncio.sleep(0.01)
                 return
-        raise links.last_error or ConnectFailed(f"no answer from {', '.join(self._urls)}: do the servers run?")
+        raise links.last_error or self._no_answer()
+
+    def _no_answer(self) -> ConnectFailed:
+        tls = any(url.startswith("rediss:") for url in self._urls)
+        return ConnectFailed(f"no answer from {', '.join(self._urls)}: do the servers run{' and speak TLS' * tls}?")
 
     async def close(self) -> None:
         """Leave the cluster. Messages not acknowledged yet fail with Closed; flush() first to wait for them."""

@@ -98,6 +98,17 @@ class Connection(asyncio.Protocol):
             self._transport.abort() if self._transport.get_write_buffer_size() else self._transport.close()
 
 
+def unreachable(address: Address, error: Exception) -> str:
+    """Why no connection came about, and what to do about it."""
+    said = str(error) or "timed out"
+    if isinstance(error, ssl.SSLCertVerificationError):
+        problem = f"TLS: its certificate is not accepted ({error.verify_message})"
+        return f"{problem}: name who issued it in SSL_CERT_FILE, or use the host name it was issued for"
+    if address.tls:
+        return f"cannot connect with TLS ({said}): does it run, and speak TLS at this port? Without TLS use redis://"
+    return f"cannot connect ({said}): does it run?"
+
+
 async def open_connection(address: Address, make: Callable[[], Connection]) -> Connection:
     loop = asyncio.get_running_loop()
     async with asyncio.timeout(CONNECT_TIMEOUT_S):

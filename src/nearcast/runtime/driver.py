@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from nearcast.core.effects import Connect, Disconnect, Effect, Rename
-from nearcast.runtime.connection import Connection, open_connection, parse_url
+from nearcast.runtime.connection import Connection, open_connection, parse_url, unreachable
 
 TICK_S = 0.1  # every timer of the protocol is several of these
 
@@ -152,14 +152,14 @@ class Driver:
         return True
 
     async def _open(self, name: str, url: str) -> None:
+        address, _ = parse_url(self._resolve(url) if self._resolve else url)
         try:
-            address, _ = parse_url(self._resolve(url) if self._resolve else url)
             await open_connection(address, lambda: Connection(name, self))
         except (OSError, TimeoutError, UnicodeError) as error:  # the last: a host name that cannot be one
             self._opening.pop(name, None)
             if name in self._connections:
                 return  # as in `opened`
-            self._machine.lost(name, f"cannot connect ({str(error) or 'timed out'}): does it run?", self.now())
+            self._machine.lost(name, unreachable(address, error), self.now())
             self.settle()
 
     def _close(self, name: str) -> None:

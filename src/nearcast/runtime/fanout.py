@@ -25,7 +25,7 @@ from nearcast.core.names import MEASURING
 from nearcast.core.valkey import ValkeyLink
 from nearcast.core.wire import CRLF, DATA, HEADER_BYTES, publish_command
 from nearcast.errors import ClusterError, ConnectFailed, Unavailable
-from nearcast.runtime.connection import Connection, open_connection, parse_url
+from nearcast.runtime.connection import Connection, open_connection, parse_url, unreachable
 
 NAME = "nc-calibration"  # in the server's list of clients; no name of a client, so an agent does not cut it off
 PUBLISHERS = 4  # a server reads a piece of every publisher's commands in one turn, as it does from many clients
@@ -58,8 +58,7 @@ class _End:
             async with asyncio.timeout(ATTACH_S):
                 await self.attached
         except (OSError, TimeoutError) as error:
-            reason = str(error) or "no answer in time"
-            raise ConnectFailed(f"{address.url}: cannot connect ({reason}): is it reachable from here?") from None
+            raise ConnectFailed(f"{address.url}: {unreachable(address, error)}") from None
 
     def prepare(self, link: ValkeyLink) -> None:
         """What is to be done before bytes are counted."""

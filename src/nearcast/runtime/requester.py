@@ -7,10 +7,10 @@ from collections.abc import Callable
 from functools import partial
 
 from nearcast.core.backend import LinkRefused
-from nearcast.core.greeting import Credentials, hello, refusal
+from nearcast.core.greeting import Credentials, hello, refusal, unanswered
 from nearcast.core.link import Link, Reply, is_error
 from nearcast.errors import ConnectFailed
-from nearcast.runtime.connection import Address, Connection, open_connection, parse_url
+from nearcast.runtime.connection import Address, Connection, open_connection, parse_url, unreachable
 
 ANSWER_S = 5.0
 
@@ -27,6 +27,7 @@ class Requester:
             self._credentials = credentials
         self._link: Link | None = None
         self._connection: Connection | None = None
+        self._greeted = False
         self._waiting: set[asyncio.Future[Reply]] = set()
         self._opening = asyncio.Lock()
         self._listeners: dict[bytes, Callable[[bytes], None]] = {}
@@ -64,11 +65,11 @@ class Requester:
         try:
             self._connection = await open_connection(self._address, partial(Connection, "requester", self))
         except (OSError, TimeoutError) as error:
-            raise ConnectFailed(
-                f"{self._address.url}: cannot connect ({str(error) or 'timed out'}): does it run?"
-            ) from None
+            raise ConnectFailed(f"{self._address.url}: {unreachable(self._address, error)}") from None
         self._link = link = Link("requester")
+        self._greeted = False
         reply = await self._send(link, *hello(self._credentials, "nc-console"))
+        self._greeted = True
         if is_error(reply):
             await self.close()
             raise refusal(self._address.url, str(reply))
@@ -112,4 +113,4 @@ class Requester:
 
     def ended(self, connection: Connection, reason: str) -> None:
         if self._connection is connection:
-            self._drop(reason)
+            self._drop(reason if self._greeted else unanswered(reason))

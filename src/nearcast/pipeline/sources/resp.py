@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import socket
 import ssl
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, Self
 
 import hiredis
 
-from nearcast.core.greeting import hello, refusal
+from nearcast.core.greeting import hello, refusal, unanswered
 from nearcast.core.resp import command
 from nearcast.errors import ClusterError, ConnectFailed
-from nearcast.runtime.connection import CONNECT_TIMEOUT_S, Address, parse_url
+from nearcast.runtime.connection import CONNECT_TIMEOUT_S, Address, parse_url, unreachable
 
 ANSWER_S = 30.0  # for one read of the socket: a server that says nothing for so long is gone
 _CONNECTION_NAME = "nc-data"  # without the prefix of clients, whose connections an agent may cut
 _READ_BYTES = 1 << 18
 
 Command = Sequence[bytes | str | int]
+
+
+def _check_server(reason: str) -> str:
+    return f"{reason}: check that the server runs"
 
 
 class RespConnection:
@@ -32,9 +36,9 @@ class RespConnection:
         try:
             self._socket = _connect(address)
         except OSError as error:
-            raise ConnectFailed(f"{self._url}: {error}: check that the server runs and its address") from None
+            raise ConnectFailed(f"{self._url}: {unreachable(address, error)}") from None
         try:
-            (greeting,) = self._replies([hello(credentials, _CONNECTION_NAME)])
+            (greeting,) = self._replies([hello(credentials, _CONNECTION_NAME)], ended=unanswered)
         except BaseException:
             self.close()
             raise
@@ -65,7 +69,7 @@ class RespConnection:
     ) -> None:
         self.close()
 
-    def _replies(self, commands: Sequence[Command]) -> list[Any]:
+    def _replies(self, commands: Sequence[Command], ended: Callable[[str], str] = _check_server) -> list[Any]:
         replies: list[Any] = []
         try:
             self._socket.sendall(b"".join(command(*parts) for parts in commands))
@@ -75,10 +79,10 @@ class RespConnection:
                     continue
                 data = self._socket.recv(_READ_BYTES)
                 if not data:
-                    raise ConnectFailed(f"{self._url}: closed by the server: check that it runs")
+                    raise ConnectFailed(f"{self._url}: {ended('closed by the server')}")
                 self._reader.feed(data)
         except OSError as error:
-            raise ConnectFailed(f"{self._url}: {error}: check that the server runs") from None
+            raise ConnectFailed(f"{self._url}: {ended(str(error))}") from None
         return replies
 
 
