@@ -295,3 +295,34 @@ def test_a_connection_nobody_waits_for_is_closed() -> None:
     client = Client(1, Random(1))
     client.connected("b1", 0.0)
     assert client.effects == [Disconnect("b1")]
+
+
+def test_seeds_are_tried_again_when_no_broker_is_reached(rig: Any) -> None:
+    """The brokers' addresses have changed; the name the program was given still leads to one."""
+    world = rig("b1")
+    world.servers = {"any": world.servers["b1"], "b1": world.servers["b1"]}
+    client = world.client()
+    world.run(0.5)
+    del world.servers["b1"]
+    client.cut("b1")
+    world.run(5.0)
+    assert client.machine.links.up("b1") is not None
+
+
+def test_seeds_are_left_alone_while_a_broker_is_there(rig: Any) -> None:
+    world = rig("b1")
+    world.client()
+    world.run(0.5)
+    before = world.servers["b1"].connections
+    world.run(10.0)
+    assert world.servers["b1"].connections == before
+
+
+def test_without_a_lease_seeds_are_tried_at_a_measured_pace(rig: Any) -> None:
+    world = rig("b1")
+    world.client()
+    world.unleased.add("b1")
+    world.run(3.0)
+    before = world.servers["b1"].connections
+    world.run(10.0)
+    assert world.servers["b1"].connections - before <= 10 / DEFAULT_TIMING.reconnect_max_s + 1

@@ -319,9 +319,7 @@ class Client:
         """Keep one leased link, so that news of the membership reach us when a broker dies."""
         if any(link.lease_until_s >= now_s for link in self.links.all_up()):
             return
-        others = list(self.membership.brokers)
-        if others:
-            self.links.reach(self.rng.choice(others), now_s)
+        self.links.reach_out(now_s)
 
     # --- counters for the agents
 

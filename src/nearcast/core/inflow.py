@@ -338,7 +338,7 @@ class Inflow:
         if not all(self.attachments[broker].leased(now_s) for broker in needed):
             return  # a broker that was given up may still answer; being attached there is worth nothing
         held = [attachment for attachment in self.attachments.values() if attachment.open]
-        self._verification = Verification(self, held, now_s)
+        self._verification = Verification(self, held)
         self.client.attend(self)
         self._verification.start()
 
@@ -397,8 +397,6 @@ class Inflow:
 
     def tick(self, now_s: float) -> bool:
         """Returns whether it needs attention again."""
-        if self._verification is not None and now_s >= self._verification.until_s:
-            self._verification = None
         self._detach_lingering(now_s)
         self._confirm()
         self.repairs.tick(self.readers_held, now_s)

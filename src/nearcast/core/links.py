@@ -57,6 +57,7 @@ class Links:
         self._peers: dict[str, _Peer] = {}
         self._seeds: dict[str, str] = {}  # peer name -> url
         self._budget = float(RECONNECT_BURST)
+        self._reseed_at_s = -1e9
         self._ticked_s = 0.0
         self.last_error: NearcastError | None = None
         self.opened = 0
@@ -73,6 +74,16 @@ class Links:
     def all_tried(self) -> bool:
         """Whether none of the servers we were given has let us in at the first attempt."""
         return all(peer.attempts for name, peer in self._peers.items() if name in self._seeds)
+
+    def reach_out(self, now_s: float) -> None:
+        """Try a broker; now and then also an address the program gave us, because those of all brokers may be new."""
+        rng, brokers = self._client.rng, list(self._client.membership.brokers)
+        if brokers:
+            self.reach(rng.choice(brokers), now_s)
+        if self._seeds and now_s >= self._reseed_at_s:
+            self._reseed_at_s = now_s + self._client.timing.reconnect_max_s
+            name = rng.choice(list(self._seeds))
+            self._open(name, self._peer(name), now_s)
 
     def up(self, broker: str) -> ClientLink | None:
         peer = self._peers.get(broker)
@@ -278,7 +289,7 @@ class Links:
         for name, peer in list(self._peers.items()):
             link = peer.link
             if link is None:
-                if peer.waiting or name in self._seeds:
+                if peer.waiting or (name in self._seeds and not self.opened):
                     self._open(name, peer, now_s)
             elif link.proof_sent_s is None:
                 if now_s < link.lease_until_s - timing.lease_s + timing.heartbeat_s:

@@ -2,6 +2,8 @@
 
 Everything needed was open before the first of these reads was sent. If they all say what was known then, no move has
 slipped in between, and nothing acknowledged from now on can be missed.
+
+It has no timer: an answer comes, however far away the server is, or its link is lost, and then the inflow begins anew.
 """
 
 from __future__ import annotations
@@ -20,12 +22,11 @@ if TYPE_CHECKING:
 
 
 class Verification:
-    def __init__(self, inflow: Inflow, held: list[Attachment], now_s: float) -> None:
+    def __init__(self, inflow: Inflow, held: list[Attachment]) -> None:
         self._inflow = inflow
         self._held = held
         self._waiting = {attachment.broker for attachment in held}
         self._seen = (inflow.epoch, inflow.upcoming)
-        self.until_s = now_s + 2 * inflow.client.timing.retry_s  # an answer may be lost with its link
 
     @property
     def unchanged(self) -> bool:

@@ -209,6 +209,10 @@ class Network:
             self._models[key] = LOCAL if process == f"agent {server}" else any_link(self.rng)
         return self._models[key]
 
+    def place(self, process: str, server: str, model: LinkModel) -> None:
+        """Say how far apart the two are, instead of drawing it."""
+        self._models[(process, server)] = model
+
     def connect(self, endpoint: Endpoint, link: str, url: str, then: Callable[[Pipe | None], None]) -> None:
         """Open a connection; `then` gets the pipe, or None if nobody answers there."""
         host = self.hosts.get(url)
