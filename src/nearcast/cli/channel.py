@@ -47,7 +47,8 @@ def check(
     Example: nearcast channel check -f near_me.sql --dataset reports=reports.parquet --dataset shelters=shelters.csv
     """
     from nearcast.pipeline import session
-    from nearcast.pipeline.channels.execution import analyse, schemas_of
+    from nearcast.pipeline.channels.analysis import analyse
+    from nearcast.pipeline.channels.execution import schemas_of
     from nearcast.pipeline.channels.language import parse_channel
 
     parsed = parse_channel(text_of(file))

@@ -12,7 +12,8 @@ import pytest
 from sqlglot import exp
 
 from nearcast.errors import UsageError
-from nearcast.pipeline.channels.execution import analyse, prepare, run_query, schemas_of
+from nearcast.pipeline.channels.analysis import analyse
+from nearcast.pipeline.channels.execution import prepare, run_query, schemas_of
 from nearcast.pipeline.channels.language import NEW_SUFFIX, parse_channel
 from nearcast.pipeline.channels.refusal import InvalidChannel
 from nearcast.pipeline.channels.rewrite import query_for_one, rewrite

@@ -11,7 +11,7 @@ import pytest
 from nearcast.pipeline import io
 from nearcast.pipeline.catalog.catalog import Catalog
 from nearcast.pipeline.catalog.channels import StoredChannel, described
-from nearcast.pipeline.channels.execution import analyse
+from nearcast.pipeline.channels.analysis import analyse
 from nearcast.pipeline.channels.language import parse_channel
 from nearcast.pipeline.jobs.channel import ChannelJob
 from nearcast.pipeline.service.housekeeping import Housekeeping

@@ -65,6 +65,7 @@ class Execution(msgspec.Struct, frozen=True):
     number: int
     version: int
     inputs: Inputs
+    opened_s: float  # what the query takes for the current time
 
 
 class Size(msgspec.Struct, frozen=True):
@@ -114,7 +115,7 @@ class Executions:
             if not numbers.held:
                 return None
             inputs = Inputs(new, {name: positions[name] for name in channel.whole_datasets})
-            execution = Execution(channel.name, numbers.opened + 1, numbers.version, inputs)
+            execution = Execution(channel.name, numbers.opened + 1, numbers.version, inputs, time.time())
             self._store(execution)
             return execution
 
@@ -174,7 +175,7 @@ class Executions:
         inputs = msgspec.json.encode(execution.inputs).decode()
         self._database.run(
             "INSERT INTO executions (channel, number, version, inputs, opened_at) VALUES (?, ?, ?, ?, ?)",
-            (execution.channel, execution.number, execution.version, inputs, time.time()),
+            (execution.channel, execution.number, execution.version, inputs, execution.opened_s),
         )
         sql = "UPDATE channel_numbers SET opened = ? WHERE channel = ?"
         self._database.run(sql, (execution.number, execution.channel))
@@ -182,4 +183,4 @@ class Executions:
 
 def _execution(row: Row) -> Execution:
     inputs = msgspec.json.decode(row["inputs"], type=Inputs)
-    return Execution(row["channel"], row["number"], row["version"], inputs)
+    return Execution(row["channel"], row["number"], row["version"], inputs, row["opened_at"])

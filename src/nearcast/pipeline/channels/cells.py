@@ -9,9 +9,9 @@ from __future__ import annotations
 from sqlglot import exp
 
 from nearcast.pipeline.channels import geography
-from nearcast.pipeline.channels.geography import filled
 from nearcast.pipeline.channels.joins import Near, Within, on_a_line, relations_of, scale_of
 from nearcast.pipeline.channels.language import DIALECT
+from nearcast.pipeline.channels.templates import filled
 
 # Buckets are counted in 64 bits; the order of values survives the cut at both ends, also of infinities.
 _LARGEST = 1e15

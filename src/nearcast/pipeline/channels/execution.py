@@ -16,12 +16,13 @@ from sqlglot import exp
 from nearcast.errors import UsageError
 from nearcast.pipeline.channels.language import DIALECT, NEW_SUFFIX, Channel
 from nearcast.pipeline.channels.rewrite import MAX_NESTED_LOOP_PAIRS, SUBSCRIPTIONS, Rewritten, rewrite
+from nearcast.pipeline.channels.tries import EXECUTION_TIME
 from nearcast.pipeline.channels.validation import SUBSCRIPTION_ID, Schemas
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-_MARK = "0" * 32  # in the prepared text, where each execution puts a name of its own
+_MARK = uuid.uuid4().hex  # in the prepared text, where each execution puts a name of its own
 
 
 @dataclass(frozen=True)
@@ -42,11 +43,13 @@ class Prepared:
         subscriptions: DataFrame,
         new_records: Mapping[str, DataFrame],
         datasets: Mapping[str, DataFrame],
+        now_s: float = 0.0,
     ) -> DataFrame:
         """The channel's results for all subscriptions: subscription_id and the selected columns.
 
         `subscriptions` has subscription_id (unique) and a column for each parameter. `new_records` has the records
         since the last execution of each dataset that the channel reads as NEW, `datasets` those that it reads whole.
+        `now_s` is the time of the execution, the same when it is run again.
         """
         channel = self.channel
         _require("new records of the datasets", channel.new_datasets, new_records)
@@ -54,7 +57,8 @@ class Prepared:
         _require("the subscriptions' columns", (SUBSCRIPTION_ID, *channel.parameters), subscriptions.columns)
         relations = {name: datasets[name] for name in channel.whole_datasets}
         relations |= {name + NEW_SUFFIX: new_records[name] for name in channel.new_datasets}
-        return _bound(spark, self.text, {**relations, SUBSCRIPTIONS: subscriptions})
+        times = {EXECUTION_TIME: int(now_s * 1e6)} if EXECUTION_TIME in self.text else {}
+        return _bound(spark, self.text, {**relations, SUBSCRIPTIONS: subscriptions}, times)
 
     def certainly_empty(self, empty: Container[str]) -> bool:
         """Whether an execution has no results when these datasets have no new records: Spark need not be asked."""
@@ -66,21 +70,6 @@ def prepare(channel: Channel, schemas: Schemas, max_nested_loop_pairs: int = MAX
     rewritten = rewrite(channel, schemas, max_nested_loop_pairs)
     names = [*channel.whole_datasets, *(name + NEW_SUFFIX for name in channel.new_datasets), SUBSCRIPTIONS]
     return Prepared(channel, schemas, rewritten, _with_views(rewritten.query, names))
-
-
-def analyse(spark: SparkSession, channel: Channel, schemas: Schemas) -> Prepared:
-    """The prepared channel, after Spark's own analysis of it over empty datasets; raises `InvalidChannel`."""
-    from pyspark.errors import AnalysisException, ParseException
-
-    prepared = prepare(channel, schemas)
-    empty = {name: _empty(spark, columns) for name, columns in schemas.items()}
-    subscriptions = _empty(spark, {SUBSCRIPTION_ID: "STRING", **channel.parameters})
-    try:
-        prepared.run(spark, subscriptions, empty, empty)
-    except (AnalysisException, ParseException) as error:
-        reason = str(error).partition("; line")[0].partition("\n")[0]
-        raise channel.refuse(None, f"Spark refuses the query: {reason}", "correct the SELECT") from None
-    return prepared
 
 
 def schemas_of(datasets: Mapping[str, DataFrame]) -> dict[str, dict[str, str]]:
@@ -107,10 +96,12 @@ def _with_views(query: exp.Expr, names: Container[str]) -> str:
     return query.transform(renamed).sql(DIALECT)
 
 
-def _bound(spark: SparkSession, text: str, relations: Mapping[str, DataFrame]) -> DataFrame:
+def _bound(
+    spark: SparkSession, text: str, relations: Mapping[str, DataFrame], arguments: dict[str, int] | None = None
+) -> DataFrame:
     """Spark binds names at once, so the views can go again."""
     with _views(relations) as mark:
-        return spark.sql(text.replace(_MARK, mark))
+        return spark.sql(text.replace(_MARK, mark), args=arguments or None)
 
 
 @contextmanager
@@ -128,10 +119,6 @@ def _views(relations: Mapping[str, DataFrame]) -> Iterator[str]:
 
 def _view(name: str, mark: str) -> str:
     return f"nearcast_{name.strip('_')}_{mark}"
-
-
-def _empty(spark: SparkSession, columns: Mapping[str, str]) -> DataFrame:
-    return spark.createDataFrame([], ", ".join(f"`{name}` {kind}" for name, kind in columns.items()))
 
 
 def _require(what: str, wanted: tuple[str, ...], there: Container[str]) -> None:

@@ -11,9 +11,9 @@ around at the date line; a circle that contains a pole takes all columns of its 
 
 from __future__ import annotations
 
-from sqlglot import exp, parse_one
+from sqlglot import exp
 
-from nearcast.pipeline.channels.language import DIALECT
+from nearcast.pipeline.channels.templates import filled
 
 EARTH_RADIUS_M = 6_371_008.8  # mean radius of WGS 84 (IUGG)
 HALF_WAY_ROUND_M = 20_015_115.0  # no two points of the sphere are farther apart
@@ -116,10 +116,6 @@ def _if_valid(value: exp.Expr, lat: exp.Expr, lon: exp.Expr, radius: exp.Expr | 
 
 
 def _as_double(value: exp.Expr) -> exp.Expr:
-    return value.copy() if value.is_type("double") else exp.cast(value.copy(), "double", dialect=DIALECT)
-
-
-def filled(template: str, **parts: exp.Expr) -> exp.Expr:
-    """The SQL of `template` with a part in place of each `:name`."""
-    tree = parse_one(template, dialect=DIALECT)
-    return tree.transform(lambda node: parts[node.name].copy() if isinstance(node, exp.Placeholder) else node)
+    if value.is_type("double"):
+        return value.copy()
+    return exp.TryCast(this=value.copy(), to=exp.DataType.build("double"), safe=True)

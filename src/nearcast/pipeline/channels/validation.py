@@ -1,8 +1,9 @@
 """Checks a channel against the schemas of its datasets, and binds its names: the query that rewriting starts from.
 
-Afterwards each column carries its relation and its type, stars are expanded, and each `:name` is the column `name` of
-the relation of parameters. Refused, because one query could not answer all subscriptions with the rows that one query
-each would give: LIMIT and orders, aggregates without GROUP BY, RIGHT and FULL joins, parameters inside subqueries.
+Afterwards each column carries its relation and its type, stars are expanded, each `:name` is the column `name` of the
+relation of parameters, and nothing in it can fail on data (`tries.py`). Refused, because one query could not answer all
+subscriptions with the rows that one query each would give: LIMIT and orders, aggregates without GROUP BY, RIGHT and
+FULL joins, parameters inside subqueries.
 """
 
 from __future__ import annotations
@@ -15,8 +16,10 @@ from sqlglot.errors import OptimizeError
 from sqlglot.optimizer.annotate_types import annotate_types
 from sqlglot.optimizer.qualify import qualify
 
+from nearcast.pipeline.channels.functions import check_allowed
 from nearcast.pipeline.channels.geography import is_distance
 from nearcast.pipeline.channels.language import DIALECT, NEW_SUFFIX, Channel
+from nearcast.pipeline.channels.tries import without_failures
 
 Schemas = Mapping[str, Mapping[str, str]]  # dataset -> column -> Spark type
 
@@ -46,6 +49,7 @@ _FAMILIES = {
 def bind(channel: Channel, schemas: Schemas) -> exp.Select:
     """The channel's SELECT with all names bound and all types known; raises `InvalidChannel`."""
     known = {name.lower(): {c.lower(): t for c, t in columns.items()} for name, columns in schemas.items()}
+    check_allowed(channel)
     _check_datasets(channel, known)
     _check_form(channel)
     relations = dict(known) | {name + NEW_SUFFIX: known[name] for name in channel.new_datasets}
@@ -57,7 +61,7 @@ def bind(channel: Channel, schemas: Schemas) -> exp.Select:
         place.replace(column)
     typed = _typed(channel, bound, relations)
     _check_types(channel, typed)
-    return typed
+    return without_failures(channel, typed)
 
 
 def family(node: exp.Expr) -> str:

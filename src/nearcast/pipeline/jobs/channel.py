@@ -68,7 +68,8 @@ class ChannelJob:
         datasets, inputs = self._catalog.datasets, execution.inputs
         new = {name: datasets.new(self._spark, name, after, upto) for name, (after, upto) in inputs.new.items()}
         whole = {name: datasets.whole(self._spark, name, upto) for name, upto in inputs.whole.items()}
-        return self._bound().run(self._spark, self._subscribed(execution.version), new, whole)
+        subscribed = self._subscribed(execution.version)
+        return self._bound().run(self._spark, subscribed, new, whole, execution.opened_s)
 
     def _bound(self) -> Prepared:
         """Prepared again when a dataset has gained a column."""

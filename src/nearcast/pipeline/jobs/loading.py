@@ -50,7 +50,7 @@ def checked_rows(frame: DataFrame, columns: Sequence[Column], key: str) -> int:
 @contextmanager
 def readable(file: Path) -> Iterator[None]:
     """Errors of Spark in this block are the file's: say what is wrong with it."""
-    from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+    from py4j.protocol import Py4JJavaError
     from pyspark.errors import PySparkException
 
     try:

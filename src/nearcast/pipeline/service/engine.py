@@ -17,7 +17,8 @@ from nearcast.errors import ClusterError
 from nearcast.pipeline.catalog.catalog import Catalog
 from nearcast.pipeline.catalog.channels import StoredChannel
 from nearcast.pipeline.catalog.executions import Execution
-from nearcast.pipeline.channels.execution import Prepared, analyse
+from nearcast.pipeline.channels.analysis import analyse
+from nearcast.pipeline.channels.execution import Prepared
 from nearcast.pipeline.channels.language import Channel
 from nearcast.pipeline.feeds import Feeds
 from nearcast.pipeline.jobs.channel import ChannelJob
