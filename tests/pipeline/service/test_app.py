@@ -284,6 +284,8 @@ def test_a_wish_that_is_no_text_or_nested_is_refused_alone(cluster):
         (BY_KIND.partition("SELECT")[0], "the SELECT is missing"),
         (BY_KIND + " AND " + "(" * 100 + "1 = 1" + ")" * 100, "nested too deep"),
         (BY_KIND + " AND 1 = 1" * 1000, "too many conditions"),
+        (BY_KIND + " AND r.kind = " + " || ".join(["'a'"] * 1000), "nested too deep"),
+        (BY_KIND + " AND 1 = " + "abs(" * 30 + "1" + ")" * 30, "nested too deep"),
         (BY_KIND + " AND " + "NOT " * 3000 + "true", "nested too deep"),
         (BY_KIND.replace("by_kind", "x" * 300), "the channel's name is missing"),
         (BY_KIND.replace("id", "1 + " * 4000 + "1 AS n"), "the text is too long"),

@@ -34,6 +34,7 @@ PERIOD_LEAST_S = 0.5  # a batch of a feed takes about as long, and each executio
 PERIOD_MOST_S = 31 * 86400.0
 TOKENS_MAX = 5000  # of a text
 NESTING_MAX = 50  # brackets and CASEs in one another: each costs every parser on the way a few calls
+DEPTH_MAX = 100  # of the tree of a SELECT
 LINKS_MAX = 200  # ANDs and ORs: Spark's parser nests them
 PARAMETERS_MAX = 100
 
@@ -214,7 +215,21 @@ def _parse_select(text: str, blanked: str) -> exp.Select:
         raise invalid_at(text, offset, f"wrong SQL: {first['description']}", "write Spark SQL after AS") from None
     if not isinstance(parsed, exp.Select):
         raise invalid_at(text, _offset(parsed), "not one SELECT", "a channel is one SELECT, without UNION") from None
+    _check_depth(text, parsed)
     return parsed
+
+
+def _check_depth(text: str, select: exp.Select) -> None:
+    """Of the tree, which every step after this walks down: a sum of many terms is deep without a bracket."""
+    below: list[tuple[exp.Expr, int]] = [(select, 0)]
+    while below:
+        node, depth = below.pop()
+        if depth > DEPTH_MAX:
+            raise invalid_at(
+                text, _offset(node), "nested too deep", f"use at most {DEPTH_MAX} operators in one another"
+            )
+        linked = isinstance(node, exp.Connector)  # counted by their words: they are walked without going down
+        below += [(child, depth + (not linked or type(child) is not type(node))) for child in node.iter_expressions()]
 
 
 def _offset_of(text: str, line: int, column: int) -> int:

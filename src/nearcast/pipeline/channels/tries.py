@@ -26,6 +26,7 @@ EXECUTION_TIME = "_execution_us"  # the parameter of the prepared text: microsec
 _LARGEST = "9.2e18D"  # FLOOR and CEIL give 64 bits
 _MOST_DAYS = 4_000_000  # about 10,000 years, all that SQL's calendar has
 _MOST_MONTHS = 120_000
+_REPEATED_MOST = 500  # parts of an operand
 _SPECIAL_TIMES = {"now", "today", "tomorrow", "yesterday", "epoch"}
 _NOW = f"TIMESTAMP_MICROS(:{EXECUTION_TIME})"
 _BETWEEN = "CASE WHEN :value BETWEEN -{limit} AND {limit} THEN :result END"
@@ -85,14 +86,22 @@ def _negative(channel: Channel, node: exp.Expr) -> exp.Expr:
     return node if isinstance(node.this, exp.Literal) else _call("TRY_SUBTRACT", exp.Literal.number(0), node.this)
 
 
+def _repeated(channel: Channel, operand: exp.Expr) -> exp.Expr:
+    """An operand that is written several times: those of operands in one another multiply."""
+    if sum(1 for _ in zip(operand.walk(), range(_REPEATED_MOST + 1), strict=False)) > _REPEATED_MOST:
+        raise channel.refuse(operand, "nested too deep", "give inner parts a name: in a subquery, or WITH ... AS")
+    return operand
+
+
 def _absolute(channel: Channel, node: exp.Expr) -> exp.Expr:
-    return filled("CASE WHEN :value < 0 THEN TRY_SUBTRACT(0, :value) ELSE :value END", value=node.this)
+    value = _repeated(channel, node.this)
+    return filled("CASE WHEN :value < 0 THEN TRY_SUBTRACT(0, :value) ELSE :value END", value=value)
 
 
 def _whole_number(channel: Channel, node: exp.Expr) -> exp.Expr:
     if node.args.get("decimals") or node.args.get("to"):
         raise channel.refuse(node, f"{node.key} with a scale", "use round(value, scale)")
-    return filled(_BETWEEN.format(limit=_LARGEST), value=node.this, result=node)
+    return filled(_BETWEEN.format(limit=_LARGEST), value=_repeated(channel, node.this), result=node)
 
 
 def _rounded(channel: Channel, node: exp.Expr) -> exp.Expr:
@@ -105,7 +114,7 @@ def _rounded(channel: Channel, node: exp.Expr) -> exp.Expr:
 def _later(channel: Channel, node: exp.Expr) -> exp.Expr:
     """DATE_ADD counts days in 32 bits and wraps around; ADD_MONTHS fails."""
     limit = _MOST_MONTHS if isinstance(node, exp.AddMonths) else _MOST_DAYS
-    return filled(_BETWEEN.format(limit=limit), value=node.expression, result=node)
+    return filled(_BETWEEN.format(limit=limit), value=_repeated(channel, node.expression), result=node)
 
 
 def _total(channel: Channel, node: exp.Expr) -> exp.Expr:
@@ -134,7 +143,7 @@ def _element(channel: Channel, node: exp.Expr) -> exp.Expr:
 def _like(channel: Channel, node: exp.Expr) -> exp.Expr:
     pattern = node.expression
     if not isinstance(pattern, exp.Literal):
-        return filled(_CHECKED_LIKE, pattern=pattern, matched=node)
+        return filled(_CHECKED_LIKE, pattern=_repeated(channel, pattern), matched=node)
     left = pattern.name.replace("\\\\", "").replace("\\_", "").replace("\\%", "")
     if "\\" in left:
         raise channel.refuse(node, f"the pattern {pattern.name!r}", r"put only %, _ or \ after a \\ in a pattern")

@@ -196,6 +196,8 @@ def _check_distance(channel: Channel, call: exp.Expr) -> None:
     if len(arguments) != 4:
         raise channel.refuse(call, f"distance of {len(arguments)} values", "write distance(lat1, lon1, lat2, lon2)")
     for argument in arguments:
+        if any(is_distance(node) for node in argument.walk()):
+            raise channel.refuse(argument, "a distance in a distance", "use positions, in degrees")
         if family(argument) not in ("", "number"):
             problem = f"{as_written(argument)} in distance is of type {family(argument)}"
             raise channel.refuse(argument, problem, "use numbers, in degrees")

@@ -77,14 +77,7 @@ class SparkEngine:
         return self._feeds
 
     def analyse(self, channel: Channel, schemas: Schemas) -> Prepared:
-        from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
-
-        spark = self._ready()
-        try:
-            return analyse(spark, channel, schemas)
-        except Py4JJavaError as error:  # what PySpark has no class for, as a stack that is too deep
-            told = str(error.java_exception.toString()).partition("\n")[0][:200]
-            raise channel.refuse(None, f"Spark cannot analyse the query: {told}", "write it more simply") from None
+        return analyse(self._ready(), channel, schemas)
 
     def load(self, name: str, file: Path, *, file_format: str, schema: str, key: str) -> None:
         loaded = self._catalog.datasets.load(self._ready(), name, file, file_format, schema, key)
