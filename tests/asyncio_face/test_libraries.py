@@ -134,6 +134,7 @@ async def test_reading_raw_before_anything_is_subscribed_is_an_error(pubsub, wor
         (errors.ConnectFailed("x"), redis.exceptions.ConnectionError),
         (errors.NotACluster("x"), redis.exceptions.ConnectionError),
         (errors.AuthenticationFailed("x"), redis.exceptions.AuthenticationError),
+        (errors.AccessDenied("x"), redis.exceptions.NoPermissionError),
         (errors.Unavailable("x"), redis.exceptions.TimeoutError),
         (errors.InvalidTopic("x"), redis.exceptions.DataError),
         (errors.ProtocolError("x"), redis.exceptions.ResponseError),

@@ -5,14 +5,19 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
+from typer.main import get_command
 from typer.testing import CliRunner
 
 from nearcast.cli.app import app
 from nearcast.cli.main import main
 from nearcast.cli.options import Output
 from nearcast.cli.output import printable, show
+from nearcast.cli.running import name_server
 from nearcast.cli.topic import MoveMode
 from nearcast.cli.views import topic_data, topic_row
 from nearcast.core.bus import TopicState
@@ -168,3 +173,33 @@ def test_a_missing_extra_is_named(command: list[str]) -> None:
     assert (result.returncode, result.stdout) == (2, "")
     assert "pip install 'nearcast[policies]'" in result.stderr
     assert len(result.stderr.splitlines()) == 1
+
+
+def commands_of(command: Any, path: str) -> Iterator[tuple[str, Any]]:
+    """The commands below one that do something, by how they are called."""
+    below = getattr(command, "commands", {})
+    if not below or getattr(command, "invoke_without_command", False):
+        yield path, command
+    for name, sub in below.items():
+        yield from commands_of(sub, f"{path} {name}")
+
+
+def test_every_command_shows_an_example() -> None:
+    found = dict(commands_of(get_command(app), "nearcast"))
+    assert len(found) > 50
+    assert [name for name, command in found.items() if f"Example: {name}" not in (command.help or "")] == []
+
+
+# --- servers of the machine
+
+
+def test_a_server_found_on_path_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    name_server()
+    server = tmp_path / "redis-server"
+    server.write_text("#!/bin/sh\n")
+    server.chmod(0o755)
+    name_server()
+    assert capsys.readouterr().err == f"using {server}, found on PATH\n"

@@ -24,6 +24,7 @@ from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
 from nearcast.errors import (
+    AccessDenied,
     AuthenticationFailed,
     Closed,
     ClusterError,
@@ -52,6 +53,7 @@ class ClosedWhileUsed(Closed, ClusterError):
 _REDIS_PY = "redis.exceptions"
 _NAMES: tuple[tuple[type[NearcastError], str], ...] = (  # the first that fits, so the special before the general
     (AuthenticationFailed, "AuthenticationError"),
+    (AccessDenied, "NoPermissionError"),
     (Unavailable, "TimeoutError"),
     (ClusterError, "ConnectionError"),
     (PubSubError, "PubSubError"),

@@ -11,7 +11,7 @@ import typer
 from nearcast.cli.demo_summary import summary_rows
 from nearcast.cli.options import Output, OutputOption
 from nearcast.cli.output import print_json, print_table
-from nearcast.cli.running import errors_as_exit_codes, run, say, until_told_to_stop
+from nearcast.cli.running import errors_as_exit_codes, name_server, run, say, until_told_to_stop
 from nearcast.errors import UsageError
 
 if TYPE_CHECKING:
@@ -64,6 +64,7 @@ def demo(
         names = _chosen(act)
         _check(context, names)
         plan = MovesPlan(seconds, clients, seed)
+    name_server()
     summaries = run(lambda: _demo(names, plan, output))
     if output is Output.JSON:
         print_json({"ok": _ok(summaries), "acts": summaries})

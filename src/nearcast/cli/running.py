@@ -66,6 +66,15 @@ def say(message: str) -> None:
     print(message, file=sys.stderr, flush=True)
 
 
+def name_server() -> None:
+    """Say which server will be started, if it is one of this machine's and not our own."""
+    from nearcast.runtime.servers import server_on_path
+
+    found = server_on_path()
+    if found is not None:
+        say(f"using {found}, found on PATH")
+
+
 async def until_told_to_stop() -> None:
     """Return at the first SIGINT or SIGTERM. A second one ends the program at once."""
     loop = asyncio.get_running_loop()

@@ -31,7 +31,7 @@ from nearcast.cli.planning import (
     WaitOption,
     planning_arguments,
 )
-from nearcast.cli.running import errors_as_exit_codes, run, say, until_told_to_stop
+from nearcast.cli.running import errors_as_exit_codes, name_server, run, say, until_told_to_stop
 
 if TYPE_CHECKING:
     from nearcast.testbed.cluster import LocalCluster
@@ -80,6 +80,7 @@ def up(
 async def _start(brokers: int | list[str], controllers: int, planning: list[str], port: int | None) -> LocalCluster:
     from nearcast.testbed.cluster import LocalCluster
 
+    name_server()
     say("starting ...")
     return await LocalCluster.start(brokers, controllers=controllers, controller_options=planning, first_port=port)
 

