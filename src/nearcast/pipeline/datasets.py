@@ -12,8 +12,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from nearcast.errors import ClusterError, UsageError
 from nearcast.pipeline import io
 from nearcast.pipeline.catalog.database import Database
@@ -148,15 +146,23 @@ class Datasets:
             self._catalog.forget(name, self._catalog.known(name))
         io.remove(self.warehouse.dataset(name))
 
-    def write(self, dataset: Dataset, frame: DataFrame, rows: int, files: int = 1) -> Segment:
-        """Write the batch after the dataset's position, at most one record per key. It counts once committed."""
+    def write(self, dataset: Dataset, frame: DataFrame, rows: int | None, files: int = 1) -> Segment:
+        """Write the batch after the dataset's position, at most one record per key. It counts once committed.
+
+        `rows`: how many were counted before, of all keys; None if nobody did. Raises ClusterError if others are there.
+        """
         from pyspark.sql import functions as F
 
         number = dataset.position + 1
         names = [column.name for column in _columns(dataset)]
         numbered = frame.select(*names, F.lit(number).cast("bigint").alias(BATCH))
         written = io.write(numbered, self.warehouse.batch(dataset.name, number), files)
-        return Segment(first=number, last=number, rows=rows, bytes=written, made_s=self._clock())
+        if rows is not None and (written.rows > rows or (written.rows < rows and not dataset.key)):
+            raise ClusterError(
+                f"batch {number} of dataset {dataset.name}: {rows} were counted and {written.rows} rows written; it is "
+                "not committed, and tried again"
+            )
+        return Segment(first=number, last=number, rows=written.rows, bytes=written.bytes, made_s=self._clock())
 
     def commit(self, name: str, segment: Segment) -> None:
         """The batch that was written is there from now on, or from the end of the transaction around this."""
@@ -176,9 +182,12 @@ class Datasets:
                 raise UsageError(f"the key of dataset {name} is {found.key or 'none'}: drop the dataset to change it")
             position = self._catalog.last_position(name)
             dataset = Dataset(name=name, source=STATIC, columns=columns, key=key, position=position)
-            segment = self.write(dataset, frame, 0, io.FILES_AT_MOST)
+            segment = self.write(dataset, frame, None, io.FILES_AT_MOST)
         written = io.read(spark, nullable_ddl(columns), self._paths(name, [segment]))
-        segment = msgspec.structs.replace(segment, rows=checked_rows(written, columns, key))
+        if (rows := checked_rows(written, columns, key)) != segment.rows:
+            raise ClusterError(
+                f"dataset {name}: {segment.rows} rows were written and {rows} are read back: load it again"
+            )
         with self._database.transaction():
             self._catalog.put(name, STATIC, columns, key)
             self._catalog.replace(name, segment.first)

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from nearcast.errors import ClusterError
+
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
@@ -61,13 +63,32 @@ class Warehouse(msgspec.Struct, frozen=True):
         return len(found)
 
 
-def write(frame: DataFrame, path: Path, files: int = FILES_AT_MOST) -> int:
-    """Write a frame as a folder of few Parquet files, in place of what is there; how many bytes.
+class Written(msgspec.Struct, frozen=True):
+    """What a write has put into its folder, as found there."""
 
-    Returns when the files are on the disk: the catalogue that names them survives a power cut, so must they.
+    rows: int
+    bytes: int
+
+
+def write(frame: DataFrame, path: Path, files: int = FILES_AT_MOST) -> Written:
+    """Write a frame as a folder of few Parquet files, in place of what is there.
+
+    Returns when the files are on the disk: the catalogue that names them survives a power cut, so must they. Raises
+    ClusterError if there are other rows here than the executors say they wrote.
     """
-    frame.coalesce(files).write.mode("overwrite").parquet(str(path))
-    return sum(_synced(file) for file in path.glob("*.parquet"))
+    from pyspark.sql import Observation
+    from pyspark.sql import functions as F
+
+    sent = Observation()
+    counted = frame.observe(sent, F.count(F.lit(1)).alias("rows"))
+    counted.coalesce(files).write.mode("overwrite").parquet(str(path))
+    written = _found(path)
+    if written.rows != sent.get["rows"]:
+        raise ClusterError(
+            f"Spark wrote {sent.get['rows']} rows to {path}, and {written.rows} are there: the folder must be on "
+            "storage that all executors and this process share"
+        )
+    return written
 
 
 def read(spark: SparkSession, ddl_schema: str, paths: Sequence[Path]) -> DataFrame:
@@ -84,6 +105,14 @@ def remove(path: Path) -> None:
         shutil.rmtree(path, ignore_errors=True)
     else:
         path.unlink(missing_ok=True)
+
+
+def _found(folder: Path) -> Written:
+    """By the footers of the files."""
+    import pyarrow.parquet as pq
+
+    found = sorted(folder.glob("*.parquet"))
+    return Written(sum(pq.read_metadata(file).num_rows for file in found), sum(_synced(file) for file in found))
 
 
 def _synced(file: Path) -> int:

@@ -193,9 +193,12 @@ def test_files_are_merged_by_levels_and_the_oldest_forgotten(
     assert [file.level for file in cluster.catalog.files(TOPICS)] == [1, 2]
     assert sum(1 for _ in (cluster.warehouse.root / "telemetry").glob("topics-*/batch-*")) == 2
     cluster.settings = TelemetrySettings(keep_s=LATE_S + 1)
-    append(valkey, report("b1", NOON_S + 10, one(1)), "a-9")
+    append(valkey, report("b1", NOON_S + LATE_S, one(1)), "a-8")
     cluster.run()
-    assert cluster.catalog.files(TOPICS) == []
+    assert min(key[0] for key in cluster.published()) == NOON_S, "by the newest report, not by our clock"
+    append(valkey, report("b1", NOON_S + 3 * LATE_S, one(1)), "a-9")
+    cluster.run()
+    assert cluster.published() == {(NOON_S + 3 * LATE_S, "t"): 1}
 
 
 @pytest.mark.slow

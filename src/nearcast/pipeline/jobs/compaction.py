@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from nearcast.errors import ClusterError
 from nearcast.pipeline import io
 from nearcast.pipeline.catalog.datasets import Dataset, Segment
 from nearcast.pipeline.schemas import BATCH, Column, nullable_ddl
@@ -52,12 +53,18 @@ def merge(
 
     names = [column.name for column in columns] + [BATCH]
     frame = io.read(spark, f"{nullable_ddl(columns)}, `{BATCH}` BIGINT", paths)
-    rows = sum(segment.rows for segment in group)
     if dataset.key:
         frame = newest_per_key(frame, dataset.key, F.col(BATCH), names)
     written = io.write(frame.select(*names), target, files=1)
-    if dataset.key:
-        rows = io.read(spark, f"`{BATCH}` BIGINT", [target]).count()
+    rows = sum(segment.rows for segment in group)
+    if written.rows > rows or (written.rows < rows and not dataset.key):
+        raise ClusterError(
+            f"dataset {dataset.name}: segments of {rows} rows were merged into {written.rows}; they stay as they are"
+        )
     return Segment(
-        first=group[0].first, last=group[-1].last, rows=rows, bytes=written, made_s=max(s.made_s for s in group)
+        first=group[0].first,
+        last=group[-1].last,
+        rows=written.rows,
+        bytes=written.bytes,
+        made_s=max(segment.made_s for segment in group),
     )

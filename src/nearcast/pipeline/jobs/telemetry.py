@@ -136,7 +136,7 @@ class TelemetryJob:
     def _written(self, name: str, level: int, number: int, frame: DataFrame) -> SumFile | None:
         """None: there were no rows."""
         path = sums_path(self._warehouse, name, level, number)
-        size = io.write(frame, path, files=1)
+        size = io.write(frame, path, files=1).bytes
         windows = _windows(path)
         return SumFile(name, level, number, *windows, size) if windows else None
 

@@ -28,6 +28,7 @@ from nearcast.pipeline.service.settings import ServiceSettings
 from nearcast.pipeline.service.state import EngineNotReady, Schemas
 from nearcast.pipeline.service.telemetry import Telemetry
 from nearcast.pipeline.session import SessionSettings, open_session
+from nearcast.pipeline.shared_folder import require_shared
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -98,6 +99,8 @@ class SparkEngine:
         error: BaseException | None = None
         try:
             with open_session(self._session) as spark:
+                if not self._session.master.startswith("local["):  # else executors are threads of this machine
+                    require_shared(spark, self._catalog.warehouse.root)
                 self._catalog.datasets.clean()  # now that no Java process of a killed predecessor writes any more
                 self._run(spark)
         except Exception as failure:  # whatever Spark says: the process has to know, and to end
