@@ -20,7 +20,7 @@ from nearcast.core.agent import Agent, Identity
 from nearcast.core.client import Client
 from nearcast.core.controller import Controller, Role
 from nearcast.core.coordination import Coordinating
-from nearcast.core.effects import Campaign, Commit, Connect, Disconnect, Load, Rename
+from nearcast.core.effects import Campaign, Commit, Connect, Disconnect, Load, Rename, Resign
 from nearcast.core.journal import BrokerState, Pace
 from nearcast.core.links import Ready
 from nearcast.core.mailbox import Mailbox, Overflow
@@ -31,7 +31,6 @@ from nearcast.core.planner import Planning
 from nearcast.core.record import Record
 from nearcast.core.resp import command
 from nearcast.core.scripts import INSTALL, INSTALL_MEMBERS
-from nearcast.core.settings import DEFAULT_TIMING
 from nearcast.core.wire import encode_record
 from nearcast.runtime.store.memory import MemoryStore
 from nearcast.sim.server import Session, SimServer
@@ -219,7 +218,7 @@ class Cluster:
     ) -> None:
         self.rig = Rig(*brokers, "store")
         self.rig.membership = msgspec.structs.replace(self.rig.membership, version=0)
-        self.store = MemoryStore(lambda: self.rig.now_s)
+        self.store = MemoryStore()
         self.answers: dict[str, bus.State] = {}
         self.controllers = [
             Controller(f"c{number}", "redis://store", Random(number), planning=planning, coordinating=coordinating)
@@ -250,11 +249,16 @@ class Cluster:
     def _serve(self, controller: Controller, effect: object) -> None:
         now_s = self.rig.now_s
         if isinstance(effect, Campaign):
-            controller.campaigned(self.store.campaign_now(controller.name, DEFAULT_TIMING.leader_s), now_s)
+            controller.campaigned(*self.store.campaign_now(effect.candidate, effect.stale), now_s)
+        elif isinstance(effect, Resign):
+            self.store.resign_now(effect.candidate)
         elif isinstance(effect, Load):
-            controller.loaded(*self.store.load_now(), now_s)
+            version, entries = self.store.load_now()
+            controller.read(effect.term, entries, now_s)
+            controller.loaded(effect.term, version, now_s)
         elif isinstance(effect, Commit):
-            controller.committed(self.store.commit_now(effect.version, effect.term, effect.changes), now_s)
+            ok = self.store.commit_now(effect.version, effect.term, effect.changes)
+            controller.committed(effect.term, ok, now_s)
 
     @property
     def leader(self) -> Controller:

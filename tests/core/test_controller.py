@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from nearcast.core import bus
-from nearcast.core.controller import Controller, Role
-from nearcast.core.effects import Campaign, Load
+from nearcast.core.controller import STALE, Controller, Role
+from nearcast.core.effects import Campaign, Load, Resign
 from nearcast.core.journal import BrokerState, Pace
 from nearcast.core.placement import Mode
 from nearcast.core.settings import DEFAULT_TIMING
@@ -30,31 +30,49 @@ def candidate() -> Controller:
 
 def leader() -> Controller:
     controller = candidate()
-    controller.campaigned(1, 0.0)
-    assert controller.store == [Load()]
+    controller.campaigned(1, "c1.0#1", 0.0)
+    assert controller.store == [Load(1)]
     controller.store.clear()
-    controller.loaded(0, {}, 0.0)
+    controller.loaded(1, 0, 0.0)
     return controller
 
 
 def test_a_candidate_loads_before_it_leads() -> None:
     controller = candidate()
     assert controller.role is Role.FOLLOWER
-    controller.campaigned(1, 0.1)
+    controller.campaigned(1, "c1.0#1", 0.1)
     assert controller.role is Role.LOADING
-    controller.loaded(7, {}, 0.2)
+    controller.loaded(1, 7, 0.2)
     assert controller.role is Role.LEADER
     assert controller.notes == ["c1 leads in term 1, journal version 7"]
 
 
 def test_a_candidate_that_lost_asks_again() -> None:
     controller = candidate()
-    controller.campaigned(None, 0.1)
+    controller.campaigned(None, "c2.0#1", 0.1)
     assert controller.role is Role.FOLLOWER
     controller.tick(0.1)
     assert controller.store == []
     controller.tick(LEADER_S / 4)
     assert controller.store == [Campaign(f"{controller.name}.0")]
+
+
+def campaign_at(controller: Controller, now_s: float) -> Campaign:
+    controller.store.clear()
+    controller.tick(now_s)
+    (campaign,) = controller.store
+    assert isinstance(campaign, Campaign)
+    return campaign
+
+
+def test_a_leadership_nobody_renews_is_taken_over() -> None:
+    controller = candidate()
+    controller.campaigned(None, "c2.0#7", 0.1)
+    assert campaign_at(controller, LEADER_S).stale == ""
+    controller.campaigned(None, "c2.0#8", LEADER_S)
+    assert campaign_at(controller, 1.5 * LEADER_S).stale == "", "it was renewed"
+    controller.campaigned(None, "c2.0#8", 1.5 * LEADER_S)
+    assert campaign_at(controller, (1 + STALE) * LEADER_S + 0.01).stale == "c2.0#8"
 
 
 def test_one_campaign_at_a_time() -> None:
@@ -76,31 +94,126 @@ def test_a_leader_that_cannot_renew_steps_down_in_time() -> None:
 
 def test_the_time_of_a_leader_counts_from_when_it_asked() -> None:
     controller = candidate()
-    controller.campaigned(1, 0.9 * LEADER_S)
-    controller.loaded(0, {}, 0.9 * LEADER_S)
+    controller.campaigned(1, "c1.0#1", 0.9 * LEADER_S)
+    controller.loaded(1, 0, 0.9 * LEADER_S)
     controller.tick(1.1 * LEADER_S)
     assert controller.role is Role.FOLLOWER
 
 
-def test_a_new_term_means_loading_again() -> None:
+def test_a_new_term_ends_the_reign() -> None:
     controller = leader()
     controller.tick(LEADER_S / 4)
-    controller.campaigned(2, LEADER_S / 4)
-    assert controller.role is Role.LOADING
+    controller.campaigned(2, "c1.0#1", LEADER_S / 4)
+    assert (controller.role, controller.reign) == (Role.FOLLOWER, None)
 
 
-def test_a_refused_commit_ends_the_reign() -> None:
+def test_a_leader_that_hears_of_another_steps_down_at_once() -> None:
     controller = leader()
-    controller.committed(False, 0.1)
+    controller.tick(LEADER_S / 4)
+    controller.campaigned(None, "c2.0#1", LEADER_S / 4)
     assert controller.role is Role.FOLLOWER
-    controller.committed(True, 0.2)
+
+
+def test_a_leader_keeps_its_time_when_the_store_cannot_be_asked() -> None:
+    controller = leader()
+    controller.tick(LEADER_S / 4)
+    controller.not_campaigned(LEADER_S / 4)
+    assert controller.role is Role.LEADER
+    controller.tick(LEADER_S / 2)
+    assert isinstance(controller.store[-1], Campaign)
+
+
+def test_a_refused_commit_ends_the_reign_and_gives_the_lead_away() -> None:
+    controller = leader()
+    controller.store.clear()
+    controller.committed(1, False, 0.1)
+    assert controller.role is Role.FOLLOWER
+    assert controller.store == [Resign("c1.0")]
+    controller.committed(1, True, 0.2)
+
+
+def test_the_answer_to_a_commit_of_an_earlier_reign_is_not_taken_for_one_of_this() -> None:
+    controller = leader()
+    controller.committed(1, False, 0.1)
+    controller.tick(LEADER_S)
+    controller.campaigned(2, "c1.0#1", LEADER_S)
+    controller.loaded(2, 5, LEADER_S)
+    assert controller.reign is not None
+    controller.reign.ledger.write({})
+    controller.committed(1, True, LEADER_S)
+    controller.committed(1, False, LEADER_S)
+    assert controller.role is Role.LEADER
+    assert controller.reign.ledger.version == 5
+
+
+def test_a_failed_load_gives_the_lead_away() -> None:
+    controller = candidate()
+    controller.campaigned(1, "c1.0#1", 0.0)
+    controller.store.clear()
+    controller.not_loaded(1, "closed by the server", 0.1)
+    assert controller.role is Role.FOLLOWER
+    assert controller.store == [Resign("c1.0")]
+    assert controller.notes == ["c1 no longer leads: the journal could not be read: closed by the server"]
+    controller.tick(0.1)
+    assert controller.store == [Resign("c1.0")], "the others first"
+    controller.tick(0.11 + LEADER_S / 4)
+    assert controller.store[1:] == [Campaign("c1.1")]
+
+
+def test_a_journal_that_cannot_be_understood_gives_the_lead_away() -> None:
+    controller = candidate()
+    controller.campaigned(1, "c1.0#1", 0.0)
+    controller.read(1, {"topic/t": b'{"placement": 7}'}, 0.1)
+    assert controller.role is Role.FOLLOWER
+    assert "the journal has an entry of another version, or a damaged one" in controller.notes[-1]
+
+
+def test_the_lead_is_renewed_while_a_long_journal_is_read() -> None:
+    controller = candidate()
+    controller.campaigned(1, "c1.0#1", 0.0)
+    for step in range(1, 100):
+        now_s = step * LEADER_S / 10
+        controller.tick(now_s)
+        if any(isinstance(effect, Campaign) for effect in controller.store):
+            controller.store.clear()
+            controller.campaigned(1, "c1.0#1", now_s)
+        controller.read(1, {f"broker/b{step}": b'{"url":"u","site":"s","run_id":"r","state":"dead"}'}, now_s)
+    controller.loaded(1, 7, 10 * LEADER_S)
+    assert controller.role is Role.LEADER
+    assert controller.reign is not None
+    assert len(controller.reign.journal.brokers) == 99
+
+
+LATE_S = 10 * LEADER_S
+
+
+@pytest.mark.parametrize(
+    "wake",
+    [
+        lambda c: c.received("bus", b"", LATE_S),
+        lambda c: c.connected("bus", LATE_S),
+        lambda c: c.lost("bus", "reset", LATE_S),
+        lambda c: c.committed(1, True, LATE_S),
+        lambda c: c.proposed(1, None, LATE_S),
+        lambda c: c.seated(1, None, LATE_S),
+        lambda c: c.campaigned(1, "c1.0#1", LATE_S),
+        lambda c: c.tick(LATE_S),
+    ],
+    ids=["received", "connected", "lost", "committed", "proposed", "seated", "campaigned", "tick"],
+)
+def test_a_leader_that_was_paused_says_nothing_when_it_wakes(wake: Any) -> None:
+    controller = leader()
+    controller.tick(LEADER_S / 4)
+    wake(controller)
+    assert controller.role is Role.FOLLOWER
+    assert controller.reign is None
 
 
 def test_a_journal_read_too_late_is_not_used() -> None:
     controller = candidate()
-    controller.campaigned(1, 0.0)
+    controller.campaigned(1, "c1.0#1", 0.0)
     controller.tick(LEADER_S + 0.1)
-    controller.loaded(0, {}, LEADER_S + 0.1)
+    controller.loaded(1, 0, LEADER_S + 0.1)
     assert controller.role is Role.FOLLOWER
     assert controller.reign is None
 
@@ -180,6 +293,20 @@ def test_a_move_waits_for_subscribers_to_be_ready_and_is_then_forced(cluster: An
     assert cluster.journal.topics["t"].placement.brokers == ("b2",)
     assert any("is moved by force" in note for note in cluster.leader.notes)
     assert mailbox.take()  # it was told
+
+
+def test_a_deposed_leader_does_not_grant(cluster: Any) -> None:
+    """It was paused; what came over its sockets meanwhile is served before its timers."""
+    leader, wired = cluster.leader, cluster.rig.wired[0]
+    wired.deaf.add("store")
+    cluster.rig.run(0.5)  # the agents say hello
+    told: list[tuple[bytes, bytes]] = []
+    leader.reign.told = told
+    wired.deaf.clear()
+    cluster.rig.now_s += 10.0
+    wired.hear()
+    assert leader.role is Role.FOLLOWER
+    assert told == []
 
 
 def test_a_dead_broker_is_given_up_and_its_topics_go_elsewhere(cluster: Any) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from nearcast.core.effects import Commit
-from nearcast.core.journal import MEMBERSHIP_KEY, BrokerEntry, BrokerState, TopicEntry, encode_entry, topic_key
+from nearcast.core.journal import MEMBERSHIP_KEY, BrokerEntry, BrokerState, Journal, TopicEntry, encode_entry
 from nearcast.core.ledger import Ledger
 from nearcast.core.membership import Membership
 from nearcast.core.placement import single
@@ -15,7 +15,7 @@ ONE, TWO = TopicEntry(single(1, "b1", 0)), TopicEntry(single(2, "b2", 0))
 
 @pytest.fixture
 def ledger() -> Ledger:
-    return Ledger(version=4, entries={topic_key("old"): encode_entry(ONE)}, term=2)
+    return Ledger(version=4, journal=Journal(topics={"old": ONE}), term=2)
 
 
 def test_nothing_to_write_is_no_commit(ledger: Ledger) -> None:

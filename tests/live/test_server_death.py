@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import time
@@ -14,6 +15,7 @@ from nearcast.core.journal import BrokerState, TopicEntry, decode_entry
 from nearcast.core.message import Event, Interrupted, Message
 from nearcast.core.placement import Mode
 from nearcast.core.settings import DEFAULT_LIMITS, Limits
+from nearcast.errors import ClusterError
 from nearcast.runtime.console import Console
 from nearcast.runtime.requester import Requester
 from nearcast.runtime.store.valkey import ValkeyStore
@@ -217,10 +219,13 @@ async def leader_of(cluster: LocalCluster, console: Console) -> int:
 async def open_moves(cluster: LocalCluster) -> int:
     """How many moves the journal has begun and not ended."""
     store = ValkeyStore(cluster.store_url)
-    try:
-        _, entries = await store.load()
-    finally:
-        await store.close()
+    entries: dict[str, bytes] | None = None
+    while entries is None:
+        parts: dict[str, bytes] = {}
+        with contextlib.suppress(ClusterError):  # it changed meanwhile
+            await store.load(parts.update)
+            entries = parts
+    await store.close()
     found = [decode_entry(key, value) for key, value in entries.items()]
     return sum(isinstance(entry, TopicEntry) and entry.move is not None for entry in found)
 

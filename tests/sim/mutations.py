@@ -11,6 +11,7 @@ import pytest
 from nearcast.core.attachment import Attachment
 from nearcast.core.backend import LinkRefused
 from nearcast.core.client import Client
+from nearcast.core.controller import Controller, Role
 from nearcast.core.departures import Departures
 from nearcast.core.inflow import Inflow
 from nearcast.core.lines import Lines
@@ -60,6 +61,9 @@ CROWDED = World(
     Profile.NETWORK,
 )
 ALL = World(Setup(topics=2, controllers=2), Profile.ALL)
+CLOCKS = World(Setup(topics=2, controllers=2), Profile.CLOCKS)
+STORE = World(Setup(topics=2, controllers=2), Profile.STORE)
+LARGE = World(Setup(topics=2, controllers=2, load_s=1.5), Profile.STORE)
 
 
 class Mutation(msgspec.Struct, frozen=True):
@@ -320,3 +324,21 @@ def at_the_limit_a_new_line_begins_in_silence(patch: Patch) -> None:
             original(self, publisher)
 
     patch.setattr(Lines, "_make_room", make_room)
+
+
+@mutation("invariant 7", STORE)
+def a_failed_load_is_not_noticed(patch: Patch) -> None:
+    patch.setattr(Controller, "not_loaded", lambda self, term, reason, now_s: None)
+
+
+@mutation("invariant 7", LARGE)
+def the_lead_is_not_renewed_while_the_journal_is_read(patch: Patch) -> None:
+    original = Controller.campaigned
+
+    def campaigned(self: Controller, term: int | None, held: str, now_s: float) -> None:
+        if self.role is Role.LOADING:
+            self._campaign = None
+        else:
+            original(self, term, held, now_s)
+
+    patch.setattr(Controller, "campaigned", campaigned)

@@ -2,7 +2,12 @@
 
     follower --campaign won--> loading --journal read--> leader --campaign lost, commit refused, or late--> follower
 
-Two controllers never do harm: a commit needs the term of the newest leader, and so does every record on a server.
+Two controllers never do harm: a commit needs the term of the newest leader, and so does every record on a server. But
+a grant is not written anywhere, so what a leader says must depend on its own time: every input first looks whether the
+leadership still lasts (`_heed`). A process that was paused serves its sockets before its timers.
+
+The leadership is renewed while the journal is read, however long that takes. Whoever cannot read it, or is refused a
+commit, gives the leadership back, so that another one need not wait for its end.
 """
 
 from __future__ import annotations
@@ -10,18 +15,23 @@ from __future__ import annotations
 from enum import StrEnum
 from random import Random
 
+import msgspec
+
 from nearcast.core import bus
 from nearcast.core.audience import Seats
 from nearcast.core.backend import ServerLink
 from nearcast.core.coordination import Coordinating
-from nearcast.core.effects import Balance, Campaign, Effect, Load, Propose, StoreEffect
+from nearcast.core.effects import Balance, Campaign, Effect, Load, Propose, Resign, StoreEffect
 from nearcast.core.greeting import Credentials
+from nearcast.core.journal import Journal, read_entries
 from nearcast.core.ledger import Ledger
 from nearcast.core.planner import Planning
 from nearcast.core.proposal import Proposal
 from nearcast.core.reign import Charter, Reign
 from nearcast.core.settings import DEFAULT_TIMING, Timing
 from nearcast.core.tether import Tether
+
+STALE = 1.1  # leadership times: clocks may differ in speed by a tenth
 
 
 class Role(StrEnum):
@@ -31,7 +41,10 @@ class Role(StrEnum):
 
 
 class Controller:
-    """Inputs: connected, received, lost, campaigned, loaded, committed, tick. Outputs: outgoing(), effects, store."""
+    """Inputs: connected, received, lost, tick, and answers of the store, the policy and the balancer.
+
+    Outputs: outgoing(), effects, store, asked, balances, notes.
+    """
 
     def __init__(
         self,
@@ -65,42 +78,69 @@ class Controller:
         self._term = 0
         self._reigns = 0  # that have ended
         self._campaign_at_s = -1e9
-        self._campaign_sent_s: float | None = None
+        self._campaign: tuple[str, float] | None = None  # on its way: who for, and since when
         self._leader_until_s = -1e9
+        self._seen = ("", 0.0)  # how another one held the leadership, and when we saw that first
+        self._journal = Journal()  # as far as it was read
 
     # --- inputs
 
     def connected(self, name: str, now_s: float) -> None:
+        self._heed(now_s)
         self.bus.connected(now_s)
 
     def received(self, name: str, data: bytes, now_s: float) -> None:
+        self._heed(now_s)
         self.bus.received(data, now_s, self.effects)
 
     def lost(self, name: str, reason: str, now_s: float) -> None:
+        self._heed(now_s)
         self.bus.lost(reason, now_s)
 
-    def campaigned(self, term: int | None, now_s: float) -> None:
-        """The store has named the leader's term if it is us, None if it is another or could not be asked."""
-        sent_s, self._campaign_sent_s = self._campaign_sent_s, None
-        if term is None or sent_s is None:
-            if self.role is not Role.FOLLOWER and now_s > self._leader_until_s:
-                self._step_down("another controller leads, or the store does not answer")
-            return
+    def campaigned(self, term: int | None, held: str, now_s: float) -> None:
+        """The store has named the leader's term if it is us, None if another one leads; and how it is held now."""
+        self._heed(now_s)
+        if held != self._seen[0]:
+            self._seen = (held, now_s)
+        campaign, self._campaign = self._campaign, None
+        assert campaign is not None, "answered without a question"
+        candidate, sent_s = campaign
+        if candidate != self._candidate or sent_s + self.timing.leader_s < now_s:
+            return  # asked for a reign that has ended, or answered too late
         if self.role is not Role.FOLLOWER and term != self._term:
-            self._step_down("the store began a new term")
+            self._step_down("another controller leads" if term is None else "the store began a new term", now_s)
+        if term is None or candidate != self._candidate:
+            return
         self._leader_until_s = sent_s + self.timing.leader_s
         if self.role is Role.FOLLOWER:
-            self.role, self._term = Role.LOADING, term
-            self.store.append(Load())
+            self.role, self._term, self._journal = Role.LOADING, term, Journal()
+            self.store.append(Load(term))
 
-    def loaded(self, version: int, entries: dict[str, bytes], now_s: float) -> None:
-        if self.role is not Role.LOADING:
+    def not_campaigned(self, now_s: float) -> None:
+        """The store could not be asked. What it granted before lasts until its end."""
+        self._heed(now_s)
+        self._campaign = None
+
+    def read(self, term: int, entries: dict[str, bytes], now_s: float) -> None:
+        """A part of the journal. It comes in parts, so that a long one keeps nobody from renewing the leadership."""
+        self._heed(now_s)
+        if not self._loads(term):
+            return
+        try:
+            read_entries(self._journal, entries)
+        except msgspec.DecodeError as error:
+            self._step_down(f"the journal has an entry of another version, or a damaged one: {error}", now_s)
+
+    def loaded(self, term: int, version: int, now_s: float) -> None:
+        """The whole journal was read."""
+        self._heed(now_s)
+        if not self._loads(term):
             return
         self.role = Role.LEADER
         self.notes.append(f"{self.name} leads in term {self._term}, journal version {version}")
-        ledger = Ledger(version, entries, self._term)
+        journal, self._journal = self._journal, Journal()
         self.reign = Reign(
-            ledger,
+            Ledger(version, journal, self._term),
             leader=self.name,
             store_url=self._store_url,
             charter=self._charter,
@@ -108,11 +148,19 @@ class Controller:
             now_s=now_s,
         )
 
-    def committed(self, ok: bool, now_s: float) -> None:
-        if self.reign is None:
+    def not_loaded(self, term: int, reason: str, now_s: float) -> None:
+        """The journal could not be read."""
+        self._heed(now_s)
+        if self._loads(term):
+            self._step_down(f"the journal could not be read: {reason}", now_s)
+
+    def committed(self, term: int, ok: bool, now_s: float) -> None:
+        """The commit of this term is in the store; not `ok`: it was refused, or nobody knows."""
+        self._heed(now_s)
+        if self.reign is None or term != self._term:
             return
         if not ok:
-            self._step_down("a commit was refused")
+            self._step_down("a commit was refused, or the store did not answer it", now_s)
             return
         self.reign.ledger.committed(now_s)
         self.reign.go_on(now_s)
@@ -120,6 +168,7 @@ class Controller:
 
     def proposed(self, number: int, proposal: Proposal | None, now_s: float) -> None:
         """The policy has answered; None if it failed. An answer to a reign that has ended is not heard."""
+        self._heed(now_s)
         if self.reign is not None:
             self.reign.planner.proposed(number, proposal, now_s)
             self.reign.go_on(now_s)
@@ -127,16 +176,17 @@ class Controller:
 
     def seated(self, number: int, seats: Seats | None, now_s: float) -> None:
         """The balancer has answered; None if it failed."""
+        self._heed(now_s)
         if self.reign is not None:
             self.reign.coordination.seated(number, seats, now_s)
 
     def tick(self, now_s: float) -> None:
+        self._heed(now_s)
         self.bus.tick(now_s, self.effects)
-        if self._campaign_sent_s is None and now_s - self._campaign_at_s >= self.timing.leader_s / 4:
-            self._campaign_at_s = self._campaign_sent_s = now_s
-            self.store.append(Campaign(self._candidate))
-        if self.role is not Role.FOLLOWER and now_s > self._leader_until_s:
-            self._step_down("the leadership was not renewed in time")
+        if self._campaign is None and now_s - self._campaign_at_s >= self.timing.leader_s / 4:
+            self._campaign_at_s = now_s
+            self._campaign = (self._candidate, now_s)
+            self.store.append(Campaign(self._candidate, self._stale(now_s)))
         if self.reign is not None:
             self.reign.tick(now_s)
             self._commit(now_s)
@@ -160,6 +210,20 @@ class Controller:
 
     # --- inside
 
+    def _heed(self, now_s: float) -> None:
+        """The gate of every input: whose time is over says nothing more as a leader."""
+        if self.role is not Role.FOLLOWER and now_s > self._leader_until_s:
+            self._step_down("the leadership was not renewed in time", now_s)
+
+    def _stale(self, now_s: float) -> str:
+        """How the leadership is held, if we have seen nobody renew it for longer than a leader trusts itself."""
+        held, since_s = self._seen
+        return held if now_s - since_s > STALE * self.timing.leader_s else ""
+
+    def _loads(self, term: int) -> bool:
+        """Whether an answer to the Load of this term is waited for."""
+        return self.role is Role.LOADING and term == self._term
+
     def _bus_open(self, link: ServerLink, now_s: float) -> None:
         link.control[bus.CONTROLLER_CHANNEL] = self._heard
         link.subscribe(bus.CONTROLLER_CHANNEL)
@@ -181,7 +245,10 @@ class Controller:
         """Another one after every reign: who comes back gets a new term, so that no order or answer is taken twice."""
         return f"{self.name}.{self._reigns}"
 
-    def _step_down(self, reason: str) -> None:
+    def _step_down(self, reason: str, now_s: float) -> None:
+        self.store.append(Resign(self._candidate))
         self._reigns += 1
+        self._campaign_at_s = now_s  # the others first
         self.notes.append(f"{self.name} no longer leads: {reason}")
         self.role, self.reign = Role.FOLLOWER, None
+        self._journal = Journal()

@@ -49,13 +49,25 @@ Effect = Connect | Disconnect | Rename | Done | Failed
 
 
 class Campaign(msgspec.Struct, frozen=True):
-    """Become or stay the leader: answered by `campaigned`."""
+    """Become or stay the leader, also if the leadership is held in this way: nobody has renewed it for long enough.
+
+    Answered by `campaigned`, or by `not_campaigned`.
+    """
+
+    candidate: str
+    stale: str = ""
+
+
+class Resign(msgspec.Struct, frozen=True):
+    """Give the leadership back, if it is still this candidate's. Not answered."""
 
     candidate: str
 
 
 class Load(msgspec.Struct, frozen=True):
-    """Read everything: answered by `loaded`."""
+    """Read everything, in this term: answered by `read` for each part, then by `loaded`, or by `not_loaded`."""
+
+    term: int
 
 
 class Commit(msgspec.Struct, frozen=True):
@@ -66,7 +78,7 @@ class Commit(msgspec.Struct, frozen=True):
     changes: dict[str, bytes]
 
 
-StoreEffect = Campaign | Load | Commit
+StoreEffect = Campaign | Resign | Load | Commit
 
 
 # --- the controller's policies

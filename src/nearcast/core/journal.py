@@ -90,9 +90,14 @@ def encode_entry(entry: TopicEntry | BrokerEntry | Membership) -> bytes:
 
 def read_journal(entries: Mapping[str, bytes]) -> Journal:
     journal = Journal()
+    read_entries(journal, entries)
+    return journal
+
+
+def read_entries(journal: Journal, entries: Mapping[str, bytes]) -> None:
+    """Add entries of the store, all or a part of them."""
     for key, value in entries.items():
         apply(journal, key, decode_entry(key, value))
-    return journal
 
 
 def decode_entry(key: str, value: bytes) -> TopicEntry | BrokerEntry | Membership:

@@ -17,7 +17,6 @@ from nearcast.core.journal import (
     apply,
     broker_key,
     encode_entry,
-    read_journal,
     topic_key,
 )
 from nearcast.core.membership import Membership
@@ -27,10 +26,10 @@ Then = Callable[[float], None]
 
 
 class Ledger:
-    def __init__(self, version: int, entries: dict[str, bytes], term: int) -> None:
+    def __init__(self, version: int, journal: Journal, term: int) -> None:
         self.version = version
         self.term = term
-        self.journal: Journal = read_journal(entries)
+        self.journal = journal
         self._next: dict[str, Entry] = {}
         self._thens: list[Then] = []
         self._sent: dict[str, Entry] | None = None

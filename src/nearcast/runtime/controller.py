@@ -17,15 +17,15 @@ from nearcast.core.audience import Seats
 from nearcast.core.controller import Controller as Machine
 from nearcast.core.controller import Role
 from nearcast.core.coordination import Coordinating
-from nearcast.core.effects import Balance, Campaign, Commit, Load, Propose, StoreEffect
+from nearcast.core.effects import Balance, Propose
 from nearcast.core.planner import Planning
 from nearcast.core.proposal import Policy, Proposal
 from nearcast.core.settings import DEFAULT_TIMING, Timing
-from nearcast.errors import NearcastError
 from nearcast.runtime.connection import parse_url
 from nearcast.runtime.driver import Driver
 from nearcast.runtime.store import Store
 from nearcast.runtime.store.valkey import ValkeyStore
+from nearcast.runtime.store_desk import StoreDesk
 
 DEFAULT_PLANNING = Planning()
 DEFAULT_COORDINATING = Coordinating()
@@ -48,7 +48,6 @@ class Controller:
     ) -> None:
         address, credentials = parse_url(store_url)
         self.name = name or f"{socket.gethostname()}-{os.getpid()}-{random.randrange(1 << 16):04x}"
-        self._timing = timing
         self._store: Store = store or ValkeyStore(store_url)
         self._policy = policy
         self._machine = Machine(
@@ -61,8 +60,7 @@ class Controller:
             coordinating=coordinating,
         )
         self._driver: Driver | None = None
-        self._requests: asyncio.Queue[StoreEffect] = asyncio.Queue()
-        self._worker: asyncio.Task[None] | None = None
+        self._desk: StoreDesk | None = None
         self._thinking: set[asyncio.Task[None]] = set()
         self.on_note: Callable[[str], None] = log.info
 
@@ -70,26 +68,35 @@ class Controller:
     def leads(self) -> bool:
         return self._machine.role is Role.LEADER
 
+    @property
+    def problem(self) -> str:
+        """What keeps the controller from working, in words; empty if nothing does."""
+        bus = self._machine.bus
+        if bus.link is None and bus.problem:
+            return f"{bus.name} {bus.url}: {bus.problem}"
+        return self._desk.problem if self._desk is not None else ""
+
     async def start(self) -> None:
-        self._driver = Driver(self._machine, self._after, tick_s=TICK_S)
-        self._machine.wall_offset_s = self._driver.wall_offset_s()
-        self._worker = asyncio.create_task(self._serve_store())
-        self._driver.start()
+        self._driver = driver = Driver(self._machine, self._after, tick_s=TICK_S)
+        self._machine.wall_offset_s = driver.wall_offset_s()
+        self._desk = StoreDesk(self._store, self._machine, driver.now, driver.settle)
+        driver.start()
 
     async def stop(self) -> None:
         if self._driver is not None:
             await self._driver.stop()
-        tasks = [task for task in (self._worker, *self._thinking) if task is not None]
-        for task in tasks:
+        for task in self._thinking:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        await self._store.close()
+        await asyncio.gather(*self._thinking, return_exceptions=True)
+        if self._desk is not None:
+            await self._desk.close()
 
     def _after(self) -> None:
         machine = self._machine
-        for effect in machine.store:
-            self._requests.put_nowait(effect)
-        machine.store.clear()
+        if self._desk is not None:
+            for effect in machine.store:
+                self._desk.ask(effect)
+            machine.store.clear()
         for question in machine.asked:
             self._spawn(self._think(question))
         machine.asked.clear()
@@ -127,37 +134,6 @@ class Controller:
             log.exception("balancer %s failed; subscribers stay where they are", question.balancer.name)
         self._machine.seated(question.number, seats, self._driver.now())
         self._driver.settle()
-
-    async def _serve_store(self) -> None:
-        """One request after another: the machine never has more than one of a kind on its way."""
-        while True:
-            effect = await self._requests.get()
-            try:
-                await self._serve(effect)
-            except NearcastError as error:
-                log.warning("the store failed: %s", error)
-                self._failed(effect)
-            if self._driver is not None:
-                self._driver.settle()
-
-    async def _serve(self, effect: StoreEffect) -> None:
-        assert self._driver is not None
-        machine, now = self._machine, self._driver.now
-        if isinstance(effect, Campaign):
-            machine.campaigned(await self._store.campaign(effect.candidate, self._timing.leader_s), now())
-        elif isinstance(effect, Load):
-            version, entries = await self._store.load()
-            machine.loaded(version, entries, now())
-        else:
-            ok = await self._store.commit(effect.version, effect.term, effect.changes)
-            machine.committed(ok, now())
-
-    def _failed(self, effect: StoreEffect) -> None:
-        assert self._driver is not None
-        if isinstance(effect, Campaign):
-            self._machine.campaigned(None, self._driver.now())
-        elif isinstance(effect, Commit):
-            self._machine.committed(False, self._driver.now())
 
 
 def _answer(policy: Policy, question: Propose) -> Proposal:

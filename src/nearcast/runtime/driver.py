@@ -21,6 +21,7 @@ Resolve = Callable[[str], str]
 
 class Machine(Protocol):
     effects: list[Effect]
+    wall_offset_s: float  # what to add to the driver's clock to get Unix time
 
     def connected(self, name: str, now_s: float) -> None: ...
 

@@ -14,9 +14,10 @@ import msgspec
 
 from nearcast.core.bus import AGENT_CHANNEL, CONTROLLER_CHANNEL
 from nearcast.core.names import CONTROL
+from nearcast.sim.store_desk import NO_TROUBLE, StoreTrouble
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Callable, Collection
 
     from nearcast.sim.process import Process
     from nearcast.sim.server import Session, SimServer
@@ -31,6 +32,8 @@ class Profile(StrEnum):
     NETWORK = "network"  # connections break, partitions
     SERVERS = "servers"  # servers are killed or stopped
     RIGHTS = "rights"  # the right to use a topic is withdrawn for a while
+    CLOCKS = "clocks"  # clocks of hosts step and drift; processes pause, and wake with sockets before timers
+    STORE = "store"  # operations of the store fail or are slow
     ALL = "all"
 
 
@@ -46,6 +49,8 @@ class Faults:
         self._plan = plan
         self._rng = rng
         self._calm = False
+        self._lasting = 0
+        self.store_trouble = NO_TROUBLE
         self.boundaries = 0
         self.done: list[str] = []
 
@@ -66,6 +71,8 @@ class Faults:
             Profile.NETWORK: [self._cut_client] * 4 + [self._partition] * 2,
             Profile.SERVERS: [self._kill_server, self._stop_server],
             Profile.RIGHTS: [self._withdraw_rights] * 3,
+            Profile.CLOCKS: [self._step_clock] * 2 + [self._pause] * 4 + [self._partition],
+            Profile.STORE: [self._trouble_store] * 2 + [self._crash_controller] * 2,
             Profile.ALL: [
                 self._crash_any_control,
                 self._crash_any_control,
@@ -76,12 +83,18 @@ class Faults:
                 self._kill_server,
                 self._stop_server,
                 self._withdraw_rights,
+                self._trouble_store,
             ],
         }[self._plan.profile]
         for kind in kinds:
             world.timeline.after(from_s + rng.random() * (to_s - from_s) - world.timeline.now_s, self._happen, kind)
         if self._plan.profile in (Profile.CONTROL, Profile.ALL):
             world.hosts["store"].server.observers.append(_Echo(world, rng))
+
+    @property
+    def lasts(self) -> bool:
+        """Whether a process is paused or the store is troubled."""
+        return self._lasting > 0
 
     def calm(self) -> None:
         """No more faults from here on."""
@@ -98,6 +111,9 @@ class Faults:
 
     def _crash_any_control(self) -> None:
         self._crash_control(self._rng.choice(sorted(self._world.controls)))
+
+    def _crash_controller(self) -> None:
+        self._crash_control(self._rng.choice([name for name in sorted(self._world.controls) if name[0] == "c"]))
 
     def _crash_control(self, name: str) -> None:
         down_s = self._rng.choice((0.05, 0.3, 1.0, 2.5)) * (0.5 + self._rng.random())
@@ -149,6 +165,42 @@ class Faults:
         host = self._world.hosts[broker]
         host.stop()
         self._world.timeline.after(for_s, host.go_on)
+
+    def _step_clock(self) -> None:
+        host = self._rng.choice(sorted(self._world.clocks))
+        by_s = self._rng.choice((-3600.0, -8.0, -1.0, 1.0, 8.0))
+        self._note(f"step the clock of {host} by {by_s} s")
+        self._world.clocks[host].step(by_s)
+
+    def _pause(self) -> None:
+        processes = [*self._world.clients(), *self._world.controls.values()]
+        process = self._rng.choice(processes)
+        if process.paused or not process.alive:
+            return
+        for_s = self._rng.choice((0.3, 1.5, 4.0)) * (0.5 + self._rng.random())
+        self._note(f"pause {process.name} for {for_s:.2f} s")
+        process.pause()
+        self._last(for_s, process.wake)
+
+    def _trouble_store(self) -> None:
+        trouble = self._rng.choice(
+            (StoreTrouble(slow_s=0.5), StoreTrouble(slow_s=2.0), StoreTrouble(fail_share=0.3), StoreTrouble(1.0, 0.2))
+        )
+        for_s = self._rng.choice((0.5, 2.0, 4.0))
+        self._note(f"the store has {trouble} for {for_s} s")
+        self.store_trouble = trouble
+        self._last(for_s, self._end_trouble)
+
+    def _end_trouble(self) -> None:
+        self.store_trouble = NO_TROUBLE
+
+    def _last(self, for_s: float, end: Callable[[], None]) -> None:
+        def over() -> None:
+            self._lasting -= 1
+            end()
+
+        self._lasting += 1
+        self._world.timeline.after(for_s, over)
 
 
 class _Echo:

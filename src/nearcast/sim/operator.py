@@ -56,12 +56,14 @@ class Operator:
         """Give the leader a request; the patient wait while another one has not begun. Returns whether it was heard."""
         for process in self._world.controls.values():
             controller = process.machine
-            if not process.alive or not isinstance(controller, Controller) or controller.reign is None:
+            if not process.alive or process.paused or not isinstance(controller, Controller):
+                continue
+            if controller.reign is None:
                 continue
             if patient and len(controller.reign.requests):
                 return False
-            controller.reign.heard(request, self._world.timeline.now_s)
-            controller.reign.go_on(self._world.timeline.now_s)
+            controller.reign.heard(request, process.now_s)
+            controller.reign.go_on(process.now_s)
             process.settle()
             return True
         return False

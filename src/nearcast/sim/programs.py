@@ -37,14 +37,14 @@ class Publisher:
     def __init__(self, world: World, index: int, topics: list[bytes], *, until_s: float, rate_per_s: float) -> None:
         self.world = world
         self.machine = world.new_client(f"publisher {index}")
-        self.process = Process(world, f"publisher {index}", self.machine)
+        self.process = Process(world, f"publisher {index}", self.machine, world.new_clock())
         self.process.after = self._after
         self.publications: list[Publication] = []
         self._unwaited: dict[bytes, deque[Publication]] = {}  # published without waiting, and not acknowledged yet
         self._topics = topics
         self._until_s = until_s
         self._rate_per_s = rate_per_s
-        world.seed_client(self.machine)
+        world.seed_client(self.machine, self.process.now_s)
         self.process.settle()
         self._next()
 
@@ -56,6 +56,8 @@ class Publisher:
         if timeline.now_s > self._until_s or not self.process.alive:
             return
         self._next()
+        if self.process.paused:
+            return
         setup = self.world.setup
         topic = SECRET if rng.random() < setup.forbidden_share else rng.choice(self._topics)
         waits = rng.random() >= setup.unwaited_share
@@ -63,7 +65,7 @@ class Publisher:
         payload = b"%x-%d" % (self.machine.client_id, len(self.publications))
         token = publication if waits else None
         try:
-            self.machine.publish(topic, payload, int(timeline.now_s * 1e9), token, timeline.now_s)
+            self.machine.publish(topic, payload, int(timeline.now_s * 1e9), token, self.process.now_s)
         except PublishBufferFull:
             return
         publication.sequence = self.machine.outflows[topic].sequence
@@ -110,7 +112,7 @@ class Subscriber:
         self.topic = topic
         self.pattern = pattern
         self.machine: Client = world.new_client(self.name)
-        self.process = Process(world, self.name, self.machine)
+        self.process = Process(world, self.name, self.machine, world.new_clock())
         self.process.after = self._after
         self.mailbox = Mailbox(1 << 20, 1 << 30, Overflow.DROP_OLDEST, accept_foreign=False)
         self.events: list[tuple[float, Event]] = []
@@ -118,11 +120,11 @@ class Subscriber:
         self.left_s: float | None = None
         self.tries_forbidden = index % 3 == 0
         self.failed: Exception | None = None  # what became of the forbidden topic
-        world.seed_client(self.machine)
+        world.seed_client(self.machine, self.process.now_s)
         self._subscribe()
         if self.tries_forbidden:
             forbidden = Mailbox(10, 1000, Overflow.DROP_OLDEST, accept_foreign=False)
-            self.machine.subscribe(SECRET, forbidden, SECRET, world.timeline.now_s)
+            self.machine.subscribe(SECRET, forbidden, SECRET, self.process.now_s)
         self.process.settle()
         if leave_s is not None:
             world.timeline.after(leave_s, self.leave)
@@ -130,7 +132,7 @@ class Subscriber:
     def _subscribe(self) -> None:
         if self.left_s is not None:
             return
-        now_s = self.world.timeline.now_s
+        now_s = self.process.now_s
         if self.pattern:
             self.machine.psubscribe(self.pattern, self.mailbox, self, now_s)
         else:
@@ -139,10 +141,13 @@ class Subscriber:
 
     def leave(self) -> None:
         self.left_s = self.world.timeline.now_s
+        self.process.serve(self._unsubscribe)
+
+    def _unsubscribe(self) -> None:
         if self.pattern:
-            self.machine.punsubscribe(self.pattern, self.mailbox, self.left_s)
+            self.machine.punsubscribe(self.pattern, self.mailbox, self.process.now_s)
         else:
-            self.machine.unsubscribe(self.topic, self.mailbox, self.left_s)
+            self.machine.unsubscribe(self.topic, self.mailbox, self.process.now_s)
         self.process.settle()
 
     def _after(self) -> None:
@@ -151,7 +156,9 @@ class Subscriber:
             if isinstance(effect, Done) and effect.token is self:
                 self.joined_s = now_s
             elif isinstance(effect, Failed) and effect.token is self:
-                self.world.timeline.after(RETRY_S, self._subscribe)  # the right to it was withdrawn for a while
+                self.world.timeline.after(
+                    RETRY_S, self.process.serve, self._subscribe
+                )  # the right to it was withdrawn for a while
             elif isinstance(effect, Failed):
                 self.failed = effect.error
         self.machine.effects.clear()

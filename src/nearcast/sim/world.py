@@ -14,6 +14,7 @@ from nearcast.core.names import CONTROL
 from nearcast.core.placement import Mode
 from nearcast.core.settings import Limits, Timing
 from nearcast.runtime.store.memory import MemoryStore
+from nearcast.sim.clock import HostClock
 from nearcast.sim.faults import FaultPlan, Faults, Profile
 from nearcast.sim.history import History
 from nearcast.sim.network import Host, Network
@@ -28,6 +29,7 @@ from nearcast.sim.timeline import Timeline
 APP = Credentials("app", "secret")
 START_S = 1.5  # the cluster has formed by then
 QUIET_S = 1.0
+DRIFT_MAX = 0.01  # of monotonic clocks; NTP corrects by 0.0005 at most (adjtimex, "maximum frequency tolerance")
 DRAIN_MAX_S = 30.0
 
 
@@ -44,6 +46,7 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
     hasty_subscribers: int = 2  # that leave before they are attached, or just after
     traffic_s: float = 4.0
     moves_per_s: float = 8.0
+    load_s: float = 0.0  # how long it takes to read the journal, as if it had many more topics
     drains: int = 0  # brokers that leave in good order, are stopped, and come back
     script: tuple[Step, ...] = ()
     broker_names: tuple[str, ...] = ()  # instead of b0, b1, ...
@@ -66,7 +69,8 @@ class World:
         self.rng = Random(root.getrandbits(64))
         self.timeline = Timeline()
         self.network = Network(self.timeline, Random(root.getrandbits(64)))
-        self.store = MemoryStore(self.timeline.clock)
+        self._clock_rng = Random(root.getrandbits(64))
+        self.clocks: dict[str, HostClock] = {}  # of the hosts of servers; an agent is on its server's
         self.history = History(self.timeline, self)
         self.publishers: list[Publisher] = []
         self.subscribers: list[Subscriber] = []
@@ -77,6 +81,9 @@ class World:
         self.users: dict[str, User] = {}  # on each broker's server, the one that all programs are
         self.forbidden = root.choice(((SECRET,), (CONTROL + SECRET,), (SECRET, CONTROL + SECRET)))
         self.plan = plan
+        for name in ["store", *self.brokers]:
+            self.clocks[name] = self.new_clock()
+        self.store = MemoryStore()
         self.faults = Faults(self, plan, Random(root.getrandbits(64)))
         self._end_s = START_S + setup.traffic_s
         self.operator = Operator(self, self._end_s)
@@ -90,7 +97,8 @@ class World:
     # --- parts
 
     def _start_server(self, name: str) -> None:
-        server = SimServer(name, self.timeline.clock, run_id=f"{name}-1")
+        clock = self.clocks.setdefault(name, HostClock(self.timeline))
+        server = SimServer(name, clock.wall_s, run_id=f"{name}-1")
         self.hosts[name] = self.network.add(_url(name), server)
         if name != "store":
             server.observers.append(self.history)
@@ -102,18 +110,22 @@ class World:
         timing, rng = self.setup.timing, Random(self.rng.getrandbits(64))
         if kind == "agent":
             agent = Agent(Identity(which, _url(which)), _url("store"), rng, timing=timing)
-            self.controls[name] = Process(self, name, agent)
+            self.controls[name] = Process(self, name, agent, self.clocks[which])
         else:
             controller = Controller(f"{name}.{rng.getrandbits(16)}", _url("store"), rng, timing=timing)
-            self.controls[name] = ControllerProcess(self, name, controller)
+            self.controls[name] = ControllerProcess(self, name, controller, self.new_clock())
+
+    def new_clock(self) -> HostClock:
+        drifting = self.plan.profile in (Profile.CLOCKS, Profile.ALL)
+        return HostClock(self.timeline, self._clock_rng.uniform(-DRIFT_MAX, DRIFT_MAX) if drifting else 0.0)
 
     def new_client(self, name: str) -> Client:
         rng = Random(self.rng.getrandbits(64))
         setup = self.setup
         return Client(rng.getrandbits(64), rng, credentials=APP, timing=setup.timing, limits=setup.limits)
 
-    def seed_client(self, client: Client) -> None:
-        client.links.seed(_url(self.rng.choice(self.brokers)), self.timeline.now_s)
+    def seed_client(self, client: Client, now_s: float) -> None:
+        client.links.seed(_url(self.rng.choice(self.brokers)), now_s)
 
     # --- faults
 
@@ -250,7 +262,7 @@ class World:
 
     def unfinished(self) -> list[str]:
         """What has not come to its end."""
-        found = ["a fault still lasts"] if self.network.troubled else []
+        found = ["a fault still lasts"] if self.network.troubled or self.faults.lasts else []
         _, entries = self.store.load_now()
         found += [f"{key} is still moving" for key, value in entries.items() if key[0] == "t" and b'"phase"' in value]
         found += [f"{step} of the script was not carried out" for step in self.operator.steps]
@@ -292,7 +304,7 @@ def _url(name: str) -> str:
 def draw_plan(seed: int) -> tuple[Setup, FaultPlan]:
     """The world and the faults of a seed."""
     rng = Random(seed ^ 0x5EED)
-    profile = rng.choice(list(Profile))
+    profile = rng.choice([profile for profile in Profile if profile is not Profile.CLOCKS])
     boundaries = frozenset(rng.sample(range(1, 600), 2)) if profile in (Profile.CONTROL, Profile.ALL) else frozenset()
     setup = Setup(
         brokers=rng.choice((2, 3, 3, 4)),
@@ -302,5 +314,6 @@ def draw_plan(seed: int) -> tuple[Setup, FaultPlan]:
         drains=rng.choice((0, 0, 1, 2)),
         # Without faults nothing may be told; a line that is crowded may have to tell of a Gap.
         limits=Limits(window=256, held=8192 if profile is Profile.CALM else rng.choice((8192, 8192, 4))),
+        load_s=rng.choice((0.0, 0.0, 1.5)) if profile in (Profile.STORE, Profile.ALL) else 0.0,
     )
     return setup, FaultPlan(profile, boundaries, counted_from_s=START_S)

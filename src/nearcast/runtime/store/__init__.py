@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 
 class Store(Protocol):
     """What a store must do. `tests/contract/test_store.py` holds every implementation to it."""
 
-    async def campaign(self, candidate: str, lease_s: float) -> int | None:
-        """Become or stay the leader for `lease_s`. Returns the term if it is us; a new leader gets a higher one."""
+    async def campaign(self, candidate: str, stale: str) -> tuple[int | None, str]:
+        """Become or stay the leader. Returns the term if it is us, and how the leadership is held now.
+
+        Who holds it changes how it is held with every campaign. It is free for who knows how it is held, which says:
+        I have watched this long enough to know that nobody renews it. The store needs no clock for that. A new leader
+        gets a higher term.
+        """
         ...
 
-    async def load(self) -> tuple[int, dict[str, bytes]]:
-        """The version and all entries, as of one moment."""
+    async def resign(self, candidate: str) -> None:
+        """Let another one lead at once, if this candidate leads."""
+        ...
+
+    async def load(self, take: Callable[[dict[str, bytes]], None]) -> int:
+        """Hand over all entries as of one moment, part by part; returns the version. Fails if they change meanwhile.
+
+        They do not for the newest leader: nobody else can commit.
+        """
         ...
 
     async def commit(self, version: int, term: int, changes: dict[str, bytes]) -> bool:

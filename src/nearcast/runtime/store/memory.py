@@ -1,4 +1,4 @@
-"""The store in memory, for simulations: the same rules, a clock that is given."""
+"""The store in memory, for simulations: the same rules."""
 
 from __future__ import annotations
 
@@ -6,22 +6,29 @@ from collections.abc import Callable
 
 
 class MemoryStore:
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock
-        self._leader: tuple[str, float] = ("", -1.0)
+    def __init__(self) -> None:
+        self._leader = ""
+        self._beats = 0
         self._term = 0
         self._version = 0
         self._entries: dict[str, bytes] = {}
 
-    def campaign_now(self, candidate: str, lease_s: float) -> int | None:
-        leader, until_s = self._leader
-        free = self._clock() >= until_s
-        if not free and leader != candidate:
-            return None
-        if free:
+    @property
+    def _held(self) -> str:
+        return f"{self._leader}#{self._beats}" if self._leader else ""
+
+    def campaign_now(self, candidate: str, stale: str) -> tuple[int | None, str]:
+        if self._leader != candidate:
+            if self._held not in ("", stale):
+                return None, self._held
+            self._leader = candidate
             self._term += 1
-        self._leader = (candidate, self._clock() + lease_s)
-        return self._term
+        self._beats += 1
+        return self._term, self._held
+
+    def resign_now(self, candidate: str) -> None:
+        if self._leader == candidate:
+            self._leader = ""
 
     def load_now(self) -> tuple[int, dict[str, bytes]]:
         return self._version, dict(self._entries)
@@ -33,11 +40,16 @@ class MemoryStore:
         self._version += 1
         return True
 
-    async def campaign(self, candidate: str, lease_s: float) -> int | None:
-        return self.campaign_now(candidate, lease_s)
+    async def campaign(self, candidate: str, stale: str) -> tuple[int | None, str]:
+        return self.campaign_now(candidate, stale)
 
-    async def load(self) -> tuple[int, dict[str, bytes]]:
-        return self.load_now()
+    async def resign(self, candidate: str) -> None:
+        self.resign_now(candidate)
+
+    async def load(self, take: Callable[[dict[str, bytes]], None]) -> int:
+        version, entries = self.load_now()
+        take(entries)
+        return version
 
     async def commit(self, version: int, term: int, changes: dict[str, bytes]) -> bool:
         return self.commit_now(version, term, changes)

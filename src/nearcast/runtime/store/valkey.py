@@ -1,6 +1,11 @@
-"""The store on a Valkey or Redis server: four keys and three scripts."""
+"""The store on a Valkey or Redis server: four keys and three scripts.
+
+The leadership has a connection of its own: it is renewed while a long journal is read or a large commit is on its way.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 from nearcast.core.link import Reply
 from nearcast.errors import ClusterError
@@ -8,13 +13,21 @@ from nearcast.runtime.requester import Requester
 
 _ENTRIES, _VERSION, _LEADER, _TERM = "nc:store", "nc:store:version", "nc:store:leader", "nc:store:term"
 
-# KEYS: leader, term. ARGV: candidate, lease in ms. Returns the term if the candidate leads, else 0.
+# KEYS: leader, term. ARGV: candidate, what is stale. Returns {the term if the candidate leads, else 0; what is held}.
+# The leader's key is CANDIDATE#BEATS and has no end of its own: the server's clock may be set back or forth.
 _CAMPAIGN = b"""
-local leader = redis.call('GET', KEYS[1])
-if leader and leader ~= ARGV[1] then return 0 end
-redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
-if not leader then return redis.call('INCR', KEYS[2]) end
-return tonumber(redis.call('GET', KEYS[2]))
+local held, term = redis.call('GET', KEYS[1]) or '', 0
+local leader, beats = string.match(held, '^(.*)#(%d+)$')
+if leader == ARGV[1] then
+  term = tonumber(redis.call('GET', KEYS[2]))
+elseif held == '' or held == ARGV[2] then
+  term = redis.call('INCR', KEYS[2])
+else
+  return {0, held}
+end
+held = ARGV[1] .. '#' .. string.format('%d', (tonumber(beats) or 0) + 1)
+redis.call('SET', KEYS[1], held)
+return {term, held}
 """
 
 # KEYS: entries, version, term. ARGV: version, term, then (key, value) repeated. Returns 1 if written.
@@ -25,35 +38,61 @@ redis.call('INCR', KEYS[2])
 return 1
 """
 
-# KEYS: entries, version. One script, so that both are of one moment.
-_LOAD = b"return {redis.call('GET', KEYS[2]) or '0', redis.call('HGETALL', KEYS[1])}"
+# KEYS: leader. ARGV: candidate.
+_RESIGN = b"""
+if string.match(redis.call('GET', KEYS[1]) or '', '^(.*)#%d+$') == ARGV[1] then redis.call('DEL', KEYS[1]) end
+"""
+
+SCAN_COUNT = 2000  # entries in one step of a load: some milliseconds of the server's time, and of ours
 
 
 class ValkeyStore:
     def __init__(self, url: str) -> None:
         self._requester = Requester(url)
+        self._leading = Requester(url)
 
-    async def campaign(self, candidate: str, lease_s: float) -> int | None:
-        term = await self._run(_CAMPAIGN, [_LEADER, _TERM], candidate, int(lease_s * 1000))
-        return int(str(term)) or None
-
-    async def load(self) -> tuple[int, dict[str, bytes]]:
-        reply = await self._run(_LOAD, [_ENTRIES, _VERSION])
+    async def campaign(self, candidate: str, stale: str) -> tuple[int | None, str]:
+        reply = await _run(self._leading, _CAMPAIGN, [_LEADER, _TERM], candidate, stale)
         assert isinstance(reply, list)
-        version, flat = reply
-        return int(version), {key.decode(): value for key, value in zip(flat[::2], flat[1::2], strict=True)}
+        term, held = reply
+        return int(term) or None, held.decode()
+
+    async def resign(self, candidate: str) -> None:
+        await _run(self._leading, _RESIGN, [_LEADER], candidate)
+
+    async def load(self, take: Callable[[dict[str, bytes]], None]) -> int:
+        version, cursor = await self._version(), b"0"
+        while True:
+            reply = _checked(await self._requester.ask("HSCAN", _ENTRIES, cursor, "COUNT", SCAN_COUNT))
+            assert isinstance(reply, list)
+            cursor, flat = reply
+            take({key.decode(): value for key, value in zip(flat[::2], flat[1::2], strict=True)})
+            if cursor == b"0":
+                break
+        if await self._version() != version:
+            raise ClusterError("the journal changed while it was read: another controller leads")
+        return version
+
+    async def _version(self) -> int:
+        version = _checked(await self._requester.ask("GET", _VERSION))
+        return int(version) if isinstance(version, bytes) else 0
 
     async def commit(self, version: int, term: int, changes: dict[str, bytes]) -> bool:
         pairs: list[bytes | str] = []
         for key, value in changes.items():
             pairs += (key, value)
-        return await self._run(_COMMIT, [_ENTRIES, _VERSION, _TERM], version, term, *pairs) == 1
+        return await _run(self._requester, _COMMIT, [_ENTRIES, _VERSION, _TERM], version, term, *pairs) == 1
 
     async def close(self) -> None:
         await self._requester.close()
+        await self._leading.close()
 
-    async def _run(self, script: bytes, keys: list[str], *arguments: bytes | str | int) -> Reply:
-        reply = await self._requester.ask("EVAL", script, len(keys), *keys, *arguments)
-        if isinstance(reply, Exception):
-            raise ClusterError(f"the store refused: {reply}")
-        return reply
+
+async def _run(requester: Requester, script: bytes, keys: list[str], *arguments: bytes | str | int) -> Reply:
+    return _checked(await requester.ask("EVAL", script, len(keys), *keys, *arguments))
+
+
+def _checked(reply: Reply) -> Reply:
+    if isinstance(reply, Exception):
+        raise ClusterError(f"the store refused: {reply}")
+    return reply

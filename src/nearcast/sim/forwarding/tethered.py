@@ -23,6 +23,7 @@ class Tethered:
 
     def __init__(self, urls: Mapping[str, str], rng: Random) -> None:
         self.effects: list[Effect] = []
+        self.wall_offset_s = 0.0
         self._waiting: dict[str, list[Action]] = {server: [] for server in urls}
         self._tethers = {server: self._tether(server, url, rng) for server, url in urls.items()}
 

@@ -1,0 +1,114 @@
+"""The desk between a simulated controller and the store, the counterpart of `runtime/store_desk.py`.
+
+As there, campaigns do not wait for the journal, and one request of a kind is served after the other. Each takes its
+time; while the store is troubled much more, and some fail: before the store has carried them out, or after.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from random import Random
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from nearcast.core.effects import Campaign, Commit, Load, Resign, StoreEffect
+
+if TYPE_CHECKING:
+    from nearcast.sim.process import ControllerProcess
+
+PART = 3  # entries in one step of a load: few, so that journals of a handful of topics have several
+
+Answer = Callable[[float], None]
+
+
+class StoreTrouble(msgspec.Struct, frozen=True):
+    """What an operation of the store suffers now."""
+
+    slow_s: float = 0.0  # it takes up to so much longer
+    fail_share: float = 0.0
+
+
+NO_TROUBLE = StoreTrouble()
+
+
+class SimStoreDesk:
+    def __init__(self, process: ControllerProcess, rng: Random) -> None:
+        self._process = process
+        self._world = process.world
+        self._rng = rng
+        self._leading: deque[StoreEffect] = deque()
+        self._journal: deque[StoreEffect] = deque()
+
+    def ask(self, effect: StoreEffect) -> None:
+        queue = self._leading if isinstance(effect, Campaign | Resign) else self._journal
+        queue.append(effect)
+        if len(queue) == 1:
+            self._serve(queue)
+
+    def _serve(self, queue: deque[StoreEffect]) -> None:
+        """Send the first request. What was sent before a crash arrives all the same."""
+        self._later(self._reach, queue, queue[0])
+
+    def _later(self, action: Callable[..., None], *arguments: object) -> None:
+        slow_s = self._world.faults.store_trouble.slow_s
+        delay_s = 0.001 + self._rng.random() * 0.01 + (self._rng.random() * slow_s if slow_s else 0.0)
+        self._world.timeline.after(delay_s, action, *arguments)
+
+    def _reach(self, queue: deque[StoreEffect], effect: StoreEffect) -> None:
+        fails = self._rng.random() < self._world.faults.store_trouble.fail_share
+        if self._world.network.is_cut(self._process.name, "store") or (fails and self._rng.random() < 0.5):
+            self._reply(queue, partial(self._failed, effect))
+        elif isinstance(effect, Load) and not fails:
+            version, entries = self._world.store.load_now()
+            load_s = self._world.setup.load_s if entries else 0.0
+            self._world.timeline.after(load_s, self._read, queue, effect, version, sorted(entries))
+        else:
+            answer = self._carry_out(effect)
+            self._reply(queue, partial(self._failed, effect) if fails else answer)
+
+    def _carry_out(self, effect: StoreEffect) -> Answer:
+        store, controller = self._world.store, self._process.controller
+        if isinstance(effect, Campaign):
+            return partial(controller.campaigned, *store.campaign_now(effect.candidate, effect.stale))
+        if isinstance(effect, Commit):
+            ok = store.commit_now(effect.version, effect.term, effect.changes)
+            if ok:
+                self._world.history.committed(effect.changes, self._world.timeline.now_s)
+            return partial(controller.committed, effect.term, ok)
+        if isinstance(effect, Resign):
+            store.resign_now(effect.candidate)
+        return lambda now_s: None
+
+    def _read(self, queue: deque[StoreEffect], load: Load, version: int, keys: list[str]) -> None:
+        """One part of the journal after the other, each read when it is asked for."""
+        now_version, entries = self._world.store.load_now()
+        controller = self._process.controller
+        if keys:
+            part = {key: entries[key] for key in keys[:PART]}
+            self._process.answered(partial(controller.read, load.term, part))
+            self._later(self._read, queue, load, version, keys[PART:])
+        elif now_version != version:
+            self._reply(queue, partial(controller.not_loaded, load.term, "it changed meanwhile"))
+        else:
+            self._reply(queue, partial(controller.loaded, load.term, version))
+
+    def _failed(self, effect: StoreEffect, now_s: float) -> None:
+        controller = self._process.controller
+        if isinstance(effect, Campaign):
+            controller.not_campaigned(now_s)
+        elif isinstance(effect, Load):
+            controller.not_loaded(effect.term, "the store failed", now_s)
+        elif isinstance(effect, Commit):
+            controller.committed(effect.term, False, now_s)
+
+    def _reply(self, queue: deque[StoreEffect], answer: Answer) -> None:
+        self._later(self._done, queue, answer)
+
+    def _done(self, queue: deque[StoreEffect], answer: Answer) -> None:
+        queue.popleft()
+        if queue:
+            self._serve(queue)
+        self._process.answered(answer)
