@@ -5,6 +5,7 @@ RedisError            NearcastError       everything
 ConnectionError       ClusterError        no server, no agent, or no answer
 AuthenticationError   AuthenticationFailed
 TimeoutError          Unavailable         `socket_timeout` has passed; a ConnectionError too
+NoPermissionError     AccessDenied        the user may not use the channel (the name is redis-py's alone)
 DataError             UsageError          a value that cannot be sent, a keyword that cannot be kept
 ResponseError         ProtocolError       a server refused a command
 PubSubError           PubSubError         also a RuntimeError, which redis-py raises in some of these places
