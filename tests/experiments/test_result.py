@@ -9,8 +9,12 @@ import matplotlib.image
 import msgspec
 import numpy as np
 import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.text import Text
 
 from nearcast.errors import UsageError
+from nearcast.experiments import plot
 from nearcast.experiments.chart import Chart, Colour, Limit, Line, Marks, Panel
 from nearcast.experiments.result import Result, open_folder, write
 
@@ -67,3 +71,21 @@ def test_a_folder_that_cannot_be_made_is_said(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UsageError, match="--out"):
         open_folder(tmp_path / "file" / "folder")
+
+
+def texts(chart: Chart, monkeypatch: pytest.MonkeyPatch, path: Path) -> list[str]:
+    """All that stands in a picture."""
+    drawn: list[Figure] = []
+    monkeypatch.setattr(plot, "FigureCanvasAgg", lambda figure: drawn.append(figure) or FigureCanvasAgg(figure))
+    plot.draw(chart, path)
+    return [text.get_text() for text in drawn[0].findobj(Text)]
+
+
+def test_times_are_shown_as_times_and_an_empty_panel_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    noon_s = 1_699_963_200  # 14 November 2023, 12:00 UTC
+    line = Line(label="load", x=[noon_s, noon_s + 900], y=[1.0, 2.0], colour=Colour.BLUE)
+    nothing = Line(label="p50", x=[noon_s, noon_s + 900], y=[None, None], colour=Colour.BLUE)
+    panels = (Panel(y_label="load", lines=(line,)), Panel(y_label="latency", lines=(nothing,)))
+    found = texts(Chart(title="t", x_label="UTC", x_is_time=True, panels=panels), monkeypatch, tmp_path / "p.png")
+    assert {"12:00", "12:10", "no data"} <= set(found)
+    assert "p50" not in found

@@ -16,10 +16,12 @@ import pytest
 from typer.testing import CliRunner
 
 from nearcast.cli.app import app
+from nearcast.cli.report_chart import chart_of
 from nearcast.core.counters import BUCKETS, TopicCounters, histogram, percentile_s
 from nearcast.pipeline.catalog.database import Database
 from nearcast.pipeline.catalog.telemetry import BROKERS, TOPICS, Progress, SumFile, TelemetryCatalog, sums_path
 from nearcast.pipeline.io import Warehouse, read
+from nearcast.pipeline.telemetry_summary import summarise
 from nearcast.pipeline.telemetry_tables import TelemetryTables, histograms, percentiles_s
 from nearcast.pipeline.transforms import telemetry as transforms
 from nearcast.pipeline.transforms.telemetry import BROKER_MAXIMA, BROKER_SUMMED, SHARES, SUMMED, TOPIC_SUMS
@@ -141,6 +143,27 @@ def test_a_report_has_rates_means_and_percentiles(busy: Folder) -> None:
     assert (b1["output_bytes_per_s_max"], b1["memory_bytes_max"], b1["connections_max"]) == (9e6, 30_000_000, 12)
 
 
+def strict(kind: pa.DataType) -> pa.DataType:
+    return pa.struct([strict_field(field) for field in kind]) if pa.types.is_struct(kind) else kind
+
+
+def strict_field(field: pa.Field) -> pa.Field:
+    return pa.field(field.name, strict(field.type), nullable=False)
+
+
+def test_a_report_reads_files_that_were_merged_beside_others(folder: Folder) -> None:
+    """Spark writes NOT NULL columns from a batch, and nullable ones when it has read the files and merged them."""
+    latencies = dict.fromkeys(range(BUCKETS), 1)
+    for number, published in ((1, 10), (2, 30)):
+        table = table_of({(NOW_S - 60, "t"): TopicCounters(published, 1, 1, 1, 1, 1, latencies)})
+        nulls_allowed = number == 1
+        schema = table.schema if nulls_allowed else pa.schema([strict_field(field) for field in table.schema])
+        folder.add(TOPICS, number, pa.Table.from_pylist(table.to_pylist(), schema=schema))
+    result = run("--folder", folder.root, "--since", "15m", "-o", "json")
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout)["topics"][0]["published_per_s"] == 4.0
+
+
 def test_a_report_can_be_of_some_topics_and_brokers_and_goes_back_as_far_as_told(busy: Folder) -> None:
     result = run("--folder", busy.root, "--since", "3h", "--topic", "game.*", "--broker", "b2")
     assert result.exit_code == 0
@@ -149,6 +172,17 @@ def test_a_report_can_be_of_some_topics_and_brokers_and_goes_back_as_far_as_told
     assert "b1" not in result.stdout
     found = json.loads(run("--folder", busy.root, "--since", "3h", "--topic", "game.*", "-o", "json").stdout)
     assert [window["published_per_s"] for window in found["windows"]] == [10, 20]
+
+
+def test_the_chart_has_times_of_the_whole_time_asked_for(busy: Folder) -> None:
+    tables = TelemetryTables(busy.root)
+    chart = chart_of(summarise(tables, NOW_S - 900, NOW_S))
+    tables.close()
+    assert chart.x_is_time
+    published = chart.panels[1].lines[0]
+    assert (published.x[0], published.x[-1]) == (NOW_S - 900, NOW_S)
+    assert [(x, y) for x, y in zip(published.x, published.y, strict=True) if y] == [(NOW_S - 60, 20.0)]
+    assert published.dotted_points, "one window alone makes no line"
 
 
 def test_a_report_is_drawn(busy: Folder, tmp_path: Path) -> None:

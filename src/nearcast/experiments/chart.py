@@ -2,7 +2,7 @@
 
 Panels stand below each other and share the x axis. A panel has lines, marks (single points, such as rebalancings),
 limits (level lines with their meaning) and, if need be, a second axis on the right. None in a line leaves a hole
-there.
+there. A panel without any value says that there is no data.
 """
 
 from __future__ import annotations
@@ -69,4 +69,5 @@ class Panel(msgspec.Struct, frozen=True, kw_only=True):
 class Chart(msgspec.Struct, frozen=True, kw_only=True):
     title: str
     x_label: str
+    x_is_time: bool = False  # x is seconds since 1970, shown as times of the day in UTC
     panels: tuple[Panel, ...]

@@ -5,6 +5,7 @@ The only file that knows matplotlib. Uses its object interface, so that nothing 
 
 from __future__ import annotations
 
+import datetime as dt
 import math
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import FuncFormatter, MaxNLocator, MultipleLocator
 
 from nearcast.experiments.chart import Chart, Colour, Line, Panel
 
@@ -24,6 +25,9 @@ DPI = 110
 LEGEND_COLUMNS = 3
 LIMIT_STYLES = (":", "-.", "--")
 MARK_AREA = 20.0  # points squared
+DAY_S = 86400.0
+TIME_STEPS_S = (10, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 21600, 43200, 86400, 172800, 604800)
+TIMES_MOST = 8  # on the axis
 HEADROOM = 1.08  # of the y axis above the highest value, so that marks are whole
 
 
@@ -36,10 +40,35 @@ def draw(chart: Chart, path: Path) -> None:
     for axes, panel in zip(all_axes, chart.panels, strict=True):
         _draw_panel(axes, panel)
     all_axes[-1].set_xlabel(chart.x_label)
+    if chart.x_is_time:
+        _show_times(all_axes[-1], chart)
     figure.savefig(path, metadata={"Software": None})  # the same bytes whatever the version that drew them
 
 
+def _show_times(axes: Axes, chart: Chart) -> None:
+    """Round times of the day, with the date where it is not one day's."""
+    times_s = [x for panel in chart.panels for line in panel.lines for x in line.x]
+    if not times_s:
+        return
+    first_s, last_s = min(times_s), max(times_s)
+    axes.set_xlim(first_s, max(last_s, first_s + 1))
+    step_s = next((step for step in TIME_STEPS_S if (last_s - first_s) / step <= TIMES_MOST), TIME_STEPS_S[-1])
+    axes.xaxis.set_major_locator(MultipleLocator(step_s))
+    form = "%H:%M:%S" if step_s < 60 else "%H:%M" if last_s - first_s < DAY_S else "%d %b %H:%M"
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: dt.datetime.fromtimestamp(x, dt.UTC).strftime(form)))
+
+
+def _is_empty(panel: Panel) -> bool:
+    values = [y for line in (*panel.lines, *panel.right_lines) for y in line.y]
+    return not panel.marks and all(y is None or not math.isfinite(y) for y in values)
+
+
 def _draw_panel(axes: Axes, panel: Panel) -> None:
+    if _is_empty(panel):
+        axes.text(0.5, 0.5, "no data", transform=axes.transAxes, ha="center", va="center", color=Colour.GREY)
+        axes.set_yticks([])
+        axes.set_ylabel(panel.y_label)
+        return
     for line in panel.lines:
         _draw_line(axes, line)
     for limit, style in zip(panel.limits, LIMIT_STYLES, strict=False):

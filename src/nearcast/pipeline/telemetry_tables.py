@@ -66,7 +66,8 @@ class TelemetryTables:
                 continue
             if not parts:
                 break
-            found = pyarrow.concat_tables(parts)
+            # What one batch wrote has columns that cannot be null, what Spark has read and merged has none such.
+            found = pyarrow.concat_tables(parts, promote_options="default")
             wanted = [name for name in pc.unique(found.column(1)).to_pylist() if fnmatchcase(name, names)]
             right_name = pc.is_in(found.column(1), pyarrow.array(wanted, pyarrow.string()))
             return merge(found.filter(pc.and_(right_name, pc.greater_equal(found["window_s"], int(since_s)))))

@@ -186,12 +186,12 @@ def test_files_are_merged_by_levels_and_the_oldest_forgotten(
 ) -> None:
     monkeypatch.setattr(telemetry, "FILES_MERGED", 2)
     cluster.settings = TelemetrySettings(batch_records=1, keep_s=1e9)
-    for number in range(6):
+    for number in range(7):
         append(valkey, report("b1", NOON_S + number, one(10**number)), f"a-{number}")
     cluster.run()
-    assert cluster.published() == {(NOON_S, "t"): 111_111}
-    assert [file.level for file in cluster.catalog.files(TOPICS)] == [1, 2]
-    assert sum(1 for _ in (cluster.warehouse.root / "telemetry").glob("topics-*/batch-*")) == 2
+    assert cluster.published() == {(NOON_S, "t"): 1_111_111}
+    assert [file.level for file in cluster.catalog.files(TOPICS)] == [0, 1, 2]
+    assert sum(1 for _ in (cluster.warehouse.root / "telemetry").glob("topics-*/batch-*")) == 3
     cluster.settings = TelemetrySettings(keep_s=LATE_S + 1)
     append(valkey, report("b1", NOON_S + LATE_S, one(1)), "a-8")
     cluster.run()
