@@ -324,6 +324,15 @@ def test_a_dead_broker_is_given_up_and_its_topics_go_elsewhere(cluster: Any) -> 
     assert client.acked == [b"1", b"2"]
 
 
+@pytest.mark.parametrize(("run_id", "given_up"), [("run-b2", True), ("run-before", False)])
+def test_a_death_counts_for_the_run_it_was_seen_of(cluster: Any, run_id: str, given_up: bool) -> None:
+    """Words on the bus may be late: that an earlier run of the server has ended says nothing of this one."""
+    ended = bus.Hello("b2", 1, 7, "redis://b2", "local", run_id, False, dead=True)
+    cluster.leader.reign.heard(ended, cluster.rig.now_s)
+    cluster.run(0.5)
+    assert ("broker b2 is given up" in cluster.leader.notes) is given_up
+
+
 def test_a_broker_that_is_not_heard_for_long_is_given_up(cluster: Any) -> None:
     agent = next(wired for wired in cluster.rig.wired if wired.machine is cluster.agents["b3"])
     cluster.rig.wired.remove(agent)  # it hangs

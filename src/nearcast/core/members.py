@@ -80,7 +80,8 @@ class Members:
             if hello.answering and self._welcome(hello, entry):
                 self._admit(hello, entry, now_s)
         elif hello.dead:
-            self._give_up(name, now_s)
+            if hello.run_id == entry.run_id:  # else a late word of an earlier run's end
+                self._give_up(name, now_s)
         elif hello.answering and hello.run_id != entry.run_id:
             self._restart(name, entry, hello)
         elif hello.answering:
