@@ -15,7 +15,16 @@ from nearcast.core.agent import Agent, Identity
 from nearcast.core.journal import Pace
 from nearcast.core.links import Ready
 from nearcast.core.membership import Membership, ring_of
-from nearcast.core.names import COUNTERS, LEASE_KEY, MEMBERS, PATTERNS, READY_KEY, RECORDS, readiness_channel
+from nearcast.core.names import (
+    COUNTERS,
+    LEASE_KEY,
+    MEMBERS,
+    PATTERNS,
+    READY_KEY,
+    RECORDS,
+    pattern_readiness,
+    readiness_channel,
+)
 from nearcast.core.placement import single
 from nearcast.core.record import first_use, settled
 from nearcast.core.report_log import REPORT_STREAM, UNANSWERED_BYTES_MAX
@@ -147,10 +156,11 @@ def test_the_membership_is_installed_and_only_grows(office: Office) -> None:
 
 def test_subscribers_are_counted_at_one_moment(office: Office) -> None:
     server = office.rig.servers["b1"]
-    for channels in (["t"], ["t", readiness_channel(b"t", 6)], [PATTERNS]):
+    attached = [PATTERNS, pattern_readiness(4)]
+    for channels in (["t"], ["t", readiness_channel(b"t", 6)], [PATTERNS], attached):
         server.connect(lambda data: None).feed(command("HELLO", 3) + command("SUBSCRIBE", *channels))
-    (answer,) = office.order(bus.Count(1, TERM, {"t": 6, "": 0, "nobody": 3}))
-    assert answer.counts == {"t": (2, 1), "": (1, 1), "nobody": (0, 0)}
+    (answer,) = office.order(bus.Count(1, TERM, {"t": 6, "": 4, "nobody": 3}))
+    assert answer.counts == {"t": (2, 1), "": (2, 1), "nobody": (0, 0)}
 
 
 def test_records_that_leave_this_directory_are_collected(office: Office) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import msgspec
 import pytest
 
+from nearcast.core import bus
 from nearcast.core.attachment import Attachment
 from nearcast.core.backend import LinkRefused
 from nearcast.core.client import Client
@@ -17,6 +19,7 @@ from nearcast.core.inflow import Inflow
 from nearcast.core.lines import Lines
 from nearcast.core.link import Link, _Confirm
 from nearcast.core.links import Links
+from nearcast.core.members import Members
 from nearcast.core.membership import Membership
 from nearcast.core.move import Move, Stage
 from nearcast.core.outflow import Lane, Outflow
@@ -50,10 +53,29 @@ PATTERNS = World(Setup(topics=1, brokers=4, pattern_subscribers=4, rate_per_s=60
 LEAVING = World(
     Setup(topics=1, brokers=4, pattern_subscribers=4, rate_per_s=120, moves_per_s=4, drains=4), Profile.CALM
 )
+JOINING = World(
+    Setup(
+        topics=1,
+        pattern_subscribers=3,
+        late_pattern_subscribers=1,
+        early_subscribers=0,
+        late_subscribers=0,
+        rate_per_s=60,
+        drains=4,
+        sites=True,
+        slow_connects=0.4,
+        start_s=4.0,
+        traffic_s=6.0,
+    ),
+    Profile.CALM,
+)
 CANCELS = World(Setup(topics=1, brokers=4, cancelled_share=0.5, rate_per_s=60, moves_per_s=10), Profile.CALM)
-RESTING = World(Setup(topics=2, moves_per_s=0), Profile.ALL)
+RESTING = World(Setup(topics=4, brokers=2, early_subscribers=8, moves_per_s=0), Profile.ALL)
 CONTROL = World(Setup(topics=2, controllers=2, moves_per_s=6), Profile.CONTROL)
 NETWORK = World(Setup(topics=2), Profile.NETWORK)
+BUSY_NETWORK = World(
+    Setup(topics=1, brokers=2, publishers=8, moves_per_s=1, rate_per_s=60, traffic_s=8.0), Profile.NETWORK
+)
 SERVERS = World(Setup(topics=2), Profile.SERVERS)
 RIGHTS = World(Setup(topics=1, publishers=4, rate_per_s=60, early_subscribers=4), Profile.RIGHTS)
 CROWDED = World(
@@ -161,7 +183,7 @@ def settle_before_switch(patch: Patch) -> None:
     patch.setattr(Move, "decided", decided)
 
 
-@mutation("invariant 8", NETWORK)
+@mutation("invariant 8", BUSY_NETWORK)
 def leases_never_end(patch: Patch) -> None:
     def lease(self: Links, link: Any, sent_s: float, reply: Any, now_s: float) -> None:
         link.proof_sent_s = None
@@ -259,6 +281,33 @@ def patterns_do_not_wait_for_other_brokers(patch: Patch) -> None:
 @mutation("guarantee 1", LEAVING)
 def a_broker_leaves_before_pattern_subscribers_let_go(patch: Patch) -> None:
     patch.setattr(Departures, "_await_patterns", lambda self, name, entry, now_s: self._leave(name, entry))
+
+
+@mutation("guarantee 1", JOINING)
+def counts_of_an_earlier_join_are_used(patch: Patch) -> None:
+    """Numbers of pattern subscribers, of whatever moment, are compared between brokers."""
+    counts: dict[tuple[Members, str], int] = {}
+
+    def is_attended(self: Members, name: str, now_s: float) -> bool:
+        others = self.carriers()
+        for broker in (name, *sorted(others)):
+
+            def done(answer: Any, at_s: float) -> None:
+                counts[(self, answer.broker)] = answer.counts[""][0]
+
+            make = partial(bus.Count, term=self._reign.term, epochs={"": 0})
+            self._reign.orders.need(("patterns", broker), broker, make, done, now_s)
+        if any((self, broker) not in counts for broker in (name, *others)):
+            return False
+        return counts[(self, name)] >= max((counts[(self, broker)] for broker in others), default=0)
+
+    patch.setattr(Members, "_is_attended", is_attended)
+
+
+@mutation("invariant 6", JOINING)
+def a_pattern_subscriber_that_comes_late_to_a_new_broker_is_not_told(patch: Patch) -> None:
+    patch.setattr(Members, "_is_attended", lambda self, name, now_s: True)
+    patch.setattr(PatternFlow, "_check_missed", lambda self, now_s: None)
 
 
 @mutation("invariant", LEAVING)

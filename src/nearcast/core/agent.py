@@ -20,7 +20,7 @@ from nearcast.core.effects import Effect
 from nearcast.core.greeting import Credentials
 from nearcast.core.links import Ready
 from nearcast.core.membership import Membership, ring_of
-from nearcast.core.names import COUNTERS, PATTERNS, decode_topic, readiness_channel
+from nearcast.core.names import COUNTERS, PATTERNS, decode_topic, pattern_readiness, readiness_channel
 from nearcast.core.record import Record, Unreadable, first_use
 from nearcast.core.report_log import ReportLog
 from nearcast.core.settings import DEFAULT_TIMING, Timing
@@ -208,7 +208,7 @@ class Agent:
         channels: list[bytes] = []
         for topic, epoch in order.epochs.items():
             name = topic.encode()
-            channels += (name, readiness_channel(name, epoch)) if name else (PATTERNS, PATTERNS)
+            channels += (name, readiness_channel(name, epoch)) if name else (PATTERNS, pattern_readiness(epoch))
 
         def counted(numbers: list[int]) -> None:
             pairs = zip(numbers[::2], numbers[1::2], strict=True)

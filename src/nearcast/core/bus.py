@@ -90,7 +90,7 @@ class InstallMembers(msgspec.Struct, frozen=True, tag=True):
 class Count(msgspec.Struct, frozen=True, tag=True):
     """Subscribers of each topic, and of its readiness channel for the epoch, at one moment.
 
-    The empty topic stands for pattern subscribers.
+    The empty topic stands for pattern subscribers, its epoch for the membership version a broker joined with.
     """
 
     order: int

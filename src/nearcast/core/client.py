@@ -17,6 +17,7 @@ from typing import Protocol
 
 import msgspec
 
+from nearcast.core.arrivals import Arrivals
 from nearcast.core.backend import ClientLink, Denied, OnPayload
 from nearcast.core.counters import ClientReport, TopicCounters
 from nearcast.core.effects import Done, Effect, Failed
@@ -68,6 +69,7 @@ class Client:
         self.outflows: dict[bytes, Outflow] = {}
         self.inflows: dict[bytes, Inflow] = {}
         self.patterns: dict[bytes, PatternFlow] = {}
+        self.arrivals = Arrivals(self)
         self.closed = False
         self._attention: dict[Ticking, None] = {}  # in order, so that one seed gives one run
         self._asked_s: dict[bytes, float] = {}
@@ -155,6 +157,7 @@ class Client:
         del self.patterns[flow.pattern]
         self._abandon(flow, error)
         flow.close()
+        self.arrivals.look()
 
     def _abandon(self, flow: Inflow | PatternFlow, error: NearcastError) -> None:
         self._attention.pop(flow, None)
@@ -258,6 +261,7 @@ class Client:
                 flow.forget(broker, now_s)
         for pattern in self.patterns.values():
             pattern.spread(now_s)
+        self.arrivals.look()
 
     # --- records
 

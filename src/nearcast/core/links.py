@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from nearcast.core.backend import ClientLink, Flow, LinkRefused, Standing
+from nearcast.core.backend import ClientLink, Flow, LinkRefused, OnPassed, Standing
 from nearcast.core.effects import Connect, Disconnect, Rename
 from nearcast.core.greeting import CLIENT_NAMES, Credentials, unanswered
 from nearcast.core.membership import decode_membership
@@ -252,6 +252,16 @@ class Links:
         self._peers[broker] = peer
         self._client.effects.append(Rename(name, broker))
         return True
+
+    def look_at_members(self, link: ClientLink, then: OnPassed) -> None:
+        """Read the membership there once more, and call `then` when we know it: a barrier that brings the news too."""
+
+        def read(document: bytes | None, now_s: float) -> None:
+            if document is not None:
+                self._members(document, now_s)
+            then(now_s)
+
+        link.read_members(read)
 
     def _members_changed(self, link: ClientLink, _: bytes, now_s: float) -> None:
         """Any client may publish this, so it is only a reason to look where none may write.

@@ -39,7 +39,8 @@ class Members:
         self._reset: set[tuple[str, str]] = set()  # (broker, run id) that began anew under this leader
         self._restored: set[tuple[str, str]] = set()  # whose records are all installed
         self._membership_at: dict[str, int] = {}  # version installed at each broker
-        self._patterns: dict[str, int] = {}  # pattern subscribers counted at each broker
+        # (broker, version it joined with) -> brokers whose pattern subscribers are all attached to it too
+        self._attended: dict[tuple[str, int], set[str]] = {}
         self._joining_since_s: dict[str, float] = {}
         self._handover = Handover(reign)
 
@@ -158,7 +159,7 @@ class Members:
         """Forget what was found out about a broker that is no member any more."""
         self._membership_at.pop(name, None)
         self._joining_since_s.pop(name, None)
-        self._patterns.pop(name, None)
+        self._attended = {join: where for join, where in self._attended.items() if join[0] != name}
         self._reset = {(broker, run) for broker, run in self._reset if broker != name}
         self._restored = {(broker, run) for broker, run in self._restored if broker != name}
 
@@ -276,18 +277,27 @@ class Members:
         if not hello.ready or (name, entry.run_id) not in self._reset or self._reign.names(name):
             return False
         since_s = self._joining_since_s.setdefault(name, now_s)
+        return self._is_attended(name, now_s) or now_s - since_s > self._reign.timing.ready_s
+
+    def _is_attended(self, name: str, now_s: float) -> bool:
+        """Whether all pattern subscribers are attached to a joining broker: at no other is one that is not.
+
+        A broker is counted when it has told its clients of the join. Who comes to it later attaches to all brokers
+        before its subscription begins; so a broker that was once found complete stays so.
+        """
         others = self.carriers()
-        for broker in (name, *sorted(others)):
-            self._count_patterns(broker, now_s)
-        if now_s - since_s > self._reign.timing.ready_s:
-            return True
-        if not {name, *others} <= self._patterns.keys():
-            return False
-        return self._patterns[name] >= max((self._patterns[broker] for broker in others), default=0)
+        join = (name, self._reign.journal.membership.brokers[name].joined)
+        attended = self._attended.setdefault(join, set())
+        for broker in sorted(others - attended):
+            if self.told(broker):
+                self._count_patterns(broker, join, now_s)
+        return attended >= others
 
-    def _count_patterns(self, name: str, now_s: float) -> None:
+    def _count_patterns(self, broker: str, join: tuple[str, int], now_s: float) -> None:
         def done(answer: bus.Answer, at_s: float) -> None:
-            self._patterns[name] = answer.counts[""][0]
+            subscribers, attached = answer.counts[""]
+            if subscribers == attached and join in self._attended:
+                self._attended[join].add(broker)
 
-        make = partial(bus.Count, term=self._reign.term, epochs={"": 0})
-        self._reign.orders.need(("patterns", name), name, make, done, now_s)
+        make = partial(bus.Count, term=self._reign.term, epochs={"": join[1]})
+        self._reign.orders.need(("patterns", broker, join), broker, make, done, now_s)

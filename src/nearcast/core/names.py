@@ -17,7 +17,7 @@ CONTROL = b"nc:c:"  # + topic: records, fences and repair requests of a topic
 READINESS = b"nc:y:"  # + topic + ":" + epoch: subscribers that hold the next placement
 INBOX = b"nc:i:"  # + client id: repairs for one client
 MEMBERS = b"nc:m"  # channel and hash: the cluster's membership
-PATTERNS = b"nc:p"  # held by every client with a pattern subscription on this server
+PATTERNS = b"nc:p"  # held by every client with a pattern subscription on this server; see also `pattern_readiness`
 COUNTERS = b"nc:s"  # clients' per-second counters, read by the agent
 MEASURING = b"nc:x:"  # + a random name: messages of a calibration, for nobody else
 RECORDS = b"nc:r"  # hash: topic -> record
@@ -69,6 +69,11 @@ def user_problem(user: str) -> str:
 
 def readiness_channel(topic: bytes, epoch: int) -> bytes:
     return b"%b%b:%d" % (READINESS, topic, epoch)
+
+
+def pattern_readiness(joined: int) -> bytes:
+    """Held by clients whose pattern subscriptions are attached to the broker that joined with this membership."""
+    return b"%b:%d" % (PATTERNS, joined)
 
 
 def inbox_channel(client: int) -> bytes:

@@ -87,6 +87,7 @@ class PatternFlow:
         self.joined = False
         self._links: dict[str, ClientLink] = {}
         self._open: set[str] = set()  # brokers where the subscription is known to be in force
+        self._missing_s: dict[str, float] = {}  # brokers where it is not, and since when we know of them
         self._matched: dict[bytes, _Matched] = {}
         self._interrupted: Interrupted | None = None
         self._resync_at_s: float | None = None
@@ -107,9 +108,11 @@ class PatternFlow:
         for broker, info in self.client.membership.brokers.items():
             link = self._links.get(broker)
             if link is None and not info.leaving:
+                self._missing_s.setdefault(broker, now_s)
                 self.client.links.want(broker, self, now_s)
             elif link is not None and info.leaving:
                 link.barrier(partial(self._part, link))
+        self._check_missed(now_s)
         self._check_whole(now_s)
 
     def linked(self, link: ClientLink, now_s: float) -> None:
@@ -120,7 +123,8 @@ class PatternFlow:
         link.patterns[self.pattern] = partial(self._message, link)
         link.psubscribe(self.pattern, refused=partial(self._denied, link))
         link.subscribe(PATTERNS, refused=partial(self._denied, link))
-        link.barrier(partial(self._opened, link))
+        # A broker that joins is announced before pattern subscribers are counted: who was not counted reads of it here.
+        self.client.links.look_at_members(link, partial(self._opened, link))
 
     def _denied(self, link: ClientLink, text: str, now_s: float) -> None:
         """A broker will not let us have the pattern: who waits is told, who had it is interrupted, and we try again."""
@@ -140,7 +144,9 @@ class PatternFlow:
     def _opened(self, link: ClientLink, now_s: float) -> None:
         if self._links.get(link.broker) is link:
             self._open.add(link.broker)
+            self._missing_s.pop(link.broker, None)
             self._check_whole(now_s)
+            self.client.arrivals.look()
 
     def unlinked(self, link: ClientLink, now_s: float) -> None:
         broker = link.broker
@@ -152,6 +158,7 @@ class PatternFlow:
             self._interrupt(f"the connection to {broker} was lost", link.heard_s, now_s)
         for matched in self._matched.values():
             self._passed(matched, matched.asked, link, now_s)
+        self.client.arrivals.look()
         if broker in self._carriers():
             self.client.links.want(broker, self, now_s)
         else:
@@ -159,6 +166,7 @@ class PatternFlow:
 
     def forget(self, broker: str, now_s: float) -> None:
         """The broker is no member any more, and its link is gone already."""
+        self._missing_s.pop(broker, None)
         self._check_whole(now_s)
 
     def _carriers(self) -> list[str]:
@@ -180,6 +188,12 @@ class PatternFlow:
     def holds(self, link: ClientLink) -> bool:
         return self._links.get(link.broker) is link
 
+    def attached(self, broker: str) -> bool:
+        return broker in self._open
+
+    def open_links(self) -> list[ClientLink]:
+        return [link for broker, link in self._links.items() if broker in self._open]
+
     def close(self) -> None:
         """Nobody wants it any more: let go everywhere, and of links that are still being opened."""
         self._closed = True
@@ -191,7 +205,7 @@ class PatternFlow:
         link.patterns.pop(self.pattern, None)
         link.punsubscribe(self.pattern)
         if not any(other is not self and other.holds(link) for other in self.client.patterns.values()):
-            link.unsubscribe(PATTERNS)
+            self.client.arrivals.part(link)
         link.users.pop(self, None)
 
     # --- messages
@@ -263,6 +277,13 @@ class PatternFlow:
             ended = msgspec.structs.replace(self._interrupted, until_s=now_s + self.client.wall_offset_s)
             self._interrupted = None
             self._report(ended)
+
+    def _check_missed(self, now_s: float) -> None:
+        """A broker may carry topics before we got there, if we took too long: we cannot know what we missed."""
+        for broker in self.client.membership.ring if self.joined else ():
+            since_s = self._missing_s.get(broker)
+            if since_s is not None and broker not in self._open:
+                self._interrupt(f"{broker} carried topics before this subscription was attached to it", since_s, now_s)
 
     def _interrupt(self, reason: str, since_s: float, now_s: float) -> None:
         self._resync_at_s = now_s + self.client.rng.random() * self.client.timing.resync_s

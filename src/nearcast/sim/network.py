@@ -32,11 +32,18 @@ class LinkModel(msgspec.Struct, frozen=True):
 
 LOCAL = LinkModel(base_s=0.0002, jitter_s=0.0005, spike_share=0.0)
 _BASES_S = (0.001, 0.005, 0.02, 0.06)
+_FAR_BASES_S = (0.001, 0.05, 0.12)  # a grant must come back within its time: hello and answer take twice as long
+_LOST_FIRST_PACKET_S = (1.0, 3.0)  # RFC 6298: it is sent again after 1 s, then after 2 s more
 _JITTERS_S = (0.001, 0.01, 0.05)
 
 
 def any_link(rng: Random) -> LinkModel:
     return LinkModel(rng.choice(_BASES_S), rng.choice(_JITTERS_S))
+
+
+def far_link(rng: Random) -> LinkModel:
+    """Between sites: some are near, some at the other end of the world."""
+    return LinkModel(rng.choice(_FAR_BASES_S), rng.choice(_JITTERS_S[:2]))
 
 
 class Endpoint(Protocol):
@@ -192,6 +199,7 @@ class Network:
         self._pipes: list[Pipe] = []
         self._cuts: dict[tuple[str, str], int] = {}
         self._models: dict[tuple[str, str], LinkModel] = {}
+        self.slow_connects = 0.0  # share of connections whose first packet is lost
 
     def add(self, url: str, server: SimServer) -> Host:
         host = self.hosts[url] = Host(server)
@@ -217,6 +225,8 @@ class Network:
         """Open a connection; `then` gets the pipe, or None if nobody answers there."""
         host = self.hosts.get(url)
         delay_s = self.rng.random() * 0.01
+        if self.slow_connects and self.rng.random() < self.slow_connects:
+            delay_s += self.rng.choice(_LOST_FIRST_PACKET_S)
 
         def arrive() -> None:
             reachable = host is not None and host.up and not host.stopped

@@ -17,7 +17,7 @@ from nearcast.runtime.store.memory import MemoryStore
 from nearcast.sim.clock import HostClock
 from nearcast.sim.faults import FaultPlan, Faults, Profile
 from nearcast.sim.history import History
-from nearcast.sim.network import Host, Network
+from nearcast.sim.network import Host, Network, far_link
 from nearcast.sim.operator import Operator
 from nearcast.sim.process import ControllerProcess, Process
 from nearcast.sim.programs import SECRET, Publisher, Subscriber
@@ -44,6 +44,10 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
     late_subscribers: int = 2
     pattern_subscribers: int = 0
     hasty_subscribers: int = 2  # that leave before they are attached, or just after
+    late_pattern_subscribers: int = 0
+    sites: bool = False  # agents are at very different distances from the store
+    slow_connects: float = 0.0  # share of connections whose first packet is lost
+    start_s: float = START_S  # when clients begin
     traffic_s: float = 4.0
     moves_per_s: float = 8.0
     load_s: float = 0.0  # how long it takes to read the journal, as if it had many more topics
@@ -71,6 +75,7 @@ class World:
         self.network = Network(self.timeline, Random(root.getrandbits(64)))
         self._clock_rng = Random(root.getrandbits(64))
         self.clocks: dict[str, HostClock] = {}  # of the hosts of servers; an agent is on its server's
+        self.network.slow_connects = setup.slow_connects
         self.history = History(self.timeline, self)
         self.publishers: list[Publisher] = []
         self.subscribers: list[Subscriber] = []
@@ -85,8 +90,9 @@ class World:
             self.clocks[name] = self.new_clock()
         self.store = MemoryStore()
         self.faults = Faults(self, plan, Random(root.getrandbits(64)))
-        self._end_s = START_S + setup.traffic_s
+        self._end_s = setup.start_s + setup.traffic_s
         self.operator = Operator(self, self._end_s)
+        self._sites_rng = Random(root.getrandbits(64))
         for name in ["store", *self.brokers]:
             self._start_server(name)
         for name in self.brokers:
@@ -107,6 +113,8 @@ class World:
 
     def _start_control(self, name: str) -> None:
         kind, _, which = name.partition(" ")
+        if self.setup.sites and kind == "agent":
+            self.network.place(name, "store", far_link(self._sites_rng))
         timing, rng = self.setup.timing, Random(self.rng.getrandbits(64))
         if kind == "agent":
             agent = Agent(Identity(which, _url(which)), _url("store"), rng, timing=timing)
@@ -184,13 +192,13 @@ class World:
 
     def run(self) -> None:
         timeline, setup, rng = self.timeline, self.setup, self.rng
-        timeline.run_until(START_S)
+        timeline.run_until(setup.start_s)
         index = 0
         for _ in range(setup.early_subscribers):
             self._subscribe(index)
             index += 1
         for _ in range(setup.pattern_subscribers):
-            self.subscribers.append(Subscriber(self, index, b"", pattern=b"t*"))
+            self._subscribe_pattern(index)
             index += 1
         for number in range(setup.hasty_subscribers):
             timeline.after(
@@ -200,10 +208,13 @@ class World:
         for _ in range(setup.late_subscribers):
             timeline.after(rng.random() * setup.traffic_s, self._subscribe, index)
             index += 1
+        for _ in range(setup.late_pattern_subscribers):
+            timeline.after(rng.random() * setup.traffic_s, self._subscribe_pattern, index)
+            index += 1
         for number in range(setup.publishers):
             timeline.after(rng.random() * 0.8 * (number % 2) * setup.traffic_s, self._publish, number)
         self.operator.begin()
-        self.faults.schedule(START_S + 0.3, self._end_s)
+        self.faults.schedule(setup.start_s + 0.3, self._end_s)
         timeline.run_until(self._end_s)
         self.faults.calm()
         self._drain()
@@ -215,6 +226,9 @@ class World:
     def _subscribe_in_haste(self, index: int, pattern: bytes) -> None:
         topic, leave_s = self.rng.choice(self.topics), self.rng.random() * 0.1
         self.subscribers.append(Subscriber(self, index, topic, pattern=pattern, leave_s=leave_s))
+
+    def _subscribe_pattern(self, index: int) -> None:
+        self.subscribers.append(Subscriber(self, index, b"", pattern=b"t*"))
 
     def _publish(self, index: int) -> None:
         publisher = Publisher(self, index, self.topics, until_s=self._end_s, rate_per_s=self.setup.rate_per_s)
@@ -311,9 +325,12 @@ def draw_plan(seed: int) -> tuple[Setup, FaultPlan]:
         controllers=rng.choice((1, 2)),
         topics=rng.choice((1, 2)),
         pattern_subscribers=rng.choice((0, 1)),
+        late_pattern_subscribers=rng.choice((0, 0, 1)),
         drains=rng.choice((0, 0, 1, 2)),
         # Without faults nothing may be told; a line that is crowded may have to tell of a Gap.
         limits=Limits(window=256, held=8192 if profile is Profile.CALM else rng.choice((8192, 8192, 4))),
         load_s=rng.choice((0.0, 0.0, 1.5)) if profile in (Profile.STORE, Profile.ALL) else 0.0,
+        sites=rng.choice((False, True)),
+        slow_connects=rng.choice((0.0, 0.05)),
     )
     return setup, FaultPlan(profile, boundaries, counted_from_s=START_S)
