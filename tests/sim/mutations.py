@@ -31,6 +31,7 @@ from nearcast.core.settings import Limits
 from nearcast.core.wire import publish_command
 from nearcast.sim import scripts
 from nearcast.sim.faults import Profile
+from nearcast.sim.script import Add
 from nearcast.sim.world import Setup
 
 Patch = pytest.MonkeyPatch
@@ -61,16 +62,17 @@ JOINING = World(
         early_subscribers=0,
         late_subscribers=0,
         rate_per_s=60,
-        drains=4,
+        moves_per_s=12,
+        script=(Add(7.0, "b3"), Add(8.0, "b4"), Add(9.0, "b5")),
         sites=True,
         slow_connects=0.4,
         start_s=4.0,
-        traffic_s=6.0,
+        traffic_s=8.0,
     ),
     Profile.CALM,
 )
 CANCELS = World(Setup(topics=1, brokers=4, cancelled_share=0.5, rate_per_s=60, moves_per_s=10), Profile.CALM)
-RESTING = World(Setup(topics=4, brokers=2, early_subscribers=8, moves_per_s=0), Profile.ALL)
+RESTING = World(Setup(topics=4, brokers=2, moves_per_s=0, drains=2), Profile.SERVERS)
 CONTROL = World(Setup(topics=2, controllers=2, moves_per_s=6), Profile.CONTROL)
 NETWORK = World(Setup(topics=2), Profile.NETWORK)
 BUSY_NETWORK = World(
