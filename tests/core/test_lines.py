@@ -148,7 +148,7 @@ def test_no_bytes_on_a_topic_raise(payloads: list[bytes]) -> None:
 
 def test_a_frame_ahead_is_held_until_the_hole_is_filled(reader: Reader) -> None:
     assert reader.run(frame(1), frame(3), frame(4)) == [1]
-    assert reader.lines.wants_repair
+    assert reader.lines.wanted
     assert reader.lines.unsettled
     assert reader.repair(frame(2)) == [2, 3, 4]
     assert not reader.lines.unsettled
@@ -183,7 +183,7 @@ def test_a_gap_says_whose_and_why(reader: Reader) -> None:
 def test_the_clock_of_a_second_hole_starts_when_the_first_is_over(reader: Reader) -> None:
     reader.run(frame(1), frame(3), frame(5))
     assert reader.wait(1.1 * GAP_S) == [(2, 2), 3]
-    assert reader.lines.wants_repair
+    assert reader.lines.wanted
     assert reader.wait(0.9 * GAP_S) == []
     assert reader.wait(0.2 * GAP_S) == [(4, 4), 5]
 
@@ -201,9 +201,9 @@ def test_at_the_limit_of_held_frames_those_ahead_are_asked_for_again(held: int) 
     kept, crowded = range(3, 3 + held), range(3 + held, 6 + held)
     assert reader.run(*map(frame, [*kept, *crowded])) == []
     assert reader.lines.counters.crowded == 3
-    reader.lines.wants_repair = False
+    reader.lines.wanted.clear()
     assert reader.repair(frame(2)) == [2, *kept]
-    assert reader.lines.wants_repair
+    assert reader.lines.wanted
     assert [number for sequence in crowded for number in reader.repair(frame(sequence))] == [*crowded]
     assert not reader.lines.unsettled
 
@@ -224,7 +224,7 @@ def test_a_frame_ahead_waits_for_the_fence_of_an_older_place(reader: Reader) -> 
     reader.run(frame(1))
     reader.open = {1}
     assert reader.run(frame(3, epoch=2), gate=new) == []
-    assert not reader.lines.wants_repair
+    assert not reader.lines.wanted
     assert reader.wait(5 * GAP_S) == []
     assert reader.run(frame(2)) == [2, 3]
 
@@ -235,7 +235,7 @@ def test_a_fence_starts_the_clock_of_a_hole(reader: Reader) -> None:
     reader.run(frame(3, epoch=2), gate=Gate(2))
     reader.open = set()
     assert reader.release() == []
-    assert reader.lines.wants_repair
+    assert reader.lines.wanted
     assert reader.wait(1.1 * GAP_S) == [(2, 2), 3]
 
 
@@ -270,7 +270,7 @@ def test_at_the_limit_a_publisher_not_heard_before_loses_nothing_in_silence() ->
     assert reader.run(frame(1), frame(2), gate=old) == [1, 2, 3, 4]
     reader.open = set()
     reader.release()
-    assert reader.lines.wants_repair
+    assert reader.lines.wanted
     assert reader.repair(frame(5, epoch=2)) == [5]
     assert reader.wait(GAP_S + 0.1) == [(6, 7)]
     assert not reader.lines.unsettled
@@ -302,7 +302,7 @@ def test_at_the_limit_a_hole_that_an_older_place_may_fill_is_not_given_up() -> N
     reader.open = {1}
     assert reader.run(frame(3, epoch=2), frame(4, epoch=2), gate=Gate(2)) == []
     assert reader.run(frame(2)) == [2, 3]
-    assert reader.lines.wants_repair
+    assert reader.lines.wanted
     assert reader.repair(frame(4, epoch=2)) == [4]
     assert not reader.lines.unsettled
 

@@ -10,6 +10,7 @@ from nearcast.core.placement import Mode, Placement
 from nearcast.core.record import Record, Unreadable, prepare, settled, switch
 from nearcast.core.resp import command
 from nearcast.core.wire import (
+    ASK,
     CRLF,
     DATA,
     HEADER,
@@ -17,13 +18,12 @@ from nearcast.core.wire import (
     MARK,
     OWN_KINDS,
     SKIP,
-    Resync,
     decode_control,
     decode_record,
     decode_repair,
+    encode_ask,
     encode_record,
     encode_repair,
-    encode_resync,
     publish_command,
     read_record,
     speaker_of,
@@ -63,9 +63,12 @@ def test_a_record_survives_the_way_there_and_back(record: Record) -> None:
     assert decode_control(b"R" + encode_record(record)) == record
 
 
-@given(u64, st.dictionaries(u64, u64, max_size=5))
-def test_a_wish_for_repair_survives_the_way_there_and_back(client: int, last: dict[int, int]) -> None:
-    assert decode_control(encode_resync(Resync(client, last))) == Resync(client, last)
+@given(st.binary(min_size=1, max_size=20), u64, u64)
+def test_a_request_for_repair_survives_the_way_there_and_back(topic: bytes, asker: int, have: int) -> None:
+    parts = decode_repair(encode_ask(topic, asker, have))
+    assert parts is not None
+    assert parts[0] == topic
+    assert HEADER.unpack(parts[1]) == (ASK, 0, asker, have, 0)
 
 
 RECORD = encode_record(settled(Placement(1, Mode.SINGLE, ("b1",)), term=1))

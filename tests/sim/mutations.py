@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from nearcast.core import bus
+from nearcast.core.answers import Answers
 from nearcast.core.attachment import Attachment
 from nearcast.core.backend import LinkRefused
 from nearcast.core.client import Client
@@ -22,13 +23,15 @@ from nearcast.core.links import Links
 from nearcast.core.members import Members
 from nearcast.core.membership import Membership
 from nearcast.core.move import Move, Stage
+from nearcast.core.names import CONTROL as CONTROL_CHANNEL
+from nearcast.core.names import INBOX
 from nearcast.core.outflow import Lane, Outflow
 from nearcast.core.patterns import PatternFlow
 from nearcast.core.placement import Mode
 from nearcast.core.refusals import Refusals
 from nearcast.core.reign import Reign
 from nearcast.core.settings import Limits
-from nearcast.core.wire import publish_command
+from nearcast.core.wire import ASK, HEADER, decode_repair, publish_command
 from nearcast.sim import scripts
 from nearcast.sim.faults import Profile
 from nearcast.sim.script import Add
@@ -206,7 +209,7 @@ def cancelled_numbers_leave_a_hole(patch: Patch) -> None:
         return original(self, channel, sequence, payload, time_ns)
 
     patch.setattr(Outflow, "_command", command)
-    patch.setattr(Outflow, "resync", lambda self, link, wish: None)
+    patch.setattr(Answers, "ask", lambda self, outflow, link, asker, have, now_s: None)
 
 
 @mutation("invariant 6", NETWORK)
@@ -232,7 +235,7 @@ def duplicates_are_delivered(patch: Patch) -> None:
 
 @mutation("invariant", NETWORK)
 def holes_are_skipped_in_silence(patch: Patch) -> None:
-    def give_up(self: Lines, publisher: int, now_s: float, wall_s: float, reason: str) -> None:
+    def give_up(self: Lines, publisher: int, now_s: float, wall_s: float) -> None:
         self._deadlines.pop(publisher, None)
         held = self._held.get(publisher)
         end = held.lowest().sequence - 1 if held is not None else self._marks.pop(publisher, 0)
@@ -240,7 +243,7 @@ def holes_are_skipped_in_silence(patch: Patch) -> None:
         self._settle(publisher, now_s, wall_s)
 
     patch.setattr(Lines, "_give_up", give_up)
-    patch.setattr(Outflow, "resync", lambda self, link, wish: None)
+    patch.setattr(Answers, "ask", lambda self, outflow, link, asker, have, now_s: None)
 
 
 @mutation("invariant 7", MOVES)
@@ -359,6 +362,22 @@ def a_closed_pattern_comes_back_with_its_link(patch: Patch) -> None:
 
     patch.setattr(PatternFlow, "close", close)
     patch.setattr(Links, "unwant", lambda self, flow: None)
+
+
+# --- repairs
+
+
+@mutation("invariant 10", CUTS)
+def requests_for_repair_reach_everybody(patch: Patch) -> None:
+    original = Link.tell
+
+    def tell(self: Link, channel: bytes, payload: bytes) -> None:
+        repair = decode_repair(payload) if channel.startswith(INBOX) else None
+        if repair is not None and HEADER.unpack_from(repair[1])[0] == ASK:
+            channel = CONTROL_CHANNEL + repair[0]
+        original(self, channel, payload)
+
+    patch.setattr(Link, "tell", tell)
 
 
 # --- limits

@@ -17,6 +17,7 @@ from typing import Protocol
 
 import msgspec
 
+from nearcast.core.answers import Answers
 from nearcast.core.arrivals import Arrivals
 from nearcast.core.backend import ClientLink, Denied, OnPayload
 from nearcast.core.counters import ClientReport, TopicCounters
@@ -28,11 +29,13 @@ from nearcast.core.mailbox import Mailbox
 from nearcast.core.membership import Membership
 from nearcast.core.names import CONTROL, COUNTERS, decode_topic, encode_topic
 from nearcast.core.outflow import Outflow
+from nearcast.core.pace import Pace
 from nearcast.core.patterns import PatternFlow
 from nearcast.core.record import Record, Unreadable, first_use
 from nearcast.core.refusals import Refusals, not_found, refused
+from nearcast.core.repairs import ASKS_BURST, ASKS_PER_S
 from nearcast.core.settings import DEFAULT_LIMITS, DEFAULT_TIMING, Limits, Timing
-from nearcast.core.wire import Resync, decode_control, decode_repair
+from nearcast.core.wire import ASK, HEADER, decode_control, decode_repair
 from nearcast.errors import Closed, ClusterError, LimitReached, NearcastError
 
 REPORT_EVERY_S = 1.0
@@ -65,6 +68,8 @@ class Client:
         self.acks: list[tuple[object, int]] = []
         self.woken: set[Mailbox] = set()
         self.refusals = Refusals()
+        self.answers = Answers(self)
+        self.asking = Pace(ASKS_PER_S, ASKS_BURST)
         self.links = Links(self, credentials or Credentials())
         self.outflows: dict[bytes, Outflow] = {}
         self.inflows: dict[bytes, Inflow] = {}
@@ -237,12 +242,18 @@ class Client:
             if isinstance(flow, Outflow):
                 flow.leased(link, now_s)
 
-    def repair(self, payload: bytes, now_s: float) -> None:
-        """A frame on our inbox."""
+    def inbox(self, link: ClientLink, payload: bytes, now_s: float) -> None:
+        """A frame on our inbox: a repair of what we missed, or a subscriber that misses something of ours."""
         parts = decode_repair(payload)
         if parts is None:
             return
         topic, frame = parts
+        word, _, asker, have, _ = HEADER.unpack_from(frame)
+        if word == ASK:
+            outflow = self.outflows.get(topic)
+            if outflow is not None:
+                self.answers.ask(outflow, link, asker, have, now_s)
+            return
         inflow = self.inflows.get(topic)
         if inflow is not None:
             inflow.repair(frame, now_s)
@@ -271,10 +282,6 @@ class Client:
             self._record(link.broker, topic, news, now_s)
         elif isinstance(news, Unreadable):
             self._refuse(topic, not_found(link.broker, topic, news), now_s)
-        elif isinstance(news, Resync):
-            outflow = self.outflows.get(topic)
-            if outflow is not None:
-                outflow.resync(link, news)
 
     def _record(self, broker: str | None, topic: bytes, record: Record, now_s: float) -> None:
         outflow = self.outflows.get(topic)

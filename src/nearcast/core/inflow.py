@@ -67,14 +67,17 @@ class Inflow:
 
     def repair(self, frame: bytes, now_s: float) -> None:
         if self.joined:
-            self.lines.repair(frame, now_s, now_s + self.client.wall_offset_s)
+            answered = self.lines.repair(frame, now_s, now_s + self.client.wall_offset_s)
+            if answered is not None:
+                self.repairs.answered(answered)
             self._hand_over(len(frame), now_s)
 
     def _hand_over(self, payload_bytes: int, now_s: float) -> None:
         lines = self.lines
-        if lines.wants_repair:
-            lines.wants_repair = False
-            self._ask_for_repair(now_s)
+        if lines.wanted:
+            wanted, lines.wanted = lines.wanted, {}
+            self.repairs.ask(wanted, now_s)
+            self.client.attend(self)
         if lines.unsettled:
             self.client.attend(self)
         events = lines.out
@@ -365,7 +368,8 @@ class Inflow:
 
     def _interrupt(self, reason: str, since_s: float, now_s: float) -> None:
         self.whole = False
-        self._ask_for_repair(now_s)
+        self.repairs.ask_all(now_s)
+        self.client.attend(self)
         since_s += self.client.wall_offset_s
         if self._interrupted is None or since_s < self._interrupted.since_s:
             # Said again if what we learn now reaches further back: another link was silent for longer.
@@ -381,17 +385,16 @@ class Inflow:
         links = [attachment.link for attachment in self.attachments.values() if attachment.link is not None]
         return min((link.heard_s for link in links), default=now_s)
 
-    def _ask_for_repair(self, now_s: float) -> None:
-        self.repairs.ask(now_s)
-        self.client.attend(self)
-
-    def readers_held(self) -> list[Attachment] | None:
-        """The open attachments of the present placement; None while one is missing."""
+    def _route(self, publisher: int) -> list[ClientLink]:
+        """The link on which a publisher can be asked: to a server it writes to. None before all answers can come."""
         if self.placement is None:
-            return None
+            return []
         held = [self.attachments.get(reader) for reader in self.placement.readers(self.client.client_id)]
-        opened = [attachment for attachment in held if attachment is not None and attachment.open]
-        return opened if len(opened) == len(held) else None
+        if not all(attachment is not None and attachment.open for attachment in held):
+            return []
+        writers = self.placement.writers(publisher)
+        links = [held.link for held in held if held is not None and held.link is not None and held.broker in writers]
+        return links[:1]
 
     # --- time
 
@@ -399,7 +402,7 @@ class Inflow:
         """Returns whether it needs attention again."""
         self._detach_lingering(now_s)
         self._confirm()
-        self.repairs.tick(self.readers_held, now_s)
+        self.repairs.tick(self._route, now_s)
         self.lines.tick(now_s, now_s + self.client.wall_offset_s)
         self._hand_over(0, now_s)
         self._check_whole(now_s)

@@ -109,7 +109,7 @@ class Lines:
         self.out: list[Event] = []
         self.last: dict[int, int] = {}
         self.counters = LineCounters()
-        self.wants_repair = False  # a hole was found: the owner asks the publishers
+        self.wanted: dict[int, None] = {}  # publishers with a hole in their line: the owner asks them
         self._fences = fences
         self._timing = timing
         self._limits = limits
@@ -138,19 +138,25 @@ class Lines:
             else:
                 self._foreign(payload, wall_s)
 
-    def repair(self, payload: bytes, now_s: float, wall_s: float) -> None:
-        """Take a frame from the inbox: it fills holes of known lines and says how far they reach."""
+    def repair(self, payload: bytes, now_s: float, wall_s: float) -> int | None:
+        """Take a frame from the inbox: it fills holes of known lines and says how far they reach.
+
+        Returns the publisher if this was the end of its answer.
+        """
         word, epoch, publisher, sequence, time_ns = _unpack(payload)
         frame = Frame(word, epoch, publisher, sequence, time_ns, payload[HEADER_BYTES:])
         last = self.last.get(frame.publisher)
         if last is None or frame.word not in OWN_KINDS:
-            return
+            return None
         if frame.word == MARK:
             if frame.sequence > last:
                 self._marks[frame.publisher] = max(frame.sequence, self._marks.get(frame.publisher, 0))
                 self._deadlines.setdefault(frame.publisher, now_s + self._timing.gap_s)
-            return
+            return frame.publisher
         self._advance(frame, last, now_s, wall_s)
+        if publisher in self._deadlines and self.last[publisher] > last:
+            self._deadlines[publisher] = now_s + self._timing.gap_s  # an answer is under way
+        return None
 
     def release(self, now_s: float, wall_s: float) -> None:
         """Look at all held frames again: a fence was seen, or a place was lost."""
@@ -270,13 +276,13 @@ class Lines:
             self._miss(publisher, now_s)  # what the mark promised is still missing
             if publisher in self._crowded:  # and it may be had now: there is room
                 self._crowded.discard(publisher)
-                self.wants_repair = True
+                self.wanted[publisher] = None
 
     def _miss(self, publisher: int, now_s: float) -> None:
         """A hole that no older place can fill: its publisher is asked, and its time runs."""
         if publisher not in self._deadlines:
             self._deadlines[publisher] = now_s + self._timing.gap_s
-            self.wants_repair = True
+            self.wanted[publisher] = None
 
     def _give_up(self, publisher: int, now_s: float, wall_s: float) -> None:
         """Report the lowest hole of a line as a Gap and go on behind it."""

@@ -204,7 +204,7 @@ class Links:
         link.greet(url, self._credentials, client_name, partial(self._greeting_answered, name))
         link.subscribe(MEMBERS, inbox_channel(client_id))
         link.control[MEMBERS] = partial(self._members_changed, link)
-        link.control[inbox_channel(client_id)] = self._client.repair
+        link.control[inbox_channel(client_id)] = partial(self._client.inbox, link)
         link.proof_sent_s = now_s
         link.look(partial(self._greeted, name, link, now_s))
 

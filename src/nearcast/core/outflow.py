@@ -9,6 +9,7 @@ are counted by nobody, which is the fence as a publisher sees it.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING
@@ -16,11 +17,11 @@ from typing import TYPE_CHECKING
 from nearcast.core.backend import Denied
 from nearcast.core.counters import TopicCounters
 from nearcast.core.effects import Failed
-from nearcast.core.names import decode_topic, inbox_channel
+from nearcast.core.names import decode_topic
 from nearcast.core.placement import Placement
 from nearcast.core.record import Record, Unreadable
 from nearcast.core.refusals import not_found, refused
-from nearcast.core.wire import CRLF, DATA, HEADER, MARK, SKIP, Resync, encode_repair, publish_command
+from nearcast.core.wire import CRLF, DATA, SKIP, publish_command
 from nearcast.errors import ClusterError, PayloadTooLarge, PublishBufferFull
 
 if TYPE_CHECKING:
@@ -370,26 +371,15 @@ class Outflow:
 
     # --- repair
 
-    def resync(self, link: ClientLink, wish: Resync) -> None:
-        """Send the asker what it misses of ours, then how far we are."""
-        if not any(lane.link is link for lane in self.lanes):
-            return
-        have = wish.last.get(self._publisher)
-        if have is None:
-            return  # it has never heard of us: its first frame of ours is its baseline
-        inbox = inbox_channel(wish.client)
-        start = max(have + 1, self._log_first)
-        count = self.acknowledged - start + 1
-        if count > 0:
-            entries = islice(self._log, start - self._log_first, start - self._log_first + count)
-            for sequence, (payload, time_ns) in enumerate(entries, start):
-                word = SKIP if payload is None else DATA
-                self._repair(link, inbox, word, sequence, time_ns, payload or b"")
-        self._repair(link, inbox, MARK, self.acknowledged, 0, b"")
+    def kept(self, start: int) -> Iterator[tuple[int, bytes | None, int]]:
+        """(number, payload, time) of the acknowledged messages that are still here, from a number on."""
+        first = max(start, self._log_first)
+        entries = islice(self._log, first - self._log_first, self.acknowledged + 1 - self._log_first)
+        return ((sequence, payload, time_ns) for sequence, (payload, time_ns) in enumerate(entries, first))
 
-    def _repair(self, link: ClientLink, inbox: bytes, word: int, sequence: int, time_ns: int, payload: bytes) -> None:
-        frame = HEADER.pack(word, self._epoch, self._publisher, sequence, time_ns) + payload
-        link.tell(inbox, encode_repair(self.topic, frame))
+    @property
+    def epoch(self) -> int:
+        return self._epoch
 
     # --- time
 

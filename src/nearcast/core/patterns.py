@@ -21,9 +21,10 @@ import msgspec
 from nearcast.core.lines import Lines
 from nearcast.core.mailbox import Mailbox
 from nearcast.core.message import Event, Interrupted, Message
-from nearcast.core.names import CONTROL, PATTERNS, RESERVED, decode_topic
+from nearcast.core.names import PATTERNS, RESERVED, decode_topic
 from nearcast.core.refusals import refused
-from nearcast.core.wire import Resync, encode_resync, speaker_of
+from nearcast.core.repairs import Repairs
+from nearcast.core.wire import speaker_of
 
 if TYPE_CHECKING:
     from nearcast.core.backend import ClientLink
@@ -39,7 +40,8 @@ class _Matched:
         client = flow.client
         self.topic = topic
         self.lines = Lines(decode_topic(topic), self, client.timing, client.limits)
-        self.last_link: ClientLink | None = None
+        self.repairs = Repairs(client, topic, self.lines)
+        self.heard_at: dict[int, str] = {}  # publisher -> the broker where it began its present epoch
         self.waiting: set[ClientLink] = set()  # links that have not answered the present question
         self.asked = self.answered = 0  # questions, counted
         self._epochs: dict[int, int] = {}  # publisher -> the newest epoch it has spoken in
@@ -90,7 +92,6 @@ class PatternFlow:
         self._missing_s: dict[str, float] = {}  # brokers where it is not, and since when we know of them
         self._matched: dict[bytes, _Matched] = {}
         self._interrupted: Interrupted | None = None
-        self._resync_at_s: float | None = None
         self._retry_at_s: float | None = None  # a broker has refused us: not before then again
         self._closed = False
 
@@ -214,12 +215,12 @@ class PatternFlow:
         if not self.joined or topic.startswith(RESERVED):
             return
         matched = self._matched.get(topic) or self._match(topic)
-        matched.last_link = link
         publisher, epoch = speaker_of(payload)
         if publisher is not None and matched.spoke(publisher, epoch):
+            matched.heard_at[publisher] = link.broker
             self._ask_others(matched, link)
         matched.lines.run([payload], matched, now_s, now_s + self.client.wall_offset_s)
-        self._hand_over(matched)
+        self._hand_over(matched, now_s)
 
     def _match(self, topic: bytes) -> _Matched:
         if len(self._matched) >= self.client.limits.topics:
@@ -239,19 +240,22 @@ class PatternFlow:
         matched.passed(question, link)
         self._ask_others(matched, None)
         matched.lines.release(now_s, now_s + self.client.wall_offset_s)
-        self._hand_over(matched)
+        self._hand_over(matched, now_s)
 
     def repair(self, topic: bytes, frame: bytes, now_s: float) -> None:
         matched = self._matched.get(topic)
         if matched is not None:
-            matched.lines.repair(frame, now_s, now_s + self.client.wall_offset_s)
-            self._hand_over(matched)
+            answered = matched.lines.repair(frame, now_s, now_s + self.client.wall_offset_s)
+            if answered is not None:
+                matched.repairs.answered(answered)
+            self._hand_over(matched, now_s)
 
-    def _hand_over(self, matched: _Matched) -> None:
+    def _hand_over(self, matched: _Matched, now_s: float) -> None:
         lines = matched.lines
-        if lines.wants_repair:
-            lines.wants_repair = False
-            self._resync(matched)
+        if lines.wanted:
+            wanted, lines.wanted = lines.wanted, {}
+            matched.repairs.ask(wanted, now_s)
+            self.client.attend(self)
         if lines.unsettled:
             self.client.attend(self)
         if lines.out:
@@ -286,7 +290,8 @@ class PatternFlow:
                 self._interrupt(f"{broker} carried topics before this subscription was attached to it", since_s, now_s)
 
     def _interrupt(self, reason: str, since_s: float, now_s: float) -> None:
-        self._resync_at_s = now_s + self.client.rng.random() * self.client.timing.resync_s
+        for matched in self._matched.values():
+            matched.repairs.ask_all(now_s)
         self.client.attend(self)
         since_s += self.client.wall_offset_s
         if self._interrupted is None or since_s < self._interrupted.since_s:
@@ -298,11 +303,12 @@ class PatternFlow:
             mailbox.put([event], 0)
         self.client.wake(self.mailboxes)
 
-    def _resync(self, matched: _Matched) -> None:
-        link = matched.last_link
-        if link is not None and self.holds(link) and matched.lines.last:
-            wish = Resync(self.client.client_id, dict(matched.lines.last))
-            link.tell(CONTROL + matched.topic, encode_resync(wish))
+    def _route(self, matched: _Matched, publisher: int) -> list[ClientLink]:
+        """Where a publisher can be asked: where we heard it last, or else everywhere, for only it will hear us."""
+        if self._interrupted is not None:
+            return []
+        link = self._links.get(matched.heard_at.get(publisher, ""))
+        return [link] if link is not None else list(self._links.values())
 
     @property
     def unsettled(self) -> bool:
@@ -314,12 +320,11 @@ class PatternFlow:
         for matched in self._matched.values():
             if matched.lines.unsettled:
                 matched.lines.tick(now_s, now_s + self.client.wall_offset_s)
-                self._hand_over(matched)
-        if self._resync_at_s is not None and now_s >= self._resync_at_s and self._interrupted is None:
-            self._resync_at_s = None
-            for matched in self._matched.values():
-                self._resync(matched)
+                self._hand_over(matched, now_s)
+            if matched.repairs.pending:
+                matched.repairs.tick(partial(self._route, matched), now_s)
         if self._retry_at_s is not None and now_s >= self._retry_at_s:
             self._retry_at_s = None
             self.spread(now_s)
-        return self.unsettled or not self.joined or self._resync_at_s is not None
+        asking = any(matched.repairs.pending for matched in self._matched.values())
+        return self.unsettled or not self.joined or asking

@@ -26,6 +26,7 @@ _MAGIC = 0xFB4E43 << 8
 DATA = _MAGIC | 1  # a message
 SKIP = _MAGIC | 2  # a number that was assigned and then given up; carries no payload
 MARK = _MAGIC | 3  # on an inbox: everything up to `sequence` was acknowledged
+ASK = _MAGIC | 4  # on an inbox: the client named as publisher has everything up to `sequence` and wants the rest
 
 OWN_KINDS = frozenset((DATA, SKIP, MARK))
 
@@ -50,18 +51,9 @@ def speaker_of(payload: bytes) -> tuple[int | None, int]:
     return (publisher, epoch) if word in OWN_KINDS else (None, 0)
 
 
-class Resync(msgspec.Struct, frozen=True, array_like=True):
-    """A subscriber's wish for repair: what it has of each publisher it knows, and where to send the rest."""
-
-    client: int
-    last: dict[int, int]
-
-
 _RECORD = b"R"
-_RESYNC = b"S"
 _encode = msgspec.json.Encoder().encode
 _decode_record = msgspec.json.Decoder(Record).decode
-_decode_resync = msgspec.json.Decoder(Resync).decode
 
 
 def encode_record(record: Record) -> bytes:
@@ -112,26 +104,25 @@ def _newer(data: bytes) -> Unreadable | None:
     return Unreadable(f"mode {unknown[0]!r}") if unknown else None
 
 
-def encode_resync(resync: Resync) -> bytes:
-    return _RESYNC + _encode(resync)
-
-
-def decode_control(payload: bytes) -> Record | Unreadable | Resync | None:
+def decode_control(payload: bytes) -> Record | Unreadable | None:
     """A message of a control channel; None for one that is not ours, which is ignored."""
+    if not payload.startswith(_RECORD):
+        return None
     try:
-        if payload.startswith(_RECORD):
-            record = _decode_record(payload[1:])
-            return record if record.well_formed else None
-        if payload.startswith(_RESYNC):
-            return _decode_resync(payload[1:])
+        record = _decode_record(payload[1:])
     except msgspec.DecodeError:
-        return _newer(payload[1:]) if payload.startswith(_RECORD) else None
-    return None
+        return _newer(payload[1:])
+    return record if record.well_formed else None
 
 
 def encode_repair(topic: bytes, frame: bytes) -> bytes:
     """A frame for an inbox, which serves all topics and so must name one."""
     return b"%b%b%b" % (len(topic).to_bytes(2, "big"), topic, frame)
+
+
+def encode_ask(topic: bytes, asker: int, have: int) -> bytes:
+    """A subscriber's request for repair, for the inbox of the publisher it concerns."""
+    return encode_repair(topic, HEADER.pack(ASK, 0, asker, have, 0))
 
 
 def decode_repair(payload: bytes) -> tuple[bytes, bytes] | None:

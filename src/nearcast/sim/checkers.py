@@ -27,7 +27,7 @@ ON_ITS_WAY_S = 1.0
 
 
 def check_servers(world: World) -> list[str]:
-    """Invariants 1 and 3: what was found wrong at the moment it happened."""
+    """Invariants 1, 3 and 10: what was found wrong at the moment it happened."""
     return list(world.history.faults)
 
 

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from nearcast.core.journal import BrokerEntry, BrokerState, TopicEntry, decode_entry
+from nearcast.core.names import RESERVED
 from nearcast.core.placement import Placement
 from nearcast.core.record import Record
-from nearcast.core.wire import DATA, HEADER, HEADER_BYTES, SKIP, decode_record
+from nearcast.core.wire import ASK, DATA, HEADER, HEADER_BYTES, SKIP, decode_record, decode_repair
 
 if TYPE_CHECKING:
     from nearcast.sim.server import Session, SimServer
@@ -62,7 +63,11 @@ class History:
     # --- servers
 
     def published(self, server: SimServer, channel: bytes, payload: bytes, receivers: Collection[Session]) -> None:
-        if channel.startswith(b"nc:") or len(payload) < HEADER_BYTES:
+        if channel.startswith(RESERVED):
+            if len(receivers) > 1:
+                self._look_for_requests(payload, receivers)
+            return
+        if len(payload) < HEADER_BYTES:
             return
         word, epoch, publisher, sequence, _ = HEADER.unpack_from(payload)
         if word not in (DATA, SKIP):
@@ -71,6 +76,12 @@ class History:
         run = Run(server.name, epoch, self._timeline.now_s, record.epoch if record is not None else 0)
         self.runs[(publisher, channel, sequence)].append(run)
         self.messages += 1
+
+    def _look_for_requests(self, payload: bytes, receivers: Collection[Session]) -> None:
+        clients = {session.name for session in receivers}  # one that was cut off may still have its old connection
+        repair = decode_repair(payload)
+        if len(clients) > 1 and repair is not None and HEADER.unpack_from(repair[1])[0] == ASK:
+            self.faults.append(f"invariant 10: a request for repair reached {len(clients)} clients")
 
     def installed(self, server: SimServer, topic: bytes, data: bytes) -> None:
         record = decode_record(data)
