@@ -114,6 +114,23 @@ def test_a_grant_keeps_the_lease_key_for_the_time_since_the_hello(office: Office
     assert office.on_server("GET", LEASE_KEY) is None
 
 
+def test_a_wall_clock_that_is_set_back_does_not_prolong_a_lease(office: Office) -> None:
+    hello = office.hello()
+    office.order(bus.Grant(TERM, hello.sequence))
+    keys = office.rig.servers["b1"].keys
+    keys._clock = lambda: office.rig.now_s - 3600.0
+    assert office.on_server("GET", LEASE_KEY) is not None
+    office.rig.run(DEFAULT_TIMING.grant_s + 0.1)
+    assert office.on_server("GET", LEASE_KEY) is None
+
+
+def test_a_lease_left_by_an_agent_before_is_ended(office: Office) -> None:
+    office.on_server("SET", LEASE_KEY, TERM)
+    office.wired.cut("server")
+    office.rig.run(0.5)
+    assert office.on_server("GET", LEASE_KEY) is None
+
+
 @pytest.mark.parametrize("late", [False, True], ids=["unknown hello", "late"])
 def test_a_grant_that_is_no_answer_to_a_fresh_hello_gives_no_lease(office: Office, late: bool) -> None:
     hello = office.hello()

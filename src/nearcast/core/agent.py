@@ -3,6 +3,7 @@
 It holds no data subscription and no decision of its own: every order is one command or script on the server, and is
 answered when the server has answered. While the controller grants it, it keeps the lease key on the server alive; the
 key carries an absolute end, so an agent or a server that was stopped for a while cannot prolong a lease by waking up.
+That end is told by the wall clock, which may be set back: the agent also ends the lease itself, by its own clock.
 """
 
 from __future__ import annotations
@@ -74,6 +75,7 @@ class Agent:
         self._hellos: dict[int, float] = {}
         self._sequence = 0
         self._hello_at_s = -1e9
+        self._lease_ends_s: float | None = None  # by our own clock, if the key may be there
         self._measure_at_s = -1e9
         self._orders: dict[type, Callable[[bus.Order, AgentLink], None]] = {
             bus.Install: self._install,
@@ -107,6 +109,9 @@ class Agent:
         if now_s - self._hello_at_s >= self.timing.heartbeat_s / 2 and self.bus.link is not None:
             self._hello_at_s = now_s
             self._say_hello(self.bus.link, now_s)
+        if self._lease_ends_s is not None and now_s >= self._lease_ends_s and self.server.link is not None:
+            self._lease_ends_s = None
+            self.server.link.end_lease()
         if now_s - self._measure_at_s >= 1.0 and self.server.link is not None:
             self._measure_at_s = now_s
             self.server.link.observe(self._measured)
@@ -122,6 +127,8 @@ class Agent:
     def _server_open(self, link: AgentLink, now_s: float) -> None:
         self._ended = False
         self._run_id, self._ready = "", False
+        if self._lease_ends_s is None:
+            self._lease_ends_s = now_s  # one that an agent before us may have left
         link.control[COUNTERS] = self.meter.client_report
         link.subscribe(COUNTERS)
         link.look(self._looked)
@@ -177,6 +184,7 @@ class Agent:
             return
         until_s = sent_s + self.timing.grant_s
         if until_s > now_s:
+            self._lease_ends_s = max(until_s, self._lease_ends_s or until_s)
             self.server.link.hold_lease(grant.term, until_s + self.wall_offset_s)
 
     def _answer(self, answer: bus.Answer) -> None:

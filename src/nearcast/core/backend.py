@@ -212,6 +212,10 @@ class AgentLink(ServerLink, Protocol):
         """Set the lease with this end, by the wall clock, whenever the server comes to run it."""
         ...
 
+    def end_lease(self) -> None:
+        """Take the lease away now, whatever the wall clock says."""
+        ...
+
     def mark_ready(self, ready: bytes, then: OnDone) -> None: ...
 
     def begin_anew(self, then: OnDone) -> None:

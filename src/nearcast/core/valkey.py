@@ -183,6 +183,9 @@ class ValkeyLink(Link):
     def hold_lease(self, term: int, until_s: float) -> None:
         self.send(None, "SET", LEASE_KEY, term, "PXAT", int(until_s * 1000))
 
+    def end_lease(self) -> None:
+        self.send(None, "DEL", LEASE_KEY)
+
     def mark_ready(self, ready: bytes, then: OnDone) -> None:
         self.send(partial(_done, then), "SET", READY_KEY, ready)
 
