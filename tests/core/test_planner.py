@@ -272,3 +272,13 @@ def test_a_broker_that_joins_while_the_policy_thinks_is_still_fresh(cluster_of: 
     answer(cluster, thinking)
     (asked,) = cluster.leader.asked  # at once
     assert asked.view.fresh == {"b2"}
+
+
+def test_a_proposal_that_cannot_be_done_whole_is_not_begun(planned: Any) -> None:
+    wrong = PlaceTopic("t", Mode.SINGLE, ("nobody",), REASON)
+    answer(planned, question(planned), AddBroker(REASON), RemoveBroker("b3", REASON), wrong)
+    planned.run(0.5)
+    assert planned.states() == dict.fromkeys(("b1", "b2", "b3"), BrokerState.MEMBER)
+    (decision,) = planned.leader.reign.planner.decisions
+    assert "refused, nothing of it is done" in decision.text
+    assert "unknown broker 'nobody'" in decision.text

@@ -74,6 +74,7 @@ class Agent:
         self._began_with = 0  # the number of the order that made this broker begin anew
         self._hellos: dict[int, float] = {}
         self._sequence = 0
+        self._collecting: dict[tuple[tuple[str, ...], tuple[str, ...]], int] = {}  # rings -> the newest order to scan
         self._hello_at_s = -1e9
         self._lease_ends_s: float | None = None  # by our own clock, if the key may be there
         self._measure_at_s = -1e9
@@ -129,6 +130,7 @@ class Agent:
         self._run_id, self._ready = "", False
         if self._lease_ends_s is None:
             self._lease_ends_s = now_s  # one that an agent before us may have left
+        self._collecting.clear()  # a scan ends with its connection
         link.control[COUNTERS] = self.meter.client_report
         link.subscribe(COUNTERS)
         link.look(self._looked)
@@ -227,6 +229,11 @@ class Agent:
 
     def _collect(self, order: bus.Order, link: AgentLink) -> None:
         assert isinstance(order, bus.Collect)
+        rings = (order.old_ring, order.new_ring)
+        asked_before = rings in self._collecting
+        self._collecting[rings] = order.order
+        if asked_before:
+            return  # the scan is under way: its answer goes to the newest of the orders
         old, new = ring_of(order.old_ring), ring_of(order.new_ring)
         mine = self.identity.broker
 
@@ -235,7 +242,7 @@ class Agent:
 
         def found(records: dict[bytes, Record], now_s: float) -> None:
             named = {decode_topic(topic): record for topic, record in records.items()}
-            self._answer(bus.Answer(mine, order.order, records=named))
+            self._answer(bus.Answer(mine, self._collecting.pop(rings, order.order), records=named))
 
         link.find_records(leaves, found)
 

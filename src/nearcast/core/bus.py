@@ -225,11 +225,14 @@ class ShuffleSubscribers(msgspec.Struct, frozen=True, tag=True):
     request: str
 
 
+Placements = dict[str, tuple[Mode, tuple[str, ...]]]  # topic -> mode and brokers
+
+
 class MoveTopics(msgspec.Struct, frozen=True, tag=True):
     """Place topics as given: all of them or, if one is refused, none."""
 
     request: str
-    placements: dict[str, tuple[Mode, tuple[str, ...]]]
+    placements: Placements
     pace: Pace = Pace.EAGER
 
 

@@ -48,32 +48,45 @@ class Departures:
 
     def begin(self, broker: str, *, by_policy: bool = False) -> str:
         """Let a broker leave. Returns what is wrong with that, in words; empty if it is on its way."""
-        members = self._reign.members
+        problem = self.problem(broker)
         entry = self._reign.journal.brokers.get(broker)
-        problem = self._problem(broker, entry)
-        if problem or entry is None:
+        if problem or entry is None or entry.state is BrokerState.LEAVING:
             return problem
-        if entry.state is BrokerState.LEAVING:
-            return ""
-        if entry.state is not BrokerState.MEMBER:
-            return f"broker {broker!r} is {entry.state}: only a member can leave"
-        staying = [name for name in members.carriers() if name != broker]
-        if not any(not self._reign.ledger.pending(broker_key(name)) for name in staying):
-            return f"broker {broker!r} is the last member: add another one first"
         self._reign.log(f"broker {broker} is leaving")
         leaving = msgspec.structs.replace(entry, state=BrokerState.LEAVING, by_policy=by_policy)
         self._reign.ledger.write_broker(broker, leaving)
         return ""
 
+    def problem(self, broker: str) -> str:
+        """Why the broker cannot leave now; empty if it can, or is leaving."""
+        entry = self._reign.journal.brokers.get(broker)
+        problem = self._problem(broker, entry)
+        if problem or entry is None or entry.state is BrokerState.LEAVING:
+            return problem
+        if entry.state is not BrokerState.MEMBER:
+            return f"broker {broker!r} is {entry.state}: only a member can leave"
+        staying = [name for name in self._reign.members.carriers() if name != broker]
+        if not any(not self._reign.ledger.pending(broker_key(name)) for name in staying):
+            return f"broker {broker!r} is the last member: add another one first"
+        return ""
+
+    def problem_of_staying(self, broker: str) -> str:
+        """Why a broker that is leaving cannot be kept; empty if it can."""
+        entry = self._reign.journal.brokers.get(broker)
+        problem = self._problem(broker, entry)
+        if problem or entry is None or entry.state is not BrokerState.LEAVING:
+            return problem
+        if self._reign.ledger.membership().brokers[broker].leaving:
+            return f"broker {broker!r} carries nothing any more: wait until it has left, then let it join again"
+        return ""
+
     def cancel(self, broker: str, *, by_policy: bool = False) -> str:
         """Let a broker stay after all, or come back after it has left."""
         entry = self._reign.journal.brokers.get(broker)
-        problem = self._problem(broker, entry)
+        problem = self.problem_of_staying(broker)
         if problem or entry is None:
             return problem
         if entry.state is BrokerState.LEAVING and not (by_policy and not entry.by_policy):
-            if self._reign.ledger.membership().brokers[broker].leaving:
-                return f"broker {broker!r} carries nothing any more: wait until it has left, then let it join again"
             self._reign.log(f"broker {broker} stays")
             self._reign.ledger.write_broker(broker, msgspec.structs.replace(entry, state=BrokerState.MEMBER))
         elif entry.state is BrokerState.LEFT and not by_policy:

@@ -26,6 +26,7 @@ class Handover:
         self._reign = reign
         self._collected: dict[int, set[str]] = {}  # membership version -> old directories that have answered
         self._handed_over: tuple[int, set[str]] = (-1, set())  # version, topics whose new directory has them
+        self._handing_over: dict[str, dict[str, records.Record]] = {}  # to each new directory, at this moment
 
     def drive(self, membership: Membership, now_s: float) -> None:
         """Collect the records of topics that change their directory, install them at the new one, then open."""
@@ -38,6 +39,7 @@ class Handover:
             return
         if self._handed_over[0] != membership.version:
             self._handed_over = (membership.version, set())
+            self._handing_over = {}
         if self._install_at_new(old, new, now_s):
             self._collected = {}
             opened = msgspec.structs.replace(membership, version=membership.version + 1, previous_ring=None)
@@ -60,6 +62,8 @@ class Handover:
 
     def _install_at_new(self, old: tuple[str, ...], new: tuple[str, ...], now_s: float) -> bool:
         """Whether every planned topic whose directory changed has its record at the new one."""
+        if self._go_on(now_s):
+            return False
         done = self._handed_over[1]
         before, after = ring_of(old), ring_of(new)
         missing: dict[str, dict[str, records.Record]] = {}
@@ -73,6 +77,21 @@ class Handover:
                 switching = True  # it tells the new directory itself when it settles
                 continue
             missing.setdefault(owner, {})[topic] = records.settled(entry.placement, self._reign.term)
-        for owner, wanted in missing.items():
-            self._reign.restore(owner, wanted, partial(done.update, wanted), now_s)
+        self._handing_over = missing
+        self._go_on(now_s)
         return not missing and not switching
+
+    def _go_on(self, now_s: float) -> bool:
+        """Whether records are on their way: all topics are looked through again when these are there."""
+        version = self._handed_over[0]
+        for owner, wanted in list(self._handing_over.items()):
+            if not self._reign.members.carries(owner):
+                del self._handing_over[owner]
+                continue
+            there = partial(self._arrived, owner, wanted)
+            self._reign.restoring.drive(("handover", version, owner), owner, partial(dict, wanted), there, now_s)
+        return bool(self._handing_over)
+
+    def _arrived(self, owner: str, wanted: dict[str, records.Record]) -> None:
+        self._handed_over[1].update(wanted)
+        self._handing_over.pop(owner, None)

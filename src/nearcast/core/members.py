@@ -23,9 +23,9 @@ from nearcast.core.membership import BrokerInfo, Membership, ring_of
 
 if TYPE_CHECKING:
     from nearcast.core.ledger import Entry
+    from nearcast.core.record import Record
     from nearcast.core.reign import Reign
 
-INSTALL_BATCH = 500
 LIVE = (BrokerState.JOINING, BrokerState.MEMBER, BrokerState.LEAVING)  # states of brokers that are expected to answer
 
 
@@ -157,6 +157,7 @@ class Members:
 
     def departed(self, name: str) -> None:
         """Forget what was found out about a broker that is no member any more."""
+        self._reign.restoring.forget(name)
         self._membership_at.pop(name, None)
         self._joining_since_s.pop(name, None)
         self._attended = {join: where for join, where in self._attended.items() if join[0] != name}
@@ -235,8 +236,10 @@ class Members:
         self._reign.orders.need(("members", name, membership.version), name, make, done, now_s)
 
     def _order_records(self, name: str, run: tuple[str, str], now_s: float) -> None:
-        wanted = dict(records_for(name, self._reign.journal, self._reign.term))
-        self._reign.restore(name, wanted, partial(self._restored.add, run), now_s)
+        def wanted() -> dict[str, Record]:
+            return dict(records_for(name, self._reign.journal, self._reign.term))
+
+        self._reign.restoring.drive(("records", run), name, wanted, partial(self._restored.add, run), now_s)
 
     def _order_mark(self, name: str, run_id: str, now_s: float) -> None:
         make = partial(bus.MarkReady, term=self._reign.term, run_id=run_id)

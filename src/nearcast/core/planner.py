@@ -124,10 +124,26 @@ class Planner:
         if not proposal.changes:
             return
         self._changed_s = now_s
+        refused = self._refusal(proposal)
+        if refused:
+            self.decided(f"{proposal.policy}: a proposal was refused, nothing of it is done: {refused}", now_s)
+            return
         self._place(proposal.placements, now_s)
         for change in proposal.changes:
             self._carry_out(change)
             self.decided(f"{proposal.policy}: {describe(change)}", now_s)
+
+    def _refusal(self, proposal: Proposal) -> str:
+        """What of the proposal cannot be done now, in words; empty if all of it can."""
+        placements = {change.topic: (change.mode, change.brokers) for change in proposal.placements}
+        found = [self._reign.requests.problem(placements)]
+        departures = self._reign.departures
+        for change in proposal.changes:
+            if isinstance(change, RemoveBroker):
+                found.append(departures.problem(change.broker))
+            elif isinstance(change, KeepBroker):
+                found.append(departures.problem_of_staying(change.broker))
+        return "; ".join(filter(None, found))
 
     def _place(self, placements: list[PlaceTopic], now_s: float) -> None:
         if placements:

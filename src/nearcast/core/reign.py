@@ -8,7 +8,6 @@ subscriber that of `coordination.py`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from random import Random
 
@@ -19,7 +18,7 @@ from nearcast.core.coordination import Coordinating, Coordination
 from nearcast.core.departures import Departures
 from nearcast.core.journal import Journal, MoveEntry, Pace, Phase, TopicEntry, topic_key
 from nearcast.core.ledger import Ledger
-from nearcast.core.members import INSTALL_BATCH, Members
+from nearcast.core.members import Members
 from nearcast.core.move import Move, Stage
 from nearcast.core.orders import Orders
 from nearcast.core.placement import Placement, single
@@ -27,6 +26,7 @@ from nearcast.core.planner import Planner, Planning
 from nearcast.core.record import Record
 from nearcast.core.rentals import Rentals
 from nearcast.core.requests import Requests
+from nearcast.core.restoring import INSTALL_BATCH, Restoring
 from nearcast.core.settings import DEFAULT_TIMING, Timing
 
 COUNT_EVERY_S = 0.05
@@ -58,6 +58,7 @@ class Reign:
         self.store_url = store_url
         self.timing = charter.timing
         self.orders = Orders(ledger.term, self.timing.retry_s)
+        self.restoring = Restoring(self.orders, ledger.term)
         self.notes: list[str] = []  # what happened, for the driver's log
         self.told: list[tuple[bytes, bytes]] = []  # (channel, payload) to publish on the bus
         self.wall_offset_s = wall_offset_s
@@ -203,20 +204,6 @@ class Reign:
                 move.installed(answer.broker, version, self.term)
                 self._touched[topic] = None
 
-    def restore(self, broker: str, wanted: dict[str, Record], then: Callable[[], None], now_s: float) -> None:
-        """Install many records at one broker outside of any move; call `then` when all are there."""
-        if not wanted:
-            then()
-            return
-        batch = dict(list(wanted.items())[:INSTALL_BATCH])
-
-        def done(answer: bus.Answer, at_s: float) -> None:
-            rest = {topic: record for topic, record in wanted.items() if topic not in batch}
-            self.restore(broker, rest, then, at_s)
-
-        make = partial(bus.Install, term=self.term, records=batch)
-        self.orders.need(("restore", broker, next(iter(batch))), broker, make, done, now_s)
-
     # --- readiness
 
     def _await_ready(self, move: Move, counts: dict[str, dict[str, int]], now_s: float) -> None:
@@ -267,6 +254,7 @@ class Reign:
 
     def forget(self, broker: str) -> None:
         """A server came back with an empty memory: moves under way install there again."""
+        self.restoring.forget(broker)
         for move in self._moves.values():
             move.forget(broker)
 

@@ -73,7 +73,7 @@ class Requests:
 
     def _begin(self, request: bus.MoveTopics, now_s: float) -> bool:
         """Start all moves of a request in one commit. False: not yet, something must be found out or end first."""
-        problem = self._problem(request)
+        problem = self.problem(request.placements)
         if problem:
             self._refuse(request.request, problem)
             return True
@@ -101,11 +101,11 @@ class Requests:
             },
         )
 
-    def _problem(self, request: bus.MoveTopics) -> str:
-        """What is wrong with the request, in words for whoever asked; empty if it can be done."""
+    def problem(self, wanted: bus.Placements) -> str:
+        """What is wrong with placing topics so, in words for whoever asked; empty if it can be done."""
         carriers = self._reign.members.carriers()
         brokers = self._reign.journal.brokers
-        for topic, (_, named) in request.placements.items():
+        for topic, (_, named) in wanted.items():
             try:
                 encode_topic(topic)
             except InvalidTopic as error:
@@ -114,7 +114,7 @@ class Requests:
                 if broker in brokers and broker not in carriers:
                     choice = ", ".join(sorted(carriers)) or "none"
                     return f"topic {topic!r}: broker {broker!r} is {brokers[broker].state}; the members are: {choice}"
-        placements = {topic: Placement(0, mode, named) for topic, (mode, named) in request.placements.items()}
+        placements = {topic: Placement(0, mode, named) for topic, (mode, named) in wanted.items()}
         return "; ".join(Plan(0, placements).validate(carriers))
 
     def _busy(self, topic: str) -> bool:
@@ -171,7 +171,7 @@ class Requests:
         if problem:
             self._refuse(request, problem)
         else:
-            self._reign.ledger.write({}, lambda at_s: self._answer(request, (), at_s))
+            self._reign.ledger.write({}, lambda at_s: self._send(self._state(request, {}, at_s)))
 
     # --- answers
 
@@ -183,9 +183,13 @@ class Requests:
         reign = self._reign
         names = topics or tuple(reign.journal.topics)
         states = {topic: state for topic in names if (state := self._topic_state(topic)) is not None}
+        self._send(self._state(request, states, now_s))
+
+    def _state(self, request: str, states: dict[str, bus.TopicState], now_s: float) -> bus.State:
+        reign = self._reign
         brokers = {name: self._broker_view(name, now_s) for name in reign.journal.brokers}
         decisions = list(reign.planner.decisions)[-DECISIONS_SHOWN:]
-        self._send(bus.State(request, reign.leader, reign.term, reign.ledger.version, "", states, brokers, decisions))
+        return bus.State(request, reign.leader, reign.term, reign.ledger.version, "", states, brokers, decisions)
 
     def _broker_view(self, name: str, now_s: float) -> bus.BrokerView:
         entry, members = self._reign.journal.brokers[name], self._reign.members
