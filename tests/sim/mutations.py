@@ -87,6 +87,7 @@ CROWDED = World(
     Setup(topics=1, brokers=4, publishers=6, rate_per_s=80, moves_per_s=10, limits=Limits(window=256, held=4)),
     Profile.NETWORK,
 )
+FAR = World(Setup(topics=1, moves_per_s=1, client_distances_s=(0.2, 0.35, 0.45)), Profile.NETWORK)
 ALL = World(Setup(topics=2, controllers=2), Profile.ALL)
 CLOCKS = World(Setup(topics=2, controllers=2), Profile.CLOCKS)
 STORE = World(Setup(topics=2, controllers=2), Profile.STORE)
@@ -362,6 +363,23 @@ def a_closed_pattern_comes_back_with_its_link(patch: Patch) -> None:
 
     patch.setattr(PatternFlow, "close", close)
     patch.setattr(Links, "unwant", lambda self, flow: None)
+
+
+# --- distances
+
+
+@mutation("invariant 7", FAR)
+def a_check_of_the_records_is_not_waited_for(patch: Patch) -> None:
+    original = Inflow.tick
+    begun_s: dict[object, float] = {}
+
+    def tick(self: Inflow, now_s: float) -> bool:
+        verification = self._verification
+        if verification is not None and now_s - begun_s.setdefault(verification, now_s) > 0.5:
+            self._verification = None
+        return original(self, now_s)
+
+    patch.setattr(Inflow, "tick", tick)
 
 
 # --- repairs

@@ -17,7 +17,7 @@ from nearcast.runtime.store.memory import MemoryStore
 from nearcast.sim.clock import HostClock
 from nearcast.sim.faults import FaultPlan, Faults, Profile
 from nearcast.sim.history import History
-from nearcast.sim.network import Host, Network, far_link
+from nearcast.sim.network import Host, LinkModel, Network, far_link
 from nearcast.sim.operator import Operator
 from nearcast.sim.process import ControllerProcess, Process
 from nearcast.sim.programs import SECRET, Publisher, Subscriber
@@ -43,6 +43,7 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
     early_subscribers: int = 2
     late_subscribers: int = 2
     pattern_subscribers: int = 0
+    client_distances_s: tuple[float, ...] = ()  # one way, of programs to servers; drawn from short ones if empty
     hasty_subscribers: int = 2  # that leave before they are attached, or just after
     late_pattern_subscribers: int = 0
     sites: bool = False  # agents are at very different distances from the store
@@ -130,6 +131,9 @@ class World:
     def new_client(self, name: str) -> Client:
         rng = Random(self.rng.getrandbits(64))
         setup = self.setup
+        if setup.client_distances_s:
+            for broker in self.brokers:
+                self.network.place(name, broker, LinkModel(rng.choice(setup.client_distances_s), 0.01))
         return Client(rng.getrandbits(64), rng, credentials=APP, timing=setup.timing, limits=setup.limits)
 
     def seed_client(self, client: Client, now_s: float) -> None:
