@@ -12,6 +12,7 @@ import msgspec
 import pytest
 
 from nearcast.errors import InvalidTopic, UsageError
+from nearcast.pipeline import feeds as feeds_module
 from nearcast.pipeline.catalog.database import Database
 from nearcast.pipeline.datasets import Datasets
 from nearcast.pipeline.feeds import Feeds
@@ -113,3 +114,18 @@ def test_feeds_run_change_and_are_revived(
     until(lambda: feeds.get("users").progress.records == 5)
     feeds.stop()
     assert not spark.streams.active
+
+
+def test_a_feed_that_nobody_collects_is_told_once_and_no_longer_when_somebody_does(
+    feeds: Feeds, valkey: RespConnection, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(feeds_module, "UNCOLLECTED_S", 0.0)
+    feeds.create("f", "t", "n INT")
+    for _ in range(2):
+        feeds._look_for_collectors()
+    assert feeds.uncollected == {"f"}
+    assert caplog.text.count("no agent collects it") == 1
+    monkeypatch.setattr(feeds_module, "UNCOLLECTED_S", 60.0)
+    valkey.ask("SET", "nc:feed:f:lease", "b1:00")
+    feeds._look_for_collectors()
+    assert (feeds.uncollected, feeds.collectors()) == (set(), {"f": "b1"})

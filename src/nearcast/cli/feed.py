@@ -14,7 +14,8 @@ from nearcast.cli.running import errors_as_exit_codes, say
 
 app = typer.Typer(help="Feeds: messages of topics, stored as records of a dataset.", no_args_is_help=True)
 
-COLUMNS = ("feed", "topic", "format", "key", "records", "dead letters", "gaps", "lost", "columns")
+COLUMNS = ("feed", "topic", "format", "key", "collector", "records", "dead letters", "gaps", "lost", "columns")
+DEAD_LETTER_COLUMNS = ("kind", "topic", "published at", "reason", "payload")
 
 Name = Annotated[str, typer.Argument(metavar="FEED")]
 
@@ -32,6 +33,9 @@ def create(
     schema: Annotated[str, typer.Option("--schema", metavar="COLUMNS", help="As in CREATE TABLE.")],
     key: Annotated[str, typer.Option("--key", metavar="COLUMN", help="Keep the newest record of each value.")] = "",
     format: Annotated[Format, typer.Option("--format", help="How messages are written.")] = Format.JSON,
+    wait_s: Annotated[
+        float, typer.Option("--wait", metavar="SECONDS", min=0, max=60, help="Until an agent collects it, at most.")
+    ] = 10.0,
     data: DataUrl = DEFAULT_DATA,
     output: OutputOption = Output.TABLE,
 ) -> None:
@@ -41,7 +45,10 @@ def create(
     --schema 'kind STRING NOT NULL, lat DOUBLE, lon DOUBLE, message STRING'
     """
     body = {"name": name, "topic": topic, "schema": schema, "key": key, "format": str(format)}
-    _show([call(data, "POST", "/feeds", json=body)], output)
+    made = call(data, "POST", "/feeds", json=body, params={"wait_s": wait_s})
+    _show([made], output)
+    if not made["collector"]:
+        say(f"warning: no agent collects {name} yet; what is published before one does is not stored")
 
 
 @app.command("list")
@@ -76,14 +83,35 @@ def drop(name: Name, data: DataUrl = DEFAULT_DATA) -> None:
 
     Example: nearcast feed drop emergency_reports
     """
-    call(data, "DELETE", path("feeds", name))
+    readers = call(data, "DELETE", path("feeds", name))["readers"]
     say(f"feed {name} was dropped")
+    if readers:
+        say(f"warning: {', '.join(readers)} read its dataset, which gets no new records from now on")
+
+
+@app.command("dead-letters")
+@errors_as_exit_codes()
+def dead_letters(
+    name: Name,
+    last: Annotated[int, typer.Option("--last", min=1, max=1000, help="How many, the newest first.")] = 20,
+    data: DataUrl = DEFAULT_DATA,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Show the records of a feed that could not be read, with the reason, and what it missed.
+
+    Example: nearcast feed dead-letters emergency_reports
+    """
+    found = call(data, "GET", path("feeds", name, "dead-letters"), params={"last": last})["dead_letters"]
+    parts = ("kind", "topic", "published_at", "reason", "payload")
+    rows = [tuple("" if letter[part] is None else str(letter[part]) for part in parts) for letter in found]
+    show(output, {"dead_letters": found}, DEAD_LETTER_COLUMNS, rows)
 
 
 def _show(feeds: list[dict[str, Any]], output: Output) -> None:
     rows = [
         (
-            *(str(feed[part]) for part in ("name", "topic", "format", "key", "records", "dead", "gaps", "lost")),
+            *(feed["name"], feed["topic"], feed["format"], feed["key"], feed["collector"] or "nobody"),
+            *(str(feed[part]) for part in ("records", "dead", "gaps", "lost")),
             ", ".join(f"{name} {kind}" for name, kind in feed["columns"].items() if not name.startswith("_")),
         )
         for feed in feeds

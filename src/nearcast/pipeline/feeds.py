@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 DEAD_LETTERS_KEPT = 200  # commits with dead letters, per feed: the oldest go first
 LOOK_S = 1.0  # between two looks at the queries
+UNCOLLECTED_S = 15.0  # without a collector; a lease lasts 3 s, and agents look for feeds every second
+UNCOLLECTED = "no agent collects it: look into the agents' logs, and at their rights on the store's server"
 REVIVE_S = 5.0  # between two starts of a query that ends with an error
 _STOP_WAIT_S = 30.0
 _POLL_S = 0.1
@@ -63,6 +65,8 @@ class Feeds:
         self._lock = threading.RLock()
         self._stopping = threading.Event()
         self._keeper: threading.Thread | None = None
+        self._collected_s: dict[str, float] = {}  # when an agent was last seen to collect a feed, or we began to look
+        self.uncollected: set[str] = set()  # feeds that nobody has collected for a while
         self._untold = ""  # why collectors could not be told of the feeds
         self.problems: dict[str, str] = {}  # feed -> what keeps it from running, in words
 
@@ -74,6 +78,17 @@ class Feeds:
 
     def get(self, name: str) -> Feed:
         return self._catalog.get(name)
+
+    def collectors(self) -> dict[str, str]:
+        """feed -> the broker whose agent collects it now; those that nobody collects are left out."""
+        names = [feed.name for feed in self._catalog.all()]
+        try:
+            with RespConnection(self._url) as connection:
+                held = {name: connection.ask("GET", feed_keys(name).lease) for name in names}
+        except ClusterError as error:
+            log.warning("feeds: who collects them is not known: %s", error)
+            return {}
+        return {name: agent.decode().partition(":")[0] for name, agent in held.items() if agent}
 
     def dead_letters(self, spark: SparkSession, name: str) -> DataFrame:
         """Those that are kept; `kind` and `reason` say what each is."""
@@ -152,9 +167,24 @@ class Feeds:
                 self._tell_collectors()
                 self._start_missing()
                 self._sweep()
+                self._look_for_collectors()
             except Exception:  # Spark and py4j have many ways to fail; the next look tries again
                 log.exception("feeds: a look at the queries failed")
             self._stopping.wait(LOOK_S)
+
+    def _look_for_collectors(self) -> None:
+        """Say of each feed that no agent has collected for a while: nothing else would tell that it stays empty."""
+        now_s, collected = time.monotonic(), self.collectors()
+        names = [feed.name for feed in self._catalog.all()]
+        for name in names:
+            if name in collected or name not in self._collected_s:
+                self._collected_s[name] = now_s
+            if now_s - self._collected_s[name] < UNCOLLECTED_S:
+                self.uncollected.discard(name)
+            elif name not in self.uncollected:
+                self.uncollected.add(name)
+                log.error("feed %s: %s", name, UNCOLLECTED)
+        self.uncollected.intersection_update(names)
 
     def _start_missing(self) -> None:
         with self._lock:

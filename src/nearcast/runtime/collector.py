@@ -10,7 +10,6 @@ import asyncio
 import logging
 import secrets
 import time
-from contextlib import suppress
 
 import msgspec
 
@@ -42,6 +41,7 @@ class Collector:
         self._listed_s: dict[str, float] = {}  # when a feed was last seen in the list
         self._client: Client | None = None
         self._connecting = asyncio.Lock()
+        self._problem = ""
 
     async def serve(self) -> None:
         """Runs until cancelled; then what was received is appended, and other agents take over."""
@@ -55,9 +55,18 @@ class Collector:
 
     async def _follow(self) -> None:
         while True:
-            with suppress(NearcastError, TimeoutError):  # the agent itself says that the store is away
+            try:
                 await self._look()
+                self._said("")
+            except (NearcastError, TimeoutError) as error:
+                self._said(str(error) or "the store does not answer")
             await asyncio.sleep(LOOK_S)
+
+    def _said(self, problem: str) -> None:
+        """Loudly, once: without the list of feeds this agent collects nothing."""
+        if problem and problem != self._problem:
+            log.error("feeds are not collected here: the list of feeds (%s) cannot be read: %s", FEEDS, problem)
+        self._problem = problem
 
     async def _look(self) -> None:
         reply = await self._store.ask("HGETALL", FEEDS)

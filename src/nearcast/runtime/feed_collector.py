@@ -84,7 +84,7 @@ class FeedCollector:
 
     def _said(self, problem: str) -> None:
         if problem and problem != self._problem:
-            log.warning("feed %s: %s", self._feed, problem)
+            log.error("feed %s is not collected by this agent: %s", self._feed, problem)
         self._problem = problem
 
     async def _turn(self) -> None:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 
 import httpx
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from fastapi.testclient import TestClient
 from typer.testing import CliRunner
 
 from nearcast.cli.app import app
 from nearcast.pipeline.catalog.catalog import Catalog
+from nearcast.pipeline.catalog.feeds import FeedProgress
 from nearcast.pipeline.feeds import Feeds
 from nearcast.pipeline.service.app import create_app
 from nearcast.pipeline.service.settings import ServiceSettings
@@ -61,7 +65,7 @@ def run_json(*arguments: str):
 
 def make_reports() -> None:
     schema = "id INT NOT NULL, kind STRING"
-    run_json("feed", "create", "reports", "--topic", "emergency.*", "--schema", schema)
+    run_json("feed", "create", "reports", "--topic", "emergency.*", "--schema", schema, "--wait", "0")
 
 
 def test_feeds_are_made_listed_changed_and_dropped(engine, valkey):
@@ -77,7 +81,7 @@ def test_feeds_are_made_listed_changed_and_dropped(engine, valkey):
     assert altered["columns"]["severity"] == "INT"
     table = run("feed", "list").stdout
     assert "id INT, kind STRING, severity INT" in table
-    other = run("feed", "create", "reports", "--topic", "x", "--schema", "id INT")
+    other = run("feed", "create", "reports", "--topic", "x", "--schema", "id INT", "--wait", "0")
     assert other.exit_code == 2
     assert "reports" in other.stderr
     assert run("dataset", "drop", "reports").exit_code == 2, "a feed fills it"
@@ -85,6 +89,47 @@ def test_feeds_are_made_listed_changed_and_dropped(engine, valkey):
     assert run_json("feed", "list") == {"feeds": []}
     assert run("dataset", "drop", "reports").exit_code == 0
     assert run_json("dataset", "list") == {"datasets": []}
+
+
+def test_who_collects_a_feed_is_shown_and_that_nobody_does_is_said(engine, valkey):
+    schema = "id INT NOT NULL, kind STRING"
+    made = run("feed", "create", "reports", "--topic", "emergency.*", "--schema", schema, "--wait", "0.2")
+    assert "warning: no agent collects reports yet" in made.stderr
+    assert "nobody" in run("feed", "list").stdout
+    valkey.ask("SET", "nc:feed:reports:lease", "b7:0a1b2c3d")
+    valkey.ask("HSET", "nc:feed:reports:state", "until", "1")
+    again = run("feed", "create", "reports", "--topic", "emergency.*", "--schema", schema, "--wait", "5")
+    assert (again.exit_code, again.stderr) == (0, "")
+    assert run_json("feed", "list")["feeds"][0]["collector"] == "b7"
+
+
+def test_dead_letters_are_shown_the_newest_first(engine):
+    make_reports()
+    columns = ("kind", "reason", "topic", "payload", "publisher", "sequence", "published_at", "ingested_at")
+    at = dt.datetime(2026, 1, 31, 12, tzinfo=dt.UTC)
+    for number in (1, 2):
+        folder = engine.catalog.warehouse.dead_letters("reports", number)
+        folder.mkdir(parents=True)
+        row = ("record", f"field id is not INT: {number}", "emergency.x", b"{\xff}", "p", "1", at, None)
+        pq.write_table(pa.Table.from_pylist([dict(zip(columns, row, strict=True))]), folder / "part.parquet")
+        progress = FeedProgress(commits=number, dead=number)
+        engine.catalog.feeds.advance("reports", progress, dead_letters=True)
+    letters = run_json("feed", "dead-letters", "reports")["dead_letters"]
+    assert [letter["reason"] for letter in letters] == ["field id is not INT: 2", "field id is not INT: 1"]
+    assert letters[0]["payload"] == "{\\xff}"
+    assert letters[0]["published_at"].startswith("2026-01-31T12:00:00")
+    assert len(run_json("feed", "dead-letters", "reports", "--last", "1")["dead_letters"]) == 1
+    assert "field id" in run("feed", "dead-letters", "reports").stdout
+    assert run("feed", "dead-letters", "nowhere").exit_code == 2
+
+
+def test_dropping_a_feed_that_channels_read_is_warned_of(engine, tmp_path):
+    make_reports()
+    (tmp_path / "near.sql").write_text(NEAR)
+    run_json("channel", "create", "-f", "near.sql")
+    dropped = run("feed", "drop", "reports")
+    assert dropped.exit_code == 0
+    assert "warning: near read its dataset" in dropped.stderr
 
 
 def test_channels_are_created_shown_and_dropped(engine, tmp_path):

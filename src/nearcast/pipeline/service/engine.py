@@ -20,7 +20,7 @@ from nearcast.pipeline.catalog.executions import Execution
 from nearcast.pipeline.channels.analysis import analyse
 from nearcast.pipeline.channels.execution import Prepared
 from nearcast.pipeline.channels.language import Channel
-from nearcast.pipeline.feeds import Feeds
+from nearcast.pipeline.feeds import UNCOLLECTED, Feeds
 from nearcast.pipeline.jobs.channel import ChannelJob
 from nearcast.pipeline.service.housekeeping import Housekeeping
 from nearcast.pipeline.service.scheduler import Scheduler
@@ -76,6 +76,10 @@ class SparkEngine:
     @property
     def feeds(self) -> Feeds:
         return self._feeds
+
+    @property
+    def uncollected(self) -> list[str]:
+        return [f"feed {name}: {UNCOLLECTED}" for name in sorted(self._feeds.uncollected)]
 
     def analyse(self, channel: Channel, schemas: Schemas) -> Prepared:
         return analyse(self._ready(), channel, schemas)

@@ -30,6 +30,10 @@ class Engine(Protocol):
     def feeds(self) -> Feeds:
         """To make, change and drop feeds."""
 
+    @property
+    def uncollected(self) -> list[str]:
+        """Feeds that no agent has collected for a while, each with what to do."""
+
     def analyse(self, channel: Channel, schemas: Schemas) -> Prepared:
         """Raises `InvalidChannel`."""
 
@@ -47,6 +51,10 @@ class CatalogOnly:
     """The engine of a service without Spark: it answers for what is stored, and runs nothing."""
 
     state = "none"
+
+    @property
+    def uncollected(self) -> list[str]:
+        return []
 
     def analyse(self, channel: Channel, schemas: Schemas) -> Prepared:
         return prepare(channel, schemas)

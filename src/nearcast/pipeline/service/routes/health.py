@@ -15,7 +15,13 @@ router = APIRouter(tags=["health"])
 def get_health(service: ServiceOf) -> dict[str, Any]:
     """Answers as soon as the service is up.
 
-    `spark`: starting, running, or why not; `open`: executions that run; `damaged`: what cannot be read any more.
+    `spark`: starting, running, or why not; `open`: executions that run; `damaged`: what cannot be read any more;
+    `uncollected`: feeds that no agent has collected for a while.
     """
     catalog = service.catalog
-    return {"spark": service.engine.state, "open": len(catalog.executions.open()), "damaged": catalog.damaged()}
+    return {
+        "spark": service.engine.state,
+        "open": len(catalog.executions.open()),
+        "damaged": catalog.damaged(),
+        "uncollected": service.engine.uncollected,
+    }
