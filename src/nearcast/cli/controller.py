@@ -58,7 +58,10 @@ def controller(
 
     log_to_stderr()
     with errors_as_exit_codes():
-        chosen, planning = chosen_policy(policy, thresholds), Planning(wait_s=wait, brokers_max=max_brokers)
+        chosen, planning = (
+            chosen_policy(policy, thresholds, max_brokers),
+            Planning(wait_s=wait, brokers_max=max_brokers),
+        )
         coordinating = chosen_coordinating(placement, balance, balance_thresholds, balance_every)
     run(lambda: _serve(store, chosen, planning, coordinating))
 

@@ -32,7 +32,7 @@ DEFAULT_WAIT_S = 10.0
 NO_POLICY = "none"
 
 
-def chosen_policy(name: str, thresholds: list[str] | None) -> Policy | None:
+def chosen_policy(name: str, thresholds: list[str] | None, brokers_max: int = 0) -> Policy | None:
     """The policy of that name, with these thresholds."""
     from nearcast.policies.catalog import policy_named
 
@@ -40,6 +40,8 @@ def chosen_policy(name: str, thresholds: list[str] | None) -> Policy | None:
     if name == NO_POLICY:
         if settings:
             raise UsageError("--set needs a policy: add --policy dynamoth")
+        if brokers_max:
+            raise UsageError("--max-brokers needs a policy, which asks for more brokers: add --policy dynamoth")
         return None
     return policy_named(name, settings)
 
@@ -54,7 +56,7 @@ def setting_pair(option: str, text: str, example: str) -> tuple[str, str]:
 
 def planning_arguments(name: str, thresholds: list[str] | None, wait_s: float, brokers_max: int) -> list[str]:
     """The same options for `nearcast controller` in a process of its own; checked here, where somebody reads errors."""
-    chosen_policy(name, thresholds)
+    chosen_policy(name, thresholds, brokers_max)
     arguments = ["--policy", name, "--wait", str(wait_s), "--max-brokers", str(brokers_max)]
     for threshold in thresholds or []:
         arguments += ["--set", threshold]

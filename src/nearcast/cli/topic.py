@@ -54,6 +54,8 @@ async def _move(
     from nearcast.core.placement import Mode, Placement, problems
     from nearcast.runtime.console import Console
 
+    if any(sign in topic for sign in "*?["):
+        raise UsageError(f"topic {topic!r}: a topic is moved by its name, not by a pattern; name each of them")
     placement = Placement(0, Mode(mode), name_list("broker", to))
     # Asked first: a missing controller is found out soon, and a placement that cannot be is the caller's mistake.
     state = await ask_state(url, topic)

@@ -24,7 +24,7 @@ class DynamothConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         rules = (
-            (0 <= self.lr_low < self.lr_safe < self.lr_high, "0 <= lr_low < lr_safe < lr_high"),
+            (0 <= self.lr_low < self.lr_safe < self.lr_high <= 1, "0 <= lr_low < lr_safe < lr_high <= 1"),
             (self.all_subs_threshold > 0 and self.all_pubs_threshold > 0, "thresholds of ratios > 0"),
             (self.publication_threshold >= 1 and self.subscriber_threshold >= 1, "thresholds of amounts >= 1"),
             (0 < self.collapse_share < 1, "0 < collapse_share < 1"),
