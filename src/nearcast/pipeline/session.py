@@ -129,6 +129,8 @@ def spark_conf(settings: SessionSettings, private: Path) -> dict[str, str]:
         "spark.sql.codegen.cache.maxEntries": str(_COMPILED_KEPT),
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         "spark.sql.files.maxPartitionBytes": str(_TASK_BYTES),
+        # Spark's own, INT96, does not tell times of UTC from local ones, and others read it as nanoseconds.
+        "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": str(settings.shuffle_partitions),
         "spark.sql.streaming.checkpointLocation": str(folder / "checkpoints"),

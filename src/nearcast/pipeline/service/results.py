@@ -17,10 +17,12 @@ import pyarrow.compute as pc
 import pyarrow.dataset as pads
 
 from nearcast.pipeline.catalog.executions import Size
+from nearcast.pipeline.service.json_forms import json_column
 
 SUBSCRIPTION_ID = "subscription_id"
 CACHE_BYTES = 64 << 20
 _ROWS_READ_AT_ONCE = 1 << 16
+_TIME_BYTES = 29  # "2026-01-31T12:00:00.000000Z"
 
 Rows = list[dict[str, Any]]
 
@@ -49,9 +51,13 @@ def _json_bytes(batch: pa.RecordBatch) -> pa.Array:
         if pa.types.is_nested(column.type):
             size: Any = column.nbytes // max(1, batch.num_rows)
         else:
-            quotes = 2 if pa.types.is_string(column.type) or pa.types.is_temporal(column.type) else 0
-            text = column if pa.types.is_binary(column.type) else pc.cast(column, pa.string())
-            size = pc.fill_null(pc.add(pc.binary_length(text), quotes), 4)  # null
+            if pa.types.is_temporal(column.type):
+                lengths: Any = pc.if_else(pc.is_valid(column), _TIME_BYTES, 4)
+            elif pa.types.is_string(column.type) or pa.types.is_binary(column.type):
+                lengths = pc.add(pc.binary_length(column), 2)
+            else:
+                lengths = pc.binary_length(pc.cast(column, pa.string()))
+            size = pc.fill_null(lengths, 4)  # null
         total = pc.add(total, pc.cast(size, pa.int64()) if isinstance(size, pa.Array) else size)
     return total
 
@@ -66,14 +72,16 @@ class Results:
         self._lock = threading.Lock()
 
     def rows(self, channel: str, number: int, subscriptions: Sequence[str]) -> dict[str, Rows]:
-        """The rows of these subscriptions in an execution; those without any are left out."""
+        """The rows of these subscriptions in an execution, in their JSON form; those without any are left out."""
         try:
             table = self._read(channel, number, pc.field(SUBSCRIPTION_ID).isin(list(subscriptions)))
         except pa.ArrowInvalid as error:  # as for a folder that retention is just removing
             raise FileNotFoundError(str(error)) from None
         found: dict[str, Rows] = {}
-        for row in table.to_pylist():
-            found.setdefault(row.pop(SUBSCRIPTION_ID), []).append(row)
+        names = [name for name in table.column_names if name != SUBSCRIPTION_ID]
+        columns = [json_column(table[name]) for name in names]
+        for subscription, *values in zip(table[SUBSCRIPTION_ID].to_pylist(), *columns, strict=True):
+            found.setdefault(subscription, []).append(dict(zip(names, values, strict=True)))
         return found
 
     def _read(self, channel: str, number: int, wanted: pc.Expression) -> pa.Table:

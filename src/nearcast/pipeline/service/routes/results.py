@@ -53,5 +53,5 @@ def _rows(service: Service, channel: str, execution: int, subscriptions: list[st
 
 
 def _json(data: dict[str, Any]) -> Response:
-    """Times as ISO text, decimals as text, bytes in base64: a channel may select any column."""
+    """Rows come in their JSON form already (`json_forms.py`)."""
     return Response(msgspec.json.encode(data), media_type="application/json")
