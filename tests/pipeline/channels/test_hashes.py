@@ -17,14 +17,18 @@ def joined(parameters: str, condition: str) -> str:
 
 def test_a_text_and_a_number_are_one_key_and_both_are_checked() -> None:
     sql = joined("kind STRING, district INT", "r.kind = :kind AND :district = r.district")
-    assert "ON XXHASH64(r.kind, r.district) = XXHASH64(_parameters.kind, _parameters.district) " in sql
+    one, other = (
+        f"XXHASH64(TRY_CAST({name}.kind AS STRING), TRY_CAST({name}.district AS BIGINT))"
+        for name in ("r", "_parameters")
+    )
+    assert f"ON {one} = {other} " in sql
     assert "r.kind BETWEEN _parameters.kind AND _parameters.kind" in sql
     assert "r.district BETWEEN _parameters.district AND _parameters.district" in sql
 
 
 def test_other_conditions_stay() -> None:
     sql = joined("kind STRING, low DOUBLE", "r.kind = :kind AND r.lat > :low")
-    assert "XXHASH64(r.kind) = XXHASH64(_parameters.kind)" in sql
+    assert "XXHASH64(TRY_CAST(r.kind AS STRING)) = XXHASH64(TRY_CAST(_parameters.kind AS STRING))" in sql
     assert "r.lat > _parameters.low" in sql
 
 
@@ -38,3 +42,19 @@ def test_other_conditions_stay() -> None:
 )
 def test_where_it_would_be_of_no_use_or_wrong_the_equality_stays(parameters: str, condition: str) -> None:
     assert "XXHASH64" not in joined(parameters, condition)
+
+
+def test_numbers_of_different_sizes_are_hashed_as_one_type() -> None:
+    sql = joined("kind STRING, n BIGINT", "r.kind = :kind AND r.district = :n")
+    assert "TRY_CAST(r.district AS BIGINT)" in sql
+    assert "TRY_CAST(_parameters.n AS BIGINT)" in sql
+
+
+def test_result_columns_keep_their_case() -> None:
+    text = (
+        "CREATE CHANNEL c(k STRING) PERIOD 1 SECONDS AS SELECT r.*, r.LAT AS North FROM NEW reports r WHERE r.kind = :k"
+    )
+    schemas = {"reports": {"kind": "STRING", "lastSeen": "STRING", "lat": "DOUBLE"}}
+    rewritten = rewrite(parse_channel(text), schemas)
+    assert rewritten.columns == ("kind", "lastSeen", "lat", "North")
+    assert "`_matches`.`lastseen` AS `lastSeen`" in rewritten.sql().replace("_matches.", "`_matches`.")

@@ -70,9 +70,18 @@ class Rewritten:
 def rewrite(channel: Channel, schemas: Schemas, max_nested_loop_pairs: int = MAX_NESTED_LOOP_PAIRS) -> Rewritten:
     """The query that answers all subscriptions; raises `InvalidChannel`."""
     bound = bind(channel, schemas)
-    columns = tuple(column.alias_or_name for column in bound.selects)
+    columns = tuple(_spelled(channel, schemas, column.alias_or_name) for column in bound.selects)
     matches, joins = _matches(channel, bound, max_nested_loop_pairs)
     return Rewritten(_result(channel, matches, columns), columns, joins, _needed(channel, bound))
+
+
+def _spelled(channel: Channel, schemas: Schemas, name: str) -> str:
+    """A result column as it was written: in the SELECT, within it, or in a dataset. Binding made it lower case."""
+    selects = [channel.select, *channel.select.find_all(exp.Select)]
+    written = [column.alias_or_name for select in selects for column in select.selects]
+    read = (*channel.new_datasets, *channel.whole_datasets)
+    stored = [column for dataset, columns in schemas.items() if dataset.lower() in read for column in columns]
+    return next((spelled for spelled in (*written, *stored) if spelled.lower() == name), name)
 
 
 def query_for_one(channel: Channel, schemas: Schemas, values: Mapping[str, exp.Expr]) -> exp.Select:
@@ -200,7 +209,8 @@ def _result(channel: Channel, matches: exp.Select, columns: tuple[str, ...]) -> 
     by_name = matches.selects[-1].alias_or_name == _SET
     source = "_sets" if by_name else "_matches"
     each = exp.alias_(exp.Explode(this=exp.column(_MEMBERS, source)), SUBSCRIPTION_ID)
-    result = exp.select(each, *(exp.column(name, "_matches", quoted=True) for name in columns)).from_("_matches")
+    selected = (exp.alias_(exp.column(name.lower(), "_matches", quoted=True), name, quoted=True) for name in columns)
+    result = exp.select(each, *selected).from_("_matches")
     if by_name:
         result = result.join("_sets", on=f"_matches.{_SET} = _sets.{_SET}", join_type="inner")
     return result.with_("_sets", as_=sets).with_("_matches", as_=matches)
