@@ -3,6 +3,7 @@
 PYTHON ?= python3
 SEEDS ?= 2000
 FIRST_SEED ?= 0
+INPUTS ?= 200000
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -48,8 +49,9 @@ bench: $(STAMP) ## client, plans, flow simulator, gateways' balancing, channels 
 	$(BIN)/nearcast bench channels
 	$(BIN)/nearcast bench telemetry
 
-soak: $(STAMP) ## many seeds of the protocol simulator (SEEDS=2000 FIRST_SEED=0)
+soak: $(STAMP) ## many seeds of the protocol simulator (SEEDS=2000 FIRST_SEED=0), then hostile inputs (INPUTS=200000)
 	$(BIN)/nearcast simulate protocol --seeds $(SEEDS) --first-seed $(FIRST_SEED)
+	NEARCAST_FUZZ_INPUTS=$(INPUTS) NEARCAST_FUZZ_SEED=$(FIRST_SEED) $(BIN)/pytest -s tests/pipeline/service/test_fuzz.py
 
 format: $(STAMP) ## rewrite the code in the project's format
 	$(BIN)/ruff check --fix-only --quiet .

@@ -100,9 +100,9 @@ class Session:
         delivery = self.deliveries.get(ack.subscription)
         if delivery is None:
             return  # it was unsubscribed meanwhile
-        if ack.execution > delivery.position:
-            self.send(Refused(None, f"ack of execution {ack.execution} of {ack.subscription}, which was not sent yet"))
-        elif ack.execution > self._acknowledged.get(ack.subscription, 0):
+        # During a move the subscriber may have more from the gateway before than what was sent here.
+        delivery.handed_over(ack.execution)
+        if ack.execution > self._acknowledged.get(ack.subscription, 0):
             self._acknowledged[ack.subscription] = ack.execution
 
     def take_acknowledged(self) -> dict[str, int]:

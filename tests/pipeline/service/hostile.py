@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 CHANNEL = "CREATE CHANNEL {}(k STRING) PERIOD 10 SECONDS AS SELECT id FROM NEW reports WHERE kind = :k"
 
-_TEXTS = (
+TEXTS = (
     *(
         "",
         " ",
@@ -55,7 +55,7 @@ _TEXTS = (
     *("a STRUCT<b: ARRAY<MAP<STRING, INT>>>", "id INT NOT NULL DEFAULT 5", "id DECIMAL(99999999999999999999, 2)"),
     *("ARRAY<" * 200, "id " + "ARRAY<" * 200 + "INT" + ">" * 200),
 )
-_NUMBERS = (0, 1, -1, 2**31, 2**63 - 1, 2**63, 2**64, -(2**63) - 1, 10**400, 0.5, -0.0, 1e308)
+NUMBERS = (0, 1, -1, 2**31, 2**63 - 1, 2**63, 2**64, -(2**63) - 1, 10**400, 0.5, -0.0, 1e308)
 _CHANNELS = (
     *(CHANNEL.format("c1"), CHANNEL.format("x" * 300), CHANNEL.format("by_kind"), "CREATE CHANNEL", "AS", ""),
     CHANNEL.format("c2").partition("SELECT")[0],
@@ -112,14 +112,14 @@ def _request(
     for parameter in operation.get("parameters", ()):
         if parameter["in"] == "path":
             name = "" if method == "DELETE" else parameter["name"]  # what is there stays, for the others
-            path = path.replace("{" + parameter["name"] + "}", _quoted(_word(dice, name)))
+            path = path.replace("{" + parameter["name"] + "}", quoted(_word(dice, name)))
         elif dice.random() < 0.7:
             query[parameter["name"]] = _word(dice, parameter["name"])
     if "wait_s" in query:
         query["wait_s"] = dice.choice(["0", "-1", "nan", "inf", "x"])
     elif path.endswith("/notifications"):
         query["wait_s"] = "0"
-    text = "&".join(f"{name}={_quoted(value)}" for name, value in query.items())
+    text = "&".join(f"{name}={quoted(value)}" for name, value in query.items())
     content, kind = _body(dice, openapi, operation) if "requestBody" in operation else (b"", "")
     headers = {"content-type": kind} if kind else {}
     return Request(method, f"{path}?{text}" if text else path, headers, content)
@@ -128,10 +128,10 @@ def _request(
 def _word(dice: random.Random, name: str) -> str:
     if name in _KNOWN and dice.random() < 0.4:
         return _KNOWN[name]
-    return dice.choice(_TEXTS) if dice.random() < 0.7 else str(dice.choice(_NUMBERS))
+    return dice.choice(TEXTS) if dice.random() < 0.7 else str(dice.choice(NUMBERS))
 
 
-def _quoted(word: str) -> str:
+def quoted(word: str) -> str:
     return urllib.parse.quote(word.encode("utf-8", "surrogatepass"), safe="") or "-"
 
 
@@ -153,27 +153,27 @@ def _value(dice: random.Random, openapi: dict[str, Any], schema: dict[str, Any],
     if "$ref" in schema:
         schema = openapi["components"]["schemas"][schema["$ref"].rpartition("/")[2]]
     if dice.random() < 0.1:
-        return dice.choice([None, [], {}, True, dice.choice(_NUMBERS), dice.choice(_TEXTS), _nested(dice)])
+        return dice.choice([None, [], {}, True, dice.choice(NUMBERS), dice.choice(TEXTS), nested(dice)])
     if schema.get("type") == "object" and "properties" in schema:
         parts = schema["properties"].items()
         made = {key: _value(dice, openapi, part, key) for key, part in parts if dice.random() < 0.95}
-        return made | ({dice.choice(_TEXTS): 1} if dice.random() < 0.1 else {})
+        return made | ({dice.choice(TEXTS): 1} if dice.random() < 0.1 else {})
     if schema.get("type") == "object":
-        return {dice.choice(["kind", "k", "KIND", dice.choice(_TEXTS)]): _odd(dice) for _ in range(dice.randrange(3))}
+        return {dice.choice(["kind", "k", "KIND", dice.choice(TEXTS)]): _odd(dice) for _ in range(dice.randrange(3))}
     if schema.get("type") == "array":
         return [_value(dice, openapi, schema["items"], name) for _ in range(dice.randrange(4))]
     if schema.get("type") == "integer":
-        return dice.choice(_NUMBERS)
+        return dice.choice(NUMBERS)
     if name == "text":
         return dice.choice(_CHANNELS)
-    return dice.choice(_TEXTS) if dice.random() < 0.6 else _KNOWN.get(name, "reports")
+    return dice.choice(TEXTS) if dice.random() < 0.6 else _KNOWN.get(name, "reports")
 
 
 def _odd(dice: random.Random) -> Any:
-    return dice.choice([dice.choice(_TEXTS), dice.choice(_NUMBERS), None, True, _nested(dice), [1], "fire"])
+    return dice.choice([dice.choice(TEXTS), dice.choice(NUMBERS), None, True, nested(dice), [1], "fire"])
 
 
-def _nested(dice: random.Random) -> Any:
+def nested(dice: random.Random) -> Any:
     found: Any = 1
     for _ in range(dice.choice([5, 30, 400])):
         found = {"a": found} if dice.random() < 0.5 else [found]

@@ -10,6 +10,7 @@ import contextlib
 import logging
 import threading
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,7 +28,6 @@ from nearcast.pipeline.service.scheduler import Scheduler
 from nearcast.pipeline.service.settings import ServiceSettings
 from nearcast.pipeline.service.state import EngineNotReady, Schemas
 from nearcast.pipeline.service.telemetry import Telemetry
-from nearcast.pipeline.session import SessionSettings, open_session
 from nearcast.pipeline.shared_folder import require_shared
 
 if TYPE_CHECKING:
@@ -41,13 +41,17 @@ log = logging.getLogger("nearcast.data")
 
 
 class SparkEngine:
-    """Start it once, stop it once. `ended` is called when it has, from its thread, with the error or None."""
+    """Start it once, stop it once.
+
+    `session` opens Spark, for the time of a block. `ended` is called when the engine has, from its thread, with the
+    error or None.
+    """
 
     def __init__(
         self,
         catalog: Catalog,
         settings: ServiceSettings,
-        session: SessionSettings,
+        session: Callable[[], AbstractContextManager[SparkSession]],
         store_url: str,
         ended: Callable[[BaseException | None], object],
     ) -> None:
@@ -102,8 +106,8 @@ class SparkEngine:
     def _live(self) -> None:
         error: BaseException | None = None
         try:
-            with open_session(self._session) as spark:
-                if not self._session.master.startswith("local["):  # else executors are threads of this machine
+            with self._session() as spark:
+                if not str(spark.sparkContext.master).startswith("local["):  # else executors are threads here
                     require_shared(spark, self._catalog.warehouse.root)
                 self._catalog.datasets.clean()  # now that no Java process of a killed predecessor writes any more
                 self._run(spark)

@@ -14,6 +14,7 @@ import ipaddress
 import logging
 import socket
 from collections.abc import Callable, Coroutine, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from nearcast.pipeline.service.announcement import Announcement
 from nearcast.pipeline.service.app import create_app
 from nearcast.pipeline.service.engine import SparkEngine
 from nearcast.pipeline.service.settings import ServiceSettings
-from nearcast.pipeline.session import SessionSettings
+from nearcast.pipeline.session import SessionSettings, open_session
 
 _LAST_ANSWERS_S = 2  # for requests that run when the process is told to stop
 
@@ -82,7 +83,7 @@ async def _serve(
     engine = SparkEngine(
         catalog,
         settings.service,
-        _session(settings),
+        partial(open_session, _session(settings)),
         settings.store_url,
         lambda error: loop.call_soon_threadsafe(_settle, spark_ended, error),
     )
