@@ -1,8 +1,7 @@
-"""The programs people copy: those in `examples/`, and the first one of the README, each in a process of its own."""
+"""The programs people copy: those in `examples/`, each in a process of its own."""
 
 from __future__ import annotations
 
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -61,13 +60,6 @@ def test_move_while_publishing(tmp_path: Path) -> None:
     assert int(published.removeprefix("published and acknowledged: ")) > len(moves)
     assert exact == "received exactly once and in order: True"
     assert told == "gaps and interruptions: 0"
-
-
-def test_the_first_program_of_the_readme(tmp_path: Path) -> None:
-    readme = (REPOSITORY / "README.md").read_text(encoding="utf-8")
-    program = re.search(r"^```python\n(.*?)^```$", readme, re.MULTILINE | re.DOTALL)
-    assert program is not None
-    assert run("-c", program.group(1), folder=tmp_path) == "hello\n"
 
 
 def test_every_example_is_run_here() -> None:
