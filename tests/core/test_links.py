@@ -19,6 +19,8 @@ from nearcast.core.scripts import INSTALL_MEMBERS
 from nearcast.core.settings import DEFAULT_TIMING
 from nearcast.errors import AuthenticationFailed, ConnectFailed, NotACluster
 
+PATIENCE_S = DEFAULT_TIMING.lease_s + DEFAULT_TIMING.heartbeat_s
+
 
 class Waiting:
     """A flow that waits for a link."""
@@ -240,9 +242,52 @@ def test_a_server_that_does_not_answer_is_hung_up_on(rig: Any) -> None:
     world = rig("b1")
     client = world.client()
     world.silent.add("b1")
-    world.run(DEFAULT_TIMING.lease_s + 3 * DEFAULT_TIMING.heartbeat_s)
+    world.run(2 * PATIENCE_S + DEFAULT_TIMING.heartbeat_s)
     assert client.machine.links.up("b1") is None
     assert "b1 has not answered for" in str(client.machine.links.last_error)
+
+
+def test_a_link_is_alive_while_bytes_arrive(rig: Any) -> None:
+    """The proof of a lease may stand behind a backlog of other answers."""
+    world = rig("b1")
+    client = world.client()
+    link = client.machine.links.up("b1")
+    link.subscribe(b"busy")
+    client.settle()
+    client.deaf.add("b1")
+    for _ in range(round(3 * PATIENCE_S / 0.5)):
+        world.run(0.5)
+        client.machine.received("b1", b">3\r\n$7\r\nmessage\r\n$4\r\nbusy\r\n$1\r\nx\r\n", world.now_s)
+    assert client.machine.links.up("b1") is link
+
+
+def test_a_client_that_was_paused_reads_before_it_hangs_up(rig: Any) -> None:
+    world = rig("b1")
+    client = world.client()
+    world.run(1.0)
+    client.deaf.add("b1")
+    world.run(DEFAULT_TIMING.heartbeat_s + 0.1)  # a question is open, its answer is in the socket
+    world.now_s += 3 * PATIENCE_S
+    client.machine.tick(world.now_s)
+    client.deaf.clear()
+    client.hear()
+    world.run(1.0)
+    assert client.machine.links.last_error is None
+
+
+def test_clients_of_a_server_that_stands_still_do_not_come_back_at_once(rig: Any) -> None:
+    world = rig("b1")
+    clients = [world.client(number) for number in range(1, 21)]
+    world.silent.add("b1")
+    left: dict[int, float] = {}
+    while len(left) < len(clients):
+        world.run(0.1)
+        for number, client in enumerate(clients):
+            if client.machine.links.last_error is not None:
+                left.setdefault(number, world.now_s)
+    moments = list(left.values())
+    assert max(moments) - min(moments) > PATIENCE_S / 2
+    assert max(moments.count(moment) for moment in moments) <= 4
 
 
 # --- opening again

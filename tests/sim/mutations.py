@@ -74,6 +74,10 @@ JOINING = World(
     ),
     Profile.CALM,
 )
+MANY_TOPICS = World(
+    Setup(topics=1, brokers=1, publishers=1, early_subscribers=1, late_subscribers=0, moves_per_s=0, many_topics=100),
+    Profile.NETWORK,
+)
 CANCELS = World(Setup(topics=1, brokers=4, cancelled_share=0.5, rate_per_s=60, moves_per_s=10), Profile.CALM)
 RESTING = World(Setup(topics=4, brokers=2, moves_per_s=0, drains=2), Profile.SERVERS)
 CONTROL = World(Setup(topics=2, controllers=2, moves_per_s=6), Profile.CONTROL)
@@ -430,3 +434,9 @@ def the_lead_is_not_renewed_while_the_journal_is_read(patch: Patch) -> None:
             original(self, term, held, now_s)
 
     patch.setattr(Controller, "campaigned", campaigned)
+
+
+@mutation("invariant 7", MANY_TOPICS)
+def many_topics_are_attached_at_once_and_a_link_lives_by_its_proof_alone(patch: Patch) -> None:
+    patch.setattr(Links, "has_room", lambda self, link: True)
+    patch.setattr(Links, "_silent_s", lambda self, link, now_s: now_s - (link.proof_sent_s or now_s))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nearcast.cli import bench_channels, bench_flow, bench_multistage, bench_plan, bench_telemetry
+from nearcast.cli import bench_channels, bench_flow, bench_multistage, bench_plan, bench_telemetry, bench_topics
 from nearcast.cli.options import Output, OutputOption
 from nearcast.cli.output import show
 from nearcast.cli.running import run, say
@@ -31,6 +31,7 @@ app.command("flow")(bench_flow.flow)
 app.command("multistage")(bench_multistage.multistage)
 app.command("plan")(bench_plan.plan)
 app.command("telemetry")(bench_telemetry.telemetry)
+app.command("topics")(bench_topics.topics)
 
 
 @app.command("client")

@@ -98,6 +98,12 @@ class Flow(Protocol):
     def unlinked(self, link: ClientLink, now_s: float) -> None: ...
 
 
+class LeaseWaiter(Protocol):
+    """Whoever cannot go on before a lease is proven."""
+
+    def leased(self, link: ClientLink, now_s: float) -> None: ...
+
+
 # --- links
 
 
@@ -147,13 +153,14 @@ class ServerLink(Protocol):
 
 
 class ClientLink(ServerLink, Protocol):
-    """The link of a client. The first five are the client's own notes, which a link keeps for it."""
+    """The link of a client. The first six are the client's own notes, which a link keeps for it."""
 
     up: bool  # greeted, and its server marked ready by its agent
     users: dict[Flow, None]
     proof_sent_s: float | None  # a question for the lease is on its way since then
     lease_until_s: float  # until then acknowledgements of this server count
     asking_members: bool  # a question for the membership is on its way
+    lease_waiters: dict[LeaseWaiter, None]  # told when it is proven next
     topics: dict[bytes, FrameSink]  # where runs of messages go
     patterns: dict[bytes, OnMatch]
     unanswered: int  # records asked for; kept by the link itself

@@ -10,8 +10,10 @@ callers in `acks`, and wakes the consumers in `woken`.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterable
 from functools import partial
+from itertools import islice
 from random import Random
 from typing import Protocol
 
@@ -22,6 +24,7 @@ from nearcast.core.arrivals import Arrivals
 from nearcast.core.backend import ClientLink, Denied, OnPayload
 from nearcast.core.counters import ClientReport, TopicCounters
 from nearcast.core.effects import Done, Effect, Failed
+from nearcast.core.finder import Finder
 from nearcast.core.greeting import Credentials
 from nearcast.core.inflow import Inflow
 from nearcast.core.links import Links
@@ -31,7 +34,7 @@ from nearcast.core.names import CONTROL, COUNTERS, decode_topic, encode_topic
 from nearcast.core.outflow import Outflow
 from nearcast.core.pace import Pace
 from nearcast.core.patterns import PatternFlow
-from nearcast.core.record import Record, Unreadable, first_use
+from nearcast.core.record import Record, Unreadable
 from nearcast.core.refusals import Refusals, not_found, refused
 from nearcast.core.repairs import ASKS_BURST, ASKS_PER_S
 from nearcast.core.settings import DEFAULT_LIMITS, DEFAULT_TIMING, Limits, Timing
@@ -40,6 +43,7 @@ from nearcast.errors import Closed, ClusterError, LimitReached, NearcastError
 
 REPORT_EVERY_S = 1.0
 _NOT_ATTACHED = "the subscription was closed before it was attached"
+REPORTED_MAX = 1000  # topics in one message; and of those without traffic, topics in one second: each has its turn
 
 
 class Ticking(Protocol):
@@ -76,9 +80,11 @@ class Client:
         self.patterns: dict[bytes, PatternFlow] = {}
         self.arrivals = Arrivals(self)
         self.closed = False
-        self._attention: dict[Ticking, None] = {}  # in order, so that one seed gives one run
-        self._asked_s: dict[bytes, float] = {}
+        self.finder = Finder(self)
+        self._attention: OrderedDict[Ticking, None] = OrderedDict()
         self._reported_s = 0.0
+        self._idle_turn = 0  # how far it has come round the topics without traffic
+        self.active: dict[Outflow | Inflow, None] = {}  # those with traffic since the last report
 
     # --- inputs: what the program asks
 
@@ -155,6 +161,8 @@ class Client:
     def end_inflow(self, inflow: Inflow, error: NearcastError, now_s: float) -> None:
         """Nobody wants the topic, or nobody may have it: those who wait to be attached get the error."""
         del self.inflows[inflow.topic]
+        if inflow.topic not in self.outflows:
+            self.finder.forget(inflow.topic)
         self._abandon(inflow, error)
         inflow.close(now_s)
 
@@ -192,14 +200,20 @@ class Client:
 
     def tick(self, now_s: float) -> None:
         self.links.tick(now_s)
-        for ticking in list(self._attention):
-            if not ticking.tick(now_s):
-                self._attention.pop(ticking, None)
+        for _ in range(self.attended):
+            ticking, _ = self._attention.popitem(last=False)
+            if ticking.tick(now_s):
+                self.attend(ticking)
         self._look_around(now_s)
         if now_s - self._reported_s >= REPORT_EVERY_S:
             self._report(now_s)
 
     # --- services for flows and links
+
+    @property
+    def attended(self) -> int:
+        """How many flows the next tick looks after: those that have waited longest."""
+        return min(len(self._attention), self.limits.attended)
 
     def attend(self, ticking: Ticking) -> None:
         self._attention[ticking] = None
@@ -233,14 +247,15 @@ class Client:
 
     def link_up(self, link: ClientLink, now_s: float) -> None:
         """Questions that waited for a link are asked at once."""
-        for topic in [*self._asked_s]:
-            self._asked_s[topic] = -1e9
-            self.ask(topic, now_s)
+        self.finder.go_on(link, now_s)
+
+    def link_lost(self, link: ClientLink, now_s: float) -> None:
+        self.finder.link_lost(link, now_s)
 
     def leased(self, link: ClientLink, now_s: float) -> None:
-        for flow in link.users:
-            if isinstance(flow, Outflow):
-                flow.leased(link, now_s)
+        waiters, link.lease_waiters = link.lease_waiters, {}
+        for flow in waiters:
+            flow.leased(link, now_s)
 
     def inbox(self, link: ClientLink, payload: bytes, now_s: float) -> None:
         """A frame on our inbox: a repair of what we missed, or a subscriber that misses something of ours."""
@@ -273,6 +288,7 @@ class Client:
         for pattern in self.patterns.values():
             pattern.spread(now_s)
         self.arrivals.look()
+        self.finder.membership_changed(now_s)
 
     # --- records
 
@@ -291,30 +307,24 @@ class Client:
         if inflow is not None:
             inflow.record(broker, record, now_s)
 
+    def looks_for(self, topic: bytes, now_s: float) -> bool:
+        """Whether a directory must still tell somebody here where the topic is."""
+        inflow, outflow = self.inflows.get(topic), self.outflows.get(topic)
+        return (inflow is not None and inflow.lost(now_s)) or (outflow is not None and outflow.lost(now_s))
+
     def ask(self, topic: bytes, now_s: float) -> None:
         """Ask the topic's directory where it is; asked again after a while as long as somebody wants to know."""
-        if now_s - self._asked_s.get(topic, -1e9) < self.timing.retry_s:
-            return
-        self._asked_s[topic] = now_s
-        directory = self.membership.directory(topic)
-        if directory is None:
-            return
-        link = self.links.reach(directory, now_s)
-        if link is None:
-            return
-        version = self.membership.version
-        link.look_up(topic, version, first_use(version, directory), partial(self._answered, directory, topic))
+        self.finder.ask(topic, now_s)
 
-    def _answered(
+    def found(
         self, directory: str, topic: bytes, found: Record | Unreadable | Membership | Denied | None, now_s: float
     ) -> None:
+        """What a directory has said of a topic."""
         if isinstance(found, Record):
-            self._asked_s.pop(topic, None)
             self._record(None, topic, found, now_s)
         elif isinstance(found, Membership):
             self.update_membership(found, now_s)
         elif found is not None:
-            self._asked_s.pop(topic, None)
             self._refuse(topic, not_found(directory, topic, found), now_s)
 
     def _refuse(self, topic: bytes, error: ClusterError, now_s: float) -> None:
@@ -337,8 +347,8 @@ class Client:
     def _report(self, now_s: float) -> None:
         elapsed_s, self._reported_s = now_s - self._reported_s, now_s
         by_broker: dict[str, dict[str, TopicCounters]] = {}
-        flows: list[Outflow | Inflow] = [*self.outflows.values(), *self.inflows.values()]
-        for flow in flows:
+        active, self.active = self.active, {}
+        for flow in active | dict.fromkeys(self._idle()):
             counted = flow.take_counters()
             if counted is not None:
                 broker, topic, counters = counted
@@ -347,8 +357,18 @@ class Client:
         for broker, topics in by_broker.items():
             link = self.links.up(broker)
             if link is not None:
-                report = ClientReport(client=self.client_id, seconds=min(elapsed_s, 60.0), topics=topics)
-                link.tell(COUNTERS, msgspec.json.encode(report))
+                self._tell_counters(link, list(topics.items()), min(elapsed_s, 60.0))
+
+    def _tell_counters(self, link: ClientLink, counted: list[tuple[str, TopicCounters]], seconds: float) -> None:
+        for start in range(0, len(counted), REPORTED_MAX):
+            part = dict(counted[start : start + REPORTED_MAX])
+            link.tell(COUNTERS, msgspec.json.encode(ClientReport(self.client_id, seconds, part)))
+
+    def _idle(self) -> list[Inflow]:
+        """The subscriptions whose turn it is to be reported although nothing came: agents count subscribers by it."""
+        start = self._idle_turn if self._idle_turn < len(self.inflows) else 0
+        self._idle_turn = start + REPORTED_MAX
+        return list(islice(self.inflows.values(), start, self._idle_turn))
 
     def outgoing(self) -> list[tuple[str, bytes]]:
         return self.links.outgoing()

@@ -11,6 +11,7 @@ One door: records, from whichever broker and by whichever road, enter through `r
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -23,7 +24,8 @@ from nearcast.core.lines import Lines
 from nearcast.core.mailbox import Mailbox
 from nearcast.core.message import Event, Interrupted
 from nearcast.core.names import decode_topic
-from nearcast.core.placement import Mode, Placement
+from nearcast.core.placement import Placement
+from nearcast.core.readiness import prove, unready
 from nearcast.core.record import Record, Unreadable
 from nearcast.core.refusals import not_found, refused
 from nearcast.core.repairs import Repairs
@@ -84,6 +86,7 @@ class Inflow:
         if not events:
             return
         lines.out = []
+        self.client.active[self] = None
         self._meter.count(events, payload_bytes)
         for mailbox in self.mailboxes:
             mailbox.put(events, payload_bytes)
@@ -99,16 +102,25 @@ class Inflow:
         if self._closed or self._refused_until_s is not None:
             return  # an answer to a question asked before
         attachment = self.attachments.get(broker) if broker is not None else None
-        if attachment is not None:
+        if self._learn(attachment, record, now_s):
+            self._progress(now_s)
+
+    def _learn(self, attachment: Attachment | None, record: Record, now_s: float) -> bool:
+        """Returns whether there was any news in it: most records are read to see that there is none."""
+        news = False
+        if attachment is not None and attachment.fenced < record.epoch:
+            news = True
             self._fence(attachment, record.epoch)
         if record.epoch > self.epoch:
+            news = True
             self._adopt(record, now_s)
         upcoming = record.next
         if upcoming is not None and upcoming.epoch > max(self.epoch, self.upcoming.epoch if self.upcoming else 0):
+            news = True
             self.upcoming = upcoming
             for reader in upcoming.readers(self.client.client_id):
                 self._attach(reader, upcoming, now_s)
-        self._progress(now_s)
+        return news
 
     def _fence(self, attachment: Attachment, epoch: int) -> None:
         attachment.fence(epoch)
@@ -120,7 +132,7 @@ class Inflow:
         placement = record.placement
         readers = placement.readers(self.client.client_id)
         if self.joined:
-            reason = self._unready(record, readers)
+            reason = unready(self, record, readers)
             if reason:
                 self._interrupt(reason, self._last_heard_s(now_s), now_s)
         self.epoch, self.placement = placement.epoch, placement
@@ -132,23 +144,6 @@ class Inflow:
             for reader in record.previous.readers(self.client.client_id):
                 self._attach(reader, record.previous, now_s)
 
-    def _unready(self, record: Record, readers: tuple[str, ...]) -> str | None:
-        """Why messages may have passed us at this switch, or None if none can have."""
-        held = [self.attachments.get(reader) for reader in readers]
-        if not all(attachment is not None and attachment.open for attachment in held):
-            return "the topic moved before this subscription was attached to its new place"
-        if record.forced and not self._proven(record.epoch):
-            return "the topic was moved by force"
-        return None
-
-    def _proven(self, epoch: int) -> bool:
-        """Whether we held the new place before any publisher could write there, although the move was forced."""
-        if self.placement is None or self.placement.mode is Mode.ALL_PUBLISHERS:
-            return False  # another member than ours may have switched before we were ready
-        readers = self.placement.readers(self.client.client_id)
-        held = [self.attachments.get(reader) for reader in readers]
-        return all(attachment is not None and epoch in attachment.proven for attachment in held)
-
     def _progress(self, now_s: float) -> None:
         self._tidy(now_s)
         self._say_ready()
@@ -158,16 +153,19 @@ class Inflow:
 
     # --- attachments
 
-    def _needed(self) -> set[str]:
-        placements = (self.placement, self.upcoming)
-        return {reader for placement in placements if placement for reader in placement.readers(self.client.client_id)}
+    def _needed(self) -> Collection[str]:
+        """The brokers we must be attached to."""
+        client_id = self.client.client_id
+        now = self.placement.readers(client_id) if self.placement is not None else ()
+        return now if self.upcoming is None else dict.fromkeys((*now, *self.upcoming.readers(client_id)))
 
     def _attach_needed(self, now_s: float) -> None:
         """Attach where we should be but are not: the broker may have left and come back."""
         for placement in (self.placement, self.upcoming):
             if placement is not None:
                 for reader in placement.readers(self.client.client_id):
-                    if reader not in self.attachments:
+                    attachment = self.attachments.get(reader)
+                    if attachment is None or attachment.link is None:
                         self._attach(reader, placement, now_s)
 
     def _attach(self, broker: str, placement: Placement, now_s: float) -> None:
@@ -207,11 +205,10 @@ class Inflow:
             self.client.attend(self)
             return
         attachment.open = True
-        if record is None:
-            self._progress(now_s)
-            return
-        attachment.floor = record.epoch
-        self.record(link.broker, record, now_s)
+        if record is not None:
+            attachment.floor = record.epoch
+            self._learn(attachment, record, now_s)
+        self._progress(now_s)
 
     def _forgotten(self, attachment: Attachment) -> bool:
         """Whether the broker should have a record and has none: its server came back with an empty memory.
@@ -285,20 +282,7 @@ class Inflow:
             return
         for attachment in self.attachments.values():
             if attachment.say_ready(self.topic, upcoming.epoch):
-                self._prove(attachment, upcoming.epoch)
-
-    def _prove(self, attachment: Attachment, epoch: int) -> None:
-        """Read the record behind the readiness: still an older epoch there means the readiness ran before the fence."""
-        link = attachment.link
-        assert link is not None
-
-        def read(record: Record | Unreadable | Denied | None, now_s: float) -> None:
-            if attachment.link is link and isinstance(record, Record):
-                if record.epoch < epoch:
-                    attachment.proven.add(epoch)
-                self.record(link.broker, record, now_s)
-
-        link.read_record(self.topic, read)
+                prove(self, attachment, upcoming.epoch)
 
     # --- refusals
 
@@ -338,12 +322,20 @@ class Inflow:
             return
         if any(attachment.roles and not attachment.open for attachment in self.attachments.values()):
             return
-        if not all(self.attachments[broker].leased(now_s) for broker in needed):
-            return  # a broker that was given up may still answer; being attached there is worth nothing
+        unproven = [self.attachments[broker].link for broker in needed if not self.attachments[broker].leased(now_s)]
+        if unproven:  # a broker that was given up may still answer; being attached there is worth nothing
+            for link in unproven:
+                if link is not None:
+                    link.lease_waiters[self] = None
+            return
         held = [attachment for attachment in self.attachments.values() if attachment.open]
         self._verification = Verification(self, held)
         self.client.attend(self)
         self._verification.start()
+
+    def leased(self, link: ClientLink, now_s: float) -> None:
+        """A lease is proven that we waited for."""
+        self._check_whole(now_s)
 
     def verified(self, verification: Verification, now_s: float) -> None:
         """All brokers have been read again."""
@@ -400,26 +392,42 @@ class Inflow:
 
     def tick(self, now_s: float) -> bool:
         """Returns whether it needs attention again."""
+        if self._refused_until_s is not None and now_s >= self._refused_until_s:
+            self._refused_until_s = None
+        lost = self.lost(now_s)
         self._detach_lingering(now_s)
         self._confirm()
         self.repairs.tick(self._route, now_s)
         self.lines.tick(now_s, now_s + self.client.wall_offset_s)
         self._hand_over(0, now_s)
         self._check_whole(now_s)
-        if self._refused_until_s is not None and now_s >= self._refused_until_s:
-            self._refused_until_s = None
-        if self._refused_until_s is None and self._lost():
+        if not self.whole and self._refused_until_s is None:
             self._attach_needed(now_s)
+        if lost:
             self.client.ask(self.topic, now_s)
         lingering = any(attachment.linger_until_s is not None for attachment in self.attachments.values())
         return not self.whole or lingering or self.repairs.pending or self.lines.unsettled
 
-    def _lost(self) -> bool:
-        """Whether the directory must tell us where the topic is."""
+    def lost(self, now_s: float) -> bool:
+        """Whether the directory must tell us where the topic is; not while we stand in line where it was."""
+        if self._refused_until_s is not None:
+            return False
         if self.placement is None:
             return True
-        needed = [self.attachments.get(broker) for broker in self._needed()]
-        return any(attachment is None or not attachment.open for attachment in needed)
+        return any(
+            not self._in_line(reader, placement, now_s)
+            for placement in (self.placement, self.upcoming)
+            if placement is not None
+            for reader in placement.readers(self.client.client_id)
+        )
+
+    def _in_line(self, broker: str, placement: Placement, now_s: float) -> bool:
+        """Whether we are attached to a broker, or will be when its answers have come."""
+        attachment = self.attachments.get(broker)
+        if attachment is None or attachment.unconfirmed:
+            return False
+        client = self.client
+        return attachment.open or (client.membership.has(broker, placement) and client.links.serves(broker, now_s))
 
     def take_counters(self) -> tuple[str, str, TopicCounters] | None:
         """What was received since the last call, and the broker whose agent should know."""

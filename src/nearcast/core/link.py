@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 from hiredis import ProtocolError, PushNotification, Reader, ReplyError
 
-from nearcast.core.backend import Flow, FrameSink, LinkRefused, OnMatch, OnPayload, OnRefused, ReplySink
+from nearcast.core.backend import Flow, FrameSink, LeaseWaiter, LinkRefused, OnMatch, OnPayload, OnRefused, ReplySink
 from nearcast.core.resp import command
 
 Reply = object
@@ -55,6 +55,7 @@ class Link:
         "control",
         "heard_s",
         "lease_until_s",
+        "lease_waiters",
         "patterns",
         "proof_sent_s",
         "topics",
@@ -71,6 +72,7 @@ class Link:
         self.heard_s = 0.0  # when the bytes before the ones being handled came
         self.proof_sent_s: float | None = None  # a question for the lease is on its way since then
         self.lease_until_s = -1e9  # until then replies of this server count
+        self.lease_waiters: dict[LeaseWaiter, None] = {}
         self.asking_members = False  # a question for the membership is on its way
         self.users: dict[Flow, None] = {}  # in order, so that one seed gives one run
         self._outbox: list[bytes] = []

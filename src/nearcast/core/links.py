@@ -8,6 +8,7 @@ whatever the network delays.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -40,14 +41,15 @@ class Ready(msgspec.Struct, frozen=True):
 class _Peer:
     """One broker's connection. A seed, known by its address alone, is a peer too until it says its name."""
 
-    __slots__ = ("attempts", "connecting", "link", "retry_at_s", "waiting")
+    __slots__ = ("attempts", "connecting", "link", "patience_s", "retry_at_s", "waiting")
 
     def __init__(self) -> None:
         self.link: ClientLink | None = None
         self.connecting = False
         self.attempts = 0
+        self.patience_s = 0.0
         self.retry_at_s: float | None = None
-        self.waiting: dict[Flow, None] = {}
+        self.waiting: OrderedDict[Flow, None] = OrderedDict()
 
 
 class Links:
@@ -59,6 +61,7 @@ class Links:
         self._budget = float(RECONNECT_BURST)
         self._reseed_at_s = -1e9
         self._ticked_s = 0.0
+        self._awake_s = -1e9
         self.last_error: NearcastError | None = None
         self.opened = 0
 
@@ -93,12 +96,11 @@ class Links:
         return [peer.link for peer in self._peers.values() if peer.link is not None and peer.link.up]
 
     def want(self, broker: str, flow: Flow, now_s: float) -> None:
-        """Call `flow.linked` when the link to this broker is up, which may be now."""
-        link = self.up(broker)
-        if link is not None:
+        """Call `flow.linked` when the link to this broker is up and it is the flow's turn, which may be now."""
+        peer, link = self._peer(broker), self.up(broker)
+        if link is not None and not peer.waiting and self.has_room(link):
             flow.linked(link, now_s)
             return
-        peer = self._peer(broker)
         peer.waiting[flow] = None
         self._open(broker, peer, now_s)
 
@@ -107,12 +109,28 @@ class Links:
         for peer in self._peers.values():
             peer.waiting.pop(flow, None)
 
+    def has_room(self, link: ClientLink) -> bool:
+        """Whether more may be asked: the proof of the lease stands behind what was, and so does every other answer."""
+        return link.unanswered < self._client.limits.attaching
+
+    def _admit(self, peer: _Peer, now_s: float) -> None:
+        """Let flows onto the link as far as there is room."""
+        link = peer.link
+        while peer.waiting and link is not None and link is peer.link and self.has_room(link):
+            flow, _ = peer.waiting.popitem(last=False)
+            flow.linked(link, now_s)
+
     def reach(self, broker: str, now_s: float) -> ClientLink | None:
         """The link if it is up; else it is being opened, and the caller asks again later."""
         link = self.up(broker)
         if link is None:
             self._open(broker, self._peer(broker), now_s)
         return link
+
+    def serves(self, broker: str, now_s: float) -> bool:
+        """Whether the link is up and its lease proven: who waits for an answer there will get it."""
+        link = self.up(broker)
+        return link is not None and now_s <= link.lease_until_s
 
     def _peer(self, name: str) -> _Peer:
         return self._peers.setdefault(name, _Peer())
@@ -144,6 +162,7 @@ class Links:
             return
         peer.connecting = False
         peer.link = link = ValkeyLink(name)
+        peer.patience_s = self._patience_s()
         link.heard_s = now_s
         self._greet(name, link, now_s)
 
@@ -155,6 +174,9 @@ class Links:
             peer.link.feed(data, now_s)
         except LinkRefused as error:
             self.drop(name, ConnectFailed(f"{name}: {error}"), now_s)
+        if peer.link is not None and peer.link.up:
+            self._admit(peer, now_s)
+            self._client.finder.go_on(peer.link, now_s)
 
     def lost(self, name: str, reason: str, now_s: float) -> None:
         peer = self._peers.get(name)
@@ -195,6 +217,7 @@ class Links:
         if link is not None:
             for flow in list(link.users):
                 flow.unlinked(link, now_s)
+            self._client.link_lost(link, now_s)
 
     # --- handshake
 
@@ -233,9 +256,7 @@ class Links:
         self._members(standing.membership, now_s)
         if self._peers.get(ready.broker) is not peer:
             return  # it is another broker than the one we knew under this name; a new link is on its way
-        waiting, peer.waiting = peer.waiting, {}
-        for flow in waiting:
-            flow.linked(link, now_s)
+        self._admit(peer, now_s)
         self._client.link_up(link, now_s)
 
     def _name_seed(self, name: str, broker: str) -> bool:
@@ -295,6 +316,8 @@ class Links:
     def tick(self, now_s: float) -> None:
         timing = self._client.timing
         self._budget = min(RECONNECT_BURST, self._budget + RECONNECTS_PER_S * (now_s - self._ticked_s))
+        if now_s - self._ticked_s > timing.heartbeat_s:
+            self._awake_s = now_s  # we were not running: what came meanwhile is yet to be read
         self._ticked_s = now_s
         for name, peer in list(self._peers.items()):
             link = peer.link
@@ -306,8 +329,20 @@ class Links:
                     continue
                 link.proof_sent_s = now_s
                 link.read_lease(partial(self._lease, link, now_s))
-            elif now_s - link.proof_sent_s > timing.lease_s + timing.heartbeat_s:
-                self.drop(name, ConnectFailed(f"{name} has not answered for {now_s - link.proof_sent_s:.1f} s"), now_s)
+            elif self._silent_s(link, now_s) > peer.patience_s:
+                self.drop(name, ConnectFailed(f"{name} has not answered for {now_s - link.heard_s:.1f} s"), now_s)
+
+    def _silent_s(self, link: ClientLink, now_s: float) -> float:
+        """How long nothing has come although a question is open: a link is alive while bytes arrive."""
+        return now_s - max(link.proof_sent_s or now_s, link.heard_s, self._awake_s)
+
+    def _patience_s(self) -> float:
+        """How long a link may be silent.
+
+        Drawn for each link: clients of a server that stands still for a while must not all come back at once.
+        """
+        timing = self._client.timing
+        return (timing.lease_s + timing.heartbeat_s) * (1 + self._client.rng.random())
 
 
 def _parse_ready(standing: Standing) -> Ready | None:

@@ -49,6 +49,8 @@ class Lane:
         link = self.link
         if link is None or now_s > link.lease_until_s or self.unleased:
             self.unleased += receivers
+            if link is not None:
+                link.lease_waiters[self.outflow] = None
             self.outflow.client.attend(self.outflow)
         else:
             self.outflow.count(self, receivers)
@@ -226,6 +228,7 @@ class Outflow:
 
     def _acknowledge(self, done: int, receivers: list[int]) -> None:
         before, self.acknowledged = self.acknowledged, done
+        self.client.active[self] = None
         tokens = self._tokens
         if tokens:
             acks = self.client.acks
@@ -387,21 +390,28 @@ class Outflow:
         """Returns whether it needs attention again."""
         if self._at_rest:
             return False
-        stuck = self.placement is None or bool(self._unconfirmed)
         for lane in self.lanes:
             lane.count_leased(now_s)
             if lane.link is None:
                 lane.link = self._enter(lane.broker, now_s)
-            unanswered = lane.counted < self.sequence
-            if unanswered and (lane.link is None or now_s > lane.link.lease_until_s):
-                stuck = True
+        stuck = self.lost(now_s)
         if stuck:
             self.client.ask(self.topic, now_s)
             self._confirm()
         if self._leave_at_s is not None and now_s >= self._leave_at_s:
             self._leave_at_s = None
             self._leave_unused()
-        return stuck or self._leave_at_s is not None
+        entering = any(lane.link is None and lane.counted < self.sequence for lane in self.lanes)
+        return stuck or entering or self._leave_at_s is not None
+
+    def lost(self, now_s: float) -> bool:
+        """Whether the directory must tell us where the topic is; not while we stand in line where it was."""
+        if self._at_rest:
+            return False
+        if self.placement is None or self._unconfirmed:
+            return True
+        waiting = [lane.broker for lane in self.lanes if lane.counted < self.sequence]
+        return not all(self._uses(broker) and self.client.links.serves(broker, now_s) for broker in waiting)
 
     @property
     def _at_rest(self) -> bool:

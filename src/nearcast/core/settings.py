@@ -53,11 +53,15 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     mailbox: int = 65536  # messages waiting for the application, per subscription
     mailbox_bytes: int = 64 << 20
     topics: int = 100_000  # topics one client publishes or subscribes
+    attaching: int = 4096  # records asked for on one link before it waits for answers; further topics stand in line
+    attended: int = 1000  # topics looked after in one tick; with more, timers are late
 
     def __post_init__(self) -> None:
         rules = (
             (self.window >= 1, "window >= 1"),
             (self.mailbox >= 1, "mailbox >= 1"),
+            (self.attaching >= 1, "attaching >= 1"),
+            (self.attended >= 1, "attended >= 1"),
             (self.ring_bytes < self.window_bytes, "ring_bytes < window_bytes"),  # or a full ring would leave no room
         )
         for kept, rule in rules:

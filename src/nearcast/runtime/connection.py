@@ -82,7 +82,7 @@ class Connection(asyncio.Protocol):
         self._owner.ended(self, str(error) if error else "closed by the server")
 
     def write(self, data: bytes) -> None:
-        if self._transport is not None:
+        if self._transport is not None and not self._transport.is_closing():  # its end is reported in the next turn
             self._transport.write(data)
 
     def pause_reading(self) -> None:

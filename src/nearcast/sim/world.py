@@ -17,6 +17,7 @@ from nearcast.runtime.store.memory import MemoryStore
 from nearcast.sim.clock import HostClock
 from nearcast.sim.faults import FaultPlan, Faults, Profile
 from nearcast.sim.history import History
+from nearcast.sim.many_topics import ManyTopics
 from nearcast.sim.network import Host, LinkModel, Network, far_link
 from nearcast.sim.operator import Operator
 from nearcast.sim.process import ControllerProcess, Process
@@ -52,6 +53,8 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
     traffic_s: float = 4.0
     moves_per_s: float = 8.0
     load_s: float = 0.0  # how long it takes to read the journal, as if it had many more topics
+    many_topics: int = 0  # of one client, whose work takes time
+    many_topics_scale: int = 2000  # each stands for so many
     drains: int = 0  # brokers that leave in good order, are stopped, and come back
     script: tuple[Step, ...] = ()
     broker_names: tuple[str, ...] = ()  # instead of b0, b1, ...
@@ -80,6 +83,7 @@ class World:
         self.history = History(self.timeline, self)
         self.publishers: list[Publisher] = []
         self.subscribers: list[Subscriber] = []
+        self.many_topics: list[ManyTopics] = []
         self.controls: dict[str, Process] = {}  # agents and controllers
         self.hosts: dict[str, Host] = {}
         self.brokers = list(setup.broker_names) or [f"b{index}" for index in range(setup.brokers)]
@@ -128,13 +132,15 @@ class World:
         drifting = self.plan.profile in (Profile.CLOCKS, Profile.ALL)
         return HostClock(self.timeline, self._clock_rng.uniform(-DRIFT_MAX, DRIFT_MAX) if drifting else 0.0)
 
-    def new_client(self, name: str) -> Client:
-        rng = Random(self.rng.getrandbits(64))
-        setup = self.setup
+    def new_client(self, name: str, scale: int = 1) -> Client:
+        """`scale`: for how many topics one stands."""
+        rng, setup = Random(self.rng.getrandbits(64)), self.setup
         if setup.client_distances_s:
             for broker in self.brokers:
                 self.network.place(name, broker, LinkModel(rng.choice(setup.client_distances_s), 0.01))
-        return Client(rng.getrandbits(64), rng, credentials=APP, timing=setup.timing, limits=setup.limits)
+        parts = {name: max(1, getattr(setup.limits, name) // scale) for name in ("attaching", "attended")}
+        limits = msgspec.structs.replace(setup.limits, **parts)
+        return Client(rng.getrandbits(64), rng, credentials=APP, timing=setup.timing, limits=limits)
 
     def seed_client(self, client: Client, now_s: float) -> None:
         client.links.seed(_url(self.rng.choice(self.brokers)), now_s)
@@ -215,6 +221,8 @@ class World:
         for _ in range(setup.late_pattern_subscribers):
             timeline.after(rng.random() * setup.traffic_s, self._subscribe_pattern, index)
             index += 1
+        if setup.many_topics:
+            self.many_topics.append(ManyTopics(self, setup.many_topics, setup.many_topics_scale))
         for number in range(setup.publishers):
             timeline.after(rng.random() * 0.8 * (number % 2) * setup.traffic_s, self._publish, number)
         self.operator.begin()
@@ -249,7 +257,8 @@ class World:
     # --- looking in
 
     def clients(self) -> list[Process]:
-        return [program.process for program in self.publishers] + [program.process for program in self.subscribers]
+        programs: list[Publisher | Subscriber | ManyTopics] = [*self.publishers, *self.subscribers, *self.many_topics]
+        return [program.process for program in programs]
 
     def holds(self, client: int, broker: str, topic: bytes) -> bool:
         """Whether a client's connection is subscribed to the topic at this broker's server."""
@@ -291,6 +300,8 @@ class World:
                     found.append(f"{publisher.process.name} waits for {outflow.unacknowledged} of {topic!r}")
         for subscriber in self.subscribers:
             found += self._unfinished_subscriber(subscriber)
+        for program in self.many_topics:
+            found += program.unfinished()
         for name in self.brokers:
             channels = self.hosts[name].server.channels
             found += [f"{name} has a leftover {channel!r}" for channel in channels if channel.startswith(b"nc:y:")]
@@ -337,4 +348,6 @@ def draw_plan(seed: int) -> tuple[Setup, FaultPlan]:
         sites=rng.choice((False, True)),
         slow_connects=rng.choice((0.0, 0.05)),
     )
+    if not setup.sites:  # far away they would take longer than a run: so many questions per round trip
+        setup = msgspec.structs.replace(setup, many_topics=rng.choice((0, 0, 100)))
     return setup, FaultPlan(profile, boundaries, counted_from_s=START_S)

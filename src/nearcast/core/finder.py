@@ -1,0 +1,93 @@
+"""The finder: asks the directories where topics are, for clients of few topics and of very many.
+
+A question on an open link is answered, or lost with the link: none is put twice on one link. Only so many are open on a
+link at a time, so that what else the link carries, the proof of the lease above all, is not stuck behind them; the
+others wait in line for their directory.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from functools import partial
+from typing import TYPE_CHECKING
+
+from nearcast.core.membership import Membership
+from nearcast.core.record import Record, Unreadable, first_use
+
+if TYPE_CHECKING:
+    from nearcast.core.backend import ClientLink, Denied
+    from nearcast.core.client import Client
+
+
+class Finder:
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._asked_s: dict[bytes, float] = {}  # topics that are looked for, and since when this time
+        self._open: dict[bytes, ClientLink] = {}  # questions on their way
+        self._lines: dict[str, OrderedDict[bytes, None]] = {}  # directory -> topics that wait for room, or for a link
+
+    def ask(self, topic: bytes, now_s: float) -> None:
+        """Find a topic; whoever still looks for it asks again later."""
+        if topic in self._open or now_s - self._asked_s.get(topic, -1e9) < self._client.timing.retry_s:
+            return
+        self._asked_s[topic] = now_s
+        self._put(topic, now_s)
+
+    def forget(self, topic: bytes) -> None:
+        """Nobody looks for the topic any more."""
+        self._asked_s.pop(topic, None)
+
+    def _put(self, topic: bytes, now_s: float) -> None:
+        client = self._client
+        directory = client.membership.directory(topic)
+        if directory is None:
+            return
+        link = client.links.reach(directory, now_s)
+        if link is not None and client.links.has_room(link):
+            self._send(topic, directory, link)
+        else:
+            self._lines.setdefault(directory, OrderedDict())[topic] = None
+
+    def _send(self, topic: bytes, directory: str, link: ClientLink) -> None:
+        version = self._client.membership.version
+        self._open[topic] = link
+        answered = partial(self._answered, link, directory, version, topic)
+        link.look_up(topic, version, first_use(version, directory), answered)
+
+    def go_on(self, link: ClientLink, now_s: float) -> None:
+        """There may be room on a link; who has found its topic meanwhile leaves the line."""
+        line = self._lines.get(link.broker)
+        while line and self._client.links.has_room(link):
+            topic, _ = line.popitem(last=False)
+            if topic not in self._open and self._client.looks_for(topic, now_s):
+                self._send(topic, link.broker, link)
+
+    def link_lost(self, link: ClientLink, now_s: float) -> None:
+        """Put again what it has not answered."""
+        for topic in [topic for topic, asked in self._open.items() if asked is link]:
+            del self._open[topic]
+            self._put(topic, now_s)
+
+    def membership_changed(self, now_s: float) -> None:
+        """Directories may be other ones now."""
+        lines, self._lines = self._lines, {}
+        for line in lines.values():
+            for topic in line:
+                self._put(topic, now_s)
+
+    def _answered(
+        self,
+        link: ClientLink,
+        directory: str,
+        version: int,
+        topic: bytes,
+        found: Record | Unreadable | Membership | Denied | None,
+        now_s: float,
+    ) -> None:
+        if self._open.get(topic) is link:
+            del self._open[topic]
+        if found is not None and not isinstance(found, Membership):
+            self._asked_s.pop(topic, None)
+        self._client.found(directory, topic, found, now_s)
+        if isinstance(found, Membership) and self._client.membership.version > version and topic in self._asked_s:
+            self._put(topic, now_s)  # its directory had news of the ring

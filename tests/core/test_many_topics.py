@@ -1,0 +1,96 @@
+"""A client with many topics: paced, batched, and of bounded cost per turn and per second."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from nearcast.core.client import REPORTED_MAX
+from nearcast.core.counters import ClientReport
+from nearcast.core.effects import Done
+from nearcast.core.mailbox import Mailbox, Overflow
+from nearcast.core.message import Interrupted
+from nearcast.core.names import COUNTERS
+from nearcast.core.settings import Limits
+from nearcast.core.valkey import BATCH
+
+MANY = 3 * BATCH
+
+
+def subscribe_all(client: Any, count: int, now_s: float) -> Mailbox:
+    mailbox = Mailbox(1 << 20, 1 << 30, Overflow.DROP_OLDEST, accept_foreign=False)
+    for number in range(count):
+        client.machine.subscribe(b"t%d" % number, mailbox, number, now_s)
+    return mailbox
+
+
+def joined(client: Any) -> int:
+    return sum(isinstance(effect, Done) for effect in client.effects)
+
+
+def test_only_so_many_records_are_asked_for_at_once(rig: Any) -> None:
+    world = rig("b1")
+    client = world.client(limits=Limits(attaching=BATCH))
+    client.deaf.add("b1")
+    subscribe_all(client, MANY, world.now_s)
+    world.run(0.2)
+    link = client.machine.links.up("b1")
+    assert link.unanswered == BATCH
+    client.deaf.clear()
+    client.hear()
+    world.run(0.1)
+    assert joined(client) == MANY
+    assert link.unanswered == 0
+
+
+def test_many_topics_come_back_after_a_cut_without_asking_the_directory(rig: Any) -> None:
+    world = rig("b1")
+    client = world.client(limits=Limits(attaching=BATCH, attended=10))
+    mailbox = subscribe_all(client, MANY, world.now_s)
+    world.run(0.5)
+    mailbox.take()
+    client.cut("b1")
+    said: list[bytes] = []
+    outgoing = client.machine.outgoing
+    client.machine.outgoing = lambda: [said.append(data) or (link, data) for link, data in outgoing()]
+    world.run(3.0)
+    ended = {event.topic for event in mailbox.take() if isinstance(event, Interrupted) and event.until_s is not None}
+    assert len(ended) == MANY
+    assert b"".join(said).count(b"EVAL") == 0
+    assert b"".join(said).count(b"HMGET") <= 2 * (MANY // BATCH + 1), "one question to open, one to verify"
+
+
+def test_a_tick_looks_after_a_limited_number_and_nobody_is_forgotten(rig: Any) -> None:
+    world = rig("b1")
+    client = world.client(limits=Limits(attended=10))
+    world.silent.add("b1")
+    subscribe_all(client, 35, world.now_s)
+    seen: list[Any] = []
+    for flow in client.machine.inflows.values():
+        flow.tick = lambda now_s, flow=flow: seen.append(flow) or True
+    for _ in range(7):
+        before = len(seen)
+        client.machine.tick(world.now_s)
+        assert len(seen) - before == 10
+    assert {seen.count(flow) for flow in client.machine.inflows.values()} == {2}
+
+
+def test_topics_without_traffic_are_reported_in_turns(rig: Any) -> None:
+    world = rig("b1")
+    client, agent = world.client(1), world.client(2)
+    heard: list[ClientReport] = []
+    link = agent.machine.links.up("b1")
+    link.control[COUNTERS] = lambda payload, now_s: heard.append(msgspec.json.decode(payload, type=ClientReport))
+    link.subscribe(COUNTERS)
+    subscribe_all(client, 2 * REPORTED_MAX + 10, world.now_s)
+    world.run(0.5)
+    heard.clear()
+    world.run(1.0)
+    assert sum(len(report.topics) for report in heard) <= REPORTED_MAX
+    client.publish(b"t5", b"x")
+    world.run(3.0)
+    assert all(len(report.topics) <= REPORTED_MAX for report in heard)
+    named = set().union(*(report.topics for report in heard))
+    assert len(named) == 2 * REPORTED_MAX + 10
+    assert sum(report.topics["t5"].received for report in heard if "t5" in report.topics) == 1
