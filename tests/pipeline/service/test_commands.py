@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+from pathlib import Path
 
 import httpx
 import pyarrow as pa
@@ -12,13 +13,14 @@ import pytest
 from fastapi.testclient import TestClient
 from typer.testing import CliRunner
 
+from nearcast.cli import data_api
 from nearcast.cli.app import app
 from nearcast.pipeline.catalog.catalog import Catalog
 from nearcast.pipeline.catalog.feeds import FeedProgress
 from nearcast.pipeline.feeds import Feeds
 from nearcast.pipeline.service.app import create_app
 from nearcast.pipeline.service.settings import ServiceSettings
-from nearcast.pipeline.service.state import CatalogOnly
+from nearcast.pipeline.service.state import CatalogOnly, EngineNotReady
 
 NEAR = "CREATE CHANNEL near(kind STRING) PERIOD 10 SECONDS AS\nSELECT id FROM NEW reports\nWHERE kind = :kind\n"
 
@@ -203,3 +205,20 @@ def test_wrong_calls_of_the_process_exit_with_2(arguments, said, tmp_path, monke
     result = run(*arguments)
     assert (result.exit_code, result.stdout) == (2, "")
     assert said in result.stderr
+
+
+def test_a_command_waits_for_spark_that_is_starting(engine, monkeypatch):
+    load, waited = engine.load, []
+
+    def load_later(*arguments, **more):
+        if len(waited) < 2:
+            raise EngineNotReady("Spark is starting", starting=True)
+        load(*arguments, **more)
+
+    monkeypatch.setattr(engine, "load", load_later)
+    monkeypatch.setattr(data_api.time, "sleep", waited.append)
+    Path("shelters.csv").write_text("name\nhall\n")
+    loaded = run("dataset", "load", "shelters", "shelters.csv", "--schema", "name STRING")
+    assert loaded.exit_code == 0, loaded.stderr
+    assert loaded.stderr.count("Spark is starting at http://data:1: waiting for it") == 1
+    assert [len(engine.loaded), len(waited)] == [1, 2]

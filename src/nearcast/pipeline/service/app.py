@@ -82,6 +82,9 @@ def _http_problem(request: Request, error: Exception) -> JSONResponse:
 
 
 def _not_ready(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, EngineNotReady)
+    if not error.starting:
+        return _problem(503, str(error), "start the data cluster again")
     answer = _problem(503, str(error), "try again in a moment")
     answer.headers["retry-after"] = str(_RETRY_S)
     return answer

@@ -33,6 +33,7 @@ from nearcast.pipeline.shared_folder import require_shared
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+STARTING = "starting"
 _LOOK_S = 0.5  # at the Java process
 _STOP_WAIT_S = 20.0
 _TAG = "execution"  # of the jobs of executions: feeds end theirs themselves
@@ -67,7 +68,7 @@ class SparkEngine:
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._live, name="spark", daemon=True)
         self._housekeeper = threading.Thread(target=self._keep_house, name="housekeeping", daemon=True)
-        self.state = "starting"
+        self.state = STARTING
 
     def start(self) -> None:
         self._thread.start()
@@ -100,7 +101,7 @@ class SparkEngine:
 
     def _ready(self) -> SparkSession:
         if self._spark is None:
-            raise EngineNotReady(f"Spark is {self.state}")
+            raise EngineNotReady(f"Spark is {self.state}", starting=self.state == STARTING)
         return self._spark
 
     def _live(self) -> None:

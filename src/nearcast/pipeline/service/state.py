@@ -74,7 +74,11 @@ class CatalogOnly:
 
 
 class EngineNotReady(Exception):
-    """Spark is starting, or does not run: try again later."""
+    """Spark is starting, or does not run."""
+
+    def __init__(self, problem: str, *, starting: bool = False) -> None:
+        super().__init__(problem)
+        self.starting = starting  # it is worth asking again
 
 
 class Service:
