@@ -82,7 +82,8 @@ def count_forwarding(world: ForwardingWorld) -> Tally:
 def count_nearcast(world: World) -> Tally:
     publications = [publication for program in world.publishers for publication in program.publications]
     received = []
-    for program in world.subscribers:
+    stayed = [program for program in world.subscribers if program.left_s is None]  # who leaves is not owed the rest
+    for program in stayed:
         messages = [event for _, event in program.events if isinstance(event, Message)]
         numbered = [(m.publisher, m.sequence) for m in messages if m.publisher is not None and m.sequence is not None]
         received.append(Received(program.topic, program.joined_s, numbered))
