@@ -149,6 +149,22 @@ def test_channels_are_created_shown_and_dropped(engine, tmp_path):
     assert (gone.exit_code, gone.stderr) == (2, "error: unknown channel near: there are: none\n")
 
 
+def test_a_channel_is_checked_against_the_data_cluster_and_not_created(engine, tmp_path):
+    make_reports()
+    (tmp_path / "near.sql").write_text(NEAR)
+    checked = run_json("channel", "check", "-f", "near.sql", "--explain")
+    assert (checked["channel"], checked["new_datasets"], checked["columns"]) == ("near", ["reports"], ["id"])
+    assert [join["kind"] for join in checked["joins"]] == ["hash"]
+    assert checked["sql"].startswith("WITH _sets AS")
+    assert "sql" not in run_json("channel", "check", "-f", "near.sql")
+    assert "channel near: ok" in run("channel", "check", "-f", "near.sql").stdout
+    assert run_json("channel", "list") == {"channels": []}
+    (tmp_path / "near.sql").write_text(NEAR.replace("kind = :kind", "knd = :kind"))
+    refused = run("channel", "check", "-f", "near.sql")
+    assert refused.exit_code == 2
+    assert refused.stderr.startswith("error: line 3, column 7: ")
+
+
 def test_a_refused_channel_shows_the_place(engine, tmp_path):
     make_reports()
     (tmp_path / "near.sql").write_text(NEAR.replace("kind = :kind", "knd = :kind"))

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from collections.abc import Callable
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 from fastapi import APIRouter, Query, Response
 
 from nearcast.pipeline.catalog.channels import StoredChannel, described
 from nearcast.pipeline.channels.execution import Prepared
+from nearcast.pipeline.channels.explanation import explained
 from nearcast.pipeline.channels.language import parse_channel
 from nearcast.pipeline.channels.refusal import InvalidChannel
 from nearcast.pipeline.service.bodies import ChannelBody, ChannelName, ChannelProblem, Problem
 from nearcast.pipeline.service.state import Service, ServiceOf
 
 router = APIRouter(tags=["channels"])
+
+T = TypeVar("T")
 
 
 @router.post(
@@ -27,20 +31,26 @@ def create_channel(body: ChannelBody, service: ServiceOf, response: Response) ->
 
     The first execution sees the records that are committed after this call. A refusal says where in the text.
     """
-    try:
-        stored = described(_checked(service, body.text))
-    except RecursionError:  # within the limits of the language, and still too much for somebody behind it
-        raise InvalidChannel(1, 1, "nested too deep", "write it more simply") from None
+    stored = _checked(service, body.text, described)
     if not service.catalog.create_channel(stored):
         response.status_code = 200
     service.engine.changed()
     return _shown(service, service.catalog.channels.get(stored.name))
 
 
-def _checked(service: Service, text: str) -> Prepared:
+@router.post("/channels/check", responses={422: {"model": ChannelProblem}})
+def check_channel(body: ChannelBody, service: ServiceOf) -> dict[str, Any]:
+    """The same check without creating it: how its subscriptions will be joined with the datasets."""
+    return _checked(service, body.text, explained)
+
+
+def _checked(service: Service, text: str, told: Callable[[Prepared], T]) -> T:
     datasets = service.catalog.datasets
     schemas = {name: datasets.schema(name) for name in datasets.names()}
-    return service.engine.analyse(parse_channel(text), schemas)
+    try:
+        return told(service.engine.analyse(parse_channel(text), schemas))
+    except RecursionError:  # within the limits of the language, and still too much for somebody behind it
+        raise InvalidChannel(1, 1, "nested too deep", "write it more simply") from None
 
 
 @router.get("/channels")
