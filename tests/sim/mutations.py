@@ -16,7 +16,9 @@ from nearcast.core.backend import LinkRefused
 from nearcast.core.client import Client
 from nearcast.core.controller import Controller, Role
 from nearcast.core.departures import Departures
+from nearcast.core.handover import Handover
 from nearcast.core.inflow import Inflow
+from nearcast.core.journal import MEMBERSHIP_KEY
 from nearcast.core.lines import Lines
 from nearcast.core.link import Link, _Confirm
 from nearcast.core.links import Links
@@ -81,6 +83,9 @@ MANY_TOPICS = World(
 CANCELS = World(Setup(topics=1, brokers=4, cancelled_share=0.5, rate_per_s=60, moves_per_s=10), Profile.CALM)
 RESTING = World(Setup(topics=4, brokers=2, moves_per_s=0, drains=2), Profile.SERVERS)
 CONTROL = World(Setup(topics=2, controllers=2, moves_per_s=6), Profile.CONTROL)
+HANDOVERS = World(
+    Setup(topics=8, controllers=2, moves_per_s=0, drains=2, script=(Add(2.5, "b3"), Add(3.5, "b4"))), Profile.CONTROL
+)
 NETWORK = World(Setup(topics=2), Profile.NETWORK)
 BUSY_NETWORK = World(
     Setup(topics=1, brokers=2, publishers=8, moves_per_s=1, rate_per_s=60, traffic_s=8.0), Profile.NETWORK
@@ -318,6 +323,27 @@ def counts_of_an_earlier_join_are_used(patch: Patch) -> None:
 def a_pattern_subscriber_that_comes_late_to_a_new_broker_is_not_told(patch: Patch) -> None:
     patch.setattr(Members, "_is_attended", lambda self, name, now_s: True)
     patch.setattr(PatternFlow, "_check_missed", lambda self, now_s: None)
+
+
+@mutation("invariant 7", HANDOVERS)
+def a_new_leader_leaves_the_ring_closed(patch: Patch) -> None:
+    original = Members._drive_ring
+
+    def drive_ring(self: Members, now_s: float) -> None:
+        membership = self._reign.journal.membership
+        if membership.previous_ring is None or membership.term == self._reign.term:
+            original(self, now_s)
+
+    patch.setattr(Members, "_drive_ring", drive_ring)
+
+
+@mutation("invariant", HANDOVERS)
+def the_ring_opens_before_its_records_are_there(patch: Patch) -> None:
+    def drive(self: Handover, membership: Membership, now_s: float) -> None:
+        opened = msgspec.structs.replace(membership, version=membership.version + 1, previous_ring=None)
+        self._reign.ledger.write({MEMBERSHIP_KEY: opened})
+
+    patch.setattr(Handover, "drive", drive)
 
 
 @mutation("invariant", LEAVING)

@@ -1,7 +1,8 @@
 """Faults: what goes wrong in a run, drawn from its seed or placed at one step boundary.
 
 Uniformly random faults are too weak to find a protocol's mistakes: the interesting moments are the boundaries between
-two steps of an agent or a controller. Every write of theirs is one; a run can be told to crash the writer at the n-th.
+two steps of an agent or a controller. Every write of theirs is one; a run can be told to crash the writer, or another
+process, at the n-th.
 """
 
 from __future__ import annotations
@@ -37,10 +38,15 @@ class Profile(StrEnum):
     ALL = "all"
 
 
+LEADER = "leader"
+
+
 class FaultPlan(msgspec.Struct, frozen=True):
     profile: Profile
-    boundaries: frozenset[int] = frozenset()  # crash whoever comes to these step boundaries
+    boundaries: frozenset[int] = frozenset()  # crash the victim when somebody comes to these step boundaries
     counted_from_s: float = 0.0
+    victim: str = ""  # the name of a process, or LEADER; whoever comes to the boundary if empty
+    down_s: float | None = None  # how long the victim is away; drawn if None
 
 
 class Faults:
@@ -56,11 +62,17 @@ class Faults:
 
     def boundary(self, process: Process) -> None:
         """An agent or a controller is about to take a step, or has just taken it."""
-        if self._world.timeline.now_s < self._plan.counted_from_s or process not in self._world.controls.values():
+        if self._calm or self._world.timeline.now_s < self._plan.counted_from_s:
+            return
+        if process not in self._world.controls.values():
             return
         self.boundaries += 1
-        if self.boundaries in self._plan.boundaries and not self._calm:
-            self._crash_control(process.name)
+        if self.boundaries in self._plan.boundaries:
+            self._crash_control(self._victim(process), self._plan.down_s)
+
+    def _victim(self, process: Process) -> str:
+        victim = self._plan.victim or process.name
+        return self._world.leader() or process.name if victim == LEADER else victim
 
     def schedule(self, from_s: float, to_s: float) -> None:
         """Spread this run's random faults over the time given."""
@@ -115,8 +127,9 @@ class Faults:
     def _crash_controller(self) -> None:
         self._crash_control(self._rng.choice([name for name in sorted(self._world.controls) if name[0] == "c"]))
 
-    def _crash_control(self, name: str) -> None:
-        down_s = self._rng.choice((0.05, 0.3, 1.0, 2.5)) * (0.5 + self._rng.random())
+    def _crash_control(self, name: str, down_s: float | None = None) -> None:
+        if down_s is None:
+            down_s = self._rng.choice((0.05, 0.3, 1.0, 2.5)) * (0.5 + self._rng.random())
         self._note(f"crash {name} for {down_s:.2f} s")
         self._world.crash_control(name, down_s)
 

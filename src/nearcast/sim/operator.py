@@ -13,7 +13,7 @@ from nearcast.core import bus
 from nearcast.core.controller import Controller
 from nearcast.core.journal import BrokerEntry, BrokerState, broker_key, decode_entry
 from nearcast.core.placement import Mode
-from nearcast.sim.script import Add, Remove, Step
+from nearcast.sim.script import Add, Lose, Remove, Step
 
 if TYPE_CHECKING:
     from nearcast.sim.world import World
@@ -108,6 +108,9 @@ class Operator:
         """False: not yet."""
         if isinstance(step, Add):
             self._world.add_broker(step.broker)
+            return True
+        if isinstance(step, Lose):
+            self._world.kill_server(step.broker, silent=False, down_s=step.away_s, told=True)
             return True
         if isinstance(step, Remove):
             asked = self._state(step.broker) is BrokerState.MEMBER and self.ask(bus.Drain(self._request(), step.broker))

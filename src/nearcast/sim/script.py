@@ -27,4 +27,12 @@ class Remove(msgspec.Struct, frozen=True):
     broker: str
 
 
-Step = Place | Add | Remove
+class Lose(msgspec.Struct, frozen=True):
+    """The broker's server ends and its agent is told; after a while it starts again with nothing in its memory."""
+
+    at_s: float
+    broker: str
+    away_s: float
+
+
+Step = Place | Add | Remove | Lose

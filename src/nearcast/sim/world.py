@@ -10,6 +10,8 @@ from nearcast.core.agent import Agent, Identity
 from nearcast.core.client import Client
 from nearcast.core.controller import Controller
 from nearcast.core.greeting import Credentials
+from nearcast.core.journal import MEMBERSHIP_KEY, BrokerEntry, BrokerState, broker_key, decode_entry
+from nearcast.core.membership import Membership
 from nearcast.core.names import CONTROL
 from nearcast.core.placement import Mode
 from nearcast.core.settings import Limits, Timing
@@ -148,19 +150,22 @@ class World:
     # --- faults
 
     def crash_control(self, name: str, down_s: float) -> None:
-        process = self.controls[name]
-        if process.alive:
+        process = self.controls.get(name)
+        if process is not None and process.alive:
             process.crash()
             self.timeline.after(down_s, self._control_up, name)
 
-    def kill_server(self, broker: str, *, silent: bool, down_s: float) -> None:
+    def kill_server(self, broker: str, *, silent: bool, down_s: float, told: bool | None = None) -> None:
+        """`told`: whether the agent hears that the server's process has ended; drawn if None."""
         host = self.hosts[broker]
         if not host.up:
             return
         host.crash(f"{broker}-{self.rng.getrandbits(32):x}", silent=silent)
         self.history.restarted(broker)
         agent = self.controls[f"agent {broker}"].machine
-        if isinstance(agent, Agent) and not silent and self.rng.random() < 0.5:
+        if told is None:
+            told = not silent and self.rng.random() < 0.5
+        if isinstance(agent, Agent) and told:
             agent.server_ended()
         self.timeline.after(down_s, self._server_up, host)
 
@@ -191,11 +196,12 @@ class World:
     def end_broker(self, broker: str) -> None:
         """Stop a broker that has left, for good."""
         self.brokers.remove(broker)
-        self.controls[f"agent {broker}"].crash()
+        self.controls.pop(f"agent {broker}").crash()
         self.network.remove(_url(broker))
 
     def _control_up(self, name: str) -> None:
-        if not self.controls[name].alive:
+        process = self.controls.get(name)
+        if process is not None and not process.alive:
             self._start_control(name)
 
     # --- what happens
@@ -256,6 +262,13 @@ class World:
 
     # --- looking in
 
+    def leader(self) -> str | None:
+        """The controller that leads, by its own account; one that was deposed may not have noticed."""
+        for name, process in self.controls.items():
+            if process.alive and isinstance(process.machine, Controller) and process.machine.reign is not None:
+                return name
+        return None
+
     def clients(self) -> list[Process]:
         programs: list[Publisher | Subscriber | ManyTopics] = [*self.publishers, *self.subscribers, *self.many_topics]
         return [program.process for program in programs]
@@ -293,7 +306,7 @@ class World:
         _, entries = self.store.load_now()
         found += [f"{key} is still moving" for key, value in entries.items() if key[0] == "t" and b'"phase"' in value]
         found += [f"{step} of the script was not carried out" for step in self.operator.steps]
-        found += [f"{key} is still leaving" for key, value in entries.items() if b'"state":"leaving"' in value]
+        found += self.unfinished_members()
         for publisher in self.publishers:
             for topic, outflow in publisher.machine.outflows.items():
                 if outflow.unacknowledged:
@@ -305,6 +318,21 @@ class World:
         for name in self.brokers:
             channels = self.hosts[name].server.channels
             found += [f"{name} has a leftover {channel!r}" for channel in channels if channel.startswith(b"nc:y:")]
+        return found
+
+    def unfinished_members(self) -> list[str]:
+        """Brokers that are leaving, or up and outside, and a ring that is closed."""
+        _, values = self.store.load_now()
+        entries = {key: decode_entry(key, value) for key, value in values.items()}
+        found = [f"{key} is still leaving" for key, value in values.items() if b'"state":"leaving"' in value]
+        for name in self.brokers:
+            entry = entries.get(broker_key(name))
+            inside = isinstance(entry, BrokerEntry) and entry.state not in (BrokerState.JOINING, BrokerState.DEAD)
+            if self.hosts[name].up and not inside:
+                found.append(f"broker {name} has not joined: {entry}")
+        membership = entries.get(MEMBERSHIP_KEY)
+        if not isinstance(membership, Membership) or membership.previous_ring is not None:
+            found.append(f"the ring is not open: {membership}")
         return found
 
     def _unfinished_subscriber(self, subscriber: Subscriber) -> list[str]:
