@@ -93,7 +93,7 @@ def test_the_command_shows_an_example_and_refuses_a_wrong_master() -> None:
 
 
 def test_the_command_says_why_a_stream_cannot_be_read(spark: SparkSession) -> None:
-    with pytest.raises(ClusterError, match=r"stream .s.: redis://127\.0\.0\.1:1: .*check that"):
+    with pytest.raises(ClusterError, match=r"stream .s.: redis://127\.0\.0\.1:1: .*does it run"):
         read_records(spark, "redis://127.0.0.1:1", "s", 1)
 
 
