@@ -249,7 +249,7 @@ NEAR_ME = (
 def test_enrichment_near_a_user(spark, data):
     rows = [(user,) for user in [*range(9), 3, None]]
     check(spark, data, NEAR_ME.format(""), ["hash", "grid", "hash"], rows, 20)
-    check(spark, data, NEAR_ME.format("LEFT"), ["grid", "hash"], rows, 20)
+    check(spark, data, NEAR_ME.format("LEFT"), ["grid", "hash", "hash"], rows, 20)
 
 
 def test_parameters_in_the_condition_of_a_left_join(spark, data):
@@ -257,7 +257,39 @@ def test_parameters_in_the_condition_of_a_left_join(spark, data):
         "CREATE CHANNEL c(k STRING, x INT) PERIOD 1 SECOND AS SELECT r.id, s.name, :x AS x FROM NEW reports r "
         "LEFT JOIN shelters s ON s.kind = r.kind AND s.low > :x WHERE r.kind = :k OR s.name IS NULL"
     )
-    check(spark, data, text, ["nested loop"], [("fire", 3), ("fire", 8), (None, None), ("hail", 0)], 50)
+    check(spark, data, text, ["nested loop", "hash"], [("fire", 3), ("fire", 8), (None, None), ("hail", 0)], 50)
+
+
+@pytest.mark.parametrize("join", ["LEFT", "LEFT SEMI", "LEFT ANTI"])
+def test_a_left_semi_or_anti_join_on_distance_uses_the_grid(spark, data, join):
+    """Records that no shelter is near, or that have no position, are kept by LEFT and ANTI, once each."""
+    text = (
+        f"CREATE CHANNEL c(k STRING) PERIOD 1 SECOND AS SELECT r.id{', s.name' if join == 'LEFT' else ''} "
+        f"FROM NEW reports r {join} JOIN shelters s ON distance(r.lat, r.lon, s.lat, s.lon) < 1000 * s.high "
+        "WHERE r.kind = :k"
+    )
+    check(spark, data, text, ["hash", "grid"], [("fire",), ("flood",), (None,)], 10)
+
+
+def test_a_left_join_between_bounds_uses_ranges(spark, data):
+    text = (
+        "CREATE CHANNEL c(k STRING) PERIOD 1 SECOND AS SELECT r.id, s.name FROM NEW reports r "
+        "LEFT JOIN shelters s ON r.level BETWEEN s.low AND s.high WHERE r.kind = :k"
+    )
+    check(spark, data, text, ["hash", "range"], [("fire",), (None,)], 10)
+
+
+def test_a_left_join_of_all_pairs_is_limited_as_an_inner_one_is(spark, data):
+    """The grid would have to double the records, which LEFT must not."""
+    text = (
+        "CREATE CHANNEL c(k STRING) PERIOD 1 SECOND AS SELECT r.id, s.name FROM NEW reports r "
+        "LEFT JOIN shelters s ON distance(r.lat, r.lon, s.lat, s.lon) < r.level WHERE r.kind = :k"
+    )
+    check(spark, data, text, ["hash", "nested loop"], [("fire",), (None,)], 10)
+    channel = parse_channel(text)
+    assert "s is joined by a nested loop (DISTANCE(" in rewrite(channel, schemas_of(data)).warnings[0]
+    with pytest.raises(Exception, match="nested loop of r and s: more than 3000 pairs"):
+        set_oriented(spark, channel, [("1", "fire")], data, max_nested_loop_pairs=3000)
 
 
 def test_grouping_having_and_distinct(spark, data):

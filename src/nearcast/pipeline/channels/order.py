@@ -19,7 +19,8 @@ from nearcast.pipeline.channels.validation import PARAMETERS
 
 @dataclass
 class Link:
-    """One relation of the chain. `fixed` is its join as written, unless that is an inner one."""
+    """One relation of the chain. `fixed` is its join as written, unless that is an inner one; then all its conditions
+    are those of its ON."""
 
     name: str
     source: exp.Expr
@@ -41,9 +42,12 @@ def chain_of(bound: exp.Select, parameters: exp.Expr) -> Chain:
     where = bound.args.get("where")
     pool = conjuncts(where.this if where else None)
     for join in bound.args.get("joins", ()):
-        inner = is_inner(join)
-        links.append(Link(join.this.alias_or_name, join.this, None if inner else join))
-        pool += conjuncts(join.args.get("on")) if inner else []
+        name, conditions = join.this.alias_or_name, conjuncts(join.args.get("on"))
+        if is_inner(join):
+            links.append(Link(name, join.this))
+            pool += conditions
+        else:
+            links.append(Link(name, join.this, join, conditions))
     names = {link.name for link in links} | {PARAMETERS}
     movable = [condition for condition in pool if _joins_two(condition, names)]
     rest = [condition for condition in pool if condition not in movable]

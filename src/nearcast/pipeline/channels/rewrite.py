@@ -109,7 +109,7 @@ def _matches(channel: Channel, bound: exp.Select, max_pairs: int) -> tuple[exp.S
     cells = Cells({link.name: link.source for link in chain.links})
     choices, conditions = [], list(chain.rest)
     for index, link in enumerate(chain.links):
-        if index == 0 or link.fixed is not None:
+        if index == 0 or isinstance(link.source, exp.Lateral):
             continue
         one_set = link.name == PARAMETERS and not channel.parameters
         choice = JoinChoice(link.name, "one set", ()) if one_set else _choose(link, chain.links, cells)
@@ -126,9 +126,8 @@ def _matches(channel: Channel, bound: exp.Select, max_pairs: int) -> tuple[exp.S
 def _choose(link: Link, links: list[Link], cells: Cells) -> JoinChoice:
     """Picks the kind of join, and adds the condition on cells that it needs."""
     shown = tuple(as_written(condition) for condition in link.conditions)
-    about = [condition for condition in link.conditions if link.name in relations_of(condition)]
-    inner = [other for other in links if other.fixed is None and other.name not in cells.exploded]
-    prefer = [other.name for other in sorted(inner, key=_explode_rank)]
+    about = [c for c in link.conditions if link.name in relations_of(c) and c.find(exp.Query) is None]
+    prefer = [other.name for other in _may_explode(link, links) if other.name not in cells.exploded]
     near = next((found for condition in about if (found := as_near(condition, prefer))), None)
     if near:
         link.conditions.append(cells.meet_near(near))
@@ -142,6 +141,13 @@ def _choose(link: Link, links: list[Link], cells: Cells) -> JoinChoice:
         link.conditions.append(cells.meet_within(within))
         return JoinChoice(link.name, "range", shown)
     return JoinChoice(link.name, "nested loop", shown)
+
+
+def _may_explode(link: Link, links: list[Link]) -> list[Link]:
+    """The best first. A LEFT, SEMI or ANTI join decides about rows of what is before it: only its own may double."""
+    if link.fixed is not None:
+        return [link]
+    return sorted((other for other in links if other.fixed is None), key=_explode_rank)
 
 
 def _explode_rank(link: Link) -> int:
@@ -167,6 +173,8 @@ def _join(link: Link, cells: Cells) -> exp.Join:
     if link.fixed is not None:
         join = link.fixed.copy()
         join.set("this", cells.sources[link.name].copy())
+        if link.conditions:
+            join.set("on", exp.and_(*(condition.copy() for condition in link.conditions)))
         return join
     if not link.conditions:
         return exp.Join(this=cells.sources[link.name].copy(), kind="CROSS")
