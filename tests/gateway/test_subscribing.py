@@ -10,6 +10,7 @@ from gateway_world import ROW, Worlds, no_more, take, take_results, until
 from nearcast.errors import AuthenticationFailed, Closed, Refused
 from nearcast.gateway.client import Subscriber
 from nearcast.gateway.frames import Missed, Result
+from nearcast.gateway.frames import Refused as RefusedFrame
 
 pytestmark = pytest.mark.live
 
@@ -68,6 +69,32 @@ def test_a_new_subscriber_gets_what_comes_and_not_what_was(world: Worlds) -> Non
                     await ann.subscribe("nowhere")
                 with pytest.raises(Refused, match="kind"):
                     await ann.subscribe("by_kind", knid="fire")
+
+    asyncio.run(scenario())
+
+
+def test_the_owner_of_a_subscription_that_was_set_aside_is_told_why(world: Worlds) -> None:
+    async def scenario() -> None:
+        async with world() as w:
+            url = await w.start_gateway()
+            async with Subscriber.connect(url, "ann") as ann:
+                fire = await ann.subscribe("by_kind", kind="fire")
+                await w.data.execute({fire: [ROW]})
+                assert await take_results(ann, 1) == [1]
+                token = ann.token
+            subscriptions, numbers = w.data.catalog.subscriptions, w.data.catalog.channels.numbers("by_kind")
+            subscriptions.set_aside("by_kind", numbers.version, {fire: "division by zero"})
+            async with Subscriber.connect(url, "ann", token=token) as ann:
+                (told,) = await take(ann, 1)
+                assert isinstance(told, RefusedFrame)
+                assert told.problem == f"subscription {fire} is set aside: division by zero"
+                with pytest.raises(Refused, match="division by zero"):
+                    await ann.subscribe("by_kind", kind="fire")
+                await ann.unsubscribe(fire)
+                await until(lambda: w.data.held() == {"b1": 0})
+                assert await ann.subscribe("by_kind", kind="fire") == fire
+                await w.data.execute({fire: [ROW]})
+                assert await take_results(ann, 1) == [2]
 
     asyncio.run(scenario())
 

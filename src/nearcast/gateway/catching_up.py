@@ -10,7 +10,7 @@ import logging
 
 from nearcast.errors import ClusterError
 from nearcast.gateway.data_cluster import DataCluster, Gone
-from nearcast.gateway.delivery import Delivery
+from nearcast.gateway.delivery import Delivery, State
 from nearcast.gateway.frames import Refused
 from nearcast.gateway.results import Results
 from nearcast.gateway.retrying import Pauses
@@ -70,6 +70,8 @@ class CatchUp:
         step = delivery.listed(executions, found.upto, found.oldest, self._back)
         if step.missed is not None:
             self._session.miss(delivery, *step.missed)
+        if found.problem and delivery.state is State.LIVE:  # it has all there is, and waits for more in vain
+            self._session.send(Refused(None, f"subscription {delivery.subscription} is set aside: {found.problem}"))
         for execution in step.executions:
             if not await self._hand_over(delivery, execution):
                 break

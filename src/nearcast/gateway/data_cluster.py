@@ -67,6 +67,7 @@ class Executions(msgspec.Struct, frozen=True):
     executions: list[Listed]
     upto: int
     oldest: int
+    problem: str = ""  # why no more will come
 
 
 class Notification(msgspec.Struct, frozen=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections import Counter
 from pathlib import Path
@@ -11,9 +12,11 @@ import pytest
 from nearcast.pipeline import io
 from nearcast.pipeline.catalog.catalog import Catalog
 from nearcast.pipeline.catalog.channels import StoredChannel, described
+from nearcast.pipeline.catalog.refusals import Conflict
 from nearcast.pipeline.channels.analysis import analyse
+from nearcast.pipeline.channels.execution import prepare
 from nearcast.pipeline.channels.language import parse_channel
-from nearcast.pipeline.jobs.channel import ChannelJob
+from nearcast.pipeline.jobs.channel import TRIES, ChannelJob
 from nearcast.pipeline.service.housekeeping import Housekeeping
 from nearcast.pipeline.service.results import Results
 from nearcast.pipeline.service.settings import ServiceSettings
@@ -249,5 +252,116 @@ def test_files_are_merged_under_an_open_execution(world):
     housekeeping.run(world.spark)
     assert world.job.run(execution)
     housekeeping.run(world.spark)
+    assert world.execute() == 2
+    assert world.results() == world.expected
+
+
+PLANTED = "Planted: no SQL that a channel may have fails on data any more"
+
+
+def plant(world, condition: str) -> None:
+    """The query fails wherever this is true."""
+    prepared = world.job._bound()
+    fails = f"IF({condition}, RAISE_ERROR('{PLANTED}'), `_parameters`.`least`)"
+    text = prepared.text.replace("`_parameters`.`least`", fails)
+    assert text != prepared.text
+    world.job._prepared = dataclasses.replace(prepared, text=text)
+
+
+def fail_until_parts_are_tried(world) -> None:
+    for _ in range(TRIES - 1):
+        with pytest.raises(Exception, match=r".+"):
+            world.execute()
+
+
+@pytest.fixture
+def seven(world) -> World:
+    """Six subscriptions that are well, one that is not, and records for all of them."""
+    for kind in KINDS:
+        world.subscribe(kind, 0)
+        world.subscribe(kind, 1)
+    world.culprit = world.subscribe("flood", 4)
+    world.report(*range(15))
+    return world
+
+
+def expected_without(world, culprit: str) -> Counter:
+    return Counter({row: count for row, count in world.expected.items() if row[0] != culprit})
+
+
+def test_a_subscription_that_fails_an_execution_is_set_aside_and_all_others_get_their_results(seven):
+    plant(seven, "`_parameters`.`least` = 4")
+    fail_until_parts_are_tried(seven)
+    assert seven.execute() == 1
+    assert seven.results() == expected_without(seven, seven.culprit)
+    (problem,) = seven.catalog.subscriptions.problems("near").items()
+    assert problem[0] == seven.culprit
+    assert PLANTED in problem[1]
+    assert seven.catalog.subscriptions.problem(seven.culprit) == problem[1]
+    with pytest.raises(Conflict, match=rf"{seven.culprit} is set aside: .*Planted"):
+        seven.subscribe("flood", 4)
+    seven.report(16, 19)  # of flood, for which it would fail again
+    assert seven.execute() == 2, "at the first try, because it is left out"
+    assert seven.results() == expected_without(seven, seven.culprit)
+    seven.unsubscribe(seven.culprit)
+    seven.subscribe("flood", 4)
+    assert seven.catalog.subscriptions.problems("near") == {}, "who subscribes again is tried again"
+
+
+def test_a_crash_after_a_subscription_was_set_aside_repeats_nothing(seven, monkeypatch):
+    plant(seven, "`_parameters`.`least` = 4")
+    fail_until_parts_are_tried(seven)
+    with monkeypatch.context() as patch:
+        patch.setattr(seven.catalog.executions, "commit", crash)
+        with pytest.raises(Crash):
+            seven.execute()
+    seven.restart()
+    plant(seven, "`_parameters`.`least` = 4")
+    assert seven.execute() == 1
+    assert seven.results() == expected_without(seven, seven.culprit)
+    assert list(seven.catalog.subscriptions.problems("near")) == [seven.culprit]
+
+
+def test_a_full_disk_blames_nobody_and_loses_nothing(seven, monkeypatch):
+    def full(frame, path):
+        raise OSError("No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(io, "write", full)
+        for _ in range(TRIES + 2):
+            with pytest.raises(OSError, match="No space"):
+                seven.execute()
+    assert seven.catalog.subscriptions.problems("near") == {}
+    assert seven.execute() == 1
+    assert seven.results() == seven.expected
+
+
+def test_subscriptions_that_are_too_many_together_are_answered_by_parts(world):
+    """The limit of pairs of a nested loop: no one of them is the cause."""
+    schemas = {name: world.catalog.datasets.schema(name) for name in world.catalog.datasets.names()}
+    text = NEAR.replace("r.kind = :kind", "r.kind LIKE :kind")
+    world.job._prepared = prepare(parse_channel(text), schemas, max_nested_loop_pairs=36)
+    for kind in KINDS:
+        for least in range(3):
+            world.subscribe(kind, least)
+    world.report(*range(9))
+    fail_until_parts_are_tried(world)
+    assert world.execute() == 1
+    assert world.results() == world.expected
+    assert world.catalog.subscriptions.problems("near") == {}
+
+
+def test_an_execution_that_fails_for_everybody_because_of_its_data_is_given_up_and_the_next_one_runs(world):
+    world.subscribe("fire", 0)
+    world.subscribe("fire", 1)
+    plant(world, "`r`.`id` = 6")
+    world.report(6)
+    world.expected.clear()
+    fail_until_parts_are_tried(world)
+    assert world.execute() == 1
+    assert "execution 1 was given up" in world.catalog.outcomes.given_up("near")
+    assert PLANTED in world.catalog.outcomes.given_up("near")
+    assert world.catalog.subscriptions.problems("near") == {}
+    world.report(9)
     assert world.execute() == 2
     assert world.results() == world.expected

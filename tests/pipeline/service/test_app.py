@@ -9,6 +9,7 @@ import time
 import pytest
 from fastapi.testclient import TestClient
 
+from nearcast.pipeline.catalog.executions import Measures
 from nearcast.pipeline.service.app import create_app
 from nearcast.pipeline.service.settings import RequestLimits, ServiceSettings
 
@@ -121,6 +122,39 @@ def test_results_are_listed_and_fetched(cluster):
     assert api.get(f"/results/by_kind/1/{storm}").status_code == 404
     assert api.get(f"/results/by_kind/4/{fire}").status_code == 404
     assert api.get(f"/results/nowhere/1/{fire}").status_code == 404
+
+
+def test_a_subscription_that_was_set_aside_is_named_to_its_owner_and_to_the_operator(cluster):
+    fire, flood = cluster.subscribe("b1", "fire", "flood")
+    assert cluster.api.get("/channels/by_kind").json()["set_aside"] == {}
+    version = cluster.catalog.channels.numbers("by_kind").version
+    cluster.catalog.subscriptions.set_aside("by_kind", version, {fire: "division by zero"})
+    assert [name for name, _ in cluster.catalog.subscriptions.at("by_kind", version)] == [flood]
+
+    shown = cluster.api.get("/channels/by_kind").json()
+    assert shown["set_aside"] == {fire: "division by zero"}
+    assert shown["problem"] == f"1 set aside, {fire}: division by zero"
+    problems = [cluster.api.get(f"/subscriptions/{one}/executions").json()["problem"] for one in (fire, flood)]
+    assert problems == ["division by zero", ""]
+    wanted = [{"channel": "by_kind", "parameters": {"kind": kind}} for kind in ("fire", "flood")]
+    answer = cluster.api.post("/subscriptions", json={"broker": "b1", "wanted": wanted}).json()
+    refused, granted = answer["subscriptions"]
+    assert refused["problem"] == f"subscription {fire} is set aside: division by zero"
+    assert granted["subscription"] == flood
+
+    assert cluster.api.delete(f"/subscriptions/{fire}?broker=b1").status_code == 204
+    assert cluster.subscribe("b1", "fire") == [fire]
+    assert cluster.api.get("/channels/by_kind").json()["problem"] == ""
+
+
+def test_an_execution_that_was_given_up_is_shown_to_the_operator(cluster):
+    cluster.subscribe("b1", "fire")
+    cluster.add_batch()
+    execution = cluster.catalog.next_execution(cluster.catalog.channels.get("by_kind"))
+    assert cluster.catalog.executions.commit(execution, {}, Measures(rows_in=1, problem="it fails for everybody"))
+    assert cluster.api.get("/channels/by_kind").json()["problem"] == "it fails for everybody"
+    (last,) = cluster.api.get("/channels/by_kind/executions").json()["executions"]
+    assert last["problem"] == "it fails for everybody"
 
 
 def test_what_is_no_longer_kept_is_gone(cluster):

@@ -82,6 +82,7 @@ class Measures(msgspec.Struct, frozen=True, kw_only=True):
     rows_out: int = 0
     seconds: float = 0.0  # reading, running, writing
     latency_s: float | None = None  # from the newest record's ingestion to the commit; None: not known
+    problem: str = ""  # why it was given up without results
 
 
 class Executions:

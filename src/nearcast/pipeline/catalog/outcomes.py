@@ -130,6 +130,15 @@ class Outcomes:
             )
         return shown
 
+    def given_up(self, channel: str) -> str:
+        """Why the last execution that was given up was, as long as it is kept; empty if none was."""
+        sql = (
+            "SELECT CASE WHEN json_valid(measures) THEN json_extract(measures, '$.problem') END AS problem "
+            "FROM executions WHERE channel = ? AND problem != '' ORDER BY number DESC LIMIT 1"
+        )
+        row = self._database.row(sql, (channel,))
+        return row["problem"] if row is not None else ""
+
     def expire(self, keep_s: float, keep_executions: int) -> list[tuple[str, int]]:
         """Executions that count as no longer kept from now on, or since before: remove their files, then `forget`."""
         with self._database.transaction():

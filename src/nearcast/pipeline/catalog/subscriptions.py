@@ -3,6 +3,9 @@
 Each change of a channel's subscriptions has a version, one more than the last. A subscription is there from the
 version that added it up to, and without, the version that removed it. An execution notes the version it answers, so a
 re-run after a crash answers exactly the same subscriptions, whatever was added or removed since.
+
+A subscription that fails the query of its channel for all is set aside: no execution answers it any more. It is held
+until its holders let go; who subscribes then begins anew.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ import msgspec
 from nearcast.pipeline.catalog.channels import Channels, StoredChannel
 from nearcast.pipeline.catalog.database import Database
 from nearcast.pipeline.catalog.parameters import canonical, canonical_json, subscription_id
-from nearcast.pipeline.catalog.refusals import CatalogFull, Unknown
+from nearcast.pipeline.catalog.refusals import CatalogFull, Conflict, Unknown
 
 _TABLES = """
 CREATE TABLE IF NOT EXISTS subscriptions (
@@ -25,6 +28,7 @@ CREATE TABLE IF NOT EXISTS subscriptions (
     parameters TEXT NOT NULL,      -- canonical JSON
     added INTEGER NOT NULL,        -- version of the channel's subscriptions
     removed INTEGER,               -- NULL: still there
+    problem TEXT,                  -- why it is set aside; NULL: it is not
     PRIMARY KEY (id, added)
 );
 CREATE INDEX IF NOT EXISTS subscriptions_of_channel ON subscriptions (channel, removed);
@@ -59,6 +63,9 @@ class Subscriptions:
         values = canonical(channel.parameters, parameters)
         subscription = subscription_id(channel.name, values)
         with self._database.transaction():
+            if problem := self.problem(subscription):
+                hint = "change the parameters; who has it may unsubscribe, and subscribe again to have it tried again"
+                raise Conflict(f"subscription {subscription} is set aside: {problem}", hint)
             numbers = self._channels.numbers(channel.name)
             if not self.exists(subscription):
                 self._require_room()
@@ -105,10 +112,28 @@ class Subscriptions:
         return [row["subscription"] for row in rows]
 
     def at(self, channel: str, version: int) -> list[tuple[str, dict[str, Any]]]:
-        """The subscriptions that a version has: id and parameters."""
-        sql = f"SELECT id, parameters FROM subscriptions WHERE {_THERE} ORDER BY id"
+        """The subscriptions that a version has, without those set aside: id and parameters."""
+        sql = f"SELECT id, parameters FROM subscriptions WHERE {_THERE} AND problem IS NULL ORDER BY id"
         rows = self._database.rows(sql, (channel, version, version))
         return [(row["id"], json.loads(row["parameters"])) for row in rows]
+
+    def set_aside(self, channel: str, version: int, problems: Mapping[str, str]) -> None:
+        """These of a version fail the query for all: leave them out of it, and of all to come."""
+        sql = f"UPDATE subscriptions SET problem = ? WHERE {_THERE} AND id = ?"
+        values = [(problem, channel, version, version, name) for name, problem in problems.items()]
+        with self._database.transaction():
+            self._database.run_many(sql, values)
+
+    def problem(self, subscription: str) -> str:
+        """Why it is set aside; empty if it is not."""
+        sql = "SELECT problem FROM subscriptions WHERE id = ? AND removed IS NULL"
+        row = self._database.row(sql, (subscription,))
+        return (row["problem"] or "") if row is not None else ""
+
+    def problems(self, channel: str) -> dict[str, str]:
+        """Those of a channel that are set aside, each with the reason."""
+        sql = "SELECT id, problem FROM subscriptions WHERE channel = ? AND removed IS NULL AND problem IS NOT NULL"
+        return {row["id"]: row["problem"] for row in self._database.rows(f"{sql} ORDER BY id", (channel,))}
 
     def forget_removed(self, channel: str, version: int) -> None:
         """Those that were removed up to this version, which is the oldest that an execution may still ask for."""

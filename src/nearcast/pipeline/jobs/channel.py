@@ -2,12 +2,21 @@
 
 It may stop at any point and be run again: what it reads is fixed, what it writes replaces what an earlier attempt
 wrote, and the commit happens once.
+
+An execution that has failed a few times is done by parts of its subscriptions. Those that fail alone, while others
+pass, are set aside in the catalogue, and all others get their results. If nothing passes and data are the cause, the
+execution is committed without results and with the reason, so that the channel goes on; any other cause, as a full
+disk, is waited out and nobody is blamed.
 """
 
 from __future__ import annotations
 
+import logging
+import random
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -18,10 +27,18 @@ from nearcast.pipeline.catalog.executions import Execution, Measures, Size
 from nearcast.pipeline.channels.execution import Prepared, prepare
 from nearcast.pipeline.channels.language import parse_channel
 from nearcast.pipeline.channels.validation import SUBSCRIPTION_ID
+from nearcast.pipeline.jobs.failures import is_of_data, told
+from nearcast.pipeline.jobs.halving import Halved, halved
 from nearcast.pipeline.service.results import measured
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+TRIES = 3  # of an execution with all subscriptions together
+
+log = logging.getLogger("nearcast.data")
+
+Subscription = tuple[str, dict[str, Any]]  # id and parameters
 
 # What a canonical parameter is in JSON; Spark casts it to the declared type. All others are text.
 _JSON_TYPES = {
@@ -40,6 +57,7 @@ class ChannelJob:
         self._channel = channel
         self._prepared: Prepared | None = None
         self._subscriptions: tuple[int, DataFrame] | None = None  # of a version
+        self._failed = (0, 0)  # an execution, and how often
 
     def run(self, execution: Execution) -> bool:
         """False if the channel was dropped meanwhile: then nothing of the execution stays."""
@@ -47,28 +65,78 @@ class ChannelJob:
         new_rows = self._catalog.new_rows(execution)
         folder = self._catalog.warehouse.results(execution.channel, execution.number)
         index: dict[str, Size] = {}
-        plan = ""
+        plan = problem = ""
         if not self._bound().certainly_empty([name for name, rows in new_rows.items() if not rows]):
-            frame = self._results(execution)
-            io.write(frame, folder)
-            index, plan = measured(folder), plan_of(frame)
+            try:
+                plan = self._write(execution, folder)
+            except Exception as error:  # Spark and py4j have many ways to fail
+                if self._count_failure(execution) < TRIES:
+                    raise
+                problem = self._write_by_parts(execution, folder, error)
+            index = measured(folder)
         newest_s = self._catalog.newest_s(execution)
         measures = Measures(
             rows_in=sum(new_rows.values()),
             rows_out=sum(size.rows for size in index.values()),
             seconds=time.monotonic() - began_s,
             latency_s=self._catalog.clock() - newest_s if newest_s is not None else None,
+            problem=problem,
         )
         if not self._catalog.executions.commit(execution, index, measures, plan):
             io.remove(folder)
             return False
         return True
 
-    def _results(self, execution: Execution) -> DataFrame:
+    def _count_failure(self, execution: Execution) -> int:
+        number, times = self._failed
+        self._failed = (execution.number, times + 1 if number == execution.number else 1)
+        return self._failed[1]
+
+    def _write(self, execution: Execution, folder: Path) -> str:
+        """The plan."""
+        frame = self._results(execution, self._subscribed(execution.version))
+        io.write(frame, folder)
+        return plan_of(frame)
+
+    def _write_by_parts(self, execution: Execution, folder: Path, error: Exception) -> str:
+        """Each part that passes has a folder in that of the results. Why there are no results at all, or nothing.
+
+        Raises the error if that is not known yet; what was found out until then is in the catalogue.
+        """
+        parts = _Parts(self, execution, folder)
+        everybody = self._catalog.subscriptions.at(execution.channel, execution.version)
+        random.Random(execution.number).shuffle(everybody)  # so that who fails cannot hide the others
+        found = halved(everybody, parts.passes)
+        if not found.passed:
+            parts.clear()
+            if not is_of_data(error):
+                raise error
+            problem = f"execution {execution.number} was given up, it fails for every subscription: {told(error)}"
+            log.error("channel %s: %s", execution.channel, problem)
+            return problem
+        if not self._set_aside(execution, found, parts) or found.left:
+            parts.clear()
+            raise error
+        return ""
+
+    def _set_aside(self, execution: Execution, found: Halved[Subscription], parts: _Parts) -> bool:
+        """Those that fail alone for a second time, and only if others still pass after that."""
+        culprits = {name: parts.problem for name, values in found.suspects if not parts.passes([(name, values)])}
+        if culprits and not parts.passes(found.passed[0]):
+            return False
+        self._catalog.subscriptions.set_aside(execution.channel, execution.version, culprits)
+        self._subscriptions = None
+        for name, problem in culprits.items():
+            log.error("channel %s: subscription %s fails and is set aside: %s", execution.channel, name, problem)
+        return True
+
+    def write_part(self, execution: Execution, part: Sequence[Subscription], folder: Path) -> None:
+        io.write(self._results(execution, self._frame(part)), folder)
+
+    def _results(self, execution: Execution, subscribed: DataFrame) -> DataFrame:
         datasets, inputs = self._catalog.datasets, execution.inputs
         new = {name: datasets.new(self._spark, name, after, upto) for name, (after, upto) in inputs.new.items()}
         whole = {name: datasets.whole(self._spark, name, upto) for name, upto in inputs.whole.items()}
-        subscribed = self._subscribed(execution.version)
         return self._bound().run(self._spark, subscribed, new, whole, execution.opened_s)
 
     def _bound(self) -> Prepared:
@@ -81,19 +149,42 @@ class ChannelJob:
 
     def _subscribed(self, version: int) -> DataFrame:
         if self._subscriptions is None or self._subscriptions[0] != version:
-            self._subscriptions = (version, self._read_subscriptions(version))
+            self._subscriptions = (version, self._frame(self._catalog.subscriptions.at(self._channel.name, version)))
         return self._subscriptions[1]
 
-    def _read_subscriptions(self, version: int) -> DataFrame:
+    def _frame(self, rows: Sequence[Subscription]) -> DataFrame:
         from pyspark.sql import functions as F
 
-        rows = self._catalog.subscriptions.at(self._channel.name, version)
         columns = {SUBSCRIPTION_ID: pa.array([name for name, _ in rows], pa.string())}
         for name, kind in self._channel.parameters.items():
             values = [parameters[name] for _, parameters in rows]
             columns[name] = pa.array(values, _JSON_TYPES.get(kind, pa.string()))
         typed = (F.col(name).cast(kind).alias(name) for name, kind in self._channel.parameters.items())
         return self._spark.createDataFrame(pa.table(columns)).select(SUBSCRIPTION_ID, *typed)
+
+
+class _Parts:
+    """Tries parts of an execution's subscriptions, and keeps the results of those that pass."""
+
+    def __init__(self, job: ChannelJob, execution: Execution, folder: Path) -> None:
+        self._job = job
+        self._execution = execution
+        self._folder = folder
+        self.problem = ""  # of the last part that failed
+        self.clear()
+
+    def clear(self) -> None:
+        io.remove(self._folder)
+
+    def passes(self, part: Sequence[Subscription]) -> bool:
+        folder = self._folder / f"from-{part[0][0]}"  # parts do not overlap; one that is tried again is written again
+        try:
+            self._job.write_part(self._execution, part, folder)
+        except Exception as error:
+            io.remove(folder)
+            self.problem = told(error)
+            return False
+        return True
 
 
 def plan_of(frame: DataFrame) -> str:

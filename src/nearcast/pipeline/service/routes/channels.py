@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Annotated, Any, TypeVar
 
@@ -19,6 +20,8 @@ from nearcast.pipeline.service.state import Service, ServiceOf
 router = APIRouter(tags=["channels"])
 
 T = TypeVar("T")
+
+_SHOWN_ASIDE = 100  # subscriptions that are set aside, in one answer
 
 
 @router.post(
@@ -89,10 +92,19 @@ def get_executions(
 
 def _shown(service: Service, channel: StoredChannel) -> dict[str, Any]:
     numbers = service.catalog.channels.numbers(channel.name)
+    aside = service.catalog.subscriptions.problems(channel.name)
     return {
         **msgspec.to_builtins(channel),
         "subscriptions": numbers.held,
         "committed": numbers.committed,
         "oldest": numbers.oldest,
-        "problem": service.engine.problem(channel.name),
+        "set_aside": dict(itertools.islice(aside.items(), _SHOWN_ASIDE)),
+        "problem": service.engine.problem(channel.name) or _lacks(service, channel.name, aside),
     }
+
+
+def _lacks(service: Service, channel: str, aside: dict[str, str]) -> str:
+    """What a channel that runs goes without."""
+    told = [f"{len(aside)} set aside, {name}: {problem}" for name, problem in itertools.islice(aside.items(), 1)]
+    given_up = service.catalog.outcomes.given_up(channel)
+    return "; ".join([*told, given_up] if given_up else told)

@@ -71,11 +71,13 @@ def get_executions(
     """The executions that have results for a subscription, the oldest first.
 
     All up to `upto` are committed; those before `oldest` are no longer kept. Also for a subscription that has ended:
-    a subscriber who was away may still fetch what was stored.
+    a subscriber who was away may still fetch what was stored. `problem`: why no more will come, because the
+    subscription failed the channel's query and was set aside; empty if it was not.
     """
     channel = service.catalog.channels.get(channel_of(subscription)).name
     with service.catalog.database.transaction():
         numbers = service.catalog.channels.numbers(channel)
         found = service.catalog.outcomes.after(subscription, channel, after, limit)
+        problem = service.catalog.subscriptions.problem(subscription)
     shown = [{"execution": number, "rows": size.rows, "bytes": size.bytes} for number, size in found]
-    return {"executions": shown, "upto": numbers.committed, "oldest": numbers.oldest}
+    return {"executions": shown, "upto": numbers.committed, "oldest": numbers.oldest, "problem": problem}
