@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from hiredis import Reader
 
-from nearcast.core import bus
+from nearcast.core import bus, collection
 from nearcast.core.agent import Agent, Identity
 from nearcast.core.journal import Pace
 from nearcast.core.links import Ready
@@ -30,6 +30,7 @@ from nearcast.core.record import first_use, settled
 from nearcast.core.report_log import REPORT_STREAM, UNANSWERED_BYTES_MAX
 from nearcast.core.resp import command
 from nearcast.core.settings import DEFAULT_TIMING
+from nearcast.core.valkey import ValkeyLink
 from nearcast.core.wire import decode_record, encode_record
 
 TERM = 3
@@ -193,6 +194,72 @@ def test_records_that_leave_this_directory_are_collected(office: Office) -> None
     }
     assert leave
     assert answer.records == dict.fromkeys(leave, PLACED)
+
+
+def leaving(office: Office, monkeypatch: pytest.MonkeyPatch, batch: int) -> tuple[bus.Collect, list[str]]:
+    """An order to collect, the topics that it is about, and small batches."""
+    monkeypatch.setattr(collection, "BATCH", batch)
+    old, new = ("b1",), ("b2",)
+    topics = sorted(f"t{number}" for number in range(60))
+    for topic in topics:
+        office.on_server("HSET", RECORDS, topic, encode_record(PLACED))
+    return bus.Collect(1, TERM, old, new), topics
+
+
+def scans(office: Office, monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    seen: list[object] = []
+    original = ValkeyLink.find_records
+
+    def find_records(self: ValkeyLink, wanted: Any, then: Any) -> None:
+        seen.append(wanted)
+        original(self, wanted, then)
+
+    monkeypatch.setattr(ValkeyLink, "find_records", find_records)
+    return seen
+
+
+def test_collected_records_come_in_batches_of_one_scan(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
+    order, topics = leaving(office, monkeypatch, 25)
+    seen = scans(office, monkeypatch)
+    batches, after = [], ""
+    for number in range(3):
+        (answer,) = office.order(msgspec.structs.replace(order, order=number, after=after))
+        batches.append(list(answer.records))
+        after = max(answer.records)
+        assert answer.more is (number < 2)
+    assert batches == [topics[:25], topics[25:50], topics[50:]]
+    assert len(seen) == 1
+
+
+def test_an_agent_that_has_forgotten_a_scan_goes_on_with_a_new_one(
+    office: Office, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order, topics = leaving(office, monkeypatch, 25)
+    (answer,) = office.order(msgspec.structs.replace(order, after=topics[24]))
+    assert (list(answer.records), answer.more) == (topics[25:50], True)
+
+
+def test_a_new_collection_does_not_trust_an_old_scan(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
+    order, topics = leaving(office, monkeypatch, 25)
+    office.order(order)
+    office.on_server("HSET", RECORDS, "a", encode_record(PLACED))
+    (answer,) = office.order(msgspec.structs.replace(order, order=2))
+    assert list(answer.records) == ["a", *topics[:24]]
+
+
+def test_an_order_to_collect_that_is_repeated_while_the_scan_goes_on_scans_once(
+    office: Office, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order, topics = leaving(office, monkeypatch, 100)
+    seen = scans(office, monkeypatch)
+    office.rig.silent.add("b1")
+    assert [office.order(msgspec.structs.replace(order, order=number)) for number in (1, 2, 3)] == [[], [], []]
+    office.heard.clear()
+    office.rig.speak("b1")
+    office.rig.run(0.3)
+    (answer,) = [message for message in office.heard if isinstance(message, bus.Answer)]
+    assert (answer.order, list(answer.records)) == (3, topics)
+    assert len(seen) == 1
 
 
 def test_a_look_up_makes_the_record_of_a_new_topic(office: Office) -> None:

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 
+from nearcast.core import bus, collection
+from nearcast.core.backend import AgentLink
+from nearcast.core.collection import Collection
 from nearcast.core.message import Interrupted
 from nearcast.core.placement import Mode
 from nearcast.sim.checkers import CHECKERS
 from nearcast.sim.faults import FaultPlan, Profile
 from nearcast.sim.network import LinkModel
 from nearcast.sim.script import Add, Place
+from nearcast.sim.store_desk import StoreTrouble
 from nearcast.sim.world import Setup, World
 
 NEAR = LinkModel(0.001, 0.001, 0.0)
@@ -58,3 +64,23 @@ def test_a_pattern_subscriber_that_comes_too_late_to_a_new_broker_is_told(seed: 
     assert told, "messages ran on a broker it was not attached to"
     owed = [wrong for name, check in CHECKERS.items() if name != "unseen" for wrong in check(world)]
     assert owed == []
+
+
+def test_records_are_asked_for_once_although_it_takes_long_to_write_them_down(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: Counter[tuple[str, str]] = Counter()
+    original = Collection.order
+
+    def order(self: Collection, order: bus.Collect, link: AgentLink) -> None:
+        if "b3" in order.new_ring:  # when the cluster forms, a join may interrupt the hand-over of another
+            asked[self._broker, order.after] += 1
+        original(self, order, link)
+
+    monkeypatch.setattr(Collection, "order", order)
+    monkeypatch.setattr(collection, "BATCH", 1)
+    setup = Setup(topics=40, moves_per_s=0.0, traffic_s=6.0, script=(Add(3.0, "b3"),))
+    world = World(1, setup, FaultPlan(Profile.CALM))
+    world.faults.store_trouble = StoreTrouble(slow_s=0.2)
+    world.run()
+    assert [wrong for check in CHECKERS.values() for wrong in check(world)] == []
+    assert any(after for _, after in asked), "there were several batches"
+    assert max(asked.values()) == 1

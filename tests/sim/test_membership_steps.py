@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import msgspec
 import pytest
 
+from nearcast.core import collection
 from nearcast.core.placement import Mode
 from nearcast.sim.campaign import run_world
 from nearcast.sim.faults import LEADER, FaultPlan, Profile
@@ -95,6 +96,13 @@ def _check(change: Change, case: Case) -> None:
 @pytest.mark.parametrize("name", CHANGES)
 def test_a_crash_at_some_step_boundaries_of_a_change(name: str) -> None:
     for case in list(_cases(CHANGES[name]))[::SHARE]:
+        _check(CHANGES[name], case)
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_records_are_collected_one_by_one_whoever_crashes(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(collection, "BATCH", 1)
+    for case in list(_cases(CHANGES[name]))[7 :: 5 * SHARE]:
         _check(CHANGES[name], case)
 
 

@@ -17,11 +17,12 @@ import msgspec
 from nearcast.core import bus
 from nearcast.core.agent_load import LoadMeter
 from nearcast.core.backend import AgentLink, Denied, Figures, ServerLink, Standing
+from nearcast.core.collection import Collection
 from nearcast.core.effects import Effect
 from nearcast.core.greeting import Credentials
 from nearcast.core.links import Ready
-from nearcast.core.membership import Membership, ring_of
-from nearcast.core.names import COUNTERS, PATTERNS, decode_topic, pattern_readiness, readiness_channel
+from nearcast.core.membership import Membership
+from nearcast.core.names import COUNTERS, PATTERNS, pattern_readiness, readiness_channel
 from nearcast.core.record import Record, Unreadable, first_use
 from nearcast.core.report_log import ReportLog
 from nearcast.core.settings import DEFAULT_TIMING, Timing
@@ -74,7 +75,7 @@ class Agent:
         self._began_with = 0  # the number of the order that made this broker begin anew
         self._hellos: dict[int, float] = {}
         self._sequence = 0
-        self._collecting: dict[tuple[tuple[str, ...], tuple[str, ...]], int] = {}  # rings -> the newest order to scan
+        self._collection = Collection(identity.broker, self._answer)
         self._hello_at_s = -1e9
         self._lease_ends_s: float | None = None  # by our own clock, if the key may be there
         self._measure_at_s = -1e9
@@ -130,7 +131,7 @@ class Agent:
         self._run_id, self._ready = "", False
         if self._lease_ends_s is None:
             self._lease_ends_s = now_s  # one that an agent before us may have left
-        self._collecting.clear()  # a scan ends with its connection
+        self._collection.clear()
         link.control[COUNTERS] = self.meter.client_report
         link.subscribe(COUNTERS)
         link.look(self._looked)
@@ -229,22 +230,7 @@ class Agent:
 
     def _collect(self, order: bus.Order, link: AgentLink) -> None:
         assert isinstance(order, bus.Collect)
-        rings = (order.old_ring, order.new_ring)
-        asked_before = rings in self._collecting
-        self._collecting[rings] = order.order
-        if asked_before:
-            return  # the scan is under way: its answer goes to the newest of the orders
-        old, new = ring_of(order.old_ring), ring_of(order.new_ring)
-        mine = self.identity.broker
-
-        def leaves(topic: bytes) -> bool:
-            return old.owner(topic) == mine and new.owner(topic) != mine
-
-        def found(records: dict[bytes, Record], now_s: float) -> None:
-            named = {decode_topic(topic): record for topic, record in records.items()}
-            self._answer(bus.Answer(mine, self._collecting.pop(rings, order.order), records=named))
-
-        link.find_records(leaves, found)
+        self._collection.order(order, link)
 
     def _lookup(self, order: bus.Order, link: AgentLink) -> None:
         assert isinstance(order, bus.Lookup)

@@ -65,6 +65,7 @@ class Answer(msgspec.Struct, frozen=True, tag=True):
     versions: dict[str, int] = {}
     counts: dict[str, tuple[int, int]] = {}
     records: dict[str, Record] = {}
+    more: bool = False  # there are records after these, in the order of topics
 
 
 # --- controller to agent
@@ -99,12 +100,13 @@ class Count(msgspec.Struct, frozen=True, tag=True):
 
 
 class Collect(msgspec.Struct, frozen=True, tag=True):
-    """Records of topics whose directory was this broker by the old ring and is another by the new one."""
+    """Records of topics whose directory was this broker by the old ring and is another by the new one: one batch."""
 
     order: int
     term: int
     old_ring: tuple[str, ...]
     new_ring: tuple[str, ...]
+    after: str = ""  # the last topic of the batch before
 
 
 class Lookup(msgspec.Struct, frozen=True, tag=True):

@@ -21,20 +21,33 @@ if TYPE_CHECKING:
     from nearcast.core.reign import Reign
 
 
+class _Collected:
+    """How much an old directory has given away."""
+
+    __slots__ = ("after", "complete", "writing")
+
+    def __init__(self) -> None:
+        self.after = ""  # the last topic that is in the journal
+        self.writing = False  # a batch is on its way there
+        self.complete = False
+
+
 class Handover:
     def __init__(self, reign: Reign) -> None:
         self._reign = reign
-        self._collected: dict[int, set[str]] = {}  # membership version -> old directories that have answered
+        self._collected: dict[tuple[int, str], _Collected] = {}  # membership version, old directory
         self._handed_over: tuple[int, set[str]] = (-1, set())  # version, topics whose new directory has them
         self._handing_over: dict[str, dict[str, records.Record]] = {}  # to each new directory, at this moment
 
     def drive(self, membership: Membership, now_s: float) -> None:
         """Collect the records of topics that change their directory, install them at the new one, then open."""
         old, new = membership.previous_ring or (), membership.ring
-        collected = self._collected.setdefault(membership.version, set())
-        waiting = [name for name in old if self._reign.members.carries(name) and name not in collected]
-        for name in waiting:
-            self._order_collect(name, membership, now_s)
+        waiting = False
+        for name in old:
+            if self._reign.members.carries(name):
+                collected = self._collected.setdefault((membership.version, name), _Collected())
+                self._collect(name, membership, collected, now_s)
+                waiting |= not collected.complete
         if waiting:
             return
         if self._handed_over[0] != membership.version:
@@ -45,20 +58,36 @@ class Handover:
             opened = msgspec.structs.replace(membership, version=membership.version + 1, previous_ring=None)
             self._reign.ledger.write({MEMBERSHIP_KEY: opened})
 
-    def _order_collect(self, name: str, membership: Membership, now_s: float) -> None:
-        version, old, new = membership.version, membership.previous_ring or (), membership.ring
+    def _collect(self, name: str, membership: Membership, collected: _Collected, now_s: float) -> None:
+        """Ask for the next batch of an old directory's records, unless one is being written down."""
+        if collected.complete or collected.writing:
+            return
+        after = collected.after
 
         def done(answer: bus.Answer, at_s: float) -> None:
-            topics = self._reign.journal.topics
-            changes: dict[str, Entry] = {
-                topic_key(topic): TopicEntry(record.placement)
-                for topic, record in answer.records.items()
-                if topic not in topics and not self._reign.ledger.pending(topic_key(topic))
-            }
-            self._reign.ledger.write(changes, lambda _: self._collected.setdefault(version, set()).add(name))
+            if collected.writing or collected.after != after or collected.complete:
+                return  # the same batch again
+            collected.writing = True
+            self._reign.ledger.write(self._unknown(answer.records), partial(written, answer))
 
-        make = partial(bus.Collect, term=self._reign.term, old_ring=old, new_ring=new)
-        self._reign.orders.need(("collect", name, version), name, make, done, now_s)
+        def written(answer: bus.Answer, at_s: float) -> None:
+            collected.writing = False
+            collected.complete = not answer.more
+            collected.after = max(answer.records, default="")
+            self._collect(name, membership, collected, at_s)
+
+        old, new = membership.previous_ring or (), membership.ring
+        make = partial(bus.Collect, term=self._reign.term, old_ring=old, new_ring=new, after=after)
+        self._reign.orders.need(("collect", name, membership.version, after), name, make, done, now_s)
+
+    def _unknown(self, found: dict[str, records.Record]) -> dict[str, Entry]:
+        """Entries for the topics that the journal does not know yet."""
+        topics, ledger = self._reign.journal.topics, self._reign.ledger
+        return {
+            topic_key(topic): TopicEntry(record.placement)
+            for topic, record in found.items()
+            if topic not in topics and not ledger.pending(topic_key(topic))
+        }
 
     def _install_at_new(self, old: tuple[str, ...], new: tuple[str, ...], now_s: float) -> bool:
         """Whether every planned topic whose directory changed has its record at the new one."""

@@ -1,0 +1,78 @@
+"""The collection: the records that leave this directory, read in one scan and answered batch after batch.
+
+There may be hundreds of thousands of them, and the controller hears answers through a server that cuts off whoever has
+too much waiting for it: so a batch is sent when the one before has arrived. A new collection scans anew. While it goes
+on nobody uses one of its topics for the first time, because the ring is closed for them: what was scanned stays true.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable
+
+from nearcast.core import bus
+from nearcast.core.backend import AgentLink
+from nearcast.core.membership import ring_of
+from nearcast.core.names import decode_topic
+from nearcast.core.record import Record
+
+BATCH = 500  # records in one answer: half a megabyte with the longest names
+
+Answering = Callable[[bus.Answer], None]
+_Rings = tuple[tuple[str, ...], tuple[str, ...]]
+
+
+class _Scanned:
+    __slots__ = ("records", "rings", "topics")
+
+    def __init__(self, rings: _Rings, records: dict[str, Record]) -> None:
+        self.rings = rings
+        self.records = records
+        self.topics = sorted(records)
+
+
+class Collection:
+    def __init__(self, broker: str, answer: Answering) -> None:
+        self._broker = broker
+        self._answer = answer
+        self._scanning: dict[_Rings, bus.Collect] = {}  # and the newest order that waits for it
+        self._scanned: _Scanned | None = None  # the last scan, until all of it was answered
+
+    def clear(self) -> None:
+        """A scan ends with its connection to the server."""
+        self._scanning.clear()
+        self._scanned = None
+
+    def order(self, order: bus.Collect, link: AgentLink) -> None:
+        rings = (order.old_ring, order.new_ring)
+        scanned = self._scanned
+        if order.after and scanned is not None and scanned.rings == rings:
+            self._send(order, scanned)
+            return
+        under_way = rings in self._scanning
+        self._scanning[rings] = order
+        if not under_way:
+            self._scan(rings, link)
+
+    def _scan(self, rings: _Rings, link: AgentLink) -> None:
+        old, new, mine = ring_of(rings[0]), ring_of(rings[1]), self._broker
+
+        def leaves(topic: bytes) -> bool:
+            return old.owner(topic) == mine and new.owner(topic) != mine
+
+        def found(records: dict[bytes, Record], now_s: float) -> None:
+            order = self._scanning.pop(rings, None)
+            if order is not None:
+                self._scanned = _Scanned(rings, {decode_topic(topic): record for topic, record in records.items()})
+                self._send(order, self._scanned)
+
+        link.find_records(leaves, found)
+
+    def _send(self, order: bus.Collect, scanned: _Scanned) -> None:
+        start = bisect_right(scanned.topics, order.after) if order.after else 0
+        batch = scanned.topics[start : start + BATCH]
+        more = start + BATCH < len(scanned.topics)
+        if not more:
+            self._scanned = None
+        records = {topic: scanned.records[topic] for topic in batch}
+        self._answer(bus.Answer(self._broker, order.order, records=records, more=more))
