@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -13,8 +15,12 @@ from types import TracebackType
 from typing import Self
 
 from documented import Block, Command, NotRunnable, Page, commands_of, shape
+from typer.testing import CliRunner
 
-RUN_S = 60.0  # for anything: the machine may be busy
+from nearcast.cli.app import app
+from nearcast.runtime.guardian import guardian
+
+RUN_S = 180.0  # for anything: the machine may be busy, and Spark then takes a minute for seconds of work
 STOP_S = 30.0  # Spark takes its time
 LOOK_S = 0.05
 NEARCAST = (sys.executable, "-P", "-m", "nearcast")
@@ -29,16 +35,36 @@ if inspect.iscoroutine(program := eval(code, {"__name__": "__main__"})):
 """
 
 
+def neighbouring_ports(count: int) -> list[int]:
+    """Ports that nobody listens on, one after the other as `nearcast up --port` takes them."""
+    for first in range(17400, 60000, count):
+        with contextlib.ExitStack() as held:
+            try:
+                for port in range(first, first + count):
+                    held.enter_context(socket.socket()).bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return list(range(first, first + count))
+    raise AssertionError(f"no {count} free ports beside each other")
+
+
 class Terminal:
-    """A process that runs on, and what it has printed."""
+    """A process that runs on but never outlives this one, and what it has printed."""
 
     def __init__(self, name: str, command: list[str], folder: Path, environment: dict[str, str]) -> None:
         self.name = name
         self._log = folder / f"{len(list(folder.glob('*.log')))}.log"
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
-                command, cwd=folder, env=environment, stdout=log, stderr=log, stdin=subprocess.DEVNULL
+                command,
+                cwd=folder,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
             )
+        guardian().guard(self._process.pid, None)
 
     @property
     def printed(self) -> str:
@@ -51,7 +77,7 @@ class Terminal:
     def until_printed(self, lines: int) -> None:
         """Until so many lines are there, or it has ended."""
         until_s = time.monotonic() + RUN_S
-        while self.printed.count("\n") < lines and not self.ended:
+        while len(shape(self.printed.rpartition("\n")[0])) < lines and not self.ended:
             assert time.monotonic() < until_s, f"{self.name}: printed only\n{self.printed}"
             time.sleep(LOOK_S)
         self.must_be_well()
@@ -66,11 +92,11 @@ class Terminal:
             self._process.send_signal(signal.SIGINT)
 
     def wait(self) -> None:
-        try:
+        with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(STOP_S)
-        finally:
-            self._process.kill()
-            self._process.wait()
+        self._process.kill()  # who did not end by itself: `must_be_well` tells it
+        self._process.wait()
+        guardian().release(self._process.pid)
 
     def must_be_well(self) -> None:
         assert self._process.poll() in (None, 0), f"{self.name}: ended with {self._process.returncode}\n{self.printed}"
@@ -134,28 +160,26 @@ class Reader:
         match first:
             case "export":
                 self.environment.update(word.split("=", 1) for word in rest)
-            case "make":  # takes minutes, and its recipes are what runs this test: that there are such recipes is seen
-                self._run(command, ["make", "--dry-run", *rest], REPOSITORY)
+            case "make":
+                self._see_recipes(command, rest)
             case "nearcast":
-                printed = self._run(command, [*NEARCAST, *rest], self.folder)
-                assert not command.output or shape(printed) == shape(command.output), f"{command.text}\n{printed}"
+                self._run(command, rest)
             case _:
                 raise NotRunnable(f"line {command.line}: no test knows how to run {first}")
 
-    def _run(self, command: Command, words: list[str], folder: Path) -> str:
-        done = subprocess.run(
-            words,
-            cwd=folder,
-            env=self.environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=RUN_S,
-            check=False,
-        )
-        fails = command.output.startswith("error: ")
-        assert (done.returncode != 0) == fails, f"line {command.line}: {command.text}\n{done.stdout}"
-        return done.stdout
+    def _see_recipes(self, command: Command, targets: list[str]) -> None:
+        """They take minutes, and one of them runs this test: it is enough that there are recipes for all targets."""
+        dry = ["make", "--dry-run", *targets]
+        done = subprocess.run(dry, cwd=REPOSITORY, capture_output=True, text=True, timeout=RUN_S, check=False)
+        assert done.returncode == 0, f"line {command.line}: {command.text}\n{done.stderr}"
+
+    def _run(self, command: Command, arguments: list[str]) -> None:
+        """In this process, which has imported already what a new one would take a second for."""
+        with contextlib.chdir(self.folder):
+            done = CliRunner().invoke(app, arguments, env=self.environment)
+        where = f"line {command.line}: {command.text}\n{done.output}"
+        assert (done.exit_code != 0) == command.output.startswith("error: "), where
+        assert not command.output or shape(done.output) == shape(command.output), where
 
     def play(self, block: Block) -> None:
         """A whole program must end; a part of one must end, or print something and go on until the page ends."""

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from documented import NotRunnable, Page, named_commands, shape, unknown_word
-from reader import Reader
+from reader import REPOSITORY, Reader
 
 PAGE = """# A
 
@@ -75,3 +75,13 @@ def test_words_that_prose_has_and_the_program_has_not_are_found() -> None:
     text = "See `nearcast topic\nmove t --to b1`, `nearcast topics`, `nearcast up --bokers 3` and `make test`."
     moved, topics, brokers, _ = named_commands(text)
     assert [unknown_word(named) for named in (moved, topics, brokers)] == ["", "topics", "--bokers"]
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/data.md"])
+def test_commands_that_a_page_names_are_there(page: str) -> None:
+    named = named_commands((REPOSITORY / page).read_text(encoding="utf-8"))
+    assert named
+    targets = (REPOSITORY / "Makefile").read_text(encoding="utf-8")
+    for command in named:
+        program, first, *_ = command.split()
+        assert f"\n{first}:" in targets if program == "make" else not unknown_word(command), command

@@ -140,6 +140,7 @@ class SparkEngine:
 
     def _wind_down(self, spark: SparkSession) -> None:
         """Executions are cancelled, not awaited: what they did not commit is done again after the next start."""
+        logging.getLogger("py4j").setLevel(logging.CRITICAL)  # it shows a traceback for each batch that is cut off
         with contextlib.suppress(Exception):  # Java may be gone, and py4j has many ways to say so
             spark.sparkContext.cancelJobsWithTag(_TAG)
         self._scheduler.stop()
