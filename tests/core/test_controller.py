@@ -5,13 +5,16 @@ from __future__ import annotations
 from random import Random
 from typing import Any
 
+import msgspec
 import pytest
 
 from nearcast.core import bus
 from nearcast.core.controller import STALE, Controller, Role
 from nearcast.core.effects import Campaign, Load, Resign
+from nearcast.core.handover import _Collected
 from nearcast.core.journal import BrokerState, Pace
-from nearcast.core.placement import Mode
+from nearcast.core.placement import Mode, single
+from nearcast.core.record import settled
 from nearcast.core.settings import DEFAULT_TIMING
 
 LEADER_S = DEFAULT_TIMING.leader_s
@@ -394,3 +397,21 @@ def test_lazy_moves_begin_later_but_not_later_than_allowed(cluster: Any) -> None
     assert any(entry.move is not None for entry in cluster.journal.topics.values())
     cluster.run(DEFAULT_TIMING.lazy_s + 1.0)
     assert {entry.placement.brokers for entry in cluster.journal.topics.values()} == {("b2",)}
+
+
+def test_a_topic_collected_on_a_broker_that_was_given_up_meanwhile_is_brought_elsewhere(cluster: Any) -> None:
+    cluster.kill("b3")
+    cluster.run(4.0)
+    assert cluster.states()["b3"] is BrokerState.DEAD
+    reign = cluster.leader.reign
+    assert reign is not None
+    changing = msgspec.structs.replace(reign.journal.membership, previous_ring=("b1", "b2", "b3"))
+    reign.members._handover._collect("b1", changing, _Collected(), cluster.rig.now_s)
+    ((_, order),) = reign.orders.outgoing
+    reign.orders.outgoing.clear()
+    found = {"late": settled(single(4, "b3", 3), term=0)}
+    reign.heard(bus.Answer("b1", order.order, records=found), cluster.rig.now_s)
+    cluster.run(1.0)
+    entry = reign.journal.topics["late"]
+    assert entry.placement.brokers != ("b3",)
+    assert entry.move is None

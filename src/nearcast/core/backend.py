@@ -112,7 +112,7 @@ class ServerLink(Protocol):
 
     broker: str
     control: dict[bytes, OnPayload]  # what to do with messages of a channel, one at a time
-    heard_s: float  # when the bytes before the ones being handled came
+    heard_s: float  # when bytes were last read, however long they had been waiting
 
     def greet(self, url: str, credentials: Credentials, name: str, then: OnGreeted) -> None:
         """Begin the connection, under a name by which the server can tell it from others."""
@@ -153,12 +153,13 @@ class ServerLink(Protocol):
 
 
 class ClientLink(ServerLink, Protocol):
-    """The link of a client. The first six are the client's own notes, which a link keeps for it."""
+    """The link of a client. The first seven are the client's own notes, which a link keeps for it."""
 
     up: bool  # greeted, and its server marked ready by its agent
     users: dict[Flow, None]
     proof_sent_s: float | None  # a question for the lease is on its way since then
     lease_until_s: float  # until then acknowledgements of this server count
+    sound_s: float  # what the server sent before then has been read, and it had its lease then
     asking_members: bool  # a question for the membership is on its way
     lease_waiters: dict[LeaseWaiter, None]  # told when it is proven next
     topics: dict[bytes, FrameSink]  # where runs of messages go

@@ -74,6 +74,7 @@ class Handover:
             collected.writing = False
             collected.complete = not answer.more
             collected.after = max(answer.records, default="")
+            self._evacuate(answer.records)
             self._collect(name, membership, collected, at_s)
 
         old, new = membership.previous_ring or (), membership.ring
@@ -88,6 +89,12 @@ class Handover:
             for topic, record in found.items()
             if topic not in topics and not ledger.pending(topic_key(topic))
         }
+
+    def _evacuate(self, found: dict[str, records.Record]) -> None:
+        """What was found may lie on a broker that was given up meanwhile, when the journal did not know of it."""
+        for broker in sorted({broker for record in found.values() for broker in record.placement.brokers}):
+            if not self._reign.members.carries(broker):
+                self._reign.evacuate(broker)
 
     def _install_at_new(self, old: tuple[str, ...], new: tuple[str, ...], now_s: float) -> bool:
         """Whether every planned topic whose directory changed has its record at the new one."""

@@ -134,7 +134,7 @@ class Inflow:
         if self.joined:
             reason = unready(self, record, readers)
             if reason:
-                self._interrupt(reason, self._last_heard_s(now_s), now_s)
+                self._interrupt(reason, self._sound_s(now_s), now_s)
         self.epoch, self.placement = placement.epoch, placement
         if self.upcoming is not None and self.upcoming.epoch <= placement.epoch:
             self.upcoming = None
@@ -241,7 +241,7 @@ class Inflow:
             del self.attachments[broker]
         else:
             if self.joined:
-                self._interrupt(f"the connection to {broker} was lost", link.heard_s, now_s)
+                self._interrupt(f"the connection to {broker} was lost", link.sound_s, now_s)
             self.client.links.want(broker, self, now_s)
         self._progress(now_s)
         self.client.attend(self)
@@ -249,6 +249,7 @@ class Inflow:
     def forget(self, broker: str, now_s: float) -> None:
         """The broker is no member any more: nothing is expected from it."""
         if self.attachments.pop(broker, None) is not None:
+            self._verification = None
             self._progress(now_s)
 
     def _tidy(self, now_s: float) -> None:
@@ -266,6 +267,7 @@ class Inflow:
 
     def _detach(self, broker: str, attachment: Attachment) -> None:
         del self.attachments[broker]
+        self._verification = None  # its answer may be lost with a link that is not ours any more: begin anew
         link = attachment.link
         if link is not None:
             link.topics.pop(self.topic, None)
@@ -300,7 +302,7 @@ class Inflow:
         if not self.joined:
             self.client.end_inflow(self, error, now_s)
             return
-        self._interrupt(str(error), self._last_heard_s(now_s), now_s)
+        self._interrupt(str(error), self._sound_s(now_s), now_s)
         if self._interrupted is not None and self._interrupted.reason != str(error):
             self._interrupted = msgspec.structs.replace(self._interrupted, reason=str(error))
             self._report(self._interrupted)
@@ -373,9 +375,9 @@ class Inflow:
             mailbox.put([event], 0)
         self.client.wake(self.mailboxes)
 
-    def _last_heard_s(self, now_s: float) -> float:
+    def _sound_s(self, now_s: float) -> float:
         links = [attachment.link for attachment in self.attachments.values() if attachment.link is not None]
-        return min((link.heard_s for link in links), default=now_s)
+        return min((link.sound_s for link in links), default=now_s)
 
     def _route(self, publisher: int) -> list[ClientLink]:
         """The link on which a publisher can be asked: to a server it writes to. None before all answers can come."""

@@ -58,6 +58,7 @@ class Link:
         "lease_waiters",
         "patterns",
         "proof_sent_s",
+        "sound_s",
         "topics",
         "up",
         "users",
@@ -69,7 +70,8 @@ class Link:
         self.topics: dict[bytes, FrameSink] = {}
         self.control: dict[bytes, OnPayload] = {}
         self.patterns: dict[bytes, OnMatch] = {}
-        self.heard_s = 0.0  # when the bytes before the ones being handled came
+        self.heard_s = 0.0  # when bytes were last read, however long they had been waiting
+        self.sound_s = 0.0  # what the server sent before then has been read, and it had its lease then
         self.proof_sent_s: float | None = None  # a question for the lease is on its way since then
         self.lease_until_s = -1e9  # until then replies of this server count
         self.lease_waiters: dict[LeaseWaiter, None] = {}

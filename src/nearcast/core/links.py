@@ -163,7 +163,7 @@ class Links:
         peer.connecting = False
         peer.link = link = ValkeyLink(name)
         peer.patience_s = self._patience_s()
-        link.heard_s = now_s
+        link.heard_s = link.sound_s = now_s
         self._greet(name, link, now_s)
 
     def received(self, name: str, data: bytes, now_s: float) -> None:
@@ -311,6 +311,7 @@ class Links:
         link.proof_sent_s = None
         if leased:
             link.lease_until_s = sent_s + self._client.timing.lease_s
+            link.sound_s = sent_s
             self._client.leased(link, now_s)
 
     def tick(self, now_s: float) -> None:

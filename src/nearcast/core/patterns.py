@@ -89,7 +89,7 @@ class PatternFlow:
         self.joined = False
         self._links: dict[str, ClientLink] = {}
         self._open: set[str] = set()  # brokers where the subscription is known to be in force
-        self._missing_s: dict[str, float] = {}  # brokers where it is not, and since when we know of them
+        self._missing_s: dict[str, float] = {}  # brokers where it is not, and since when they may be there
         self._matched: dict[bytes, _Matched] = {}
         self._interrupted: Interrupted | None = None
         self._retry_at_s: float | None = None  # a broker has refused us: not before then again
@@ -106,10 +106,12 @@ class PatternFlow:
 
     def spread(self, now_s: float) -> None:
         """Attach to every member we are not attached to, and part from those that leave."""
+        # Read late, news of a member is old: it may have carried topics since the links were last known to be sound.
+        sound_s = min((link.sound_s for link in self._links.values()), default=now_s)
         for broker, info in self.client.membership.brokers.items():
             link = self._links.get(broker)
             if link is None and not info.leaving:
-                self._missing_s.setdefault(broker, now_s)
+                self._missing_s.setdefault(broker, sound_s)
                 self.client.links.want(broker, self, now_s)
             elif link is not None and info.leaving:
                 link.barrier(partial(self._part, link))
@@ -136,7 +138,7 @@ class PatternFlow:
             self.client.end_pattern(self, error)
             return
         self._leave(link, now_s)
-        self._interrupt(str(error), link.heard_s, now_s)
+        self._interrupt(str(error), link.sound_s, now_s)
         if self._interrupted is not None and self._interrupted.reason != str(error):
             self._interrupted = msgspec.structs.replace(self._interrupted, reason=str(error))
             self._report(self._interrupted)
@@ -156,7 +158,7 @@ class PatternFlow:
         del self._links[broker]
         self._open.discard(broker)
         if self.joined:
-            self._interrupt(f"the connection to {broker} was lost", link.heard_s, now_s)
+            self._interrupt(f"the connection to {broker} was lost", link.sound_s, now_s)
         for matched in self._matched.values():
             self._passed(matched, matched.asked, link, now_s)
         self.client.arrivals.look()

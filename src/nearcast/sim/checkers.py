@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from nearcast.core.message import Gap, Interrupted, Message
 from nearcast.core.names import decode_topic
 from nearcast.errors import AccessDenied
+from nearcast.sim.clock import WALL_BEGINS_S
 from nearcast.sim.faults import Profile
 from nearcast.sim.programs import SECRET
 
@@ -22,8 +23,8 @@ if TYPE_CHECKING:
 
 Checker = Callable[["World"], list[str]]
 
-# An Interrupted says since when we heard nothing; what the server had sent before that may still have been on its way.
-ON_ITS_WAY_S = 1.0
+# By how much the clocks of programs may be wrong in what they say, because they drift.
+DRIFT_S = 0.1
 
 
 def check_servers(world: World) -> list[str]:
@@ -56,7 +57,7 @@ def check_ready(world: World) -> list[str]:
         f"invariant 4: {unready.subscriber} did not hold epoch {unready.epoch} of {unready.topic!r} at its switch"
         for unready in world.history.unready
         if by_name[unready.subscriber].left_s is None  # one that left may not have noticed that it was cut off
-        and not _interrupted(by_name[unready.subscriber], unready.at_s, unready.at_s + ON_ITS_WAY_S)
+        and not _interrupted(by_name[unready.subscriber], unready.at_s, unready.at_s + DRIFT_S)
     ]
 
 
@@ -137,12 +138,13 @@ def _interrupted(subscriber: Subscriber, from_s: float, to_s: float) -> bool:
     for _, event in subscriber.events:
         if not isinstance(event, Interrupted):
             continue
-        since_s = event.since_s if since_s is None else min(since_s, event.since_s)
+        began_s = event.since_s - WALL_BEGINS_S
+        since_s = began_s if since_s is None else min(since_s, began_s)
         if event.until_s is not None:
-            if since_s - ON_ITS_WAY_S <= to_s and from_s <= event.until_s:
+            if since_s - DRIFT_S <= to_s and from_s <= event.until_s - WALL_BEGINS_S:
                 return True
             since_s = None
-    return since_s is not None and since_s - ON_ITS_WAY_S <= to_s
+    return since_s is not None and since_s - DRIFT_S <= to_s
 
 
 def check_duplicates(world: World) -> list[str]:

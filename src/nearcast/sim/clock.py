@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from nearcast.sim.timeline import Timeline
 
+WALL_BEGINS_S = 1_600_000_000.0  # Unix time at the beginning of a run: a clock may be set back, but not before 1970
+
 
 class HostClock:
     def __init__(self, timeline: Timeline, drift: float = 0.0) -> None:
@@ -21,7 +23,7 @@ class HostClock:
         return self._timeline.now_s * self._speed
 
     def wall_s(self) -> float:
-        return self._timeline.now_s + self._stepped_s
+        return WALL_BEGINS_S + self._timeline.now_s + self._stepped_s
 
     def step(self, by_s: float) -> None:
         self._stepped_s += by_s

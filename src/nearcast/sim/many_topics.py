@@ -55,7 +55,7 @@ class BusyProcess(Process):
             self.machine.received(pipe.link, part, self.now_s)
 
     def _next(self) -> None:
-        if self._busy or not self._work or not self.alive:
+        if self._busy or self.paused or not self._work or not self.alive:
             return
         self._busy = True
         cost_s, work = self._work.popleft()

@@ -65,7 +65,7 @@ class Publisher:
         payload = b"%x-%d" % (self.machine.client_id, len(self.publications))
         token = publication if waits else None
         try:
-            self.machine.publish(topic, payload, int(timeline.now_s * 1e9), token, self.process.now_s)
+            self.machine.publish(topic, payload, int(self.process.clock.wall_s() * 1e9), token, self.process.now_s)
         except PublishBufferFull:
             return
         publication.sequence = self.machine.outflows[topic].sequence
