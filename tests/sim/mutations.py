@@ -98,20 +98,6 @@ CROWDED = World(
 )
 FAR = World(Setup(topics=1, moves_per_s=1, client_distances_s=(0.2, 0.35, 0.45)), Profile.NETWORK)
 ALL = World(Setup(topics=2, controllers=2), Profile.ALL)
-PAUSED = World(
-    Setup(
-        topics=1,
-        brokers=2,
-        publishers=2,
-        early_subscribers=10,
-        late_subscribers=0,
-        hasty_subscribers=0,
-        moves_per_s=6,
-        rate_per_s=40,
-        traffic_s=7.0,
-    ),
-    Profile.CLOCKS,
-)
 STORE = World(Setup(topics=2, controllers=2), Profile.STORE)
 LARGE = World(Setup(topics=2, controllers=2, load_s=1.5), Profile.STORE)
 
@@ -479,16 +465,3 @@ def the_lead_is_not_renewed_while_the_journal_is_read(patch: Patch) -> None:
 def many_topics_are_attached_at_once_and_a_link_lives_by_its_proof_alone(patch: Patch) -> None:
     patch.setattr(Links, "has_room", lambda self, link: True)
     patch.setattr(Links, "_silent_s", lambda self, link, now_s: now_s - (link.proof_sent_s or now_s))
-
-
-@mutation("invariant 6", PAUSED)
-def bytes_that_are_read_late_count_as_just_sent(patch: Patch) -> None:
-    original = Links.received
-
-    def received(self: Links, name: str, data: bytes, now_s: float) -> None:
-        original(self, name, data, now_s)
-        link = self.up(name)
-        if link is not None:
-            link.sound_s = now_s
-
-    patch.setattr(Links, "received", received)

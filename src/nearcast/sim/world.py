@@ -361,7 +361,7 @@ def _url(name: str) -> str:
 def draw_plan(seed: int) -> tuple[Setup, FaultPlan]:
     """The world and the faults of a seed."""
     rng = Random(seed ^ 0x5EED)
-    profile = rng.choice([profile for profile in Profile if profile is not Profile.CLOCKS])
+    profile: Profile = rng.choice([profile for profile in Profile if profile is not Profile.CLOCKS])
     if Random(seed ^ 0xC10C).random() < 1 / len(Profile):  # drawn apart: all other seeds stay the runs they were
         profile = Profile.CLOCKS
     boundaries = frozenset(rng.sample(range(1, 600), 2)) if profile in (Profile.CONTROL, Profile.ALL) else frozenset()
