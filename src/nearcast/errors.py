@@ -3,7 +3,8 @@
     NearcastError
     ├── UsageError (also ValueError)     the caller: change the call
     │   ├── InvalidTopic
-    │   └── PayloadTooLarge
+    │   ├── PayloadTooLarge
+    │   └── Misplaced
     ├── ClusterError                     the cluster: look at the servers, the agents or the network
     │   ├── ConnectFailed
     │   ├── AuthenticationFailed
@@ -38,6 +39,10 @@ class InvalidTopic(UsageError):
 
 class PayloadTooLarge(UsageError):
     """The payload exceeds the limit: send less, split it, or raise the limit."""
+
+
+class Misplaced(UsageError):
+    """An agent was started with the name or the server of another: give it its own."""
 
 
 class ClusterError(NearcastError):

@@ -61,7 +61,7 @@ class Office:
     def order(self, order: Any) -> list[bus.Answer]:
         """Tell the agent, and return what it answers."""
         self.heard.clear()
-        self.rig.ask("store", "PUBLISH", bus.AGENT_CHANNEL + b"b1", bus.encode(order))
+        self.rig.ask("store", "PUBLISH", bus.agent_channel("b1", self.agent.agent_id), bus.encode(order))
         return [message for message in self.heard if isinstance(message, bus.Answer)]
 
     def hello(self) -> bus.Hello:
@@ -319,7 +319,7 @@ def test_a_restarted_agent_finds_its_server_ready(office: Office, rig: Any) -> N
 
 @pytest.mark.parametrize("payload", [b"", b"garbage", b"{}", b'{"type": "Grant"}', b'{"type": "Nobody"}', b"\xff"])
 def test_garbage_on_the_bus_is_ignored(office: Office, payload: bytes) -> None:
-    office.rig.ask("store", "PUBLISH", bus.AGENT_CHANNEL + b"b1", payload)
+    office.rig.ask("store", "PUBLISH", bus.agent_channel("b1", office.agent.agent_id), payload)
     assert office.hello().answering
 
 

@@ -115,6 +115,7 @@ async def _serve(
     await process.start()
     log.info("agent of broker %s; clients use %s", broker, url)
     tasks = [asyncio.create_task(_log_problems(process)), asyncio.create_task(until_told_to_stop())]
+    tasks.append(asyncio.create_task(process.until_refused()))
     tasks.append(asyncio.create_task(collector.serve()))
     if door is not None:
         tasks.append(asyncio.create_task(door.serve()))

@@ -4,6 +4,7 @@ It holds no data subscription and no decision of its own: every order is one com
 answered when the server has answered. While the controller grants it, it keeps the lease key on the server alive; the
 key carries an absolute end, so an agent or a server that was stopped for a while cannot prolong a lease by waking up.
 That end is told by the wall clock, which may be set back: the agent also ends the lease itself, by its own clock.
+It does nothing at all on a server, and says nothing of it, before it has the claim on it (`claim.py`).
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ import msgspec
 from nearcast.core import bus
 from nearcast.core.agent_load import LoadMeter
 from nearcast.core.backend import AgentLink, Denied, Figures, ServerLink, Standing
+from nearcast.core.claim import Claim
 from nearcast.core.collection import Collection
-from nearcast.core.effects import Effect
+from nearcast.core.effects import Disconnect, Effect
 from nearcast.core.greeting import Credentials
 from nearcast.core.links import Ready
 from nearcast.core.membership import Membership
@@ -68,6 +70,12 @@ class Agent:
         self.bus = Tether("bus", store_url, store_credentials or Credentials(), self._bus_open, timing=timing, rng=rng)
         self.meter = LoadMeter(identity.broker)
         self.report_log = ReportLog(identity.broker, self.agent_id)
+        self.refused = ""  # why this agent must not work, in words; it has stopped then
+        self._claim = Claim(identity.broker, self.agent_id, server_url or identity.url, timing)
+        self._inside = False  # the claim was confirmed on this connection
+        self._refusal = ""  # the controller's, since the last grant
+        self._refused_since_s = 0.0  # without a break, and with the other one heard
+        self._refused_s = -1e9
         self._run_id = ""
         self._ready = False
         self._ended = False  # the server's process was seen to end
@@ -76,6 +84,7 @@ class Agent:
         self._hellos: dict[int, float] = {}
         self._sequence = 0
         self._collection = Collection(identity.broker, self._answer)
+        self._beat_at_s = -1e9
         self._hello_at_s = -1e9
         self._lease_ends_s: float | None = None  # by our own clock, if the key may be there
         self._measure_at_s = -1e9
@@ -106,17 +115,24 @@ class Agent:
         self._hello_at_s = -1e9
 
     def tick(self, now_s: float) -> None:
+        if self.refused:
+            return
         self.server.tick(now_s, self.effects)
         self.bus.tick(now_s, self.effects)
-        if now_s - self._hello_at_s >= self.timing.heartbeat_s / 2 and self.bus.link is not None:
+        if now_s - self._beat_at_s >= self.timing.heartbeat_s / 2 and self.server.link is not None:
+            self._ask_for_claim(self.server.link, now_s)
+        if now_s - self._hello_at_s >= self.timing.heartbeat_s / 2 and self.bus.link is not None and self._claim.held:
             self._hello_at_s = now_s
             self._say_hello(self.bus.link, now_s)
-        if self._lease_ends_s is not None and now_s >= self._lease_ends_s and self.server.link is not None:
+        link = self._workplace
+        if link is None:
+            return
+        if self._lease_ends_s is not None and now_s >= self._lease_ends_s:
             self._lease_ends_s = None
-            self.server.link.end_lease()
-        if now_s - self._measure_at_s >= 1.0 and self.server.link is not None:
+            link.end_lease()
+        if now_s - self._measure_at_s >= 1.0:
             self._measure_at_s = now_s
-            self.server.link.observe(self._measured)
+            link.observe(self._measured)
 
     def outgoing(self) -> list[tuple[str, bytes]]:
         return [(tether.name, data) for tether in (self.server, self.bus) if (data := tether.take())]
@@ -124,11 +140,56 @@ class Agent:
     def _tether(self, name: str) -> Tether:
         return self.server if name == "server" else self.bus
 
+    @property
+    def _workplace(self) -> AgentLink | None:
+        """The link to the server, while we have the claim on it."""
+        return self.server.link if self._inside else None
+
+    @property
+    def problem(self) -> str:
+        """What keeps the agent from working, in words; empty if nothing does."""
+        for tether in (self.server, self.bus):
+            if tether.link is None and tether.problem:
+                return f"{tether.name} {tether.url}: {tether.problem}"
+        return self.refused or self._claim.problem or self._refusal
+
     # --- being there
+
+    def _ask_for_claim(self, link: AgentLink, now_s: float) -> None:
+        def answered(holder: str, beat: int, at_s: float) -> None:
+            if link is not self.server.link:
+                return
+            self._claim.answered(holder, beat, at_s)
+            if self._claim.wrong:
+                self._stop(self._claim.problem)
+            elif self._claim.held and not self._inside:
+                self._enter(link, at_s)
+            elif not self._claim.held:
+                self._leave()
+
+        self._beat_at_s = now_s
+        self._claim.ask(link, now_s, answered)
 
     def _server_open(self, link: AgentLink, now_s: float) -> None:
         self._ended = False
+        self._leave()
+        self._claim.attend(link)
+        self._ask_for_claim(link, now_s)
+
+    def _leave(self) -> None:
+        """What is on the server from here on, and its lease, is no longer ours to speak of."""
+        self._inside = False
         self._run_id, self._ready = "", False
+
+    def _stop(self, why: str) -> None:
+        """Let go of everything, the claim too, for good."""
+        self.refused = why
+        self._inside = False
+        for tether in (self.server, self.bus):
+            self.effects.append(Disconnect(tether.name))
+
+    def _enter(self, link: AgentLink, now_s: float) -> None:
+        self._inside = True
         if self._lease_ends_s is None:
             self._lease_ends_s = now_s  # one that an agent before us may have left
         self._collection.clear()
@@ -141,7 +202,7 @@ class Agent:
         self._ready = standing.ready == msgspec.json.encode(Ready(self.identity.broker, standing.run_id))
 
     def _bus_open(self, link: ServerLink, now_s: float) -> None:
-        channel = bus.AGENT_CHANNEL + self.identity.broker.encode()
+        channel = bus.agent_channel(self.identity.broker, self.agent_id)
         link.control[channel] = self._heard
         link.subscribe(channel)
         self.report_log.reopened(link)
@@ -173,22 +234,31 @@ class Agent:
         message = bus.decode_for_agent(payload)
         if message is None or message.term < self._term:
             return  # a deposed leader
-        if not isinstance(message, bus.Grant) and message.order < self._began_with:
-            return  # meant for a former life of this broker
         self._term = message.term
         if isinstance(message, bus.Grant):
             self._granted(message, now_s)
-        elif self.server.link is not None:
-            self._orders[type(message)](message, self.server.link)
+        elif isinstance(message, bus.Refusal):
+            self._turned_away(message, now_s)
+        elif message.order >= self._began_with and self._workplace is not None:  # else meant for a former life
+            self._orders[type(message)](message, self._workplace)
 
     def _granted(self, grant: bus.Grant, now_s: float) -> None:
+        self._refusal = ""
         sent_s = self._hellos.get(grant.sequence)
-        if sent_s is None or self.server.link is None:
+        if sent_s is None or self._workplace is None:
             return
         until_s = sent_s + self.timing.grant_s
         if until_s > now_s:
             self._lease_ends_s = max(until_s, self._lease_ends_s or until_s)
-            self.server.link.hold_lease(grant.term, until_s + self.wall_offset_s)
+            self._workplace.hold_lease(grant.term, until_s + self.wall_offset_s)
+
+    def _turned_away(self, refusal: bus.Refusal, now_s: float) -> None:
+        """Wait as long as the other one may be gone: it is known to live if it was heard all the time for T_dead."""
+        if not refusal.other_heard or now_s - self._refused_s > self.timing.grant_s:
+            self._refused_since_s = now_s
+        self._refusal, self._refused_s = refusal.reason, now_s
+        if refusal.final or now_s - self._refused_since_s > self.timing.dead_s:
+            self._stop(refusal.reason)
 
     def _answer(self, answer: bus.Answer) -> None:
         if self.bus.link is not None:

@@ -63,6 +63,7 @@ OnRefused = Callable[[str, float], None]  # the server's words
 OnPassed = Callable[[float], None]
 OnStanding = Callable[[Standing, float], None]
 OnLease = Callable[[bool, float], None]
+OnClaim = Callable[[str, int, float], None]  # who has it, and its beat
 OnMembers = Callable[[bytes | None, float], None]
 OnRecord = Callable[[Record | Unreadable | Denied | None, float], None]
 OnLookup = Callable[[Record | Unreadable | Membership | Denied | None, float], None]
@@ -196,6 +197,13 @@ class ClientLink(ServerLink, Protocol):
 
 class AgentLink(ServerLink, Protocol):
     """The link of an agent to its own server."""
+
+    def claim(self, holder: str, stale: int, then: OnClaim) -> None:
+        """Take the claim on the server, in one atomic step, if nobody else has it.
+
+        Another one has it if it holds its `claim_channel` here and its beat is not the stale one. Success is a beat.
+        """
+        ...
 
     def look(self, then: OnStanding) -> None: ...
 

@@ -1,8 +1,8 @@
 """The bus: what agents, the controller and the command line tell each other.
 
-Messages are JSON on channels of the store's server: `nc:a:BROKER` towards an agent, `nc:g:BROKER` towards a gateway,
-`nc:k` towards the controller, `nc:rent` towards the provider of servers, `nc:q:ASKER` towards whoever asked; a request
-is numbered ASKER.N. Any of them may be lost, doubled or late: orders are idempotent and carry their term.
+Messages are JSON on channels of the store's server: `nc:a:BROKER:AGENT` towards an agent, `nc:g:BROKER` towards a
+gateway, `nc:k` towards the controller, `nc:rent` towards the provider of servers, `nc:q:ASKER` towards whoever asked; a
+request is numbered ASKER.N. Any of them may be lost, doubled or late: orders are idempotent and carry their term.
 """
 
 from __future__ import annotations
@@ -22,6 +22,11 @@ GATEWAY_CHANNEL = b"nc:g:"
 CONTROLLER_CHANNEL = b"nc:k"
 PROVIDER_CHANNEL = b"nc:rent"
 ANSWER_CHANNEL = b"nc:q:"
+
+
+def agent_channel(broker: str, agent: int) -> bytes:
+    """Towards one agent, and no other that goes by the same name."""
+    return b"%b%b:%016x" % (AGENT_CHANNEL, broker.encode(), agent)
 
 
 # --- agent to controller
@@ -74,6 +79,15 @@ class Answer(msgspec.Struct, frozen=True, tag=True):
 class Grant(msgspec.Struct, frozen=True, tag=True):
     term: int
     sequence: int  # of the Hello it answers
+
+
+class Refusal(msgspec.Struct, frozen=True, tag=True):
+    """Another one is what this agent says it is: it gets no grant and no orders."""
+
+    term: int
+    reason: str
+    other_heard: bool  # lately, so that it seems to be alive
+    final: bool  # waiting is of no use
 
 
 class Install(msgspec.Struct, frozen=True, tag=True):
@@ -320,7 +334,7 @@ AboutSubscribers = ShowSubscribers | PlaceSubscriber | ShuffleSubscribers
 Request = AboutTopics | AboutSubscribers
 FromGateway = GatewayReport | RegisterUser | RequestBroker
 ToController = Hello | Report | Answer | AboutTopics | AboutSubscribers | FromGateway
-ToAgent = Grant | Install | InstallMembers | Count | Collect | Lookup | Reset | MarkReady
+ToAgent = Grant | Refusal | Install | InstallMembers | Count | Collect | Lookup | Reset | MarkReady
 
 encode = msgspec.json.Encoder().encode
 _to_controller: msgspec.json.Decoder[ToController] = msgspec.json.Decoder(ToController)

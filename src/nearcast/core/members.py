@@ -34,6 +34,7 @@ class Members:
         self._reign = reign
         self._hellos: dict[str, bus.Hello] = {}
         self._heard_s: dict[str, float] = {}
+        self._since_s = now_s
         # The leader before us may have granted a moment ago: count from now.
         self._granted_s = dict.fromkeys(reign.journal.brokers, now_s)
         self._reset: set[tuple[str, str]] = set()  # (broker, run id) that began anew under this leader
@@ -73,8 +74,12 @@ class Members:
 
     def hello(self, hello: bus.Hello, now_s: float) -> None:
         name = hello.broker
-        self._hellos[name], self._heard_s[name] = hello, now_s
         entry = self._reign.journal.brokers.get(name)
+        refusal = self._refusal(hello, entry, now_s)
+        if refusal is not None:
+            self._reign.tell(name, hello.agent, refusal)
+            return
+        self._hellos[name], self._heard_s[name] = hello, now_s
         if self._reign.ledger.pending(broker_key(name)):
             return
         if entry is None or entry.state not in LIVE:
@@ -83,11 +88,54 @@ class Members:
         elif hello.dead:
             if hello.run_id == entry.run_id:  # else a late word of an earlier run's end
                 self._give_up(name, now_s)
-        elif hello.answering and hello.run_id != entry.run_id:
+        elif hello.answering and (hello.run_id, hello.url) != (entry.run_id, entry.url):
             self._restart(name, entry, hello)
         elif hello.answering:
             self._granted_s[name] = now_s
-            self._reign.tell(name, bus.Grant(self._reign.term, hello.sequence))
+            self._reign.tell(name, hello.agent, bus.Grant(self._reign.term, hello.sequence))
+
+    def _refusal(self, hello: bus.Hello, entry: BrokerEntry | None, now_s: float) -> bus.Refusal | None:
+        """Why this agent is not who it says: one name, one server, one agent at a time (rule 11)."""
+        for other, theirs in self._reign.journal.brokers.items():
+            if other != hello.broker and theirs.state in LIVE and hello.run_id and _same_server(hello, theirs):
+                reason = (
+                    f"the server at {hello.url} is that of broker {other}: start the agent of {hello.broker} with its"
+                    f" own server, or take {other} out of the cluster first"
+                )
+                final = hello.run_id == theirs.run_id
+                return bus.Refusal(self._reign.term, reason, self._heard_now(other, now_s), final)
+        silent_s = self._silent_s(hello.broker, now_s)
+        if entry is None or entry.state not in LIVE or silent_s > self._patience_s(hello, entry):
+            return None
+        reason = (
+            f"broker {hello.broker} has another agent, with the server at {entry.url}: start this one with a name of"
+            " its own, or stop that one first"
+        )
+        return bus.Refusal(self._reign.term, reason, self._heard_now(hello.broker, now_s), final=False)
+
+    def _patience_s(self, hello: bus.Hello, entry: BrokerEntry) -> float:
+        """How long the agent of a broker must have been silent before this one takes its place; below 0: not at all.
+
+        On one and the same server agents take turns by themselves (`claim.py`). If the server is another one, what was
+        granted for the first must have ended; if clients find it elsewhere, the first must count as fenced.
+        """
+        known = self._hellos.get(hello.broker)
+        if hello.url != entry.url:
+            return self._reign.timing.dead_s
+        if hello.run_id in ("", entry.run_id) or (known is not None and known.agent == hello.agent):
+            return -1.0
+        return self._reign.timing.grant_s
+
+    def _silent_s(self, broker: str, now_s: float) -> float:
+        return now_s - self._heard_s.get(broker, self._since_s)
+
+    def _heard_now(self, broker: str, now_s: float) -> bool:
+        return now_s - self._heard_s.get(broker, -1e9) <= self._reign.timing.grant_s
+
+    def agent_of(self, broker: str) -> int | None:
+        """The agent that speaks for the broker, if it has been heard."""
+        hello = self._hellos.get(broker)
+        return hello.agent if hello is not None else None
 
     def heard_lately(self, broker: str, run_id: str, now_s: float) -> bool:
         """Whether this run of a broker has said hello within the last T_dead."""
@@ -111,10 +159,17 @@ class Members:
         self._reign.ledger.write_broker(hello.broker, entry)
 
     def _restart(self, name: str, entry: BrokerEntry, hello: bus.Hello) -> None:
-        """The server runs anew, with nothing in its memory: give it its records back."""
+        """The server runs anew, with nothing in its memory: give it its records back, and say where it is now."""
         self._membership_at.pop(name, None)
         self._reign.forget(name)
-        self._reign.ledger.write_broker(name, msgspec.structs.replace(entry, run_id=hello.run_id, url=hello.url))
+        changed = msgspec.structs.replace(entry, run_id=hello.run_id, url=hello.url)
+        changes: dict[str, Entry] = {broker_key(name): changed}
+        membership = self._reign.ledger.membership()
+        info = membership.brokers.get(name)
+        if info is not None and info.url != hello.url:
+            brokers = {**membership.brokers, name: msgspec.structs.replace(info, url=hello.url)}
+            changes[MEMBERSHIP_KEY] = self.changed(membership, brokers, membership.ring)
+        self._reign.ledger.write(changes)
 
     # --- giving up
 
@@ -304,3 +359,7 @@ class Members:
 
         make = partial(bus.Count, term=self._reign.term, epochs={"": join[1]})
         self._reign.orders.need(("patterns", broker, join), broker, make, done, now_s)
+
+
+def _same_server(hello: bus.Hello, entry: BrokerEntry) -> bool:
+    return hello.run_id == entry.run_id or hello.url == entry.url

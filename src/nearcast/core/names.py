@@ -23,6 +23,7 @@ MEASURING = b"nc:x:"  # + a random name: messages of a calibration, for nobody e
 RECORDS = b"nc:r"  # hash: topic -> record
 READY_KEY = b"nc:ready"  # broker and run id of the server whose records are complete
 LEASE_KEY = b"nc:b"  # present while the agent holds a grant of the controller
+CLAIM_KEY = b"nc:agent"  # hash: which agent works on this server, and its beats; see also `claim_channel`
 
 
 TOPIC_BYTES_MAX = 512  # a topic name is repeated in every frame's RESP prefix; longer ones cost more than they tell
@@ -74,6 +75,11 @@ def readiness_channel(topic: bytes, epoch: int) -> bytes:
 def pattern_readiness(joined: int) -> bytes:
     """Held by clients whose pattern subscriptions are attached to the broker that joined with this membership."""
     return b"%b:%d" % (PATTERNS, joined)
+
+
+def claim_channel(holder: str) -> bytes:
+    """Held by the agent that has, or asks for, the claim on this server."""
+    return b"%b:%b" % (CLAIM_KEY, holder.encode())
 
 
 def inbox_channel(client: int) -> bytes:

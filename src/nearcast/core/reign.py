@@ -94,8 +94,8 @@ class Reign:
     def log(self, note: str) -> None:
         self.notes.append(note)
 
-    def tell(self, broker: str, message: bus.ToAgent) -> None:
-        self.told.append((bus.AGENT_CHANNEL + broker.encode(), bus.encode(message)))
+    def tell(self, broker: str, agent: int, message: bus.ToAgent) -> None:
+        self.told.append((bus.agent_channel(broker, agent), bus.encode(message)))
 
     def reply(self, answer: bus.State | bus.Seat) -> None:
         asker, _, _ = answer.request.partition(".")
@@ -139,7 +139,9 @@ class Reign:
 
     def _flush_orders(self) -> None:
         for broker, order in self.orders.outgoing:
-            self.tell(broker, order)
+            agent = self.members.agent_of(broker)
+            if agent is not None:  # else it is said again when the broker has been heard
+                self.tell(broker, agent, order)
         self.orders.outgoing.clear()
 
     # --- moves

@@ -42,6 +42,21 @@ end
 return {stored}
 """
 
+# KEYS: claim. ARGV: who asks, the beat it has seen unchanged for too long (-1: none).
+# Returns {holder, beat}: who asks has the claim, unless another one is there and not known to stand still.
+CLAIM = b"""
+local held = redis.call('HMGET', KEYS[1], 'holder', 'beat')
+local holder, beat = held[1], held[2]
+if holder and holder ~= ARGV[1] and beat ~= ARGV[2] then
+  if redis.call('PUBSUB', 'NUMSUB', KEYS[1] .. ':' .. holder)[2] > 0 then
+    return {holder, beat}
+  end
+end
+local next_beat = string.format('%d', (beat or 0) + 1)
+redis.call('HSET', KEYS[1], 'holder', ARGV[1], 'beat', next_beat)
+return {ARGV[1], next_beat}
+"""
+
 # KEYS: records. ARGV: membership version the client believes in, record for a first use, then topics.
 # Returns {'records', record...} or {'stale', membership}: a directory speaks only to those who share its view of the
 # ring. The record of a first use names the directory and nothing of the topic, so one serves all topics of a question.

@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING
 from nearcast.core.backend import (
     Denied,
     Figures,
+    LinkRefused,
     OnAppended,
+    OnClaim,
     OnCounts,
     OnDone,
     OnFigures,
@@ -32,9 +34,9 @@ from nearcast.core.greeting import CLIENT_NAMES, Credentials, hello, refusal
 from nearcast.core.headcount import Headcount
 from nearcast.core.link import Link, Reply, is_error
 from nearcast.core.membership import Membership, decode_membership, encode_membership
-from nearcast.core.names import LEASE_KEY, MEMBERS, READY_KEY, RECORDS
+from nearcast.core.names import CLAIM_KEY, LEASE_KEY, MEMBERS, READY_KEY, RECORDS
 from nearcast.core.record import Record
-from nearcast.core.scripts import FIRST_USE, INSTALL, INSTALL_MEMBERS
+from nearcast.core.scripts import CLAIM, FIRST_USE, INSTALL, INSTALL_MEMBERS
 from nearcast.core.wire import decode_record, encode_record, read_record
 
 if TYPE_CHECKING:
@@ -154,6 +156,14 @@ class ValkeyLink(Link):
         self._reads.append((topic, then))
 
     # --- agents
+
+    def claim(self, holder: str, stale: int, then: OnClaim) -> None:
+        def claimed(reply: Reply, now_s: float) -> None:
+            if not isinstance(reply, list):
+                raise LinkRefused(f"the claim on the server is refused: {reply}")
+            then(reply[0].decode(), int(reply[1]), now_s)
+
+        self.send(claimed, "EVAL", CLAIM, 1, CLAIM_KEY, holder, stale)
 
     def install(self, term: int, records: Mapping[str, Record], then: OnVersions) -> None:
         arguments: list[bytes | str | int] = []

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 
 from nearcast.core.agent import Agent as Machine
 from nearcast.core.agent import Identity
 from nearcast.core.settings import DEFAULT_TIMING, Timing
+from nearcast.errors import Misplaced
 from nearcast.runtime.connection import parse_url
 from nearcast.runtime.driver import Driver
 
@@ -27,6 +29,7 @@ class Agent:
             timing=timing,
         )
         self._driver: Driver | None = None
+        self._refused = asyncio.Event()
 
     async def start(self) -> None:
         self._driver = Driver(self._machine, self._after)
@@ -43,11 +46,15 @@ class Agent:
     @property
     def problem(self) -> str:
         """What keeps the agent from working, in words; empty if nothing does."""
-        for tether in (self._machine.server, self._machine.bus):
-            if tether.link is None and tether.problem:
-                return f"{tether.name} {tether.url}: {tether.problem}"
-        return ""
+        return self._machine.problem
+
+    async def until_refused(self) -> None:
+        """Raise `Misplaced` when another agent is what this one says it is; it has stopped working then."""
+        await self._refused.wait()
+        raise Misplaced(self._machine.refused)
 
     def _after(self) -> None:
         if self._driver is not None:
             self._machine.wall_offset_s = self._driver.wall_offset_s()
+        if self._machine.refused:
+            self._refused.set()

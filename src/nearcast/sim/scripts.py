@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from nearcast.core.names import CONTROL, MEMBERS
-from nearcast.core.scripts import FIRST_USE, INSTALL, INSTALL_MEMBERS
+from nearcast.core.scripts import CLAIM, FIRST_USE, INSTALL, INSTALL_MEMBERS
 from nearcast.sim.replies import CommandError, array, bulks, integer, parse_integer
 
 if TYPE_CHECKING:
@@ -91,4 +91,25 @@ def first_use(server: SimServer, keys: list[bytes], arguments: list[bytes]) -> b
     return bulks((b"records", *(stored[topic] for topic in topics)))
 
 
-TWINS: dict[bytes, Twin] = {INSTALL: install, INSTALL_MEMBERS: install_members, FIRST_USE: first_use}
+def claim(server: SimServer, keys: list[bytes], arguments: list[bytes]) -> bytes:
+    (key,) = keys
+    who, stale = arguments
+    held = server.keys.fields(key)
+    holder, beat = held.get(b"holder"), held.get(b"beat")
+    if holder is not None and beat is not None and holder != who and beat != stale and _is_there(server, key, holder):
+        return bulks((holder, beat))
+    next_beat = b"%d" % (int(beat or b"0") + 1)
+    server.keys.set_fields(key, {b"holder": who, b"beat": next_beat})
+    return bulks((who, next_beat))
+
+
+def _is_there(server: SimServer, key: bytes, holder: bytes) -> bool:
+    return bool(server.channels.get(b"%b:%b" % (key, holder)))
+
+
+TWINS: dict[bytes, Twin] = {
+    INSTALL: install,
+    INSTALL_MEMBERS: install_members,
+    FIRST_USE: first_use,
+    CLAIM: claim,
+}
