@@ -8,7 +8,7 @@ from mutations import MUTATIONS
 from nearcast.sim.campaign import run_world
 from nearcast.sim.faults import FaultPlan
 
-SEEDS = 120  # most show within ten
+SEEDS = 300  # most show within ten
 
 
 @pytest.mark.parametrize("name", MUTATIONS)

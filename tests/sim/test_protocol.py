@@ -11,7 +11,7 @@ from nearcast.sim.campaign import Outcome, run_seed, run_seeds, run_world
 from nearcast.sim.faults import FaultPlan, Profile
 from nearcast.sim.world import START_S, Setup, World
 
-SEEDS = 2000
+SEEDS = 1000
 BATCH = 50
 
 

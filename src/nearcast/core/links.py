@@ -308,8 +308,9 @@ class Links:
     # --- leases
 
     def _lease(self, link: ClientLink, sent_s: float, leased: bool, now_s: float) -> None:
+        """A lease that comes while news of the membership are read may be that of a new broker under this name."""
         link.proof_sent_s = None
-        if leased:
+        if leased and not link.asking_members:
             link.lease_until_s = sent_s + self._client.timing.lease_s
             link.sound_s = sent_s
             self._client.leased(link, now_s)

@@ -92,7 +92,15 @@ class Members:
             self._restart(name, entry, hello)
         elif hello.answering:
             self._granted_s[name] = now_s
-            self._reign.tell(name, hello.agent, bus.Grant(self._reign.term, hello.sequence))
+            if self.carries(name) or self._introduced(name):
+                self._reign.tell(name, hello.agent, bus.Grant(self._reign.term, hello.sequence))
+
+    def _introduced(self, name: str) -> bool:
+        """Whether a joining broker's own server tells clients that it is a new one.
+
+        A lease before that would be taken for one of its former life, and count what that had run after its end.
+        """
+        return self.told(name) and name in self._reign.journal.membership.brokers
 
     def _refusal(self, hello: bus.Hello, entry: BrokerEntry | None, now_s: float) -> bus.Refusal | None:
         """Why this agent is not who it says: one name, one server, one agent at a time (rule 11)."""
