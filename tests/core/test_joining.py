@@ -1,12 +1,20 @@
-"""Joining in the middle of a move: two rules that chance alone does not put to the test often enough."""
+"""Joining: rules that chance alone does not put to the test often enough."""
 
 from __future__ import annotations
 
+from random import Random
 from typing import Any
 
+import pytest
+
+from nearcast.core import bus
 from nearcast.core.effects import Done
+from nearcast.core.journal import BrokerEntry, BrokerState, Journal
+from nearcast.core.ledger import Ledger
+from nearcast.core.membership import Membership
 from nearcast.core.placement import Mode, Placement, single
 from nearcast.core.record import prepare, settled, switch
+from nearcast.core.reign import Charter, Reign
 
 T = b"t"
 
@@ -52,3 +60,26 @@ def test_subscribe_does_not_return_on_records_that_changed_while_it_attached(rig
     world.run(0.5)
     assert Done(mailbox) in subscriber.effects
     assert T in world.channels(second)
+
+
+@pytest.mark.parametrize("state", [BrokerState.JOINING, BrokerState.MEMBER])
+def test_a_broker_that_joins_gets_no_grant_before_its_server_says_that_it_is_a_new_one(state: BrokerState) -> None:
+    """Clients that knew it before it was given up would take the lease for that of its former life."""
+    entry = BrokerEntry("redis://b1", "local", "run", state)
+    journal = Journal(Membership(version=5, term=1, brokers={}), {}, {"b1": entry})
+    reign = Reign(Ledger(1, journal, 2), leader="c", store_url="", charter=Charter(dice=Random(1)), now_s=0.0)
+    reign.heard(bus.Hello("b1", 1, 40, "redis://b1", "local", "run", True), 0.1)
+    told = [bus.decode_for_agent(payload) for _, payload in reign.told]
+    assert any(isinstance(message, bus.Grant) for message in told) == (state is BrokerState.MEMBER)
+
+
+def test_a_lease_that_comes_before_news_that_were_heard_does_not_count(rig: Any) -> None:
+    world = rig("b1")
+    client = world.client()
+    client.subscribe(T)
+    world.run(0.5)
+    link = client.machine.links.up("b1")
+    before_s = link.lease_until_s
+    link.asking_members = True
+    client.machine.links._lease(link, world.now_s + 1.0, True, world.now_s + 1.0)
+    assert link.lease_until_s == before_s
