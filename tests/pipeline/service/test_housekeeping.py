@@ -26,7 +26,7 @@ def test_results_beyond_the_number_kept_lose_their_files(cluster):
     assert not any(folder.exists() for folder in folders)
     assert cluster.api.get(f"/results/by_kind/4/{fire}").status_code == 410
     listed = cluster.api.get(f"/subscriptions/{fire}/executions").json()
-    assert listed == {"executions": [], "upto": 4, "oldest": 5}
+    assert listed == {"executions": [], "upto": 4, "oldest": 5, "problem": ""}
 
 
 def oldest(cluster) -> int:
