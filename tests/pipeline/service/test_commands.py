@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import httpx
 import pyarrow as pa
@@ -232,7 +234,7 @@ def test_a_command_waits_for_spark_that_is_starting(engine, monkeypatch):
         load(*arguments, **more)
 
     monkeypatch.setattr(engine, "load", load_later)
-    monkeypatch.setattr(data_api.time, "sleep", waited.append)
+    monkeypatch.setattr(data_api, "time", SimpleNamespace(monotonic=time.monotonic, sleep=waited.append))
     Path("shelters.csv").write_text("name\nhall\n")
     loaded = run("dataset", "load", "shelters", "shelters.csv", "--schema", "name STRING")
     assert loaded.exit_code == 0, loaded.stderr
