@@ -130,7 +130,7 @@ def busy(folder: Folder) -> Folder:
 
 
 def test_a_report_has_rates_means_and_percentiles(busy: Folder) -> None:
-    found = json.loads(run("--folder", busy.root, "--since", "3h", "-o", "json").stdout)
+    found = json.loads(run("--folder", busy.root, "--since", "1h", "-o", "json").stdout)
     assert found["covered_s"] == 10
     game, chat = found["topics"]
     assert (game["topic"], game["published_per_s"], game["delivered_bytes_per_s"]) == ("game.a", 20, 20_000)
@@ -159,7 +159,7 @@ def test_a_report_reads_files_that_were_merged_beside_others(folder: Folder) -> 
         nulls_allowed = number == 1
         schema = table.schema if nulls_allowed else pa.schema([strict_field(field) for field in table.schema])
         folder.add(TOPICS, number, pa.Table.from_pylist(table.to_pylist(), schema=schema))
-    result = run("--folder", folder.root, "--since", "3h", "-o", "json")
+    result = run("--folder", folder.root, "--since", "1h", "-o", "json")
     assert result.exit_code == 0, result.output
     assert json.loads(result.stdout)["topics"][0]["published_per_s"] == 4.0
 
