@@ -31,9 +31,9 @@ HEAVY = ["IPython", "hypothesis", "numpy", "pandas", "pyspark", "pytest", "redis
 
 PROBE = """
 import json, sys, time
-began_s = time.perf_counter()
+began_s = time.process_time()
 import nearcast
-took_s = time.perf_counter() - began_s
+took_s = time.process_time() - began_s
 print(json.dumps({"took_s": took_s, "modules": sorted(sys.modules)}))
 """
 
@@ -62,7 +62,7 @@ def test_an_import_is_light() -> None:
 
 
 def test_an_import_is_quick() -> None:
-    """The best of three: other work on the machine must not fail it."""
+    """Time of the processor, and the best of three: other work on the machine must not fail it."""
     assert min(imported()["took_s"] for _ in range(3)) < 0.3
 
 
