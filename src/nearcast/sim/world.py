@@ -25,7 +25,7 @@ from nearcast.sim.operator import Operator
 from nearcast.sim.process import ControllerProcess, Process
 from nearcast.sim.programs import SECRET, Publisher, Subscriber
 from nearcast.sim.rights import User, deny
-from nearcast.sim.script import Step
+from nearcast.sim.script import Remove, Step
 from nearcast.sim.server import SimServer
 from nearcast.sim.timeline import Timeline
 
@@ -145,7 +145,10 @@ class World:
         return Client(rng.getrandbits(64), rng, credentials=APP, timing=setup.timing, limits=limits)
 
     def seed_client(self, client: Client, now_s: float) -> None:
-        client.links.seed(_url(self.rng.choice(self.brokers)), now_s)
+        """Give it one address, of a broker that the script does not take away for good before it was asked."""
+        removed = {step.broker for step in self.setup.script if isinstance(step, Remove)}
+        staying = [broker for broker in self.brokers if broker not in removed]
+        client.links.seed(_url(self.rng.choice(staying or self.brokers)), now_s)
 
     # --- faults
 
