@@ -30,17 +30,10 @@ class TopicsSize(msgspec.Struct, frozen=True):
     redis_py_bytes_per_topic: float
 
 
-class TopicsBench(msgspec.Struct, frozen=True):
+class TopicsBench(TopicsSize, frozen=True):
     """The figures of the size that was asked for, and how they grow up to it."""
 
-    topics: int
     brokers: int
-    subscribe_s: float
-    recover_s: float
-    bytes_per_topic: float
-    redis_py_subscribe_s: float
-    redis_py_recover_s: float
-    redis_py_bytes_per_topic: float
     growth: list[TopicsSize]
 
 
