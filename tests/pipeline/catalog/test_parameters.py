@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nearcast.pipeline.catalog.parameters import canonical, channel_of, subscription_id
+from nearcast.pipeline.catalog.parameters import bound, canonical, channel_of, subscription_id
 from nearcast.pipeline.catalog.refusals import WrongParameters
 
 
@@ -83,3 +83,19 @@ def test_ids_tell_parameters_apart_and_name_the_channel():
     assert one == subscription_id("near_me", canonical(declared, {"LAT": "1.0", "kind": "fire"}))
     assert one != subscription_id("near_me", canonical(declared, {"kind": "fire", "lat": 1.0000001}))
     assert channel_of(one) == "near_me"
+
+
+OF_A_USER = {"kind": "STRING", "user": "STRING"}
+
+
+def test_the_user_is_filled_in_where_the_channel_declares_it():
+    assert bound({"kind": "STRING"}, {"kind": "fire"}, "ann") == {"kind": "fire"}
+    for given in ({"kind": "fire"}, {"kind": "fire", "user": "ann"}, {"kind": "fire", "USER": "ann"}):
+        assert bound(OF_A_USER, given, "ann") == {"kind": "fire", "user": "ann"}
+
+
+@pytest.mark.parametrize("given", ["bob", "Ann", "", None, 7, ["ann"], {"ann": 1}])
+def test_another_user_than_the_login_is_refused(given):
+    with pytest.raises(WrongParameters, match='the login is "ann"') as refused:
+        bound(OF_A_USER, {"kind": "fire", "user": given}, "ann")
+    assert "leave user out" in refused.value.hint

@@ -241,8 +241,8 @@ def test_anything_else_is_a_nested_loop(spark, data):
 
 
 NEAR_ME = (
-    "CREATE CHANNEL c(user INT) PERIOD 1 SECOND AS SELECT r.id, u.lat, s.name FROM NEW reports AS r, users AS u "
-    "{} JOIN shelters AS s ON r.kind = s.kind WHERE u.user = :user AND distance(r.lat, r.lon, u.lat, u.lon) < 9000"
+    "CREATE CHANNEL c(who INT) PERIOD 1 SECOND AS SELECT r.id, u.lat, s.name FROM NEW reports AS r, users AS u "
+    "{} JOIN shelters AS s ON r.kind = s.kind WHERE u.user = :who AND distance(r.lat, r.lon, u.lat, u.lon) < 9000"
 )
 
 
@@ -324,7 +324,7 @@ def test_a_channel_without_parameters(spark, data):
     check(spark, data, text, ["one set"], [(), ()], 4)
 
 
-@pytest.mark.parametrize("text", [DISTANCE.format("< 5000"), NEAR_ME.format("").replace("user INT", "user DOUBLE")])
+@pytest.mark.parametrize("text", [DISTANCE.format("< 5000"), NEAR_ME.format("").replace("who INT", "who DOUBLE")])
 def test_empty_inputs_give_no_rows(spark, data, text):
     channel = parse_channel(text)
     none = {name: frame.limit(0) for name, frame in data.items()}

@@ -53,6 +53,7 @@ def test_a_dataset_may_be_read_new_and_whole():
         ("CREATE CHANNEL c(k INT) PERIOD 5 MINUTES", (1, 34), "expected SECONDS"),
         ("CREATE CHANNEL c(k INT) PERIOD 5 SECONDS SELECT", (1, 42), "expected AS, found SELECT"),
         ("CREATE CHANNEL c(k INT) PERIOD 5 SECONDS AS SELECT 'x", (1, 1), "cannot be read"),
+        ("CREATE CHANNEL c(kind STRING, user INT) PERIOD 1 SECOND AS", (1, 31), "parameter user is INT"),
     ],
 )
 def test_a_wrong_header_is_refused(text, place, problem):

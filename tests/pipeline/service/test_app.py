@@ -93,6 +93,24 @@ def test_wishes_are_answered_in_their_order(cluster):
     assert cluster.api.post("/subscriptions", json={"broker": "b9", "wanted": wanted}).status_code == 404
 
 
+def test_a_user_is_bound_to_the_login(cluster):
+    """Two who wish the same have two subscriptions, and neither can name the other."""
+    api = cluster.api
+    text = "CREATE CHANNEL mine(kind STRING, user STRING) PERIOD 1 SECOND AS SELECT id FROM NEW reports "
+    assert api.post("/channels", json={"text": text + "WHERE kind = :kind AND message = :user"}).status_code == 201
+    api.put("/brokers/b1", json={"url": "http://b1"})
+    wish = {"channel": "mine", "parameters": {"kind": "fire"}}
+    other = {"channel": "mine", "parameters": {"kind": "fire", "user": "bob"}}
+    wanted = [{**wish, "user": "ann"}, {**wish, "user": "bob"}, {**other, "user": "ann"}, {**other, "user": "bob"}]
+    answers = api.post("/subscriptions", json={"broker": "b1", "wanted": wanted}).json()["subscriptions"]
+    ann, bob, ann_as_bob, bob_again = answers
+    assert ann["subscription"] != bob["subscription"] == bob_again["subscription"]
+    assert ann_as_bob["problem"] == 'parameter user is "bob", and the login is "ann"'
+    version = cluster.catalog.channels.numbers("mine").version
+    held = {name: values["user"] for name, values in cluster.catalog.subscriptions.at("mine", version)}
+    assert held == {ann["subscription"]: "ann", bob["subscription"]: "bob"}
+
+
 def test_who_subscribes_later_starts_later(cluster):
     (fire,) = cluster.subscribe("b1", "fire")
     cluster.execute("by_kind", {fire: [{"id": 1, "message": "m"}]})

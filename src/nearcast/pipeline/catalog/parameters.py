@@ -2,6 +2,8 @@
 
 Each value is coerced to the type that the channel declares. Text that reads as the type is taken too, because a phone
 may have its parameters from a form. Canonical values are JSON: dates, times and decimals are text.
+
+The parameter `user` is not the subscriber's to choose: it is the name that she logged in with, as her gateway says.
 """
 
 from __future__ import annotations
@@ -17,11 +19,23 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from nearcast.pipeline.catalog.refusals import WrongParameters
+from nearcast.pipeline.channels.language import USER
 
 PARAMETERS_BYTES_MAX = 4096  # of the canonical JSON: parameters choose records, they are not records
 _BITS = {"TINYINT": 8, "SMALLINT": 16, "INT": 32, "BIGINT": 64}
 _DECIMAL = re.compile(r"DECIMAL\((\d+), ?(\d+)\)")
 _TRUTH = {"true": True, "false": False}
+
+
+def bound(declared: Mapping[str, str], given: Mapping[str, Any], user: str) -> dict[str, Any]:
+    """The values with that of `user` filled in, where the channel declares it; raises `WrongParameters`."""
+    if USER not in declared or not user:
+        return dict(given)
+    for name, value in given.items():
+        if name.lower() == USER and value != user:
+            problem = f"parameter {USER} is {_shown(value)}, and the login is {_shown(user)}"
+            raise WrongParameters(problem, f"leave {USER} out: it is filled in")
+    return {**{name: value for name, value in given.items() if name.lower() != USER}, USER: user}
 
 
 def canonical(declared: Mapping[str, str], given: Mapping[str, Any]) -> dict[str, Any]:

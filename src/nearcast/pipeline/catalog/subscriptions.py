@@ -18,7 +18,7 @@ import msgspec
 
 from nearcast.pipeline.catalog.channels import Channels, StoredChannel
 from nearcast.pipeline.catalog.database import Database
-from nearcast.pipeline.catalog.parameters import canonical, canonical_json, subscription_id
+from nearcast.pipeline.catalog.parameters import bound, canonical, canonical_json, subscription_id
 from nearcast.pipeline.catalog.refusals import CatalogFull, Conflict, Unknown
 
 _TABLES = """
@@ -58,9 +58,9 @@ class Subscriptions:
         self._most = most
         database.create(_TABLES)
 
-    def attach(self, broker: str, channel: StoredChannel, parameters: Mapping[str, Any]) -> Subscribed:
-        """The broker holds the subscription with these parameters from now on."""
-        values = canonical(channel.parameters, parameters)
+    def attach(self, broker: str, channel: StoredChannel, parameters: Mapping[str, Any], user: str = "") -> Subscribed:
+        """The broker holds the subscription with these parameters from now on, for this user among others."""
+        values = canonical(channel.parameters, bound(channel.parameters, parameters, user))
         subscription = subscription_id(channel.name, values)
         with self._database.transaction():
             if problem := self.problem(subscription):

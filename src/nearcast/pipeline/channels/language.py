@@ -7,7 +7,7 @@
 
 `NEW` before a dataset's name, after FROM, JOIN or a comma: only its records since the last execution are read; the
 others are read whole. A continuous channel runs at each micro-batch, the period is then the least time between two.
-`distance(lat1, lon1, lat2, lon2)` is in metres (see `geography.py`).
+`distance(lat1, lon1, lat2, lon2)` is in metres (see `geography.py`). The parameter `user` is the name of who subscribes.
 
 The header is read by hand from the tokens of sqlglot. Then it and the NEW words are replaced by blanks of the same
 length, so that every position in the SELECT is also its position in the file.
@@ -28,6 +28,7 @@ from nearcast.pipeline.channels.refusal import InvalidChannel, invalid_at
 
 DIALECT = "spark"
 NEW_SUFFIX = "__new"  # the relation of a dataset's new records is its name with this at the end
+USER = "user"  # the parameter that is the login's name
 HEADER = "CREATE CHANNEL name(parameter TYPE, ...) PERIOD n SECONDS [CONTINUOUS] AS SELECT ..."
 
 PERIOD_LEAST_S = 0.5  # a batch of a feed takes about as long, and each execution costs Spark some of its time
@@ -120,6 +121,9 @@ class _Header:
             if len(found) == PARAMETERS_MAX:
                 raise invalid_at(self.text, at, "too many parameters", f"declare at most {PARAMETERS_MAX}")
             found[name] = self._type()
+            if name == USER and found[name] != "STRING":
+                hint = "declare it as STRING: it is the name that a subscriber logs in with"
+                raise invalid_at(self.text, at, f"parameter {USER} is {found[name]}", hint)
             self.parameter_at[name] = at
         self._word(")")
         return found

@@ -71,6 +71,7 @@ _Name = Annotated[Text, Field(max_length=200)]
 class Wanted(_Body):
     channel: _Name = Field(examples=["near_me"])
     parameters: dict[_Name, Any] = Field(default={}, examples=[{"kind": "fire", "lat": 33.64, "lon": -117.84}])
+    user: _Name = Field(default="", description="Who is logged in: the parameter of this name.", examples=["ann"])
 
 
 class SubscribeBody(_Body):

@@ -36,7 +36,8 @@ def _subscribed(service: Service, broker: str, wish: Any) -> dict[str, Any]:
     try:
         wanted = Wanted.model_validate(wish)
         channel = service.catalog.channels.get(wanted.channel.lower())
-        return msgspec.to_builtins(service.catalog.subscriptions.attach(broker, channel, wanted.parameters))
+        held = service.catalog.subscriptions.attach(broker, channel, wanted.parameters, wanted.user)
+        return msgspec.to_builtins(held)
     except ValidationError as error:
         first = error.errors(include_input=False)[0]
         where = ascii(first["loc"][0]) if first["loc"] else "the wish"
