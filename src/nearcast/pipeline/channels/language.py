@@ -7,7 +7,7 @@
 
 `NEW` before a dataset's name, after FROM, JOIN or a comma: only its records since the last execution are read; the
 others are read whole. A continuous channel runs at each micro-batch, the period is then the least time between two.
-`distance(lat1, lon1, lat2, lon2)` is in metres (see `geography.py`). The parameter `user` is the name of who subscribes.
+`distance(lat1, lon1, lat2, lon2)` is in metres (see `geography.py`). The parameter `user` is the login of a subscriber.
 
 The header is read by hand from the tokens of sqlglot. Then it and the NEW words are replaced by blanks of the same
 length, so that every position in the SELECT is also its position in the file.
