@@ -68,7 +68,7 @@ def agent(
     --advertise redis://paris.example.com:6379 --store redis://store.example.com:6379 --gateway 0.0.0.0:8080
     --gateway-url https://paris.example.com
 
-    A data cluster that wants a token gets the one in NEARCAST_DATA_TOKEN.
+    A data cluster that wants a token gets the one in NEARCAST_GATEWAY_TOKEN.
     """
     from nearcast.core.agent import Identity
     from nearcast.runtime.agent import Agent

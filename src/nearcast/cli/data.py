@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nearcast.cli.data_api import TOKEN_VARIABLE
+from nearcast.cli.data_api import GATEWAY_TOKEN_VARIABLE, TOKEN_VARIABLE
 from nearcast.cli.options import DEFAULT_URL, Output, OutputOption, Url, refuse_options_before
 from nearcast.cli.output import print_json, print_table
 from nearcast.cli.running import errors_as_exit_codes, log_to_stderr, run, say, until_told_to_stop
@@ -48,7 +48,7 @@ def data(
     """Run the data cluster until it is stopped: feeds, channels, subscriptions and results, with a REST API.
 
     Callers must show the token in NEARCAST_DATA_TOKEN, if that is set. It must be, to listen elsewhere than on this
-    machine.
+    machine. Gateways may show the one in NEARCAST_GATEWAY_TOKEN, which opens no more than they need.
 
     Example: nearcast data --store redis://127.0.0.1:6379 --folder /var/lib/nearcast
     """
@@ -64,8 +64,12 @@ def data(
 
         parse_url(store)
         host, port = host_and_port(listen)
-        token = os.environ.get(TOKEN_VARIABLE, "")
-        service = ServiceSettings(token=token, keep_s=keep_hours * 3600.0, telemetry=telemetry)
+        service = ServiceSettings(
+            token=os.environ.get(TOKEN_VARIABLE, ""),
+            gateway_token=os.environ.get(GATEWAY_TOKEN_VARIABLE, ""),
+            keep_s=keep_hours * 3600.0,
+            telemetry=telemetry,
+        )
         settings = ProcessSettings(
             folder=folder.absolute(),
             store_url=store,

@@ -13,7 +13,8 @@ from nearcast.cli.running import say
 from nearcast.errors import ClusterError, UsageError
 
 DEFAULT_DATA = "http://127.0.0.1:8100"
-TOKEN_VARIABLE = "NEARCAST_DATA_TOKEN"
+TOKEN_VARIABLE = "NEARCAST_DATA_TOKEN"  # opens everything
+GATEWAY_TOKEN_VARIABLE = "NEARCAST_GATEWAY_TOKEN"  # opens what gateways need
 CALL_S = 120.0  # a channel is analysed and a dataset is loaded by Spark, perhaps while it is busy
 STARTING_S = 60.0  # how long Spark may take to start: about ten seconds on an idle machine
 

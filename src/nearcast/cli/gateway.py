@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from nearcast.cli.data_api import GATEWAY_TOKEN_VARIABLE
 from nearcast.core.agent import Identity
 from nearcast.errors import UsageError
 from nearcast.gateway.coordination import BusCoordination, Whereabouts
@@ -62,7 +63,7 @@ def open_gateway(options: GatewayOptions, identity: Identity, server_url: str, s
         server_url,
         store_url,
         settings=settings,
-        data_token=os.environ.get("NEARCAST_DATA_TOKEN", ""),
+        data_token=os.environ.get(GATEWAY_TOKEN_VARIABLE, ""),
         coordination=BusCoordination(store_url, whereabouts),
     )
     return Door(gateway, listening)

@@ -291,6 +291,36 @@ def test_a_token_and_limits_at_the_door(cluster):
     assert api.post("/subscriptions", json={"broker": "b1", "wanted": wanted}).status_code == 429
 
 
+def test_the_token_of_gateways_opens_what_they_need(cluster):
+    settings = ServiceSettings(token="operator", gateway_token="gateway")
+    api = TestClient(create_app(cluster.catalog, settings), headers={"authorization": "Bearer gateway"})
+    assert api.put("/brokers/b1", json={"url": "http://b1"}).status_code == 201
+    wanted = [{"channel": "by_kind", "parameters": {"kind": "fire"}}]
+    (fire,) = api.post("/subscriptions", json={"broker": "b1", "wanted": wanted}).json()["subscriptions"]
+    execution = cluster.execute("by_kind", {fire["subscription"]: [{"id": 1, "message": "m"}]})
+    asked = {"channel": "by_kind", "execution": execution.number, "subscriptions": [fire["subscription"]]}
+    assert api.post("/results", json=asked).json()["results"]
+    for path in ("/brokers/b1/notifications", f"/subscriptions/{fire['subscription']}/executions", "/rates", "/health"):
+        assert api.get(path).status_code == 200, path
+    for method, path in [
+        *(("GET", path) for path in ("/channels", "/feeds", "/datasets", "/docs", "/openapi.json", "/brokersx", "/")),
+        *(("POST", path) for path in ("/channels", "/channels/check", "/feeds", "/datasets/x", "//channels")),
+        *(("DELETE", path) for path in ("/channels/by_kind", "/feeds/reports", "/datasets/reports")),
+    ]:
+        refused = api.request(method, path)
+        assert refused.status_code == 403, (method, path)
+        assert "NEARCAST_DATA_TOKEN" in refused.json()["hint"]
+    for wrong in ("", "Bearer", "Bearer ", "Bearer gatewa", "Bearer gatewayy", "Basic gateway"):
+        assert api.get("/rates", headers={"authorization": wrong}).status_code == 401, wrong
+    assert api.get("/channels", headers={"authorization": "Bearer operator"}).status_code == 200
+
+
+def test_without_a_token_of_gateways_nothing_opens_by_an_empty_one(cluster):
+    api = TestClient(create_app(cluster.catalog, ServiceSettings(token="operator")))
+    for wrong in ("", "Bearer", "Bearer ", "bearer  "):
+        assert api.get("/rates", headers={"authorization": wrong}).status_code == 401, wrong
+
+
 @pytest.mark.parametrize(
     "kind", ["", "text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x"]
 )

@@ -218,11 +218,21 @@ def test_a_data_cluster_that_is_not_there_exits_with_1_and_one_line():
 )
 def test_wrong_calls_of_the_process_exit_with_2(arguments, said, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    for name in ("NEARCAST_STORE", "NEARCAST_DATA_TOKEN"):
+    for name in ("NEARCAST_STORE", "NEARCAST_DATA_TOKEN", "NEARCAST_GATEWAY_TOKEN"):
         monkeypatch.delenv(name, raising=False)
     result = run(*arguments)
     assert (result.exit_code, result.stdout) == (2, "")
     assert said in result.stderr
+
+
+@pytest.mark.parametrize(("operator", "said"), [("same", "are equal"), ("", "NEARCAST_DATA_TOKEN is not: set it too")])
+def test_a_token_of_gateways_that_protects_nothing_is_refused(operator, said, tmp_path, monkeypatch):
+    monkeypatch.setenv("NEARCAST_DATA_TOKEN", operator)
+    monkeypatch.setenv("NEARCAST_GATEWAY_TOKEN", "same")
+    result = run("data", "--store", "redis://h", "--folder", str(tmp_path / "f"))
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert said in result.stderr
+    assert not (tmp_path / "f").exists()
 
 
 def test_a_command_waits_for_spark_that_is_starting(engine, monkeypatch):

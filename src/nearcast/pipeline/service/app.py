@@ -48,6 +48,7 @@ def create_app(catalog: Catalog, settings: ServiceSettings | None = None, engine
     app.add_middleware(
         Door,
         token=chosen.token,
+        gateway_token=chosen.gateway_token,
         body_bytes=lambda path: (
             chosen.limits.dataset_bytes if path.startswith("/datasets/") else chosen.limits.json_bytes
         ),

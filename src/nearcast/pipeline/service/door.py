@@ -1,5 +1,8 @@
 """What each request passes first: the token, the kind of its body, and the limit of it.
 
+There are two tokens. An operator's opens everything; that of gateways, which stand where the users are, what gateways
+need: to hold subscriptions and to fetch results.
+
 A page of any site may let a browser send forms and plain text to an address that only the browser reaches, as
 127.0.0.1. Other kinds of bodies it may not send without asking the server first, and this one never agrees.
 """
@@ -21,15 +24,17 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 _KINDS = (b"application/json", b"application/octet-stream", b"text/csv")
 _WITH_BODY = ("POST", "PUT", "PATCH")
 _OPEN_PATHS = ("/health",)  # a load balancer asks without a token
+_GATEWAY_PARTS = ("brokers", "subscriptions", "results", "rates")  # the beginnings of the paths that gateways use
 
 
 class Door:
-    """ASGI middleware: 401 without the token, 415 for a body of a kind that forms have, 413 for one above the limit,
-    also if it hides its length."""
+    """ASGI middleware: 401 without a token, 403 with that of gateways where it does not suffice, 415 for a body of a
+    kind that forms have, 413 for one above the limit, also if it hides its length."""
 
-    def __init__(self, app: App, token: str, body_bytes: Callable[[str], int]) -> None:
+    def __init__(self, app: App, token: str, gateway_token: str, body_bytes: Callable[[str], int]) -> None:
         self._app = app
         self._token = token.encode()
+        self._gateway_token = gateway_token.encode()
         self._body_bytes = body_bytes  # path -> limit
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -37,9 +42,9 @@ class Door:
             await self._app(scope, receive, send)
             return
         headers = dict(scope["headers"])
-        if not self._may_enter(scope["path"], headers):
-            hint = "send the header Authorization: Bearer TOKEN with the data cluster's token"
-            await _refuse(send, 401, "no valid token", hint)
+        refusal = self._refusal(scope["path"], headers)
+        if refusal is not None:
+            await _refuse(send, *refusal)
             return
         if scope["method"] in _WITH_BODY and not _is_of_known_kind(headers):
             known = ", ".join(kind.decode() for kind in _KINDS)
@@ -51,11 +56,23 @@ class Door:
             return
         await self._measured(scope, receive, send, most)
 
-    def _may_enter(self, path: str, headers: dict[bytes, bytes]) -> bool:
+    def _refusal(self, path: str, headers: dict[bytes, bytes]) -> tuple[int, str, str] | None:
         if not self._token or path in _OPEN_PATHS:
-            return True
+            return None
+        if self._shows(headers, self._token):
+            return None
+        if not self._shows(headers, self._gateway_token):
+            hint = "send the header Authorization: Bearer TOKEN with the data cluster's token"
+            return 401, "no valid token", hint
+        if path.lstrip("/").partition("/")[0] in _GATEWAY_PARTS:
+            return None
+        return 403, "the token of gateways does not open this", "use the operator's: NEARCAST_DATA_TOKEN"
+
+    @staticmethod
+    def _shows(headers: dict[bytes, bytes], token: bytes) -> bool:
+        """In a time that does not tell how much of it is right."""
         kind, _, shown = headers.get(b"authorization", b"").partition(b" ")
-        return kind.lower() == b"bearer" and hmac.compare_digest(shown.strip(), self._token)
+        return bool(token) and kind.lower() == b"bearer" and hmac.compare_digest(shown.strip(), token)
 
     async def _measured(self, scope: Scope, receive: Receive, send: Send, most: int) -> None:
         """A body sent in chunks has no length in its header: count it as it comes."""

@@ -23,7 +23,8 @@ class RequestLimits(msgspec.Struct, frozen=True, kw_only=True):
 class ServiceSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Of the service; retention drops results that are too old or too many."""
 
-    token: str = ""  # bearer token that callers must show; empty: none
+    token: str = ""  # bearer token that callers must show, and that opens everything; empty: none
+    gateway_token: str = ""  # opens what gateways need; empty: they show the other
     executions_at_once: int = 2  # of all channels; each uses all cores for parts of its time
     keep_s: float = 24 * 3600.0
     keep_executions: int = 1000  # of each channel
@@ -33,6 +34,10 @@ class ServiceSettings(msgspec.Struct, frozen=True, kw_only=True):
     limits: RequestLimits = RequestLimits()
 
     def __post_init__(self) -> None:
+        if self.gateway_token and not self.token:
+            raise UsageError("NEARCAST_GATEWAY_TOKEN is set, NEARCAST_DATA_TOKEN is not: set it too, or all may do all")
+        if self.gateway_token and self.gateway_token == self.token:
+            raise UsageError("NEARCAST_GATEWAY_TOKEN and NEARCAST_DATA_TOKEN are equal: give gateways one of their own")
         if self.executions_at_once < 1:
             raise UsageError(f"executions_at_once is {self.executions_at_once}: give at least 1")
         if self.keep_s <= 0 or self.keep_executions < 1:
