@@ -403,6 +403,26 @@ def test_a_person_moves_a_user(hall: Hall) -> None:
     assert "ada: b1 -> b2 (as asked)" in hall.texts()
 
 
+def test_a_user_who_logged_in_after_the_last_report_can_be_moved(cluster_of: Any) -> None:
+    hall = hall_of(cluster_of)
+    hall.run(REPORT_S)
+    hall.online["b1"]["ada"] = ("k1",)  # of which the controller hears within two seconds
+    state = hall.ask(bus.PlaceSubscriber, "ada", "b2")
+    assert state.problem == ""
+    hall.run(REPORT_S + 0.5)
+    assert "ada" in hall.online["b2"]
+
+
+def test_a_leader_without_reports_waits_for_them_before_it_refuses_to_move_a_user(cluster_of: Any) -> None:
+    hall = hall_of(cluster_of)
+    hall.online["b1"]["ada"] = ("k1",)
+    hall.silent = set(NAMES)
+    hall.run(10.0)  # for the controller all gateways are gone
+    assert hall.ask(bus.PlaceSubscriber, "ada", "b2", patience_s=REPORT_S) is None
+    hall.silent = set()
+    assert hall.ask(bus.PlaceSubscriber, "ada", "b2").problem == ""
+
+
 @pytest.mark.parametrize(
     ("user", "broker", "problem"),
     [("nobody", "b2", "not online"), ("ada", "b9", "gateways that take: b1, b2, b3")],
@@ -410,7 +430,7 @@ def test_a_person_moves_a_user(hall: Hall) -> None:
 def test_a_move_that_cannot_be_is_refused(hall: Hall, user: str, broker: str, problem: str) -> None:
     hall.online["b1"] = {"ada": ()}
     hall.report()
-    assert problem in hall.ask(bus.PlaceSubscriber, user, broker).problem
+    assert problem in hall.ask(bus.PlaceSubscriber, user, broker, patience_s=LISTEN_S + 0.5).problem
 
 
 def test_a_shuffle_is_asked_for_at_once_and_answered_when_it_is_planned(hall: Hall) -> None:

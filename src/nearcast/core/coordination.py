@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from nearcast.core.reign import Reign
 
 LISTEN_S = 2 * REPORT_S  # a new leader answers no user before, unless every broker's gateway has reported
+REQUESTS_MAX = 1000  # to move a user, that wait for the next reports
 PROMISES_MAX = 100_000  # users that were given a gateway and are not online yet; beyond it the oldest is forgotten
 MOVING_SHOWN = 100
 
@@ -70,6 +71,7 @@ class Coordination:
         self._shuffling = ""  # until it has answered
         self._shuffled = ""  # the last one that was answered: it may be asked again if the answer was lost
         self._last_problem = ""
+        self._unready: dict[str, tuple[bus.PlaceSubscriber, float]] = {}  # requests to move, and since when they wait
 
     # --- inputs
 
@@ -78,6 +80,7 @@ class Coordination:
             self._gateways.add(message, now_s)
             for user in message.online:
                 self._promised.pop(user, None)
+            self._place_all(now_s)
             self._step(now_s)
         elif isinstance(message, bus.RegisterUser):
             self._reign.reply(bus.Seat(message.request, problem=user_problem(message.user)))
@@ -86,11 +89,12 @@ class Coordination:
         elif isinstance(message, bus.ShowSubscribers):
             self._show(message.request, message.users)
         elif isinstance(message, bus.PlaceSubscriber):
-            self._place(message, now_s)
+            self._ask_place(message, now_s)
         else:
             self._ask_shuffle(message.request)
 
     def tick(self, now_s: float) -> None:
+        self._place_all(now_s)
         if not self._gateways:
             return
         for broker in self._gateways.forget_silent(now_s):
@@ -218,20 +222,45 @@ class Coordination:
 
     # --- people
 
-    def _place(self, asked: bus.PlaceSubscriber, now_s: float) -> None:
+    def _ask_place(self, asked: bus.PlaceSubscriber, now_s: float) -> None:
+        """Who logged in a moment ago is in no report yet: what cannot be done waits for the next ones."""
+        if asked.request in self._unready or self._place(asked, now_s):
+            return
+        if len(self._unready) >= REQUESTS_MAX:
+            self._refuse(asked.request, f"{REQUESTS_MAX} requests to move a user wait: try again in some seconds")
+        else:
+            self._unready[asked.request] = (asked, now_s)
+
+    def _place_all(self, now_s: float) -> None:
+        for request, (asked, since_s) in list(self._unready.items()):
+            if self._place(asked, now_s, final=now_s - since_s >= LISTEN_S):
+                del self._unready[request]
+
+    def _place(self, asked: bus.PlaceSubscriber, now_s: float, *, final: bool = False) -> bool:
+        """Whether the request was answered: with a refusal only if it is `final`."""
+        problem = self._problem_of(asked)
+        if problem and not final:
+            return False
+        if problem:
+            self._refuse(asked.request, problem)
+            return True
         source = self._gateways.where(asked.user)
+        if source is not None and self._moves.add(asked.user, source, asked.broker):
+            self._reign.planner.decided(f"{asked.user}: {source} -> {asked.broker} (as asked)", now_s)
+            self._step(now_s)
+        self._show(asked.request, (asked.user,))
+        return True
+
+    def _problem_of(self, asked: bus.PlaceSubscriber) -> str:
+        """Why the user cannot be moved, by what the reports say so far."""
         if not self._takes(asked.broker):
             choice = ", ".join(sorted(self._taking())) or "none"
-            self._refuse(asked.request, f"no subscriber can be sent to {asked.broker!r}; gateways that take: {choice}")
-        elif source is None:
-            self._refuse(asked.request, f"user {asked.user!r} is not online at any gateway: nothing to move")
-        elif self._moves.target(asked.user) not in (None, asked.broker):
-            self._refuse(asked.request, f"user {asked.user!r} is moving this moment: try again in some seconds")
-        else:
-            if self._moves.add(asked.user, source, asked.broker):
-                self._reign.planner.decided(f"{asked.user}: {source} -> {asked.broker} (as asked)", now_s)
-                self._step(now_s)
-            self._show(asked.request, (asked.user,))
+            return f"no subscriber can be sent to {asked.broker!r}; gateways that take: {choice}"
+        if self._gateways.where(asked.user) is None:
+            return f"user {asked.user!r} is not online at any gateway: nothing to move"
+        if self._moves.target(asked.user) not in (None, asked.broker):
+            return f"user {asked.user!r} is moving this moment: try again in some seconds"
+        return ""
 
     def _show(self, request: str, users: tuple[str, ...] = ()) -> None:
         taking, moving = self._taking(), self._moves.by_source()
