@@ -10,8 +10,9 @@ from nearcast.gateway.addresses import Proxies
 from nearcast.gateway.admission import Admission
 from nearcast.gateway.settings import GatewaySettings
 from nearcast.gateway.sharing import Sharing
+from nearcast.gateway.tokens import Key
 
-KEY = b"k" * 32
+KEYS = {1: Key(1, b"j" * 32, until_s=500.0), 2: Key(2, b"k" * 32)}
 
 
 def test_sessions_are_bounded_in_all_and_unknown_ones_by_address() -> None:
@@ -60,14 +61,30 @@ def test_pages_of_the_same_host_and_of_listed_origins_may_connect(origin: str | 
 
 
 def test_a_token_is_good_for_its_user_until_it_expires() -> None:
-    token = tokens.issue(KEY, "ann", 1000)
-    assert tokens.problem_with(token, KEY, "ann", 999.0) == ""
-    assert "expired" in tokens.problem_with(token, KEY, "ann", 1000.0)
-    assert "not for this user" in tokens.problem_with(token, KEY, "bob", 0.0)
-    assert "not for this user" in tokens.problem_with(token, b"other" * 8, "ann", 0.0)
-    assert "not for this user" in tokens.problem_with("9" + token, KEY, "ann", 0.0)
-    for rubbish in ("", ".", "x.y", "1", "¹.aa", "1." + "\udcff"):
-        assert tokens.problem_with(rubbish, KEY, "ann", 0.0)
+    token = tokens.issue(KEYS[2], "ann", "a1", 1000)
+    assert problem(token, now_s=999.0) == ""
+    assert "expired" in problem(token, now_s=1000.0)
+    assert "not for this user" in problem(token, user="bob")
+    assert "not for this user" in problem("9" + token)
+    assert "not for this user" in problem(token.replace(".a1.", ".a2."), registration="a2")
+    for rubbish in ("", ".", "x.y", "1", "1.2.a1.", "¹.2.a1." + "0" * 64, "1.2.a1." + "\udcff", token + "\n"):
+        assert tokens.Token.read(rubbish) is None
+
+
+def test_a_token_ends_with_its_key_and_with_its_registration() -> None:
+    earlier = tokens.issue(KEYS[1], "ann", "a1", 1000)
+    assert problem(earlier, now_s=499.0) == ""
+    assert "key" in problem(earlier, now_s=500.0)
+    assert "key" in problem(tokens.issue(Key(3, b"k" * 32), "ann", "a1", 1000))
+    assert "not for this user" in problem(tokens.issue(Key(2, b"x" * 32), "ann", "a1", 1000))
+    assert "reset or removed" in problem(earlier, registration="b2")
+    assert "reset or removed" in problem(earlier, registration="")
+
+
+def problem(token: str, *, user: str = "ann", registration: str = "a1", now_s: float = 0.0) -> str:
+    read = tokens.Token.read(token)
+    assert read is not None
+    return read.problem(KEYS, user, registration, now_s)
 
 
 @pytest.mark.parametrize("user", ["", "a b", "a:b", "x" * 129, "a\n"])

@@ -6,7 +6,10 @@ import asyncio
 
 import pytest
 
+from nearcast.errors import Refused
 from nearcast.gateway.directory import Directory, Entry
+from nearcast.gateway.store import Store
+from nearcast.gateway.users import Users
 from nearcast.runtime.servers import LocalServer
 
 pytestmark = pytest.mark.live
@@ -17,18 +20,16 @@ PARAMETERS = {"kind": 'a "cursor":7} b', "cursor": 12, "lat": 48.856613123456789
 def test_what_a_gateway_must_know_after_a_restart() -> None:
     async def scenario() -> None:
         store = await LocalServer.start()
-        directory, other = Directory(store.url), Directory(store.url)
+        server, other_server = Store(store.url), Store(store.url)
+        directory, other, users = Directory(server), Directory(other_server), Users(server)
         try:
-            secret = await directory.secret()
-            assert len(secret) == 32
-            assert await other.secret() == secret
-            assert await directory.register("ann")
-            assert not await other.register("ann")
+            await users.register("ann")
+            now = (await users.registrations(["ann"]))["ann"]
 
             entry = Entry("near_me", PARAMETERS, from_execution=5)
-            assert await directory.add("ann", "b1", "near_me-1", entry) == entry
+            assert await directory.add("ann", now, "b1", "near_me-1", entry) == entry
             later = Entry("near_me", PARAMETERS, from_execution=9)
-            assert await directory.add("ann", "b1", "near_me-1", later) == entry
+            assert await directory.add("ann", now, "b1", "near_me-1", later) == entry
 
             await directory.advance([("ann", "near_me-1", 8), ("ann", "gone-1", 3), ("bob", "near_me-1", 3)])
             await other.advance([("ann", "near_me-1", 6)])
@@ -36,7 +37,7 @@ def test_what_a_gateway_must_know_after_a_restart() -> None:
             assert await directory.entries("ann") == {"near_me-1": Entry("near_me", PARAMETERS, 5, 8)}
             assert await directory.entries("bob") == {}
 
-            await other.settle("ann", "b2", ["near_me-1"])
+            await other.settle("ann", now, "b2", ["near_me-1"])
             assert await directory.homes(["ann", "bob"]) == {"ann": "b2", "bob": ""}
             assert await directory.holders("b1") == {"near_me-1": ["ann"]}
             assert not await directory.leave("ann", "b2", ["near_me-1"])
@@ -47,14 +48,20 @@ def test_what_a_gateway_must_know_after_a_restart() -> None:
             assert await directory.holders("b2") == {}
             assert await directory.entries("ann") == {}
 
+            with pytest.raises(Refused, match="was reset or removed"):
+                await directory.add("ann", "before", "b1", "near_me-1", entry)
+            with pytest.raises(Refused, match="was reset or removed"):
+                await directory.settle("ann", "before", "b1", ["near_me-1"])
+            assert (await directory.entries("ann"), await directory.holders("b1")) == ({}, {})
+
             assert await directory.data_url() == ""
             await directory.announce("b1", "http://one")
             await other.announce("b2", "http://two")
             await other.withdraw("b2")
             assert await directory.gateways() == {"b1": "http://one"}
         finally:
-            await directory.close()
-            await other.close()
+            await server.close()
+            await other_server.close()
             await store.stop()
 
     asyncio.run(scenario())

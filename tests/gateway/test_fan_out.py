@@ -8,7 +8,6 @@ import time
 import pytest
 from gateway_world import Worlds, take_results, until
 
-from nearcast.gateway import tokens
 from nearcast.gateway.client import Subscriber
 
 pytestmark = [pytest.mark.live, pytest.mark.xdist_group("heavy")]
@@ -22,8 +21,8 @@ def test_one_result_reaches_all_subscribers_of_a_gateway(world: Worlds, capsys: 
         async with world() as w:
             url = await w.start_gateway(unknown_per_address=SUBSCRIBERS)
             await w.until_notified()
-            key = await w.gateways["b1"].directory.secret()
-            users = {f"user{number}": tokens.issue(key, f"user{number}", 1 << 32) for number in range(SUBSCRIBERS)}
+            register = w.gateways["b1"].users.register
+            users = {user: await register(user) for user in (f"user{number}" for number in range(SUBSCRIBERS))}
             subscribers = [Subscriber.connect(url, user, token=token) for user, token in users.items()]
             await asyncio.gather(*(subscriber.__aenter__() for subscriber in subscribers))
             ids = set(await asyncio.gather(*(each.subscribe("by_kind", kind="fire") for each in subscribers)))

@@ -22,6 +22,9 @@ from nearcast.gateway.frames import (
 )
 from nearcast.gateway.session import Session
 from nearcast.gateway.settings import GatewaySettings
+from nearcast.gateway.tokens import Token
+
+TOKEN = Token(1 << 32, 1, "a1", "")
 
 
 def send(session: Session, frame: ToGateway) -> object:
@@ -46,7 +49,7 @@ def new_session(**settings: Any) -> Session:
 def open_session(**settings: Any) -> Session:
     session = new_session(**settings)
     assert send(session, Login("ann", "token")) == Login("ann", "token")
-    session.welcomed("ann", Welcome("b1", []))
+    session.welcomed("ann", TOKEN, Welcome("b1", []))
     assert types(session) == ["welcome"]
     return session
 

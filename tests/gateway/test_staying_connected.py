@@ -81,7 +81,7 @@ def test_a_client_whose_token_is_refused_stops_and_tells_the_program(world: Worl
                     pass
             async with Subscriber.connect(url, "ann", long_poll=long_poll) as ann:
                 await w.stop_gateway("b1")
-                await w.data._store.ask("DEL", "nc:secret")
+                await w.data._store.ask("DEL", "nc:keys")
                 await w.start_gateway(port=port)
                 with pytest.raises(AuthenticationFailed, match="token"):
                     await asyncio.wait_for(ann.get(), WAIT_S)

@@ -46,7 +46,7 @@ def test_limits_hold_before_a_login(world: Worlds) -> None:
             frames, _ = await all_frames(url, b"\x00\xff")
             assert [frame["type"] for frame in frames] == ["refused", "bye"]
             frames, _ = await all_frames(url, '{"type":"login","user":"ann","token":"1.aa"}')
-            assert "not for this user" in frames[0]["problem"]
+            assert "not a token" in frames[0]["problem"]
             silent = [await connect(ws(url)) for _ in range(2)]
             with pytest.raises(InvalidStatus) as refused:
                 await connect(ws(url))

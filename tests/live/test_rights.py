@@ -21,16 +21,17 @@ from nearcast.core.names import LEASE_KEY, MEMBERS, READY_KEY
 from nearcast.core.placement import Mode
 from nearcast.gateway.client import Subscriber
 from nearcast.gateway.coordination import BusCoordination, Whereabouts
-from nearcast.gateway.directory import Directory
 from nearcast.gateway.server import GatewayServer, listen
 from nearcast.gateway.service import Gateway
+from nearcast.gateway.store import Store
+from nearcast.gateway.users import Users
 from nearcast.pipeline.service.announcement import Announcement
 from nearcast.pipeline.sources.resp import RespConnection
 from nearcast.pipeline.sources.stream_server import StreamServer
 from nearcast.runtime.agent import Agent
 from nearcast.runtime.calibration import CalibrationSettings, calibrate
 from nearcast.runtime.collector import Collector
-from nearcast.runtime.console import Console
+from nearcast.runtime.console import Console, find_store
 from nearcast.runtime.controller import Controller
 from nearcast.runtime.feed_keys import FEEDS, feed_keys
 from nearcast.runtime.provider import DryProvider, ProviderDesk
@@ -126,7 +127,8 @@ async def payloads(subscription: nearcast.Subscription, count: int) -> list[obje
 def test_the_page_has_rules_for_every_role() -> None:
     text = PAGE.read_text(encoding="utf-8")
     assert {rule.user for rule in rules_of(text, BROKERS)} == {"app", "agent", "operator", "calibrator"}
-    assert {rule.user for rule in rules_of(text, STORE)} == {"agent", "controller", "provider", "operator", "data"}
+    roles = {"agent", "controller", "provider", "operator", "registrar", "data"}
+    assert {rule.user for rule in rules_of(text, STORE)} == roles
 
 
 def test_a_client_and_an_operator_need_no_more_than_their_rules(world: World) -> None:
@@ -212,19 +214,37 @@ def test_a_gateway_and_the_data_cluster_need_no_more_than_their_rules(world: Wor
             await data.execute({fire: [ROW]})
             assert await take_results(ann, 1) == [1]
             await ann.unsubscribe(fire)
-        await _settle_elsewhere(gateway.directory, fire)
+        await _settle_elsewhere(gateway, fire)
         await server.stop()
         await data.close()
 
     world.run(scenario)
 
 
-async def _settle_elsewhere(directory: Directory, subscription: str) -> None:
+async def _settle_elsewhere(gateway: Gateway, subscription: str) -> None:
     """What gateways write down when a user moves, and read when they start."""
-    await directory.settle("bob", "b1", [subscription])
-    await directory.settle("bob", "b2", [subscription])
+    await gateway.users.register("bob")
+    registration = (await gateway.users.registrations(["bob"]))["bob"]
+    directory = gateway.directory
+    await directory.settle("bob", registration, "b1", [subscription])
+    await directory.settle("bob", registration, "b2", [subscription])
     assert await directory.leave("bob", "b1", [subscription])
     assert await directory.holders("b2") == {subscription: ["bob"]}
+
+
+def test_users_are_administered_with_the_rules_of_the_registrar(world: World) -> None:
+    async def scenario() -> None:
+        registrar = url(world.store, "registrar")
+        store = Store(await find_store(registrar))
+        users = Users(store)
+        await users.register("eve")
+        await users.reset("eve")
+        assert "eve" in [user.name async for user in users.all()]
+        await users.rotate(at_once=False)
+        await users.remove("eve")
+        await store.close()
+
+    world.run(scenario)
 
 
 def test_the_data_cluster_says_where_it_is_with_its_rules(world: World) -> None:

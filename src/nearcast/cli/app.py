@@ -23,6 +23,7 @@ from nearcast.cli import (
     subscribers,
     topic,
     up,
+    users,
 )
 
 
@@ -60,6 +61,7 @@ app.command("controller")(controller.controller)
 app.add_typer(brokers.app, name="brokers")
 app.add_typer(topic.app, name="topic")
 app.add_typer(subscribers.app, name="subscribers")
+app.add_typer(users.app, name="users")
 app.add_typer(plan.app, name="plan")
 app.add_typer(data.app, name="data")
 app.add_typer(channel.app, name="channel")

@@ -39,8 +39,11 @@ class Gone(DataClusterRefused):
 
 
 class Wanted(msgspec.Struct, frozen=True):
+    """A subscription that `user` asks for: a channel may bind a parameter to who is logged in."""
+
     channel: str
     parameters: dict[str, Any]
+    user: str = ""
 
 
 class Granted(msgspec.Struct, frozen=True):

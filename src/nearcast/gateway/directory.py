@@ -1,45 +1,46 @@
 """The directory: users, their frontend subscriptions and cursors, on the store's server.
 
-    nc:u:USER      hash: home -> broker; s:ID -> {"channel", "parameters", "from", "cursor"}; registered -> 1
+    nc:u:USER      hash: home -> broker; s:ID -> {"channel", "parameters", "from", "cursor"}; see users.py for the rest
     nc:f:BROKER:ID set of the users who hold backend subscription ID at that broker
     nc:gateways    hash: broker -> URL of its gateway
-    nc:secret      the key of the tokens, made once
     nc:data        {"url"} of the data cluster while it runs (written by it)
 
-A gateway that starts again finds here what it held. Cursors only grow, whoever writes them in whatever order.
+A gateway that starts again finds here what it held. Cursors only grow, whoever writes them in whatever order. Nothing
+is written for a user whose registration is not the one that logged in: she was reset or removed meanwhile.
 """
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
 
-from nearcast.core.link import Reply, is_error
-from nearcast.errors import ClusterError
-from nearcast.runtime.requester import Requester
+from nearcast.core.link import Reply
+from nearcast.errors import Refused
+from nearcast.gateway.store import Store
+from nearcast.gateway.tokens import ENDED
+from nearcast.gateway.users import USER_KEY
 
-SECRET_KEY = b"nc:secret"
 GATEWAYS_KEY = b"nc:gateways"
 DATA_KEY = b"nc:data"
-_USER = "nc:u:"
 _HOLDERS = "nc:f:"
-_SECRET_BYTES = 32  # as long as the digest of HMAC-SHA256
 _SCAN_COUNT = 1000
 
-# KEYS: the user's hash, the holders' set. ARGV: field, entry, user. Returns the entry now there.
+# KEYS: the user's hash, the holders' set. ARGV: registration, user, field, entry. Returns the entry now there.
 _ADD = """
-redis.call('SADD', KEYS[2], ARGV[3])
-redis.call('HSETNX', KEYS[1], ARGV[1], ARGV[2])
-return redis.call('HGET', KEYS[1], ARGV[1])
+if redis.call('HGET', KEYS[1], 'registered') ~= ARGV[1] then return false end
+redis.call('SADD', KEYS[2], ARGV[2])
+redis.call('HSETNX', KEYS[1], ARGV[3], ARGV[4])
+return redis.call('HGET', KEYS[1], ARGV[3])
 """
 
-# KEYS: the user's hash, holders' sets. ARGV: user, broker.
+# KEYS: the user's hash, holders' sets. ARGV: registration, user, broker.
 _SETTLE = """
-for i = 2, #KEYS do redis.call('SADD', KEYS[i], ARGV[1]) end
-redis.call('HSET', KEYS[1], 'home', ARGV[2])
+if redis.call('HGET', KEYS[1], 'registered') ~= ARGV[1] then return false end
+for i = 2, #KEYS do redis.call('SADD', KEYS[i], ARGV[2]) end
+redis.call('HSET', KEYS[1], 'home', ARGV[3])
+return 1
 """
 
 # KEYS: the user's hash, holders' sets. ARGV: user, broker. Returns whether the user was at home elsewhere, and left.
@@ -80,17 +81,10 @@ _data_address = msgspec.json.Decoder(_DataAddress)
 
 
 class Directory:
-    """On one server. Raises ClusterError while that cannot be asked."""
+    """Raises ClusterError while the store cannot be asked."""
 
-    def __init__(self, store_url: str) -> None:
-        self._store = Requester(store_url)
-
-    async def close(self) -> None:
-        await self._store.close()
-
-    async def secret(self) -> bytes:
-        await self._ask("SET", SECRET_KEY, secrets.token_bytes(_SECRET_BYTES), "NX")
-        return _bytes(await self._ask("GET", SECRET_KEY))
+    def __init__(self, store: Store) -> None:
+        self._ask = store.ask
 
     async def data_url(self) -> str:
         """Where the data cluster is; empty if it does not run."""
@@ -110,41 +104,41 @@ class Directory:
 
     # --- users
 
-    async def register(self, user: str) -> bool:
-        """Whether the name was free."""
-        return await self._ask("HSETNX", _USER + user, "registered", 1) == 1
-
     async def entries(self, user: str) -> dict[str, Entry]:
         """The user's subscriptions."""
-        stored = await self._ask("HGETALL", _USER + user)
+        stored = await self._ask("HGETALL", USER_KEY + user)
         assert isinstance(stored, dict)
         return {key.decode()[2:]: _entry.decode(value) for key, value in stored.items() if key.startswith(b"s:")}
 
-    async def add(self, user: str, broker: str, subscription: str, entry: Entry) -> Entry:
+    async def add(self, user: str, registration: str, broker: str, subscription: str, entry: Entry) -> Entry:
         """Note that the user holds it at the broker. Returns what is stored: an earlier entry stays."""
-        keys = (_USER + user, f"{_HOLDERS}{broker}:{subscription}")
-        stored = await self._ask("EVAL", _ADD, 2, *keys, f"s:{subscription}", msgspec.json.encode(entry), user)
+        keys = (USER_KEY + user, f"{_HOLDERS}{broker}:{subscription}")
+        values = (registration, user, f"s:{subscription}", msgspec.json.encode(entry))
+        stored = await self._ask("EVAL", _ADD, len(keys), *keys, *values)
+        if stored is None:
+            raise Refused(ENDED)
         return _entry.decode(_bytes(stored))
 
     async def remove(self, user: str, broker: str, subscription: str) -> None:
         """The user has it no longer."""
-        await self._ask("HDEL", _USER + user, f"s:{subscription}")
+        await self._ask("HDEL", USER_KEY + user, f"s:{subscription}")
         await self._ask("SREM", f"{_HOLDERS}{broker}:{subscription}", user)
 
     async def leave(self, user: str, broker: str, subscriptions: Iterable[str]) -> bool:
         """The user holds these at the broker no longer, but still has them. False: the broker is her home."""
-        keys = [_USER + user, *(f"{_HOLDERS}{broker}:{subscription}" for subscription in subscriptions)]
+        keys = [USER_KEY + user, *(f"{_HOLDERS}{broker}:{subscription}" for subscription in subscriptions)]
         return await self._ask("EVAL", _LEAVE, len(keys), *keys, user, broker) == 1
 
-    async def settle(self, user: str, broker: str, subscriptions: Iterable[str]) -> None:
+    async def settle(self, user: str, registration: str, broker: str, subscriptions: Iterable[str]) -> None:
         """The user is at home at this broker, and holds these there."""
-        keys = [_USER + user, *(f"{_HOLDERS}{broker}:{subscription}" for subscription in subscriptions)]
-        await self._ask("EVAL", _SETTLE, len(keys), *keys, user, broker)
+        keys = [USER_KEY + user, *(f"{_HOLDERS}{broker}:{subscription}" for subscription in subscriptions)]
+        if await self._ask("EVAL", _SETTLE, len(keys), *keys, registration, user, broker) is None:
+            raise Refused(ENDED)
 
     async def homes(self, users: Sequence[str]) -> dict[str, str]:
         found: dict[str, str] = {}
         for user in users:
-            home = await self._ask("HGET", _USER + user, "home")
+            home = await self._ask("HGET", USER_KEY + user, "home")
             found[user] = _bytes(home).decode() if home is not None else ""
         return found
 
@@ -152,7 +146,7 @@ class Directory:
         """Store cursors: user, subscription, execution. One that is lower than the stored one changes nothing."""
         if not cursors:
             return
-        keys = [_USER + user for user, _, _ in cursors]
+        keys = [USER_KEY + user for user, _, _ in cursors]
         values = [value for _, subscription, execution in cursors for value in (f"s:{subscription}", execution)]
         await self._ask("EVAL", _ADVANCE, len(keys), *keys, *values)
 
@@ -171,12 +165,6 @@ class Directory:
                 found[key.decode().removeprefix(prefix)] = sorted(user.decode() for user in users)
             if int(cursor) == 0:
                 return found
-
-    async def _ask(self, *parts: bytes | str | int) -> Reply:
-        answer = await self._store.ask(*parts)
-        if is_error(answer):
-            raise ClusterError(f"the store refused {parts[0]!s}: {answer}")
-        return answer
 
 
 def _bytes(reply: Reply) -> bytes:

@@ -34,6 +34,7 @@ from nearcast.gateway.frames import (
     unpacked,
 )
 from nearcast.gateway.session import Session
+from nearcast.gateway.tokens import Token
 
 if TYPE_CHECKING:
     from nearcast.gateway.service import Gateway
@@ -57,7 +58,7 @@ class Operations:
 
     # --- login
 
-    async def welcome(self, session: Session, login: Login) -> None:
+    async def welcome(self, session: Session, login: Login, token: Token) -> None:
         """Open the session, and begin to deliver what the user has subscriptions for."""
         gateway = self._gateway
         try:
@@ -68,12 +69,12 @@ class Operations:
             gateway.arrived(login.user)
             raise
         others.pop(gateway.broker, None)
-        bringing = asyncio.ensure_future(self._bring_home(login.user, entries))
+        bringing = asyncio.ensure_future(self._bring_home(login.user, token.registration, entries))
         bringing.add_done_callback(lambda _: gateway.arrived(login.user))
         # Held here first, then at home here: the gateway before lets go when it sees the new home.
         done, _ = await asyncio.wait([bringing], timeout=ATTACH_S)
         held = [Held(id, entry.channel, entry.parameters, entry.from_execution) for id, entry in entries.items()]
-        session.welcomed(login.user, Welcome(gateway.broker, held, others))
+        session.welcomed(login.user, token, Welcome(gateway.broker, held, others))
         if not session.is_open:
             return
         gateway.admit(session, login.user)
@@ -92,7 +93,7 @@ class Operations:
         for task in self._running.pop(session, ()):
             task.cancel()
 
-    async def _bring_home(self, user: str, entries: dict[str, Entry]) -> dict[str, str]:
+    async def _bring_home(self, user: str, registration: str, entries: dict[str, Entry]) -> dict[str, str]:
         """Hold all the user's subscriptions at this broker; what is wrong with those that cannot be."""
         gateway = self._gateway
         hold = partial(gateway.sharing.hold, user)
@@ -103,7 +104,7 @@ class Operations:
                 if gateway.holdings.has(subscription):
                     hold(subscription)
                 else:
-                    asked[subscription] = gateway.holdings.attach(Wanted(entry.channel, entry.parameters), hold)
+                    asked[subscription] = gateway.holdings.attach(Wanted(entry.channel, entry.parameters, user), hold)
             for subscription, future in asked.items():
                 granted = await future
                 if granted.subscription != subscription:
@@ -111,7 +112,7 @@ class Operations:
         finally:
             for future in asked.values():
                 future.cancel()
-        await gateway.directory.settle(user, gateway.broker, [id for id in entries if id not in problems])
+        await gateway.directory.settle(user, registration, gateway.broker, [id for id in entries if id not in problems])
         return problems
 
     def _start_deliveries(
@@ -177,7 +178,7 @@ class Operations:
             raise NotPossible(f"you have {len(session.deliveries)} subscriptions: end some first")
         if len(msgspec.json.encode(wanted.parameters)) > PARAMETERS_BYTES_MAX:
             raise NotPossible(f"the parameters are too long: give at most {PARAMETERS_BYTES_MAX} bytes of JSON")
-        granted = await self._granted(session.user, Wanted(wanted.channel, wanted.parameters))
+        granted = await self._granted(session.user, Wanted(wanted.channel, wanted.parameters, session.user))
         if granted.problem:
             raise NotPossible(f"{granted.problem}: {granted.hint}" if granted.hint else granted.problem)
         return await self._finish(self._keep(session, wanted, granted))
@@ -200,7 +201,7 @@ class Operations:
         gateway, user, subscription = self._gateway, session.user, granted.subscription
         entry = Entry(granted.channel, wanted.parameters, granted.from_execution)
         try:
-            entry = await gateway.directory.add(user, gateway.broker, subscription, entry)
+            entry = await gateway.directory.add(user, session.registration, gateway.broker, subscription, entry)
         except NearcastError:
             if subscription not in session.deliveries:
                 gateway.let_go(user, subscription)

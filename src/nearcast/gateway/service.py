@@ -27,11 +27,15 @@ from nearcast.gateway.notifications import NotificationLoop
 from nearcast.gateway.operations import FAILED, Operations
 from nearcast.gateway.results import Results
 from nearcast.gateway.retrying import Pauses
+from nearcast.gateway.revocation import Revocation
 from nearcast.gateway.session import Session
 from nearcast.gateway.settings import DEFAULT_SETTINGS, GatewaySettings
 from nearcast.gateway.sharing import Sharing
+from nearcast.gateway.store import Store
+from nearcast.gateway.tokens import Token
 from nearcast.gateway.topics import Topics
 from nearcast.gateway.upkeep import Upkeep
+from nearcast.gateway.users import Users
 from nearcast.gateway.workers import Workers
 
 T = TypeVar("T")
@@ -78,7 +82,9 @@ class Gateway:
         self.url = url
         self.settings = settings
         self.admission = Admission(settings)
-        self.directory = Directory(store_url)
+        self._store = Store(store_url)
+        self.users = Users(self._store, settings.token_s)
+        self.directory = Directory(self._store)
         self.sharing = Sharing()
         self.topics = Topics(server_url)
         self.data = DataCluster(self.directory.data_url, data_token, settings.requests)
@@ -88,9 +94,9 @@ class Gateway:
         self._notifications = NotificationLoop(self.data, broker, self.audience, self.holdings)
         self._operations = Operations(self)
         self.upkeep = Upkeep(self)
+        self._revocation = Revocation(self)
         self.workers = Workers()
         self._coordination = coordination
-        self._key = b""
         self._sessions: dict[str, Session] = {}  # of users who are logged in
         self._open: dict[Session, asyncio.Task[None]] = {}  # all, with the task that catches up
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -101,7 +107,7 @@ class Gateway:
 
     async def start(self) -> None:
         """Returns when subscribers may come. The store must answer; the data cluster need not."""
-        self._key = await self._from_store(self.directory.secret)
+        await self._from_store(self.users.first_key)
         await self._from_store(self._remember)
         await self._from_store(lambda: self.directory.announce(self.broker, self.url))
         self.workers.start("holdings", self.holdings.run)
@@ -109,6 +115,7 @@ class Gateway:
         self.workers.start("notifications", self._notifications.run)
         self.workers.start("cursors", self.upkeep.store_cursors)
         self.workers.start("sweep", self.upkeep.sweep)
+        self.workers.start("revocation", self._revocation.watch)
         if self._coordination is not None:
             await self._coordination.start(self)
 
@@ -131,7 +138,7 @@ class Gateway:
         await asyncio.gather(*self._tasks, *self._open.values(), return_exceptions=True)
         await self.topics.stop()
         await self.data.close()
-        await self.directory.close()
+        await self._store.close()
 
     async def _from_store(self, ask: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
         """The store may start after us."""
@@ -152,7 +159,7 @@ class Gateway:
                     await self.directory.remove(user, self.broker, subscription)
                 elif not await self.directory.leave(user, self.broker, [subscription]):
                     self.sharing.hold(user, subscription)
-                    self.holdings.restore(subscription, Wanted(entry.channel, entry.parameters))
+                    self.holdings.restore(subscription, Wanted(entry.channel, entry.parameters, user))
             self.holdings.release(subscription)  # if nobody is left
 
     def run_task(self, job: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
@@ -183,13 +190,12 @@ class Gateway:
     async def register(self, user: str, token: str = "") -> str:
         """A token for a new user, or a new one for the bearer of a good one. Refused: the name is taken."""
         tokens.checked_user(user)
-        known = token and not tokens.problem_with(token, self._key, user, time.time())
-        if not known:
-            if self._coordination is not None:
-                await self._coordination.register(user)
-            if not await self.directory.register(user):
-                raise Refused(f"user {user!r} is registered already: choose another name, or give your token")
-        return tokens.issue(self._key, user, int(time.time() + self.settings.token_s))
+        known, _ = await self.users.check(user, token)
+        if known is not None:
+            return await self.users.renew(user, known)
+        if self._coordination is not None:
+            await self._coordination.register(user)
+        return await self.users.register(user)
 
     async def request(self, user: str, latitude: float | None, longitude: float | None) -> tuple[str, str]:
         """The broker and gateway where the user should log in."""
@@ -229,23 +235,28 @@ class Gateway:
     async def login(self, session: Session, login: Login) -> bool:
         """Whether the session is open now; if not, it has ended with the reason."""
         try:
-            tokens.checked_user(login.user)
-            problem = tokens.problem_with(login.token, self._key, login.user, time.time())
-        except UsageError as error:
-            problem = str(error)
-        if problem:
-            self.admission.refused(session.address, time.monotonic())
-            session.refuse_login(problem, final=True)
-            return False
-        self._arriving[login.user] += 1
-        try:
-            await self._operations.welcome(session, login)
+            token = await self._checked(session, login)
+            if token is None:
+                return False
+            self._arriving[login.user] += 1
+            await self._operations.welcome(session, login, token)
         except ClusterError as error:
             session.refuse_login(f"try again later: {error}", final=False)
         except Exception:
             log.exception("a login of %s failed", login.user)
             session.refuse_login(FAILED, final=False)
         return session.is_open
+
+    async def _checked(self, session: Session, login: Login) -> Token | None:
+        """The token of the login if it is good; else the session has ended."""
+        try:
+            token, problem = await self.users.check(tokens.checked_user(login.user), login.token)
+        except UsageError as error:
+            token, problem = None, str(error)
+        if token is None:
+            self.admission.refused(session.address, time.monotonic())
+            session.refuse_login(problem, final=True)
+        return token
 
     def arrived(self, user: str) -> None:
         """A login has brought everything of the user here, or has failed."""

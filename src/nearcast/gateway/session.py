@@ -32,6 +32,7 @@ from nearcast.gateway.frames import (
 )
 from nearcast.gateway.outbox import Outbox
 from nearcast.gateway.settings import GatewaySettings
+from nearcast.gateway.tokens import Token
 
 
 class State(Enum):
@@ -47,6 +48,7 @@ class Session:
     def __init__(self, settings: GatewaySettings, address: str, wake: Callable[[], None]) -> None:
         self.address = address
         self.user = ""
+        self.token: Token | None = None  # what it has logged in with
         self.state = State.NEW
         self.outbox = Outbox(settings)
         self.deliveries: dict[str, Delivery] = {}  # by subscription
@@ -160,9 +162,10 @@ class Session:
 
     # --- life
 
-    def welcomed(self, user: str, welcome: Welcome) -> None:
+    def welcomed(self, user: str, token: Token, welcome: Welcome) -> None:
         if self.state is State.LOGGING_IN:
             self.user = user
+            self.token = token
             self.send(welcome)
             self.state = State.OPEN
 
@@ -178,6 +181,11 @@ class Session:
             self.state = State.ENDED
             self.ending = reason
             self._wake()
+
+    @property
+    def registration(self) -> str:
+        """Of its user; empty before the login."""
+        return self.token.registration if self.token is not None else ""
 
     @property
     def is_open(self) -> bool:

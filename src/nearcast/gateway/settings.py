@@ -6,6 +6,7 @@ import msgspec
 
 from nearcast.errors import UsageError
 from nearcast.gateway.addresses import Proxies
+from nearcast.gateway.tokens import LIFE_S
 
 
 class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,7 +38,7 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
     results_kept: int = 256  # fetched executions kept for those who catch up
     results_kept_bytes: int = 64 << 20
     requests: int = 8  # to the data cluster at a time, without the long poll
-    token_s: float = 30 * 86400.0  # how long a token is good
+    token_s: float = LIFE_S  # how long a token is good
 
     def __post_init__(self) -> None:
         for name, value in msgspec.structs.asdict(self).items():

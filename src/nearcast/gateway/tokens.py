@@ -1,6 +1,10 @@
-"""Tokens: who a subscriber is, signed with the cluster's key, so that any gateway can tell without asking.
+"""Tokens: who a subscriber is, signed with a key of the cluster.
 
-token = EXPIRY "." HMAC-SHA256(key, EXPIRY NUL user), the expiry in seconds since the Unix epoch
+token = EXPIRY "." KEY "." REGISTRATION "." HMAC-SHA256(secret, EXPIRY NUL KEY NUL REGISTRATION NUL user)
+
+EXPIRY is in seconds since the Unix epoch. KEY is the number of the key that signed it: keys change, and a token
+outlives that until its key is taken away. REGISTRATION is what the store has for the user: a token of an earlier
+registration of the same name is good no longer.
 """
 
 from __future__ import annotations
@@ -8,10 +12,59 @@ from __future__ import annotations
 import hashlib
 import hmac
 import re
+from collections.abc import Mapping
+
+import msgspec
 
 from nearcast.errors import UsageError
 
+LIFE_S = 90 * 86400.0
+
 _USER = re.compile(r"[^\s:\x00-\x1f\x7f]{1,128}")
+_TOKEN = re.compile(r"([0-9]{1,12})\.([0-9]{1,9})\.([0-9a-f]{1,64})\.([0-9a-f]{64})", re.ASCII)
+
+NOT_A_TOKEN = "not a token: register to get one"
+ANOTHER_USER = "this token is not for this user: register to get one"
+KEY_GONE = "the key of this token was taken away: ask the operator for a new token"
+EXPIRED = "this token has expired: ask the operator for a new one (a client gets one by itself if it comes in time)"
+ENDED = "this token has ended: the user was reset or removed, ask the operator for a new one"
+
+
+class Key(msgspec.Struct, frozen=True):
+    """Tokens are signed by the newest. `until_s`: when an earlier one ends, 0 for the newest."""
+
+    number: int
+    secret: bytes
+    until_s: float = 0.0
+
+    def is_good(self, now_s: float) -> bool:
+        return not self.until_s or now_s < self.until_s
+
+
+class Token(msgspec.Struct, frozen=True):
+    """What a token says, before it is known whether that is true."""
+
+    expires_s: int
+    key: int
+    registration: str
+    signature: str
+
+    @classmethod
+    def read(cls, text: str) -> Token | None:
+        found = _TOKEN.fullmatch(text)
+        return cls(int(found[1]), int(found[2]), found[3], found[4]) if found else None
+
+    def problem(self, keys: Mapping[int, Key], user: str, registration: str, now_s: float) -> str:
+        """What is wrong with it; empty if it is good. `registration`: the user's as it is now."""
+        key = keys.get(self.key)
+        if key is None or not key.is_good(now_s):
+            return KEY_GONE
+        # The signature first: what a forged token says is nothing.
+        if not hmac.compare_digest(self.signature, _signature(key, user, self.registration, self.expires_s)):
+            return ANOTHER_USER
+        if now_s >= self.expires_s:
+            return EXPIRED
+        return "" if self.registration == registration else ENDED
 
 
 def checked_user(user: str) -> str:
@@ -21,22 +74,10 @@ def checked_user(user: str) -> str:
     return user
 
 
-def issue(key: bytes, user: str, expires_s: int) -> str:
-    return f"{expires_s}.{_signature(key, user, expires_s)}"
+def issue(key: Key, user: str, registration: str, expires_s: int) -> str:
+    return f"{expires_s}.{key.number}.{registration}.{_signature(key, user, registration, expires_s)}"
 
 
-def problem_with(token: str, key: bytes, user: str, now_s: float) -> str:
-    """What is wrong with a token; empty if it is good."""
-    expiry, _, signature = token.partition(".")
-    if not (expiry.isascii() and expiry.isdigit() and len(expiry) <= 12 and signature.isascii()):
-        return "not a token: register to get one"
-    # The signature first: the expiry of a forged token tells nothing.
-    if not hmac.compare_digest(signature, _signature(key, user, int(expiry))):
-        return "this token is not for this user: register to get one"
-    if now_s >= int(expiry):
-        return "this token has expired: registering with a good one gives a new one, so do that in time"
-    return ""
-
-
-def _signature(key: bytes, user: str, expires_s: int) -> str:
-    return hmac.new(key, f"{expires_s}\0{user}".encode(), hashlib.sha256).hexdigest()
+def _signature(key: Key, user: str, registration: str, expires_s: int) -> str:
+    signed = f"{expires_s}\0{key.number}\0{registration}\0{user}"
+    return hmac.new(key.secret, signed.encode(), hashlib.sha256).hexdigest()

@@ -39,25 +39,11 @@ class Console:
         if self._inquiry is None:
             # The store is asked with the password of the server we were given, as clients do with other servers.
             _, credentials = parse_url(self._url)
-            self._requester = Requester(await self._store_url(), credentials)
+            self._requester = Requester(await find_store(self._url), credentials)
             inquiry = Inquiry(self._requester, bus.decode_state)
             await inquiry.open()
             self._inquiry = inquiry
         return self._inquiry
-
-    async def _store_url(self) -> str:
-        """Any member of the cluster knows the store; the store itself has a term."""
-        probe = Requester(self._url)
-        try:
-            document = await probe.ask("HGET", MEMBERS, "document")
-            if isinstance(document, bytes):
-                return decode_membership(document).store_url
-            if await probe.ask("EXISTS", "nc:store:term") == 1:
-                return self._url
-        finally:
-            await probe.close()
-        address, _ = parse_url(self._url)  # without the password
-        raise NotACluster(f"{address.url} belongs to no cluster: give a server that has an agent, or the store's URL")
 
     async def state(self, *topics: str, timeout_s: float = 10.0) -> bus.State:
         """What the controller knows; of all planned topics if none is named."""
@@ -149,6 +135,21 @@ class Console:
     async def _ask(self, make: Callable[[str], bus.Request], timeout_s: float) -> bus.State:
         inquiry = await self._open()
         return await inquiry.ask(make, timeout_s)
+
+
+async def find_store(url: str) -> str:
+    """The store's URL: any member of the cluster knows it, and the store itself has a term."""
+    probe = Requester(url)
+    try:
+        document = await probe.ask("HGET", MEMBERS, "document")
+        if isinstance(document, bytes):
+            return decode_membership(document).store_url
+        if await probe.ask("EXISTS", "nc:store:term") == 1:
+            return url
+    finally:
+        await probe.close()
+    address, _ = parse_url(url)  # without the password
+    raise NotACluster(f"{address.url} belongs to no cluster: give a server that has an agent, or the store's URL")
 
 
 def _all_there(state: bus.State, goals: dict[str, int]) -> bool:

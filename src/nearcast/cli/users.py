@@ -1,0 +1,136 @@
+"""`nearcast users`: the users of gateways, their tokens, and the keys that sign them."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from nearcast.cli.options import DEFAULT_URL, Output, OutputOption, Url
+from nearcast.cli.output import print_json, show
+from nearcast.cli.running import run, say
+
+if TYPE_CHECKING:
+    from nearcast.gateway.users import User, Users
+
+app = typer.Typer(help="The users of gateways, their tokens, and the keys that sign them.", no_args_is_help=True)
+
+COLUMNS = ("user", "home", "subscriptions")
+Name = Annotated[str, typer.Argument(metavar="USER")]
+
+
+@contextlib.asynccontextmanager
+async def _users(url: str) -> AsyncIterator[Users]:
+    """In the store of the cluster, with the password of the URL we were given."""
+    from nearcast.gateway.store import Store
+    from nearcast.gateway.users import Users
+    from nearcast.runtime.connection import parse_url
+    from nearcast.runtime.console import find_store
+
+    _, credentials = parse_url(url)
+    store = Store(await find_store(url), credentials)
+    try:
+        yield Users(store)
+    finally:
+        await store.close()
+
+
+@app.command("list")
+def list_users(url: Url = DEFAULT_URL, output: OutputOption = Output.TABLE) -> None:
+    """Show all registered users: the broker where each was last, and how many subscriptions it has.
+
+    Example: nearcast users list --url redis://store.example.com:6379
+    """
+    users = run(lambda: _list(url))
+    rows = [(user.name, user.home or "-", str(user.subscriptions)) for user in users]
+    show(output, users, COLUMNS, rows, f"{len(users)} users")
+
+
+async def _list(url: str) -> list[User]:
+    async with _users(url) as users:
+        return sorted([user async for user in users.all()], key=lambda user: user.name)
+
+
+@app.command("add")
+def add(user: Name, url: Url = DEFAULT_URL, output: OutputOption = Output.TABLE) -> None:
+    """Register a user and print its token, whatever gateways ask of those who register themselves.
+
+    Example: nearcast users add ann
+    """
+    _print_token(user, run(lambda: _add(url, user)), output)
+
+
+async def _add(url: str, user: str) -> str:
+    from nearcast.gateway.tokens import checked_user
+
+    checked_user(user)
+    async with _users(url) as users:
+        return await users.register(user)
+
+
+@app.command("reset")
+def reset(user: Name, url: Url = DEFAULT_URL, output: OutputOption = Output.TABLE) -> None:
+    """Print a new token of a user. All earlier ones end, and within seconds the sessions opened with them.
+
+    Subscriptions and what waits for the user stay.
+
+    Example: nearcast users reset ann
+    """
+    _print_token(user, run(lambda: _reset(url, user)), output)
+
+
+async def _reset(url: str, user: str) -> str:
+    from nearcast.gateway.tokens import checked_user
+
+    checked_user(user)
+    async with _users(url) as users:
+        return await users.reset(user)
+
+
+@app.command("remove")
+def remove(user: Name, url: Url = DEFAULT_URL) -> None:
+    """Forget a user: its tokens, sessions, subscriptions and what waits for it. The name is free then.
+
+    Example: nearcast users remove ann
+    """
+    run(lambda: _remove(url, user))
+    say(f"{user} is removed")
+
+
+async def _remove(url: str, user: str) -> None:
+    from nearcast.gateway.tokens import checked_user
+
+    checked_user(user)
+    async with _users(url) as users:
+        await users.remove(user)
+
+
+@app.command("rotate-key")
+def rotate_key(
+    now: Annotated[
+        bool,
+        typer.Option("--now", help="All tokens signed so far end at once, and within seconds the sessions."),
+    ] = False,
+    url: Url = DEFAULT_URL,
+) -> None:
+    """Sign tokens with a new key from now on. Those signed before stay good until they expire, or end --now.
+
+    Example: nearcast users rotate-key
+    """
+    number = run(lambda: _rotate(url, now))
+    earlier = "have ended" if now else "are good until they expire"
+    say(f"key {number} signs from now on; tokens signed by earlier ones {earlier}")
+
+
+async def _rotate(url: str, now: bool) -> int:
+    async with _users(url) as users:
+        return await users.rotate(at_once=now)
+
+
+def _print_token(user: str, token: str, output: Output) -> None:
+    if output is Output.JSON:
+        print_json({"user": user, "token": token})
+    else:
+        print(token, flush=True)

@@ -1,0 +1,184 @@
+"""Users: their registrations, and the keys that sign their tokens, on the store's server.
+
+    nc:u:USER      hash: registered -> id of the registration; the rest is the directory's
+    nc:keys        hash: number -> secret in hex, and for an earlier key the second since the Unix epoch when it ends
+
+Gateways ask here at every login, and every two seconds for the users who are logged in. So what `nearcast users`
+changes holds at once for logins, and soon for sessions.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import AsyncIterator, Sequence
+
+import msgspec
+
+from nearcast.errors import Refused
+from nearcast.gateway import tokens
+from nearcast.gateway.store import Store
+from nearcast.gateway.tokens import Key, Token
+
+USER_KEY = "nc:u:"
+KEYS_KEY = "nc:keys"
+_SECRET_BYTES = 32  # as long as the digest of HMAC-SHA256
+_REGISTRATION_BYTES = 8
+_SCAN_COUNT = 1000
+_USERS_AT_ONCE = 500
+
+# KEYS: the keys. ARGV: a secret.
+_FIRST_KEY = """
+if redis.call('HLEN', KEYS[1]) == 0 then redis.call('HSET', KEYS[1], '1', ARGV[1]) end
+"""
+
+# KEYS: the keys. ARGV: a secret, the time, when the keys before it end. Those that have ended go.
+_ROTATE = """
+local newest, stored = 0, redis.call('HGETALL', KEYS[1])
+for i = 1, #stored, 2 do
+  local secret, ends = string.match(stored[i + 1], '^(%x+) ?(%d*)$')
+  if not ends or ends == '' or tonumber(ends) > tonumber(ARGV[3]) then ends = ARGV[3] end
+  if not secret or tonumber(ends) <= tonumber(ARGV[2]) then redis.call('HDEL', KEYS[1], stored[i])
+  else redis.call('HSET', KEYS[1], stored[i], secret .. ' ' .. ends) end
+  newest = math.max(newest, tonumber(stored[i]))
+end
+redis.call('HSET', KEYS[1], tostring(newest + 1), ARGV[1])
+return newest + 1
+"""
+
+# KEYS: the user's hash. ARGV: a registration. Returns whether there was one before.
+_RESET = """
+if redis.call('HEXISTS', KEYS[1], 'registered') == 0 then return 0 end
+redis.call('HSET', KEYS[1], 'registered', ARGV[1])
+return 1
+"""
+
+# KEYS: users' hashes. Returns their registrations.
+_REGISTRATIONS = """
+local found = {}
+for i = 1, #KEYS do found[i] = redis.call('HGET', KEYS[i], 'registered') or '' end
+return found
+"""
+
+
+class User(msgspec.Struct, frozen=True):
+    """One registered user, for a person to see."""
+
+    name: str
+    home: str  # the broker where she was last; empty if she has never logged in
+    subscriptions: int
+
+
+class Users:
+    """Raises ClusterError while the store cannot be asked. Tokens are good for `life_s`."""
+
+    def __init__(self, store: Store, life_s: float = tokens.LIFE_S) -> None:
+        self._store = store
+        self._life_s = life_s
+
+    # --- tokens
+
+    async def register(self, user: str) -> str:
+        """A token for a new user; Refused if the name is taken."""
+        registration = secrets.token_hex(_REGISTRATION_BYTES)
+        if await self._store.ask("HSETNX", USER_KEY + user, "registered", registration) != 1:
+            raise Refused(
+                f"user {user!r} is registered already: show the token you got (token=...), choose another name, "
+                f"or have the operator give a new token: nearcast users reset {user}"
+            )
+        return await self._issue(user, registration)
+
+    async def reset(self, user: str) -> str:
+        """A token for a new registration of a known user: earlier tokens end. Subscriptions stay."""
+        registration = secrets.token_hex(_REGISTRATION_BYTES)
+        if await self._store.ask("EVAL", _RESET, 1, USER_KEY + user, registration) != 1:
+            raise Refused(f"there is no user {user!r}: see nearcast users list")
+        return await self._issue(user, registration)
+
+    async def remove(self, user: str) -> None:
+        """The name is free again. Gateways let go of what the user held when they see that it is gone."""
+        if await self._store.ask("DEL", USER_KEY + user) != 1:
+            raise Refused(f"there is no user {user!r}: see nearcast users list")
+
+    async def check(self, user: str, text: str) -> tuple[Token | None, str]:
+        """The token if it is good; else what is wrong with it."""
+        token = Token.read(text)
+        if token is None:
+            return None, tokens.NOT_A_TOKEN
+        keys = await self.keys()
+        registration = (await self.registrations([user]))[user]
+        problem = token.problem(keys, user, registration, time.time())
+        return (None, problem) if problem else (token, "")
+
+    async def renew(self, user: str, token: Token) -> str:
+        """A token of the same registration that is good for longer."""
+        return await self._issue(user, token.registration)
+
+    async def _issue(self, user: str, registration: str) -> str:
+        keys = await self.first_key()
+        return tokens.issue(keys[max(keys)], user, registration, int(time.time() + self._life_s))
+
+    async def registrations(self, users: Sequence[str]) -> dict[str, str]:
+        """Of each; empty for one who is not registered."""
+        found: dict[str, str] = {}
+        for start in range(0, len(users), _USERS_AT_ONCE):
+            asked = users[start : start + _USERS_AT_ONCE]
+            answer = await self._store.ask("EVAL", _REGISTRATIONS, len(asked), *(USER_KEY + user for user in asked))
+            assert isinstance(answer, list)
+            found.update(zip(asked, (registration.decode() for registration in answer), strict=True))
+        return found
+
+    # --- keys
+
+    async def keys(self) -> dict[int, Key]:
+        stored = await self._store.ask("HGETALL", KEYS_KEY)
+        assert isinstance(stored, dict)
+        keys = (_key(number, text) for number, text in stored.items())
+        return {key.number: key for key in keys if key is not None}
+
+    async def first_key(self) -> dict[int, Key]:
+        """The keys; one is made if there is none."""
+        await self._store.ask("EVAL", _FIRST_KEY, 1, KEYS_KEY, secrets.token_hex(_SECRET_BYTES))
+        return await self.keys()
+
+    async def rotate(self, *, at_once: bool) -> int:
+        """The number of a new key. Those before end when their tokens do, or `at_once`, with all their tokens."""
+        now_s = int(time.time())
+        ends_s = now_s if at_once else int(now_s + self._life_s)
+        answer = await self._store.ask("EVAL", _ROTATE, 1, KEYS_KEY, secrets.token_hex(_SECRET_BYTES), now_s, ends_s)
+        assert isinstance(answer, int)
+        return answer
+
+    # --- all
+
+    async def all(self) -> AsyncIterator[User]:
+        """In no order. One who comes or goes meanwhile may be there or not."""
+        cursor: bytes | int = 0
+        seen: set[bytes] = set()  # a scan may name one twice
+        while True:
+            answer = await self._store.ask("SCAN", cursor, "MATCH", f"{USER_KEY}*", "COUNT", _SCAN_COUNT)
+            assert isinstance(answer, list)
+            cursor, found = answer
+            for key in found:
+                if key not in seen and (user := await self._user(key)) is not None:
+                    seen.add(key)
+                    yield user
+            if int(cursor) == 0:
+                return
+
+    async def _user(self, key: bytes) -> User | None:
+        stored = await self._store.ask("HGETALL", key)
+        assert isinstance(stored, dict)
+        if b"registered" not in stored:
+            return None
+        subscriptions = sum(field.startswith(b"s:") for field in stored)
+        return User(key.decode().removeprefix(USER_KEY), stored.get(b"home", b"").decode(), subscriptions)
+
+
+def _key(number: bytes, text: bytes) -> Key | None:
+    """None for what is no key: tokens are not good by it, and the others count."""
+    secret, _, ends = text.decode("utf-8", "replace").partition(" ")
+    try:
+        return Key(int(number), bytes.fromhex(secret), float(ends or 0))
+    except ValueError:
+        return None
