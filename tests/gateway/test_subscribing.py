@@ -156,7 +156,7 @@ def test_a_second_login_of_a_user_ends_the_first(world: Worlds) -> None:
                     await w.data.execute({fire: [ROW]})
                     assert await take_results(second, 1) == [1]
                     with pytest.raises(Refused, match="registered already"):
-                        await Subscriber.connect(url, "ann").__aenter__()
+                        await Subscriber.connect(url, "ann", tokens=None).__aenter__()
                     with pytest.raises(AuthenticationFailed, match="not for this user"):
                         await Subscriber.connect(url, "bob", token=ann.token).__aenter__()
 

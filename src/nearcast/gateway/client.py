@@ -19,6 +19,7 @@ import asyncio
 import contextlib
 import itertools
 import logging
+import os
 import random
 import time
 from collections.abc import AsyncIterator, Callable, Iterable
@@ -48,6 +49,7 @@ from nearcast.gateway.frames import (
 )
 from nearcast.gateway.frames import Refused as RefusedFrame
 from nearcast.gateway.line import Line
+from nearcast.gateway.passport import Passport
 from nearcast.gateway.progress import Progress
 from nearcast.gateway.retrying import Pauses
 
@@ -66,15 +68,15 @@ Event = Result | Missed | TopicMessage | TopicGap | Lagging | RefusedFrame
 class Subscriber:
     """One user's session with the cluster, whichever gateway it is at. Make it with `Subscriber.connect`."""
 
-    def __init__(self, url: str, user: str, token: str, others: Iterable[str], carrier: type[carriers.Carrier]) -> None:
-        self.user = user
-        self.token = token
-        self.url = url.rstrip("/")
+    def __init__(self, passport: Passport, others: Iterable[str], carrier: type[carriers.Carrier]) -> None:
+        self.user = passport.user
+        self.url = passport.url
         self.broker = ""
         self.held: dict[str, Held] = {}
         self.moves = 0
         self.reconnects = 0
         self._others = [other.rstrip("/") for other in others]
+        self._passport = passport
         self._carrier = carrier
         self._progress = Progress()
         self._topics: dict[str, None] = {}
@@ -95,22 +97,41 @@ class Subscriber:
 
     @classmethod
     def connect(
-        cls, url: str, user: str, *, token: str = "", others: Iterable[str] = (), long_poll: bool = False
+        cls,
+        url: str,
+        user: str,
+        *,
+        token: str = "",
+        tokens: str | os.PathLike[str] | None = "",
+        others: Iterable[str] = (),
+        long_poll: bool = False,
     ) -> Self:
-        """Use it with `async with`. `others`: more gateways. Without a token the user is registered first."""
+        """Use it with `async with`. `others`: more gateways.
+
+        Without a token the user is registered first, and the token is kept for the next time: in the file `tokens`, by
+        default one in the user's folder for configuration, or nowhere if that is None.
+        """
         carrier = carriers.LongPollCarrier if long_poll else carriers.WebSocketCarrier
-        return cls(url, user, token, others, carrier)
+        passport = Passport(url.rstrip("/"), user, token, tokens)
+        return cls(passport, others, carrier)
 
     async def __aenter__(self) -> Self:
-        if not self.token:
-            self.token = await carriers.register(self.url, self.user)
+        await self._passport.obtain()
         try:
             async with asyncio.timeout(CONNECT_S):
-                await self._connect(Pauses())
+                await self._first_login()
         except TimeoutError:
             raise ConnectFailed(f"{self.url}: no login within {CONNECT_S:g} s") from None
         self._spawn(self._stay_connected())
         return self
+
+    async def _first_login(self) -> None:
+        try:
+            await self._connect(Pauses())
+        except AuthenticationFailed:
+            if not await self._passport.replace():
+                raise
+            await self._connect(Pauses())
 
     async def __aexit__(self, kind: type[BaseException] | None, *rest: object) -> None:
         await self.close(acknowledge=kind is None)
@@ -129,6 +150,11 @@ class Subscriber:
             with contextlib.suppress(ConnectFailed):
                 await self._send_handled(line)
             await line.leave()
+
+    @property
+    def token(self) -> str:
+        """What the user logs in with."""
+        return self._passport.token
 
     @property
     def cursors(self) -> dict[str, int]:

@@ -78,7 +78,7 @@ class Person:
             await self._unsubscribe(event.channel, event.parameters)
 
     async def come(self) -> None:
-        subscriber = Subscriber.connect(await self._door(self.user), self.user, token=self._token)
+        subscriber = Subscriber.connect(await self._door(self.user), self.user, token=self._token, tokens=None)
         await subscriber.__aenter__()
         self._token = subscriber.token
         self._subscriber = subscriber

@@ -1,0 +1,81 @@
+"""A client's passport: the token it logs in with, given by the program, kept from the last time, or got by registering.
+
+A kept token is renewed when half of its life is over. One that is refused, because it was too old or the cluster is
+another one now, is forgotten, and the user is registered again if the name is free.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+from nearcast.errors import NearcastError
+from nearcast.gateway import carriers
+from nearcast.gateway.token_file import TokenFile, usual_path
+from nearcast.gateway.tokens import LIFE_S, Token
+
+T = TypeVar("T")
+
+log = logging.getLogger("nearcast.subscriber")
+
+
+class Passport:
+    """Of one user at the gateways of one cluster, of which `url` is one. `kept_in`: see `Subscriber.connect`."""
+
+    def __init__(self, url: str, user: str, token: str, kept_in: str | os.PathLike[str] | None) -> None:
+        self.url = url
+        self.user = user
+        self.token = token
+        self._is_given = bool(token)
+        self._file = TokenFile(Path(kept_in) if kept_in else usual_path()) if kept_in is not None else None
+
+    async def obtain(self) -> None:
+        """Have a token. Refused: the name is taken."""
+        if self._is_given:
+            return
+        self.token = await self._kept()
+        if not self.token:
+            await self._register()
+        elif _is_old(self.token):
+            try:
+                await self._register(self.token)
+            except NearcastError as error:  # the one we have may still be good
+                log.info("the token of %s is not renewed: %s", self.user, error)
+
+    async def replace(self) -> bool:
+        """The token was refused: get another if it was not the program's. Refused: the name is taken."""
+        if self._is_given:
+            return False
+        log.warning("the token kept for %s at %s is not good any more: registering again", self.user, self.url)
+        if self._file is not None:
+            await self._use_file(self._file.forget, self.url, self.user)
+        await self._register()
+        self._is_given = True  # once is enough
+        return True
+
+    async def _register(self, token: str = "") -> None:
+        self.token = await carriers.register(self.url, self.user, token)
+        if self._file is not None:
+            await self._use_file(self._file.put, self.url, self.user, self.token)
+
+    async def _kept(self) -> str:
+        if self._file is None:
+            return ""
+        return await self._use_file(self._file.get, self.url, self.user) or ""
+
+    async def _use_file(self, act: Callable[..., T], *arguments: str) -> T | None:
+        try:
+            return await asyncio.to_thread(act, *arguments)
+        except OSError as error:
+            log.warning("tokens are not kept (%s): choose another file with tokens=..., or give token=...", error)
+            return None
+
+
+def _is_old(token: str) -> bool:
+    read = Token.read(token)
+    return read is not None and read.expires_s - time.time() < LIFE_S / 2
