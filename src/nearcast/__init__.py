@@ -2,6 +2,7 @@
 
 from nearcast.core.mailbox import Overflow
 from nearcast.core.message import Event, Gap, Interrupted, Message
+from nearcast.core.news import State, StateChange
 from nearcast.core.placement import Mode, Placement
 from nearcast.core.settings import Limits, Timing
 from nearcast.runtime.client import Client, connect
@@ -17,6 +18,8 @@ __all__ = [
     "Mode",
     "Overflow",
     "Placement",
+    "State",
+    "StateChange",
     "Subscription",
     "Timing",
     "connect",

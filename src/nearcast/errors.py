@@ -11,6 +11,7 @@
     │   ├── AccessDenied
     │   ├── NotACluster
     │   ├── Unavailable
+    │   │   └── TimedOut (also TimeoutError)
     │   ├── Unsupported
     │   ├── ServerNotFound
     │   ├── ServerFailed
@@ -67,6 +68,16 @@ class NotACluster(ClusterError):
 
 class Unavailable(ClusterError):
     """No broker of the topic answered in time: retry; if it stays so, restore a broker of its placement."""
+
+
+class TimedOut(Unavailable, TimeoutError):
+    """A call took longer than its `timeout_s`: look at what the message says it waited for, or give it more time.
+
+    `sent` is said of a publish: False if the message was never sent and never will be, so that publishing it again
+    cannot double it; True if it may have arrived, or may still arrive, once.
+    """
+
+    sent: bool | None = None
 
 
 class Unsupported(ClusterError):

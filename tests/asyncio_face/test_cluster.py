@@ -251,5 +251,5 @@ async def test_a_wrong_password(world):
 async def test_a_call_takes_no_longer_than_socket_timeout(world, channel):
     async with face.from_url(world.url, socket_timeout=0.001) as client:
         await client.pubsub().connect()
-        with pytest.raises(face.TimeoutError, match="socket_timeout"):
+        with pytest.raises(face.TimeoutError, match=r"not attached within 0.001 s: .* more topics wait"):
             await client.pubsub().subscribe(*(f"{channel}{number}" for number in range(200)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import nullcontext
 
 import pytest
 
@@ -19,22 +20,26 @@ class FakeClient:
     """Attaches when told to."""
 
     def __init__(self):
-        self.attaching = {}
+        self.consumers = self
+        self.begun = {}
         self.detached = []
         self.mailbox = None
 
-    def _attach(self, names, mailbox, consumer, *, pattern):
+    def attach(self, names, mailbox, consumer, *, pattern):
         self.mailbox = mailbox
-        future = self.attaching[Key(names[0], pattern)] = asyncio.get_running_loop().create_future()
+        future = self.begun[Key(names[0], pattern)] = asyncio.get_running_loop().create_future()
         return future
 
-    def _detach(self, names, mailbox, *, pattern):
+    def detach(self, names, mailbox, *, pattern):
         self.detached.append(Key(names[0], pattern))
 
-    def _taken(self, mailbox):
+    def taken(self):
         pass
 
-    async def sync(self):
+    def attaching(self, names, timeout_s):
+        return nullcontext()
+
+    async def sync(self, *, timeout_s):
         return 1
 
     def send(self, topic, payload=b"x", pattern=None):
@@ -54,7 +59,7 @@ def run(test):
 
 
 async def begin(feed, *keys):
-    task = asyncio.create_task(feed.subscribe(list(keys)))
+    task = asyncio.create_task(feed.subscribe(list(keys), None))
     await asyncio.sleep(0)
     return task
 
@@ -70,9 +75,9 @@ def test_confirmations_come_in_the_order_asked():
     async def test(client, feed):
         subscribing = await begin(feed, A, P, B)
         for key in (B, A):
-            client.attaching[key].set_result(None)
+            client.begun[key].set_result(None)
         assert await everything(feed) == []
-        client.attaching[P].set_result(None)
+        client.begun[P].set_result(None)
         await subscribing
         assert await everything(feed) == [
             Confirmation("subscribe", b"a", 1),
@@ -86,13 +91,13 @@ def test_confirmations_come_in_the_order_asked():
 def test_a_message_brings_the_confirmation_it_overtook():
     async def test(client, feed):
         subscribing = await begin(feed, A, B, P)
-        client.attaching[B].set_result(None)
+        client.begun[B].set_result(None)
         first = client.send("b")
         assert await everything(feed) == [Confirmation("subscribe", b"b", 1), first]
         second = client.send("a", pattern="a*")
         assert await everything(feed) == [Confirmation("psubscribe", b"a*", 2), second]
-        client.attaching[A].set_result(None)
-        client.attaching[P].set_result(None)
+        client.begun[A].set_result(None)
+        client.begun[P].set_result(None)
         await subscribing
         assert await everything(feed) == [Confirmation("subscribe", b"a", 3)]
 
@@ -102,14 +107,14 @@ def test_a_message_brings_the_confirmation_it_overtook():
 def test_a_subscription_that_fails_leaves_nothing():
     async def test(client, feed):
         held = await begin(feed, A)
-        client.attaching[A].set_result(None)
+        client.begun[A].set_result(None)
         await held
         subscribing = await begin(feed, A, B, P)
-        client.attaching[B].set_exception(Unavailable("gone"))
+        client.begun[B].set_exception(Unavailable("gone"))
         with pytest.raises(Unavailable):
             await subscribing
         assert client.detached == [B, P]
-        assert client.attaching[P].cancelled()
+        assert client.begun[P].cancelled()
         assert await everything(feed) == [Confirmation("subscribe", b"a", 1)]
 
     run(test)
@@ -118,7 +123,7 @@ def test_a_subscription_that_fails_leaves_nothing():
 def test_a_cancelled_subscription_lets_the_next_command_run():
     async def test(client, feed):
         subscribing = await begin(feed, A)
-        leaving = asyncio.create_task(feed.unsubscribe([A], pattern=False))
+        leaving = asyncio.create_task(feed.unsubscribe([A], None, pattern=False))
         await asyncio.sleep(0)
         subscribing.cancel()
         await leaving
@@ -131,13 +136,13 @@ def test_a_cancelled_subscription_lets_the_next_command_run():
 def test_closing_ends_readers_and_subscribers():
     async def test(client, feed):
         held = await begin(feed, A)
-        client.attaching[A].set_result(None)
+        client.begun[A].set_result(None)
         await held
         await feed.get(0)
         reading = asyncio.create_task(feed.get(None))
         subscribing = await begin(feed, B)
         feed.close()
-        client.attaching[B].set_result(None)
+        client.begun[B].set_result(None)
         for task in (reading, subscribing):
             with pytest.raises(ClosedWhileUsed):
                 await task
@@ -150,12 +155,12 @@ def test_what_is_moved_out_of_the_mailbox_has_a_limit():
     async def test(client, feed):
         feed = Feed(client, Limits(mailbox=8))
         held = await begin(feed, A)
-        client.attaching[A].set_result(None)
+        client.begun[A].set_result(None)
         await held
         for _ in range(10):
             for _ in range(8):
                 client.send("a")
-            await feed.unsubscribe([B], pattern=False)
+            await feed.unsubscribe([B], None, pattern=False)
         messages = [item for item in await everything(feed) if isinstance(item, Message)]
         assert len(messages) <= 3 * 8
         assert client.mailbox.dropped == 80 - len(messages)

@@ -238,7 +238,7 @@ def test_a_refused_message_whose_caller_has_left_is_not_noted(rig: Any) -> None:
     client = world.client()
     world.silent.add("b1")
     client.publish(T, b"bad")
-    client.machine.give_up(T, b"bad")
+    client.machine.give_up(T, 1)
     world.speak("b1")
     assert failed(client) == []
     assert client.machine.refusals.take() == {}
@@ -431,7 +431,7 @@ def test_a_message_given_up_before_it_was_sent_becomes_a_skip(rig: Any) -> None:
     ear, client = Ear(world, "b1"), world.client()
     world.silent.add("b1")
     client.publish(T, b"a", b"b", b"c")
-    client.machine.give_up(T, b"b")
+    assert client.machine.give_up(T, 2)
     world.speak("b1")
     assert ear.frames() == [(1, 1, b"a"), (1, 2, b"<skip>"), (1, 3, b"c")]
     assert client.acked == [b"a", b"c"]
@@ -443,7 +443,7 @@ def test_a_message_given_up_after_it_was_sent_stays_a_message(rig: Any) -> None:
     client.publish(T, b"first")
     world.silent.add("b1")
     client.publish(T, b"a", b"b")
-    client.machine.give_up(T, b"a")
+    assert not client.machine.give_up(T, 2)
     client.cut("b1")
     world.silent.clear()
     world.run(1.0)
@@ -455,9 +455,34 @@ def test_giving_up_what_was_acknowledged_or_never_was_does_nothing(rig: Any) -> 
     world = rig("b1")
     client = world.client()
     client.publish(T, b"a")
-    client.machine.give_up(T, b"a")
-    client.machine.give_up(b"unknown", b"a")
+    assert not client.machine.give_up(T, 1)
+    assert not client.machine.give_up(T, 7)
+    assert not client.machine.give_up(b"unknown", 1)
     assert client.machine.outflows[T].unacknowledged == 0
+
+
+def test_a_message_that_was_sent_on_a_lost_connection_is_not_withdrawn(rig: Any) -> None:
+    world = rig("b1")
+    client = world.client()
+    client.publish(T, b"first")
+    world.silent.add("b1")
+    client.publish(T, b"a")
+    client.cut("b1")
+    client.publish(T, b"b")
+    assert not client.machine.give_up(T, 2)
+    assert client.machine.give_up(T, 3)
+
+
+def test_topics_with_messages_in_flight_are_known(rig: Any) -> None:
+    world = rig("b1")
+    client = world.client()
+    client.publish(T, b"first")
+    assert not client.machine.in_flight
+    world.silent.add("b1")
+    client.publish(T, b"a", b"b")
+    assert list(client.machine.in_flight) == [client.machine.outflows[T]]
+    world.speak("b1")
+    assert not client.machine.in_flight
 
 
 # --- repair

@@ -156,7 +156,7 @@ def test_a_subscribe_that_is_cancelled_leaves_nothing_behind(world: World, topic
             attaching.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await attaching
-            assert not client._subscriptions
+            assert not client.consumers
             assert not client._machine.inflows
             assert not client._machine.patterns
             await client.sync()
@@ -201,7 +201,7 @@ def test_a_subscription_over_the_limit_of_topics_leaves_nothing_behind(world: Wo
         async with nearcast.connect(world.broker.url, limits=Limits(topics=2)) as client:
             with pytest.raises(LimitReached):
                 await client.subscribe(*(f"{topic}-{number}" for number in range(3)))
-            assert not client._subscriptions
+            assert not client.consumers
             assert not client._machine.inflows
 
     world.run(scenario)

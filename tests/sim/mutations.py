@@ -19,6 +19,7 @@ from nearcast.core.departures import Departures
 from nearcast.core.handover import Handover
 from nearcast.core.inflow import Inflow
 from nearcast.core.journal import MEMBERSHIP_KEY
+from nearcast.core.lane import Lane
 from nearcast.core.lines import Lines
 from nearcast.core.link import Link, _Confirm
 from nearcast.core.links import Links
@@ -27,7 +28,7 @@ from nearcast.core.membership import Membership
 from nearcast.core.move import Move, Stage
 from nearcast.core.names import CONTROL as CONTROL_CHANNEL
 from nearcast.core.names import INBOX
-from nearcast.core.outflow import Lane, Outflow
+from nearcast.core.outflow import Outflow
 from nearcast.core.patterns import PatternFlow
 from nearcast.core.placement import Mode
 from nearcast.core.refusals import Refusals
@@ -179,7 +180,7 @@ def roles_end_before_the_fence(patch: Patch) -> None:
     original = Inflow._tidy
 
     def tidy(self: Inflow, now_s: float) -> None:
-        needed = self._needed()
+        needed = self.needed()
         for broker, attachment in self.attachments.items():
             if broker not in needed:
                 attachment.roles.clear()

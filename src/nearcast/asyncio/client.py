@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from nearcast.asyncio.connection import ConnectionPool, adopted
 from nearcast.asyncio.encoder import Decoded, Encodable, Encoder
-from nearcast.asyncio.exceptions import raises_as_redis_py, within
+from nearcast.asyncio.exceptions import raises_as_redis_py
 from nearcast.asyncio.feed import check_connected
 from nearcast.asyncio.options import CALL_TIMEOUT_S, Options, url_keywords
 from nearcast.asyncio.pubsub import OnEvent, PubSub
@@ -123,8 +123,7 @@ class Redis:
     @raises_as_redis_py
     async def ping(self) -> bool:
         client = await self.connection_pool.client()
-        async with within(self._options.call_timeout_s, "ping"):
-            await check_connected(client)
+        await check_connected(client, self._options.call_timeout_s)
         return True
 
     @raises_as_redis_py
@@ -133,8 +132,7 @@ class Redis:
         options = self._options
         topic, payload = options.encoder.encode(channel), options.encoder.encode(message)
         client = await self.connection_pool.client()
-        async with within(options.call_timeout_s, "publish"):
-            return await client.publish(topic, payload)
+        return await client.publish(topic, payload, timeout_s=options.call_timeout_s)
 
     def pubsub(
         self, *, ignore_subscribe_messages: bool = False, on_event: OnEvent | None = None, **others: Any

@@ -16,11 +16,8 @@ A program that catches redis-py's own exceptions has imported them. Then, and on
 
 from __future__ import annotations
 
-import asyncio
-import builtins
 import sys
-from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Coroutine
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
@@ -100,14 +97,3 @@ def of_both_kinds(error: NearcastError) -> NearcastError:
 
 def _both_kinds(ours: type[NearcastError], theirs: type[Exception]) -> type[NearcastError]:
     return type(ours.__name__, (ours, theirs), {"__module__": ours.__module__, "__doc__": ours.__doc__})
-
-
-@asynccontextmanager
-async def within(limit_s: float | None, what: str) -> AsyncIterator[None]:
-    """Do it in this time or raise `TimeoutError` as redis-py names it."""
-    try:
-        async with asyncio.timeout(limit_s):
-            yield
-    except builtins.TimeoutError:
-        problem = f"{what} took longer than socket_timeout={limit_s:g} s"
-        raise Unavailable(f"{problem}: look at the brokers, or give it more time") from None

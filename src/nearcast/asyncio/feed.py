@@ -58,12 +58,12 @@ class Feed:
 
     # --- commands
 
-    async def subscribe(self, keys: list[Key]) -> None:
+    async def subscribe(self, keys: list[Key], timeout_s: float | None) -> None:
         """Returns when nothing published from then on is missed. If it fails, nothing new is subscribed."""
         async with self._command:
             new = dict.fromkeys(key for key in keys if key not in self._held)
             try:
-                await self._attach(new)
+                await self._attach(new, timeout_s)
             except BaseException:
                 self._detach(new)
                 raise
@@ -73,7 +73,7 @@ class Feed:
                 if key not in new or key in self._unconfirmed:
                     self._confirm(key)
 
-    async def unsubscribe(self, keys: list[Key], *, pattern: bool) -> None:
+    async def unsubscribe(self, keys: list[Key], timeout_s: float | None, *, pattern: bool) -> None:
         """Leave these, or all topics (patterns) if none is named. Returns when the servers have let go of them."""
         async with self._command:
             self._collect()
@@ -82,26 +82,27 @@ class Feed:
                 self._detach([key])
                 ends.append(Confirmation(_kind("unsubscribe", pattern), key.name, len(self._held)))
             try:
-                await self._client.sync()
+                await self._client.sync(timeout_s=timeout_s)
             finally:
                 self._collect()
                 for end in ends or [Confirmation(_kind("unsubscribe", pattern), None, len(self._held))]:
                     self._put(end)
 
-    async def ping(self, data: bytes) -> None:
+    async def ping(self, data: bytes, timeout_s: float | None) -> None:
         async with self._command:
-            await check_connected(self._client)
+            await check_connected(self._client, timeout_s)
             self._collect()
             self._put(Pong(data))
 
-    async def _attach(self, keys: Iterable[Key]) -> None:
+    async def _attach(self, keys: Iterable[Key], timeout_s: float | None) -> None:
         attaching = []
         try:
             for key in keys:
-                attaching.append(self._client._attach((key.name,), self._mailbox, self, pattern=key.pattern))
+                attaching.append(self._client.consumers.attach((key.name,), self._mailbox, self, pattern=key.pattern))
                 self._held[key] = None
                 self._unconfirmed.add(key)
-            await asyncio.gather(*attaching)
+            async with self._client.attaching([key.name for key in keys], timeout_s):
+                await asyncio.gather(*attaching)
         finally:
             for future in attaching:
                 future.cancel()
@@ -111,7 +112,7 @@ class Feed:
             if key in self._held:
                 del self._held[key]
                 self._unconfirmed.discard(key)
-                self._client._detach((key.name,), self._mailbox, pattern=key.pattern)
+                self._client.consumers.detach((key.name,), self._mailbox, pattern=key.pattern)
 
     def _confirm(self, key: Key) -> None:
         self._unconfirmed.discard(key)
@@ -160,7 +161,7 @@ class Feed:
                 if key in self._unconfirmed:
                     self._confirm(key)
             self._ready.append(event)
-        self._client._taken(self._mailbox)
+        self._client.consumers.taken()
 
     def _put(self, item: Item) -> None:
         self._ready.append(item)
@@ -176,12 +177,12 @@ class Feed:
         self._mailbox.take()
         self._news.set()
 
-    def _wake(self) -> None:
+    def wake(self) -> None:
         self._news.set()
 
 
-async def check_connected(client: Client) -> None:
-    if not await client.sync():
+async def check_connected(client: Client, timeout_s: float | None) -> None:
+    if not await client.sync(timeout_s=timeout_s):
         raise ConnectFailed("no broker of the cluster is connected at the moment: look at the servers, or try again")
 
 

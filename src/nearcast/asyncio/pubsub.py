@@ -15,7 +15,7 @@ from typing import Any, Self
 
 from nearcast.asyncio.connection import ConnectionPool
 from nearcast.asyncio.encoder import Decoded, Encodable
-from nearcast.asyncio.exceptions import PubSubError, raises_as_redis_py, within
+from nearcast.asyncio.exceptions import PubSubError, raises_as_redis_py
 from nearcast.asyncio.feed import Confirmation, Feed, Key, Pong
 from nearcast.asyncio.handlers import Handler, Handlers, Subscription, Table, flat, settled, with_handlers
 from nearcast.core.message import Gap, Interrupted, Message
@@ -136,8 +136,7 @@ class PubSub:
         """Wait for an answer of the cluster, and put a `pong` behind the messages that came before it."""
         data = b"" if message is None else self._encoder.encode(message)
         feed = await self._connected()
-        async with within(self._options.call_timeout_s, "ping"):
-            await feed.ping(data)
+        await feed.ping(data, self._options.call_timeout_s)
 
     async def _subscribe(self, handlers: dict[Encodable, Handler | None], table: Table, *, pattern: bool) -> None:
         if not handlers:
@@ -146,15 +145,13 @@ class PubSub:
         feed = await self._connected()
         normal = {self._encoder.normal(name): handler for name, handler in handlers.items()}
         with table.entering(normal):
-            async with within(self._options.call_timeout_s, "subscribe"):
-                await feed.subscribe(keys)
+            await feed.subscribe(keys, self._options.call_timeout_s)
 
     async def _unsubscribe(self, names: list[Encodable], table: Table, *, pattern: bool) -> None:
         keys = self._keys(names, pattern=pattern)
         feed = await self._connected()
         table.leave(map(self._encoder.normal, names) if names else table.handlers)
-        async with within(self._options.call_timeout_s, "unsubscribe"):
-            await feed.unsubscribe(keys, pattern=pattern)
+        await feed.unsubscribe(keys, self._options.call_timeout_s, pattern=pattern)
 
     def _keys(self, names: Iterable[Encodable], *, pattern: bool) -> list[Key]:
         return list(dict.fromkeys(Key(encode_topic(self._encoder.encode(name)), pattern) for name in names))

@@ -5,7 +5,7 @@ I/O: the driver calls the inputs with the time, then writes `links.outgoing()`, 
 callers in `acks`, and wakes the consumers in `woken`.
 
     inputs    connected, received, lost, publish, subscribe, unsubscribe, psubscribe, punsubscribe, tick, close
-    outputs   links.outgoing(), effects, acks, woken, refusals
+    outputs   links.outgoing(), effects, acks, woken, refusals; `tell` is called with news
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from nearcast.core.links import Links
 from nearcast.core.mailbox import Mailbox
 from nearcast.core.membership import Membership
 from nearcast.core.names import CONTROL, COUNTERS, decode_topic, encode_topic
+from nearcast.core.news import Kind, Note, State, StateChange, Tell, silent
 from nearcast.core.outflow import Outflow
 from nearcast.core.pace import Pace
 from nearcast.core.patterns import PatternFlow
@@ -61,11 +62,14 @@ class Client:
         credentials: Credentials | None = None,
         timing: Timing = DEFAULT_TIMING,
         limits: Limits = DEFAULT_LIMITS,
+        tell: Tell = silent,
     ) -> None:
         self.client_id = client_id
         self.rng = rng
         self.timing = timing
         self.limits = limits
+        self.tell = tell
+        self.state = StateChange(State.DISCONNECTED)
         self.membership = Membership(version=-1, term=0, brokers={})
         self.wall_offset_s = 0.0  # what to add to the driver's clock to get Unix time
         self.effects: list[Effect] = []
@@ -84,6 +88,7 @@ class Client:
         self._attention: OrderedDict[Ticking, None] = OrderedDict()
         self._reported_s = 0.0
         self._idle_turn = 0  # how far it has come round the topics without traffic
+        self.in_flight: dict[Outflow, None] = {}  # those with messages that are not acknowledged
         self.active: dict[Outflow | Inflow, None] = {}  # those with traffic since the last report
 
     # --- inputs: what the program asks
@@ -143,14 +148,14 @@ class Client:
         if not flow.mailboxes:
             self.end_pattern(flow, Closed(_NOT_ATTACHED))
 
-    def give_up(self, topic: bytes, token: object) -> None:
-        """The caller of publish was cancelled."""
+    def give_up(self, topic: bytes, sequence: int) -> bool:
+        """The caller of publish waits no longer. Returns whether the message was withdrawn before it was ever sent."""
         outflow = self.outflows.get(topic)
-        if outflow is not None:
-            outflow.give_up(token)
+        return outflow is not None and outflow.give_up(sequence)
 
     def close(self, now_s: float) -> None:
         self.closed = True
+        self._become(StateChange(State.CLOSED))
         for outflow in self.outflows.values():
             for token in outflow.take_tokens():
                 self.effects.append(Failed(token, Closed("the client was closed before the message was acknowledged")))
@@ -197,6 +202,7 @@ class Client:
 
     def lost(self, name: str, reason: str, now_s: float) -> None:
         self.links.lost(name, reason, now_s)
+        self._look_at_state(now_s)
 
     def tick(self, now_s: float) -> None:
         self.links.tick(now_s)
@@ -205,6 +211,7 @@ class Client:
             if ticking.tick(now_s):
                 self.attend(ticking)
         self._look_around(now_s)
+        self._look_at_state(now_s)
         if now_s - self._reported_s >= REPORT_EVERY_S:
             self._report(now_s)
 
@@ -248,6 +255,7 @@ class Client:
     def link_up(self, link: ClientLink, now_s: float) -> None:
         """Questions that waited for a link are asked at once."""
         self.finder.go_on(link, now_s)
+        self._look_at_state(now_s)
 
     def link_lost(self, link: ClientLink, now_s: float) -> None:
         self.finder.link_lost(link, now_s)
@@ -329,6 +337,7 @@ class Client:
 
     def _refuse(self, topic: bytes, error: ClusterError, now_s: float) -> None:
         """The topic cannot be had: those who use it are told, and nobody else is touched."""
+        self.tell(Note(Kind.REFUSED, str(error)))
         inflow = self.inflows.get(topic)
         if inflow is not None:
             inflow.refuse(error, now_s)
@@ -341,6 +350,16 @@ class Client:
         if any(link.lease_until_s >= now_s for link in self.links.all_up()):
             return
         self.links.reach_out(now_s)
+
+    def _look_at_state(self, now_s: float) -> None:
+        if not self.closed:
+            self._become(self.links.state(now_s))
+
+    def _become(self, change: StateChange) -> None:
+        """Told once: the same state for another reason is no news."""
+        news, self.state = change.state is not self.state.state, change
+        if news:
+            self.tell(change)
 
     # --- counters for the agents
 

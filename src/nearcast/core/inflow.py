@@ -24,6 +24,7 @@ from nearcast.core.lines import Lines
 from nearcast.core.mailbox import Mailbox
 from nearcast.core.message import Event, Interrupted
 from nearcast.core.names import decode_topic
+from nearcast.core.news import moved
 from nearcast.core.placement import Placement
 from nearcast.core.readiness import prove, unready
 from nearcast.core.record import Record, Unreadable
@@ -133,6 +134,7 @@ class Inflow:
         readers = placement.readers(self.client.client_id)
         if self.joined:
             reason = unready(self, record, readers)
+            self.client.tell(moved(f"a subscription to {self.name!r}", placement, reason))
             if reason:
                 self._interrupt(reason, self._sound_s(now_s), now_s)
         self.epoch, self.placement = placement.epoch, placement
@@ -153,7 +155,7 @@ class Inflow:
 
     # --- attachments
 
-    def _needed(self) -> Collection[str]:
+    def needed(self) -> Collection[str]:
         """The brokers we must be attached to."""
         client_id = self.client.client_id
         now = self.placement.readers(client_id) if self.placement is not None else ()
@@ -253,7 +255,7 @@ class Inflow:
             self._progress(now_s)
 
     def _tidy(self, now_s: float) -> None:
-        needed = self._needed()
+        needed = self.needed()
         for broker, attachment in self.attachments.items():
             if not attachment.roles and broker not in needed and attachment.linger_until_s is None:
                 attachment.linger_until_s = now_s + self.client.timing.linger_s
@@ -261,8 +263,7 @@ class Inflow:
 
     def _detach_lingering(self, now_s: float) -> None:
         for broker, attachment in list(self.attachments.items()):
-            until_s = attachment.linger_until_s
-            if until_s is not None and now_s >= until_s:
+            if attachment.linger_until_s is not None and now_s >= attachment.linger_until_s:
                 self._detach(broker, attachment)
 
     def _detach(self, broker: str, attachment: Attachment) -> None:
@@ -319,7 +320,7 @@ class Inflow:
         """When everything needed is open, read every record once more; unchanged means nothing can be missed."""
         if self.whole or self._verification is not None or self.placement is None:
             return
-        needed = self._needed()
+        needed = self.needed()
         if not all(broker in self.attachments and self.attachments[broker].open for broker in needed):
             return
         if any(attachment.roles and not attachment.open for attachment in self.attachments.values()):
@@ -330,8 +331,7 @@ class Inflow:
                 if link is not None:
                     link.lease_waiters[self] = None
             return
-        held = [attachment for attachment in self.attachments.values() if attachment.open]
-        self._verification = Verification(self, held)
+        self._verification = Verification(self, [held for held in self.attachments.values() if held.open])
         self.client.attend(self)
         self._verification.start()
 

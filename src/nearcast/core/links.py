@@ -19,6 +19,7 @@ from nearcast.core.effects import Connect, Disconnect, Rename
 from nearcast.core.greeting import CLIENT_NAMES, Credentials, unanswered
 from nearcast.core.membership import decode_membership
 from nearcast.core.names import MEMBERS, inbox_channel
+from nearcast.core.news import Kind, Note, State, StateChange
 from nearcast.core.valkey import ValkeyLink
 from nearcast.errors import ClusterError, ConnectFailed, NearcastError, NotACluster
 
@@ -41,12 +42,13 @@ class Ready(msgspec.Struct, frozen=True):
 class _Peer:
     """One broker's connection. A seed, known by its address alone, is a peer too until it says its name."""
 
-    __slots__ = ("attempts", "connecting", "link", "patience_s", "retry_at_s", "waiting")
+    __slots__ = ("attempts", "connecting", "link", "patience_s", "problem", "retry_at_s", "waiting")
 
     def __init__(self) -> None:
         self.link: ClientLink | None = None
         self.connecting = False
         self.attempts = 0
+        self.problem = ""  # why there was no link the last time
         self.patience_s = 0.0
         self.retry_at_s: float | None = None
         self.waiting: OrderedDict[Flow, None] = OrderedDict()
@@ -132,6 +134,38 @@ class Links:
         link = self.up(broker)
         return link is not None and now_s <= link.lease_until_s
 
+    # --- how it stands
+
+    def trouble(self, broker: str, now_s: float) -> str | None:
+        """Why nothing can be had from a broker at the moment; None if nothing is known to be wrong."""
+        if broker not in self._client.membership.brokers:
+            return f"{broker} is no member of the cluster"
+        link, peer = self.up(broker), self._peers.get(broker)
+        if link is None:
+            return f"{broker} is not connected" + (f" ({peer.problem})" if peer is not None and peer.problem else "")
+        if now_s > link.lease_until_s:
+            return f"{broker} has no lease: look at its agent and at the controllers"
+        return None
+
+    def nobody(self) -> str:
+        """Why no broker can be asked for any topic."""
+        if self.all_up():
+            return "no broker of the cluster carries topics yet"
+        return "no server of the cluster is connected" + (f" ({self.last_error})" if self.last_error else "")
+
+    def state(self, now_s: float) -> StateChange:
+        """How it stands with the brokers in use."""
+        up = self.all_up()
+        if not up:
+            return StateChange(State.DISCONNECTED, str(self.last_error or ""))
+        used = [link.broker for link in up if link.users]
+        used += [name for name, peer in self._peers.items() if peer.waiting and name not in used]
+        troubles = [trouble for name in used if (trouble := self.trouble(name, now_s))]
+        if not troubles:
+            return StateChange(State.CONNECTED)
+        more = f" (and {len(troubles) - 1} more)" if len(troubles) > 1 else ""
+        return StateChange(State.DEGRADED, troubles[0] + more)
+
     def _peer(self, name: str) -> _Peer:
         return self._peers.setdefault(name, _Peer())
 
@@ -212,12 +246,24 @@ class Links:
         peer.attempts += 1
         timing = self._client.timing
         delay_s = min(timing.reconnect_max_s, timing.reconnect_min_s * 2 ** min(peer.attempts, 16))
-        peer.retry_at_s = now_s + delay_s * (0.5 + self._client.rng.random() / 2)
+        delay_s *= 0.5 + self._client.rng.random() / 2
+        peer.retry_at_s = now_s + delay_s
         self.last_error = error
+        peer.problem = str(error)
+        self._note_failure(name, peer, link, delay_s)
         if link is not None:
             for flow in list(link.users):
                 flow.unlinked(link, now_s)
             self._client.link_lost(link, now_s)
+
+    def _note_failure(self, name: str, peer: _Peer, link: ClientLink | None, delay_s: float) -> None:
+        again = f"tried again in {delay_s:.2f} s if it is needed"
+        if link is not None and link.up:
+            text = f"connection to {name} lost (topics on it: {len(link.users)}): {peer.problem}; {again}"
+            self._client.tell(Note(Kind.LOST, text))
+        else:
+            text = f"no connection to {name}, attempt {peer.attempts}: {peer.problem}; {again}"
+            self._client.tell(Note(Kind.RETRIED, text))
 
     # --- handshake
 
@@ -252,7 +298,8 @@ class Links:
         link.up = True
         self.opened += 1
         peer = self._peers[ready.broker]
-        peer.attempts, peer.retry_at_s = 0, None
+        peer.attempts, peer.retry_at_s, peer.problem = 0, None, ""
+        self._client.tell(Note(Kind.OPENED, f"connected to {ready.broker} ({self._url(name)})"))
         self._members(standing.membership, now_s)
         if self._peers.get(ready.broker) is not peer:
             return  # it is another broker than the one we knew under this name; a new link is on its way

@@ -1,76 +1,35 @@
 """An outflow: what one client publishes on one topic (PROTOCOL, publisher rules 1-8 and 10).
 
 Messages stand in one log, in order of their numbers: first the acknowledged ones kept for repairs, then the ones in
-flight. Acknowledging moves a number, not messages. A lane is one target of one epoch; replies on a lane come in order,
-so a lane needs only to know how many have come. An adopted epoch makes new lanes: replies that belong to an old one
+flight. Acknowledging moves a number, not messages. An adopted epoch makes new lanes: replies that belong to an old one
 are counted by nobody, which is the fence as a publisher sees it.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterator
 from functools import partial
 from itertools import islice
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from nearcast.core.backend import Denied
 from nearcast.core.counters import TopicCounters
 from nearcast.core.effects import Failed
+from nearcast.core.lane import Lane
 from nearcast.core.names import decode_topic
+from nearcast.core.news import moved
 from nearcast.core.placement import Placement
 from nearcast.core.record import Record, Unreadable
-from nearcast.core.refusals import not_found, refused
+from nearcast.core.refusals import not_found
 from nearcast.core.wire import CRLF, DATA, SKIP, publish_command
 from nearcast.errors import ClusterError, PayloadTooLarge, PublishBufferFull
 
 if TYPE_CHECKING:
     from nearcast.core.backend import ClientLink
     from nearcast.core.client import Client
-
-
-class Lane:
-    """One broker an outflow writes to in one epoch."""
-
-    __slots__ = ("broker", "counted", "link", "outflow", "receivers", "retired", "sent", "unleased")
-
-    def __init__(self, outflow: Outflow, broker: str, counted: int) -> None:
-        self.outflow = outflow
-        self.broker = broker
-        self.link: ClientLink | None = None  # set while the topic may be published there
-        self.sent = self.counted = counted  # sequence numbers
-        self.receivers: deque[int] = deque()  # of counted messages other lanes have not counted yet
-        self.unleased: list[int] = []  # replies that came while the broker had no lease
-        self.retired = False
-
-    def replied(self, receivers: list[int], now_s: float) -> None:
-        if self.retired:
-            return
-        link = self.link
-        if link is None or now_s > link.lease_until_s or self.unleased:
-            self.unleased += receivers
-            if link is not None:
-                link.lease_waiters[self.outflow] = None
-            self.outflow.client.attend(self.outflow)
-        else:
-            self.outflow.count(self, receivers)
-
-    def refused(self, error: str, now_s: float) -> None:
-        if not self.retired:
-            self.outflow.refuse(self.counted + len(self.unleased) + 1, refused(self.broker, "the message", error))
-            self.replied([0], now_s)
-
-    def count_leased(self, now_s: float) -> None:
-        """A beat came after all: the broker had not been given up, so the replies count."""
-        if self.unleased and self.link is not None and now_s <= self.link.lease_until_s:
-            receivers, self.unleased = self.unleased, []
-            self.outflow.count(self, receivers)
-
-    def reset(self) -> None:
-        """The connection is gone: what was not counted is sent again."""
-        self.link = None
-        self.sent = self.counted
-        self.unleased.clear()
 
 
 class Outflow:
@@ -82,6 +41,7 @@ class Outflow:
         self.lanes: tuple[Lane, ...] = ()
         self.sequence = 0
         self.acknowledged = 0
+        self.tried = 0  # numbers up to this one were sent on connections or in epochs that are no more
         self.published_bytes = 0
         self._publisher = client.client_id
         self._window = client.limits.window
@@ -108,11 +68,15 @@ class Outflow:
     def has_room(self) -> bool:
         return self.sequence - self.acknowledged < self._window and self._log_bytes < self._window_bytes
 
-    def publish(self, payload: bytes, time_ns: int, token: object) -> None:
-        """Send a message; `token` comes back in the client's `acks`. If it raises, nothing was sent."""
+    def publish(self, payload: bytes, time_ns: int, token: object) -> int:
+        """Send a message, and return its number; `token` comes back in the client's `acks`.
+
+        If it raises, nothing was sent.
+        """
         sequence = self.sequence + 1
         size = len(payload)
-        if sequence - self.acknowledged > self._window or self._log_bytes >= self._window_bytes:
+        in_flight = sequence - self.acknowledged
+        if in_flight > self._window or self._log_bytes >= self._window_bytes:
             raise PublishBufferFull(
                 f"{self.sequence - self.acknowledged} messages wait for acknowledgement: await publish() or drain()"
             )
@@ -121,6 +85,8 @@ class Outflow:
                 f"payload of {size} bytes: the limit is {self._payload_bytes}; "
                 "send it in parts, or raise Limits.payload_bytes"
             )
+        if in_flight == 1:
+            self.client.in_flight[self] = None
         self.sequence = sequence
         self._log.append((payload, time_ns))
         self._log_bytes += size
@@ -140,15 +106,21 @@ class Outflow:
         else:
             self._catch_up()
             self.client.attend(self)
+        return sequence
 
-    def give_up(self, token: object) -> None:
-        """The caller was cancelled: a message nobody has sent yet becomes a SKIP, so that no hole is left."""
-        for index, (sequence, waiting) in enumerate(self._tokens):
-            if waiting is token:
-                self._tokens[index] = (sequence, None)  # still not one of those that nobody waited for
-                if all(lane.sent < sequence for lane in self.lanes):
-                    self._empty(sequence)
-                return
+    def give_up(self, sequence: int) -> bool:
+        """The caller waits no longer: a message nobody has sent yet becomes a SKIP, so that no hole is left.
+
+        Returns whether the message was withdrawn: then it was never sent, and never will be.
+        """
+        index = bisect_left(self._tokens, sequence, key=itemgetter(0))
+        if index == len(self._tokens) or self._tokens[index][0] != sequence:
+            return False
+        self._tokens[index] = (sequence, None)  # still not one of those that nobody waited for
+        if any(lane.sent >= sequence for lane in self.lanes):
+            return False
+        self._empty(sequence)
+        return sequence > self.tried
 
     def _empty(self, sequence: int) -> bool:
         """Make a number a SKIP. Returns whether it was a message."""
@@ -209,14 +181,19 @@ class Outflow:
             self.client.refusals.note(self.topic, error, left)
         self.client.effects.extend(Failed(token, error) for token in self.take_tokens())
         self.acknowledged = self.sequence
+        self.client.in_flight.pop(self, None)
         self._trim()
         self._refused = True
         self._forget_place()
 
-    def _forget_place(self) -> None:
+    def _retire_lanes(self) -> None:
         for lane in self.lanes:
             lane.retired = True
+            self.tried = max(self.tried, lane.sent)
         self.lanes, self._sole = (), None
+
+    def _forget_place(self) -> None:
+        self._retire_lanes()
         self.placement = self.upcoming = self._leave_at_s = None
         self._epoch = 0
         links = [*self._entries.values(), *self._entering.values()]
@@ -229,6 +206,8 @@ class Outflow:
     def _acknowledge(self, done: int, receivers: list[int]) -> None:
         before, self.acknowledged = self.acknowledged, done
         self.client.active[self] = None
+        if done == self.sequence:
+            self.client.in_flight.pop(self, None)
         tokens = self._tokens
         if tokens:
             acks = self.client.acks
@@ -268,9 +247,9 @@ class Outflow:
                 self._enter(broker, now_s)  # warm the new targets; nothing is sent there yet
 
     def _adopt(self, placement: Placement, now_s: float) -> None:
-        for lane in self.lanes:
-            lane.retired = True
-        self._sole = None
+        if self.placement is not None:
+            self.client.tell(moved(f"publications on {decode_topic(self.topic)!r}", placement))
+        self._retire_lanes()
         self.placement, self._epoch = placement, placement.epoch
         if self.upcoming is not None and self.upcoming.epoch <= placement.epoch:
             self.upcoming = None

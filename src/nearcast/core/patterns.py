@@ -22,6 +22,7 @@ from nearcast.core.lines import Lines
 from nearcast.core.mailbox import Mailbox
 from nearcast.core.message import Event, Interrupted, Message
 from nearcast.core.names import PATTERNS, RESERVED, decode_topic
+from nearcast.core.news import Kind, Note
 from nearcast.core.refusals import refused
 from nearcast.core.repairs import Repairs
 from nearcast.core.wire import speaker_of
@@ -104,6 +105,10 @@ class PatternFlow:
 
     # --- brokers
 
+    def missing(self) -> list[str]:
+        """The brokers we are not attached to yet."""
+        return [broker for broker in self._carriers() if broker not in self._open]
+
     def spread(self, now_s: float) -> None:
         """Attach to every member we are not attached to, and part from those that leave."""
         # Read late, news of a member is old: it may have carried topics since the links were last known to be sound.
@@ -134,6 +139,7 @@ class PatternFlow:
         if not self.holds(link):
             return
         error = refused(link.broker, f"a subscription to the pattern {self.name!r}", text)
+        self.client.tell(Note(Kind.REFUSED, str(error)))
         if not self.joined:
             self.client.end_pattern(self, error)
             return

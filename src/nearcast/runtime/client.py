@@ -6,9 +6,8 @@ import asyncio
 import random
 import secrets
 import time
-from collections.abc import Callable, Generator
-from contextlib import suppress
-from typing import Any, Protocol
+from collections.abc import Callable, Collection, Generator
+from contextlib import AbstractAsyncContextManager, suppress
 
 from nearcast.core.backend import ClientLink
 from nearcast.core.client import Client as Machine
@@ -16,11 +15,25 @@ from nearcast.core.effects import Done, Failed
 from nearcast.core.mailbox import Mailbox, Overflow, parse_overflow
 from nearcast.core.membership import BrokerInfo
 from nearcast.core.names import encode_topic
+from nearcast.core.news import Note, StateChange
 from nearcast.core.outflow import Outflow
 from nearcast.core.refusals import summed_up
 from nearcast.core.settings import DEFAULT_LIMITS, DEFAULT_TIMING, Limits, Timing
-from nearcast.errors import AuthenticationFailed, Closed, ConnectFailed, PublishBufferFull, UsageError
+from nearcast.core.waiting import for_acknowledgements, for_attachment
+from nearcast.errors import AuthenticationFailed, Closed, ConnectFailed, PublishBufferFull, TimedOut, UsageError
 from nearcast.runtime.connection import parse_url
+from nearcast.runtime.consumers import Consumers, not_open
+from nearcast.runtime.deadlines import (
+    CLIENT_DEFAULT,
+    TIMEOUT_S,
+    Deadlines,
+    Overdue,
+    Timeout,
+    checked,
+    timed_out,
+    within,
+)
+from nearcast.runtime.diary import Diary, OnState
 from nearcast.runtime.driver import Driver, Resolve
 from nearcast.runtime.subscription import Subscription
 
@@ -28,14 +41,6 @@ BOOTSTRAP_S = 10.0
 WRITE_EVERY = 32  # messages of one loop turn: the server works on these while we make the next
 
 Payload = bytes | str | bytearray | memoryview
-
-
-class Consumer(Protocol):
-    """Whoever reads a mailbox."""
-
-    def close(self) -> None: ...
-
-    def _wake(self) -> None: ...
 
 
 class Client:
@@ -53,8 +58,14 @@ class Client:
         resolve: Resolve | None = None,
         bootstrap_s: float = BOOTSTRAP_S,
         patient: bool = True,
+        timeout_s: float | None = TIMEOUT_S,
+        on_state: OnState | None = None,
     ) -> None:
-        """`patient`: servers that cannot be reached are tried again for `bootstrap_s`, else each of them once."""
+        """`patient`: servers that cannot be reached are tried again for `bootstrap_s`, else each of them once.
+
+        `timeout_s` limits every call that names no limit of its own; None waits as long as it takes. `on_state` is
+        called whenever it stands otherwise with the brokers.
+        """
         if not urls:
             raise UsageError("give the URL of at least one server of the cluster")
         parsed = [parse_url(url) for url in urls]
@@ -65,15 +76,17 @@ class Client:
         self._resolve = resolve
         self._bootstrap_s = bootstrap_s
         self._patient = patient
+        self._timeout_s = timeout_s if timeout_s is None else checked(timeout_s)
+        client_id = secrets.randbits(64)
+        self._diary = Diary(f"client {client_id:016x}", on_state)
         self._machine = Machine(
-            secrets.randbits(64), random.Random(), credentials=self._credentials, timing=timing, limits=limits
+            client_id, random.Random(), credentials=self._credentials, timing=timing, limits=limits, tell=self._tell
         )
         self._driver: Driver | None = None
         self._unwritten = 0
         self._outflows: dict[str | bytes, Outflow] = {}  # by the name the program uses
-        self._subscriptions: dict[Mailbox, Consumer] = {}
+        self.consumers = Consumers(self._machine, timing.block_s)
         self._room: asyncio.Event | None = None
-        self._blocked_until_s: float | None = None
 
     # --- life
 
@@ -96,11 +109,16 @@ class Client:
         """The brokers of the cluster, as last heard."""
         return dict(self._machine.membership.brokers)
 
-    async def sync(self) -> int:
+    @property
+    def state(self) -> StateChange:
+        """How it stands with the brokers, and why."""
+        return self._machine.state
+
+    async def sync(self, *, timeout_s: Timeout = CLIENT_DEFAULT) -> int:
         """Wait until the servers have done what we asked so far. Returns how many we are connected to."""
         driver = self._driver
         if driver is None:
-            raise _not_open()
+            raise not_open()
         links = self._machine.links
         answered: set[ClientLink] = set()
         asked = set(links.all_up())
@@ -108,11 +126,15 @@ class Client:
         def ask(link: ClientLink) -> None:
             link.barrier(lambda now_s: answered.add(link))
 
+        def silent() -> set[ClientLink]:
+            return asked.intersection(links.all_up()) - answered
+
         for link in asked:
             ask(link)
         driver.soon()
-        while asked.intersection(links.all_up()) - answered:
-            await self._wait_for_room()
+        async with self._within(timeout_s, "no answer", lambda: ", ".join(sorted(link.broker for link in silent()))):
+            while silent():
+                await self._wait_for_room()
         return len(answered)
 
     async def _open(self) -> Client:
@@ -120,8 +142,9 @@ class Client:
             self._running()
             return self
         self._loop = asyncio.get_running_loop()
-        self._driver = Driver(self._machine, self._after, self._resolve)
+        self._driver = self.consumers.driver = Driver(self._machine, self._after, self._resolve, on_tick=self._tick)
         self._soon, self._flush = self._driver.soon, self._driver.flush
+        self._deadlines = Deadlines(self._driver.now)
         self._new_future: Callable[[], asyncio.Future[int]] = self._loop.create_future
         self._room = asyncio.Event()
         for url in self._urls:
@@ -158,8 +181,7 @@ class Client:
         driver = self._driver
         if driver is None or self._machine.closed:
             return
-        for subscription in list(self._subscriptions.values()):
-            subscription.close()
+        self.consumers.close()
         self._outflows.clear()
         self._machine.close(driver.now())
         driver.settle()
@@ -167,31 +189,51 @@ class Client:
 
     def _running(self) -> Driver:
         if self._driver is None:
-            raise _not_open()
+            raise not_open()
         if self._machine.closed:
             raise Closed("this client is closed: connect a new one")
         return self._driver
 
     # --- publishing
 
-    async def publish(self, topic: str | bytes, payload: Payload) -> int:
-        """Send a message and wait until it is acknowledged. Returns how many connections it reached."""
+    async def publish(self, topic: str | bytes, payload: Payload, *, timeout_s: Timeout = CLIENT_DEFAULT) -> int:
+        """Send a message and wait until it is acknowledged. Returns how many connections it reached.
+
+        Raises TimedOut, which says what it waited for and whether the message may have been sent.
+        """
         outflow = self._outflows.get(topic) or self._outflow(topic)
         data = payload if type(payload) is bytes else _payload(payload)
         future = self._new_future()
-        while True:
-            try:
-                outflow.publish(data, time.time_ns(), future)
-                break
-            except PublishBufferFull:
-                await self._wait_for_room()
-        self._write()
+        limit_s = self._timeout_s if timeout_s is CLIENT_DEFAULT else timeout_s
+        sequence = 0
+        if limit_s is not None:
+            self._deadlines.begin(future, limit_s)
         try:
-            receivers: int = await future
+            while not sequence and not future.done():
+                try:
+                    sequence = outflow.publish(data, time.time_ns(), future)
+                except PublishBufferFull:
+                    await self._wait_for_room()
+            self._write()
+            return await future
         except asyncio.CancelledError:
-            outflow.give_up(future)
+            if sequence:
+                outflow.give_up(sequence)
             raise
-        return receivers
+        except Overdue:
+            raise self._not_acknowledged(outflow, sequence, limit_s) from None
+        finally:
+            if limit_s is not None:
+                self._deadlines.end(future, limit_s)
+
+    def _not_acknowledged(self, outflow: Outflow, sequence: int, limit_s: float | None) -> TimedOut:
+        """Nobody waits for the message any more: what has become of it."""
+        why = for_acknowledgements([outflow], self._now_s())
+        sent = bool(sequence) and not outflow.give_up(sequence)
+        fate = "it may have arrived, or may still arrive" if sent else "the message was not sent"
+        error = timed_out("not acknowledged", limit_s, f"{why}; {fate}")
+        error.sent = sent
+        return error
 
     def publish_nowait(self, topic: str | bytes, payload: Payload) -> None:
         """Send a message without waiting; if a server refuses it, the next `flush()` says so.
@@ -219,22 +261,41 @@ class Client:
         outflow = self._outflows[topic] = self._machine.outflow(encode_topic(topic), driver.now())
         return outflow
 
-    async def drain(self) -> None:
+    async def drain(self, *, timeout_s: Timeout = CLIENT_DEFAULT) -> None:
         """Wait until publish_nowait has room again on every topic."""
-        while not all(outflow.has_room for outflow in self._machine.outflows.values()):
-            await self._wait_for_room()
+        full: list[Outflow] = []
+        async with self._within(timeout_s, "no room to publish", lambda: for_acknowledgements(full, self._now_s())):
+            while full := [outflow for outflow in self._machine.in_flight if not outflow.has_room]:
+                while not full[-1].has_room:
+                    await self._wait_for_room()
 
-    async def flush(self) -> None:
+    async def flush(self, *, timeout_s: Timeout = CLIENT_DEFAULT) -> None:
         """Wait until everything published so far is acknowledged.
 
-        Raises ClusterError if a server has refused messages of `publish_nowait` since the last call.
+        Raises ClusterError if a server has refused messages of `publish_nowait` since the last call, and TimedOut if
+        some are still on their way; those go on.
         """
-        goals = [(outflow, outflow.sequence) for outflow in self._machine.outflows.values()]
-        while any(outflow.acknowledged < goal for outflow, goal in goals):
-            await self._wait_for_room()
+        goals = [(outflow, outflow.sequence) for outflow in self._machine.in_flight]
+
+        def why() -> str:
+            return for_acknowledgements([outflow for outflow, _ in goals], self._now_s())
+
+        async with self._within(timeout_s, "not all acknowledged", why):
+            while goals:
+                outflow, goal = goals[-1]
+                if outflow.acknowledged >= goal:
+                    goals.pop()
+                else:
+                    await self._wait_for_room()
         refused = self._machine.refusals.take()
         if refused:
             raise summed_up(refused)
+
+    def _within(self, timeout_s: Timeout, what: str, why: Callable[[], str]) -> AbstractAsyncContextManager[None]:
+        return within(self._timeout_s if timeout_s is CLIENT_DEFAULT else timeout_s, what, why)
+
+    def _now_s(self) -> float:
+        return self._running().now()
 
     async def _wait_for_room(self) -> None:
         if self._room is not None and not self._machine.closed:
@@ -251,10 +312,14 @@ class Client:
         overflow: Overflow | str = Overflow.DROP_OLDEST,
         mailbox: int | None = None,
         accept_foreign: bool = False,
+        timeout_s: Timeout = CLIENT_DEFAULT,
     ) -> Subscription:
-        """Messages of these topics. `await` the result to be attached, or iterate over it."""
-        names = tuple(encode_topic(topic) for topic in topics)
-        return self._subscription(names, overflow, mailbox, accept_foreign, pattern=False)
+        """Messages of these topics. `await` the result to be attached, or iterate over it.
+
+        `timeout_s` limits the attaching, not the waiting for messages.
+        """
+        box = self._mailbox(overflow, mailbox, accept_foreign)
+        return Subscription(self, _names(topics), pattern=False, mailbox=box, timeout_s=timeout_s)
 
     def psubscribe(
         self,
@@ -262,67 +327,22 @@ class Client:
         overflow: Overflow | str = Overflow.DROP_OLDEST,
         mailbox: int | None = None,
         accept_foreign: bool = False,
+        timeout_s: Timeout = CLIENT_DEFAULT,
     ) -> Subscription:
         """Messages of all topics that match a pattern (`*`, `?`, `[abc]`), on all brokers."""
-        names = tuple(encode_topic(pattern) for pattern in patterns)
-        return self._subscription(names, overflow, mailbox, accept_foreign, pattern=True)
+        box = self._mailbox(overflow, mailbox, accept_foreign)
+        return Subscription(self, _names(patterns), pattern=True, mailbox=box, timeout_s=timeout_s)
 
-    def _subscription(
-        self, names: tuple[bytes, ...], overflow: Overflow | str, limit: int | None, foreign: bool, *, pattern: bool
-    ) -> Subscription:
-        if not names:
-            raise UsageError("give at least one topic to subscribe to")
+    def _mailbox(self, overflow: Overflow | str, limit: int | None, foreign: bool) -> Mailbox:
         if limit is not None and limit < 1:
             raise UsageError("mailbox must hold at least one message")
         limits = self._limits
         policy = parse_overflow(overflow)
-        box = Mailbox(limit or limits.mailbox, limits.mailbox_bytes, policy, accept_foreign=foreign)
-        distinct = tuple(dict.fromkeys(names))  # a mailbox gets each message of a topic once
-        return Subscription(self, distinct, pattern=pattern, mailbox=box)
+        return Mailbox(limit or limits.mailbox, limits.mailbox_bytes, policy, accept_foreign=foreign)
 
-    def _attach(
-        self, names: tuple[bytes, ...], mailbox: Mailbox, consumer: Consumer, *, pattern: bool
-    ) -> asyncio.Future[object]:
-        """Begin to attach; if that cannot even begin, nothing is left of it."""
-        driver = self._driver
-        if driver is None:
-            raise _not_open()
-        known = mailbox in self._subscriptions
-        self._subscriptions[mailbox] = consumer
-        attach = self._machine.psubscribe if pattern else self._machine.subscribe
-        futures: list[asyncio.Future[None]] = [self._loop.create_future() for _ in names]
-        attaching: asyncio.Future[Any] = asyncio.gather(*futures)
-        attaching.add_done_callback(_looked_at)
-        try:
-            for name, future in zip(names, futures, strict=True):
-                attach(name, mailbox, future, driver.now())
-        except BaseException:
-            self._detach(names, mailbox, pattern=pattern)
-            if not known:
-                self._release(mailbox)
-            raise
-        driver.settle()
-        return attaching
-
-    def _release(self, mailbox: Mailbox) -> None:
-        """Nothing is put into the mailbox any more."""
-        self._subscriptions.pop(mailbox, None)
-
-    def _detach(self, names: tuple[bytes, ...], mailbox: Mailbox, *, pattern: bool) -> None:
-        driver = self._driver
-        if mailbox.ended:
-            self._subscriptions.pop(mailbox, None)
-        if driver is None:
-            return
-        detach = self._machine.punsubscribe if pattern else self._machine.unsubscribe
-        for name in names:
-            detach(name, mailbox, driver.now())
-        driver.settle()
-
-    def _taken(self, mailbox: Mailbox) -> None:
-        """A mailbox was emptied: if it had stopped the sockets, go on reading."""
-        if self._blocked_until_s is not None and not any(box.full for box in self._subscriptions):
-            self._unblock()
+    def attaching(self, names: Collection[bytes], timeout_s: Timeout) -> AbstractAsyncContextManager[None]:
+        """The time in which these must be attached."""
+        return self._within(timeout_s, "not attached", lambda: for_attachment(self._machine, names, self._now_s()))
 
     # --- what the machine says
 
@@ -337,12 +357,20 @@ class Client:
             self._room.set()
         if machine.woken:
             woken, machine.woken = machine.woken, set()
-            for mailbox in woken:
-                self._deliver(mailbox)
+            self.consumers.wake(woken)
         if machine.effects:
             self._answer_callers()
-        machine.wall_offset_s = self._driver.wall_offset_s() if self._driver else 0.0
-        self._check_blocked()
+        if self._diary.waiting:
+            self._diary.pass_on()
+
+    def _tick(self) -> None:
+        if self._driver is not None:
+            self._machine.wall_offset_s = self._driver.wall_offset_s()
+        self._deadlines.look()
+        self.consumers.tick()
+
+    def _tell(self, news: Note | StateChange) -> None:
+        self._diary.tell(news, self._loop.time())
 
     def _answer_callers(self) -> None:
         effects, self._machine.effects[:] = list(self._machine.effects), []
@@ -355,25 +383,6 @@ class Client:
             else:
                 future.set_result(None)
 
-    def _deliver(self, mailbox: Mailbox) -> None:
-        subscription = self._subscriptions.get(mailbox)
-        if subscription is None:
-            return
-        subscription._wake()
-        if mailbox.overflow is Overflow.BLOCK and mailbox.full and self._blocked_until_s is None and self._driver:
-            self._blocked_until_s = self._driver.now() + self._timing.block_s
-            self._driver.pause_reading(True)
-
-    def _check_blocked(self) -> None:
-        """Markers must get through: a full mailbox may stop the sockets for T_block at most."""
-        if self._blocked_until_s is not None and self._driver and self._driver.now() >= self._blocked_until_s:
-            self._unblock()
-
-    def _unblock(self) -> None:
-        self._blocked_until_s = None
-        if self._driver is not None:
-            self._driver.pause_reading(False)
-
 
 def connect(
     *urls: str,
@@ -382,9 +391,27 @@ def connect(
     resolve: Resolve | None = None,
     bootstrap_s: float = BOOTSTRAP_S,
     patient: bool = True,
+    timeout_s: float | None = TIMEOUT_S,
+    on_state: OnState | None = None,
 ) -> Client:
     """A client of the cluster that these servers (any one is enough) belong to. Await it, or use `async with`."""
-    return Client(*urls, timing=timing, limits=limits, resolve=resolve, bootstrap_s=bootstrap_s, patient=patient)
+    return Client(
+        *urls,
+        timing=timing,
+        limits=limits,
+        resolve=resolve,
+        bootstrap_s=bootstrap_s,
+        patient=patient,
+        timeout_s=timeout_s,
+        on_state=on_state,
+    )
+
+
+def _names(names: tuple[str | bytes, ...]) -> tuple[bytes, ...]:
+    """Each once: a mailbox gets each message of a topic once."""
+    if not names:
+        raise UsageError("give at least one topic to subscribe to")
+    return tuple(dict.fromkeys(encode_topic(name) for name in names))
 
 
 def _payload(payload: Payload) -> bytes:
@@ -395,13 +422,3 @@ def _payload(payload: Payload) -> bytes:
     if isinstance(payload, (bytearray, memoryview)):
         return bytes(payload)
     raise UsageError(f"a payload must be bytes or str, not {type(payload).__name__}")
-
-
-def _not_open() -> Closed:
-    return Closed("this client is not connected: use `async with nearcast.connect(...)` or await it first")
-
-
-def _looked_at(future: asyncio.Future[Any]) -> None:
-    """Whoever waited may have left: a failure that nobody awaits is no news for the log."""
-    if not future.cancelled():
-        future.exception()

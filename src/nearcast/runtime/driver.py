@@ -35,13 +35,20 @@ class Machine(Protocol):
 
 
 class Driver:
-    """`after` is called whenever the machine may have produced something for the owner."""
+    """`after` is called whenever the machine may have produced something for the owner, `on_tick` before each tick."""
 
     def __init__(
-        self, machine: Machine, after: Callable[[], None], resolve: Resolve | None = None, *, tick_s: float = TICK_S
+        self,
+        machine: Machine,
+        after: Callable[[], None],
+        resolve: Resolve | None = None,
+        *,
+        tick_s: float = TICK_S,
+        on_tick: Callable[[], None] = lambda: None,
     ) -> None:
         self._machine = machine
         self._after = after
+        self._on_tick = on_tick
         self._resolve = resolve
         self._tick_s = tick_s
         self._connections: dict[str, Connection] = {}
@@ -118,6 +125,7 @@ class Driver:
         if self._closed:
             return
         self._ticker = self._loop.call_later(self._tick_s, self._tick)
+        self._on_tick()
         self._machine.tick(self.now())
         self.settle()
 

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 from nearcast.core.mailbox import Mailbox
 from nearcast.core.message import Event
-from nearcast.errors import Closed, NearcastError, SlowSubscriber
+from nearcast.errors import Closed, NearcastError, SlowSubscriber, TimedOut
+from nearcast.runtime.deadlines import CLIENT_DEFAULT, Timeout
 
 if TYPE_CHECKING:
     from nearcast.runtime.client import Client
@@ -26,8 +27,17 @@ class Subscription:
                 case Gap() | Interrupted(): ...
     """
 
-    def __init__(self, client: Client, topics: tuple[bytes, ...], *, pattern: bool, mailbox: Mailbox) -> None:
+    def __init__(
+        self,
+        client: Client,
+        topics: tuple[bytes, ...],
+        *,
+        pattern: bool,
+        mailbox: Mailbox,
+        timeout_s: Timeout = CLIENT_DEFAULT,
+    ) -> None:
         self._client = client
+        self._timeout_s = timeout_s
         self._topics = topics
         self._pattern = pattern
         self._mailbox = mailbox
@@ -69,12 +79,19 @@ class Subscription:
         if self._attaching is None:
             if self._mailbox.ended:
                 raise Closed("the subscription was closed")
-            self._attaching = self._client._attach(self._topics, self._mailbox, self, pattern=self._pattern)
+            self._attaching = self._client.consumers.attach(self._topics, self._mailbox, self, pattern=self._pattern)
         attaching = self._attaching
+        if self._used:
+            return
         self._awaiting += 1
         try:
-            await asyncio.shield(attaching)
+            async with self._client.attaching(self._topics, self._timeout_s):
+                await asyncio.shield(attaching)
             self._used = True
+        except TimedOut:
+            if self._attaching is attaching and self._awaiting == 1:
+                self._let_go()  # else to those who still wait
+            raise
         except NearcastError:
             if self._attaching is attaching:
                 self._let_go()
@@ -84,22 +101,22 @@ class Subscription:
 
     def _let_go(self) -> None:
         self._attaching = None
-        self._client._detach(self._topics, self._mailbox, pattern=self._pattern)
-        self._client._release(self._mailbox)
+        self._client.consumers.detach(self._topics, self._mailbox, pattern=self._pattern)
+        self._client.consumers.release(self._mailbox)
 
     def close(self) -> None:
         """Leave all topics. Events that wait are still there for `take`."""
         if not self._mailbox.ended:
             self._mailbox.ended = True
-            self._client._detach(self._topics, self._mailbox, pattern=self._pattern)
-        self._wake()
+            self._client.consumers.detach(self._topics, self._mailbox, pattern=self._pattern)
+        self.wake()
 
     # --- reading
 
     def take(self) -> list[Event]:
         """Everything that has come, without waiting."""
         events = [*self._ready, *self._mailbox.take()]
-        self._client._taken(self._mailbox)
+        self._client.consumers.taken()
         return events
 
     async def get(self) -> Event:
@@ -127,10 +144,10 @@ class Subscription:
         while not length_hint(self._ready):
             if len(self._mailbox):
                 self._ready = iter(self._mailbox.take())
-                self._client._taken(self._mailbox)
+                self._client.consumers.taken()
                 break
             if self._mailbox.overflowed:
-                self._client._detach(self._topics, self._mailbox, pattern=self._pattern)
+                self._client.consumers.detach(self._topics, self._mailbox, pattern=self._pattern)
                 raise SlowSubscriber(
                     "the program read too slowly and the subscription was ended: read faster, raise "
                     "the mailbox limit, or choose overflow='drop_oldest'"
@@ -149,7 +166,7 @@ class Subscription:
             if reader in self._readers:
                 self._readers.remove(reader)
 
-    def _wake(self) -> None:
+    def wake(self) -> None:
         readers, self._readers = self._readers, []
         for reader in readers:
             if not reader.done():

@@ -74,7 +74,7 @@ class Publisher:
             self._unwaited.setdefault(topic, deque()).append(publication)
         elif rng.random() < setup.cancelled_share:
             publication.given_up = True
-            self.machine.give_up(topic, publication)
+            self.machine.give_up(topic, publication.sequence)
         self.process.settle()
 
     def _after(self) -> None:
