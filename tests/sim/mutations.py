@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from nearcast.core import bus
+from nearcast.core import bus, forgetting
 from nearcast.core.answers import Answers
 from nearcast.core.attachment import Attachment
 from nearcast.core.backend import LinkRefused
@@ -33,10 +33,12 @@ from nearcast.core.patterns import PatternFlow
 from nearcast.core.placement import Mode
 from nearcast.core.refusals import Refusals
 from nearcast.core.reign import Reign
-from nearcast.core.settings import Limits
-from nearcast.core.wire import ASK, HEADER, decode_repair, publish_command
+from nearcast.core.scripts import KEEP
+from nearcast.core.settings import Limits, Timing
+from nearcast.core.wire import ASK, DATA, HEADER, SKIP, decode_repair, publish_command
 from nearcast.sim import scripts
 from nearcast.sim.faults import Profile
+from nearcast.sim.replies import bulks
 from nearcast.sim.script import Add
 from nearcast.sim.world import Setup
 
@@ -99,6 +101,20 @@ CROWDED = World(
 )
 FAR = World(Setup(topics=1, moves_per_s=1, client_distances_s=(0.2, 0.35, 0.45)), Profile.NETWORK)
 ALL = World(Setup(topics=2, controllers=2), Profile.ALL)
+_SELDOM = Setup(
+    topics=8,
+    rate_per_s=2.5,
+    early_subscribers=4,
+    late_subscribers=6,
+    hasty_subscribers=4,
+    moves_per_s=0,
+    drains=2,
+    traffic_s=10.0,
+    script=(Add(3.0, "b3"), Add(6.0, "b4")),
+    timing=Timing(idle_s=1.1),
+)
+SELDOM = World(_SELDOM, Profile.CALM)
+SELDOM_NETWORK = World(_SELDOM, Profile.NETWORK)
 STORE = World(Setup(topics=2, controllers=2), Profile.STORE)
 LARGE = World(Setup(topics=2, controllers=2, load_s=1.5), Profile.STORE)
 
@@ -466,3 +482,55 @@ def the_lead_is_not_renewed_while_the_journal_is_read(patch: Patch) -> None:
 def many_topics_are_attached_at_once_and_a_link_lives_by_its_proof_alone(patch: Patch) -> None:
     patch.setattr(Links, "has_room", lambda self, link: True)
     patch.setattr(Links, "_silent_s", lambda self, link, now_s: now_s - (link.proof_sent_s or now_s))
+
+
+# --- topics that end
+
+
+@mutation("invariant", SELDOM)
+def a_record_ends_under_those_who_use_it(patch: Patch) -> None:
+    patch.setattr(scripts, "_is_held", lambda server, topic: False)
+
+
+@mutation("invariant", SELDOM)
+def a_record_ends_although_the_controller_knows_of_it(patch: Patch) -> None:
+    """What was collected for the journal ends on its directory, too."""
+
+    def keep(server: Any, keys: list[bytes], arguments: list[bytes]) -> bytes:
+        stored = server.keys.fields(keys[0])
+        return bulks(stored.get(topic, b"") for topic in arguments[1:])
+
+    patch.setitem(scripts.TWINS, KEEP, keep)
+
+
+@mutation("invariant 6", SELDOM)
+def numbers_of_a_topic_that_ended_begin_again_at_1(patch: Patch) -> None:
+    original = Client.end_outflow
+
+    def end_outflow(self: Client, outflow: Outflow) -> None:
+        original(self, outflow)
+        self.numbered = 0
+
+    patch.setattr(Client, "end_outflow", end_outflow)
+
+
+@mutation("guarantee 1", SELDOM)
+def nobody_is_told_that_a_line_begins_anew(patch: Patch) -> None:
+    patch.setattr(Outflow, "word", lambda self, sequence, payload: SKIP if payload is None else DATA)
+
+
+@mutation("invariant 7", SELDOM_NETWORK)
+def a_client_forgets_what_is_not_acknowledged(patch: Patch) -> None:
+    original = Outflow.unused
+
+    def unused(self: Outflow) -> bool:
+        original(self)
+        return self.sequence > 0
+
+    patch.setattr(Outflow, "unused", unused)
+
+
+@mutation("invariant 5", SELDOM_NETWORK)
+def a_line_is_forgotten_before_its_publisher_stops_repeating(patch: Patch) -> None:
+    patch.setattr(forgetting, "LINES_ROUNDS", 1)
+    patch.setattr(Outflow, "unused", lambda self: False)

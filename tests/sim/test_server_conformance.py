@@ -22,12 +22,19 @@ import pytest
 
 from nearcast.core.names import MEMBERS, RECORDS
 from nearcast.core.resp import command
-from nearcast.core.scripts import CLAIM, FIRST_USE, INSTALL, INSTALL_MEMBERS
+from nearcast.core.scripts import CLAIM, END_UNUSED, FIRST_USE, INSTALL, INSTALL_MEMBERS, KEEP
 from nearcast.runtime.servers import LocalServer
 from nearcast.sim.commands import COMMANDS
 from nearcast.sim.server import SimServer
 
-SCRIPTS = {"$INSTALL": INSTALL, "$MEMBERS": INSTALL_MEMBERS, "$FIRST_USE": FIRST_USE, "$CLAIM": CLAIM}
+SCRIPTS = {
+    "$INSTALL": INSTALL,
+    "$MEMBERS": INSTALL_MEMBERS,
+    "$FIRST_USE": FIRST_USE,
+    "$CLAIM": CLAIM,
+    "$KEEP": KEEP,
+    "$END_UNUSED": END_UNUSED,
+}
 END_OF_STEP = command("ECHO", "end of step")
 END_OF_STEP_REPLY = b"$11\r\nend of step\r\n"
 

@@ -21,6 +21,7 @@ from nearcast.core.backend import AgentLink, Denied, Figures, ServerLink, Standi
 from nearcast.core.claim import Claim
 from nearcast.core.collection import Collection
 from nearcast.core.effects import Disconnect, Effect
+from nearcast.core.ending import Ending
 from nearcast.core.greeting import Credentials
 from nearcast.core.links import Ready
 from nearcast.core.membership import Membership
@@ -84,6 +85,7 @@ class Agent:
         self._hellos: dict[int, float] = {}
         self._sequence = 0
         self._collection = Collection(identity.broker, self._answer)
+        self._ending = Ending(identity.broker, timing)
         self._beat_at_s = -1e9
         self._hello_at_s = -1e9
         self._lease_ends_s: float | None = None  # by our own clock, if the key may be there
@@ -133,6 +135,7 @@ class Agent:
         if now_s - self._measure_at_s >= 1.0:
             self._measure_at_s = now_s
             link.observe(self._measured)
+        self._ending.tick(link, now_s)
 
     def outgoing(self) -> list[tuple[str, bytes]]:
         return [(tether.name, data) for tether in (self.server, self.bus) if (data := tether.take())]
@@ -193,6 +196,7 @@ class Agent:
         if self._lease_ends_s is None:
             self._lease_ends_s = now_s  # one that an agent before us may have left
         self._collection.clear()
+        self._ending.clear()
         link.control[COUNTERS] = self.meter.client_report
         link.subscribe(COUNTERS)
         link.look(self._looked)
@@ -304,13 +308,17 @@ class Agent:
 
     def _lookup(self, order: bus.Order, link: AgentLink) -> None:
         assert isinstance(order, bus.Lookup)
-        version = order.membership.version
+        version, topic = order.membership.version, order.topic.encode()
+
+        def kept(records: dict[bytes, Record], now_s: float) -> None:
+            if topic in records:
+                self._answer(bus.Answer(self.identity.broker, order.order, records={order.topic: records[topic]}))
 
         def looked_up(found: Record | Unreadable | Membership | Denied | None, now_s: float) -> None:
             if isinstance(found, Record):
-                self._answer(bus.Answer(self.identity.broker, order.order, records={order.topic: found}))
+                link.keep_records(order.term, [topic], kept)
 
-        link.look_up(order.topic.encode(), version, first_use(version, self.identity.broker), looked_up)
+        link.look_up(topic, version, first_use(version, self.identity.broker), looked_up)
 
     def _reset(self, order: bus.Order, link: AgentLink) -> None:
         if order.order == self._began_with:

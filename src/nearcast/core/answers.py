@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from nearcast.core.names import inbox_channel
 from nearcast.core.pace import Pace
-from nearcast.core.wire import DATA, HEADER, MARK, SKIP, encode_repair
+from nearcast.core.wire import HEADER, MARK, encode_repair
 
 if TYPE_CHECKING:
     from nearcast.core.backend import ClientLink
@@ -53,6 +53,10 @@ class Answers:
         self._client.attend(self)
         self._serve(now_s)
 
+    def serves(self, outflow: Outflow) -> bool:
+        """Whether somebody is being sent what it missed of these."""
+        return any(answer.outflow is outflow for answer in self._waiting.values())
+
     def tick(self, now_s: float) -> bool:
         """Returns whether it needs attention again."""
         self._serve(now_s)
@@ -76,10 +80,10 @@ class Answers:
                 answer.next = sequence
                 self._pace.spend(spent)
                 return False
-            word = SKIP if payload is None else DATA
+            word = outflow.word(sequence, payload)
             frame = HEADER.pack(word, outflow.epoch, self._client.client_id, sequence, time_ns) + (payload or b"")
             spent += self._tell(link, inbox, topic, frame)
-        mark = HEADER.pack(MARK, outflow.epoch, self._client.client_id, outflow.acknowledged, 0)
+        mark = HEADER.pack(MARK, outflow.epoch, self._client.client_id, outflow.mark, 0)
         self._pace.spend(spent + self._tell(link, inbox, topic, mark))
         return True
 

@@ -69,6 +69,8 @@ OnRecord = Callable[[Record | Unreadable | Denied | None, float], None]
 OnLookup = Callable[[Record | Unreadable | Membership | Denied | None, float], None]
 OnVersions = Callable[[Sequence[int], float], None]
 OnRecords = Callable[[dict[bytes, Record], float], None]
+OnScanned = Callable[[bytes, dict[bytes, Record]], None]  # where to go on, b"0" at the end
+OnEnded = Callable[[int], None]
 OnCounts = Callable[[list[int]], None]
 OnFigures = Callable[[Figures, float], None]
 OnDone = Callable[[float], None]
@@ -222,6 +224,23 @@ class AgentLink(ServerLink, Protocol):
 
     def find_records(self, wanted: Callable[[bytes], bool], then: OnRecords) -> None:
         """The records of all topics that are wanted."""
+        ...
+
+    def scan_records(self, cursor: bytes, then: OnScanned) -> None:
+        """Some of the records, beginning with b"0": what is there all the time is seen in a round at least once."""
+        ...
+
+    def read_members(self, then: OnMembers) -> None: ...
+
+    def keep_records(self, term: int, topics: Sequence[bytes], then: OnRecords) -> None:
+        """The records of these topics that there are. From then on `end_unused` leaves them alone."""
+        ...
+
+    def end_unused(self, members: int, topics: Sequence[bytes], then: OnEnded) -> None:
+        """Delete the records that nobody keeps and whose topic and control channel nobody holds.
+
+        In one atomic step, and only if this is the version of the membership on the server.
+        """
         ...
 
     def hold_lease(self, term: int, until_s: float) -> None:

@@ -5,7 +5,7 @@ I/O: the driver calls the inputs with the time, then writes `links.outgoing()`, 
 callers in `acks`, and wakes the consumers in `woken`.
 
     inputs    connected, received, lost, publish, subscribe, unsubscribe, psubscribe, punsubscribe, tick, close
-    outputs   links.outgoing(), effects, acks, woken, refusals; `tell` is called with news
+    outputs   links.outgoing(), effects, acks, woken, refusals, ended; `tell` is called with news
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from nearcast.core.backend import ClientLink, Denied, OnPayload
 from nearcast.core.counters import ClientReport, TopicCounters
 from nearcast.core.effects import Done, Effect, Failed
 from nearcast.core.finder import Finder
+from nearcast.core.forgetting import Forgetting
 from nearcast.core.greeting import Credentials
 from nearcast.core.inflow import Inflow
 from nearcast.core.links import Links
@@ -84,7 +85,10 @@ class Client:
         self.patterns: dict[bytes, PatternFlow] = {}
         self.arrivals = Arrivals(self)
         self.closed = False
+        self.numbered = 0  # no topic that has ended had a higher number
+        self.ended: list[bytes] = []  # topics that are published no more, for the driver
         self.finder = Finder(self)
+        self._forgetting = Forgetting(self)
         self._attention: OrderedDict[Ticking, None] = OrderedDict()
         self._reported_s = 0.0
         self._idle_turn = 0  # how far it has come round the topics without traffic
@@ -102,6 +106,8 @@ class Client:
         outflow = self.outflows.get(topic)
         if outflow is None:
             encode_topic(topic)
+            if self._full:
+                self._forgetting.make_room()
             self._check_open(topic)
             outflow = self.outflows[topic] = Outflow(self, topic)
             self.attend(outflow)
@@ -171,6 +177,18 @@ class Client:
         self._abandon(inflow, error)
         inflow.close(now_s)
 
+    def end_outflow(self, outflow: Outflow) -> None:
+        """Nobody publishes on the topic any more; if somebody does later, its numbers go on behind these."""
+        del self.outflows[outflow.topic]
+        self.numbered = max(self.numbered, outflow.sequence)
+        self.ended.append(outflow.topic)
+        if outflow.topic not in self.inflows:
+            self.finder.forget(outflow.topic)
+        self._attention.pop(outflow, None)
+        self.active.pop(outflow, None)
+        self.links.unwant(outflow)
+        outflow.end()
+
     def end_pattern(self, flow: PatternFlow, error: NearcastError) -> None:
         del self.patterns[flow.pattern]
         self._abandon(flow, error)
@@ -186,10 +204,14 @@ class Client:
     def _subscribers(self) -> list[Inflow | PatternFlow]:
         return [*self.inflows.values(), *self.patterns.values()]
 
+    @property
+    def _full(self) -> bool:
+        return len(self.outflows) + len(self.inflows) + len(self.patterns) >= self.limits.topics
+
     def _check_open(self, topic: bytes) -> None:
         if self.closed:
             raise Closed("this client is closed: connect a new one")
-        if len(self.outflows) + len(self.inflows) + len(self.patterns) >= self.limits.topics:
+        if self._full:
             raise LimitReached(f"this client uses {self.limits.topics} topics: raise Limits.topics or use more clients")
 
     # --- inputs: what the driver reports
@@ -212,6 +234,7 @@ class Client:
                 self.attend(ticking)
         self._look_around(now_s)
         self._look_at_state(now_s)
+        self._forgetting.tick(now_s)
         if now_s - self._reported_s >= REPORT_EVERY_S:
             self._report(now_s)
 

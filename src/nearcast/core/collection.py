@@ -47,7 +47,7 @@ class Collection:
         rings = (order.old_ring, order.new_ring)
         scanned = self._scanned
         if order.after and scanned is not None and scanned.rings == rings:
-            self._send(order, scanned)
+            self._send(order, scanned, link)
             return
         under_way = rings in self._scanning
         self._scanning[rings] = order
@@ -64,15 +64,20 @@ class Collection:
             order = self._scanning.pop(rings, None)
             if order is not None:
                 self._scanned = _Scanned(rings, {decode_topic(topic): record for topic, record in records.items()})
-                self._send(order, self._scanned)
+                self._send(order, self._scanned, link)
 
         link.find_records(leaves, found)
 
-    def _send(self, order: bus.Collect, scanned: _Scanned) -> None:
+    def _send(self, order: bus.Collect, scanned: _Scanned, link: AgentLink) -> None:
+        """From now on the controller knows of these, and they are kept."""
+
+        def kept(records: dict[bytes, Record], now_s: float) -> None:
+            by_name = {decode_topic(topic): record for topic, record in records.items()}
+            self._answer(bus.Answer(self._broker, order.order, records=by_name, more=more))
+
         start = bisect_right(scanned.topics, order.after) if order.after else 0
         batch = scanned.topics[start : start + BATCH]
         more = start + BATCH < len(scanned.topics)
         if not more:
             self._scanned = None
-        records = {topic: scanned.records[topic] for topic in batch}
-        self._answer(bus.Answer(self._broker, order.order, records=records, more=more))
+        link.keep_records(order.term, [topic.encode() for topic in batch], kept)

@@ -9,6 +9,7 @@ Lines know no brokers. What they must know of the place a frame came through is 
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from heapq import heapify, heappop, heappush
 from struct import error as StructError
 from typing import Protocol
@@ -17,10 +18,11 @@ import msgspec
 
 from nearcast.core.message import Event, Gap, Message
 from nearcast.core.settings import Limits, Timing
-from nearcast.core.wire import DATA, HEADER, HEADER_BYTES, MARK, OWN_KINDS, SKIP
+from nearcast.core.wire import DATA, FIRSTS, HEADER, HEADER_BYTES, MARK, NUMBERED, OWN_KINDS, SKIPS
 
 _unpack = HEADER.unpack_from
 _NS = 1e-9
+_NONE: Mapping[int, int] = {}
 
 
 class Gate(Protocol):
@@ -118,6 +120,7 @@ class Lines:
         self._deadlines: dict[int, float] = {}  # publisher -> when its hole is reported
         self._marks: dict[int, int] = {}  # publisher -> how far it has come, by its word or by a frame we let go
         self._crowded: set[int] = set()  # publishers with frames that were let go for want of room
+        self._before: Mapping[int, int] = _NONE  # `last` as it was at the last look for silent publishers
 
     def run(self, payloads: list[bytes], gate: Gate, now_s: float, wall_s: float) -> None:
         """Take a run of frames that came through one gate."""
@@ -132,7 +135,7 @@ class Lines:
             if word == DATA and sequence == last.get(publisher, -1) + 1 and not held:
                 last[publisher] = sequence
                 append(Message(topic, payload[HEADER_BYTES:], publisher, sequence, time_ns * _NS, wall_s))
-            elif word in (DATA, SKIP):  # a MARK belongs on an inbox
+            elif word in NUMBERED:  # a MARK belongs on an inbox
                 frame = Frame(word, epoch, publisher, sequence, time_ns, payload[HEADER_BYTES:])
                 self._place(frame, gate, now_s, wall_s)
             else:
@@ -179,6 +182,20 @@ class Lines:
         """Whether frames are held or holes are open."""
         return bool(self._held_count or self._deadlines)
 
+    def forget_silent(self, asked: Collection[int]) -> list[int]:
+        """Forget the publishers of whom nothing has come since the last call, but for those that are asked."""
+        before, last = self._before, self.last
+        open_lines = (self._held, self._deadlines, self._marks, self.wanted, asked)
+        silent = [
+            publisher
+            for publisher, number in last.items()
+            if before.get(publisher) == number and not any(publisher in lines for lines in open_lines)
+        ]
+        for publisher in silent:
+            del last[publisher]
+        self._before = dict(last) if last else _NONE
+        return silent
+
     # --- one frame off the hot path
 
     def _place(self, frame: Frame, gate: Gate, now_s: float, wall_s: float) -> None:
@@ -211,7 +228,7 @@ class Lines:
 
     def _deliver(self, frame: Frame, wall_s: float) -> None:
         self.last[frame.publisher] = frame.sequence
-        if frame.word == SKIP:
+        if frame.word in SKIPS:
             return
         self.out.append(
             Message(self.topic, frame.payload, frame.publisher, frame.sequence, frame.time_ns * _NS, wall_s)
@@ -263,7 +280,7 @@ class Lines:
                 self._deliver(self._pop(publisher, held), wall_s)
             elif self._fences.older_open(publisher, lowest.epoch):
                 return
-            elif last is None:
+            elif last is None or self._begins(lowest, last):
                 self.last[publisher] = lowest.sequence - 1
             else:
                 self._miss(publisher, now_s)
@@ -277,6 +294,10 @@ class Lines:
             if publisher in self._crowded:  # and it may be had now: there is room
                 self._crowded.discard(publisher)
                 self.wanted[publisher] = None
+
+    def _begins(self, frame: Frame, last: int) -> bool:
+        """Whether nothing is missing before the frame although numbers are: its publisher had forgotten the topic."""
+        return frame.word in FIRSTS and not last < self._marks.get(frame.publisher, 0) < frame.sequence
 
     def _miss(self, publisher: int, now_s: float) -> None:
         """A hole that no older place can fill: its publisher is asked, and its time runs."""

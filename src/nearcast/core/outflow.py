@@ -24,8 +24,8 @@ from nearcast.core.news import moved
 from nearcast.core.placement import Placement
 from nearcast.core.record import Record, Unreadable
 from nearcast.core.refusals import not_found
-from nearcast.core.wire import CRLF, DATA, SKIP, publish_command
-from nearcast.errors import ClusterError, PayloadTooLarge, PublishBufferFull
+from nearcast.core.wire import CRLF, DATA, FIRST, FIRST_SKIP, SKIP, publish_command
+from nearcast.errors import ClusterError, PayloadTooLarge, PublishBufferFull, Unavailable
 
 if TYPE_CHECKING:
     from nearcast.core.backend import ClientLink
@@ -39,8 +39,7 @@ class Outflow:
         self.placement: Placement | None = None
         self.upcoming: Placement | None = None
         self.lanes: tuple[Lane, ...] = ()
-        self.sequence = 0
-        self.acknowledged = 0
+        self.sequence = self.acknowledged = client.numbered  # above all it ever sent on topics it has forgotten
         self.tried = 0  # numbers up to this one were sent on connections or in epochs that are no more
         self.published_bytes = 0
         self._publisher = client.client_id
@@ -52,7 +51,8 @@ class Outflow:
         self._epoch = 0
         self._sole: Lane | None = None  # the only lane, open and with nothing to catch up on
         self._log: deque[tuple[bytes | None, int]] = deque()
-        self._log_first = 1  # number of the first message in the log
+        self._first = self.sequence + 1  # number of the first message
+        self._log_first = self._first  # and of the first in the log
         self._log_bytes = 0
         self._tokens: deque[tuple[int, object | None]] = deque()  # None: the caller was told, or has left
         self._entries: dict[str, ClientLink] = {}
@@ -60,13 +60,16 @@ class Outflow:
         self._unconfirmed: set[str] = set()  # entered but without a record, although it should have one
         self._leave_at_s: float | None = None
         self._refused = False  # nothing is asked for until there is something to send
-        self._reported = (0, 0)
+        self._reported = (self.sequence, 0)
+        self._looked_at = -1  # the last number at the last look
 
     # --- publishing
 
     @property
     def has_room(self) -> bool:
-        return self.sequence - self.acknowledged < self._window and self._log_bytes < self._window_bytes
+        """Whether it can take a message, or has ended and need not."""
+        room = self.sequence - self.acknowledged < self._window and self._log_bytes < self._window_bytes
+        return room or not self._window
 
     def publish(self, payload: bytes, time_ns: int, token: object) -> int:
         """Send a message, and return its number; `token` comes back in the client's `acks`.
@@ -140,12 +143,19 @@ class Outflow:
                 lane.link.publish(self._command(self.topic, sequence, payload, time_ns), lane)
             lane.sent = self.sequence
         lanes = self.lanes
-        self._sole = lanes[0] if len(lanes) == 1 and lanes[0].link is not None else None
+        begun = self.sequence >= self._first  # the first message is sent here: it says that it is
+        self._sole = lanes[0] if begun and len(lanes) == 1 and lanes[0].link is not None else None
 
     def _command(self, channel: bytes, sequence: int, payload: bytes | None, time_ns: int) -> bytes:
-        word = SKIP if payload is None else DATA
         packer, prefix = publish_command(channel, len(payload or b""))
+        word = self.word(sequence, payload)
         return packer.pack(prefix, word, self._epoch, self._publisher, sequence, time_ns, payload or b"", CRLF)
+
+    def word(self, sequence: int, payload: bytes | None) -> int:
+        """The kind of a frame."""
+        if sequence == self._first > 1:
+            return FIRST_SKIP if payload is None else FIRST
+        return SKIP if payload is None else DATA
 
     # --- acknowledgement
 
@@ -351,6 +361,22 @@ class Outflow:
             if placement
         )
 
+    # --- the end
+
+    def unused(self) -> bool:
+        """Whether nobody has used the topic since the last call; what has waited since then fails."""
+        looked_at, self._looked_at = self._looked_at, self.sequence
+        if looked_at > self.acknowledged:
+            waited = f"no acknowledgement for {self.client.timing.idle_s:g} s"
+            self.refuse_all(Unavailable(f"topic {decode_topic(self.topic)!r}: {waited}; the message may have arrived"))
+            return False
+        return looked_at == self.sequence and not self.unacknowledged and not self.client.answers.serves(self)
+
+    def end(self) -> None:
+        """Nobody uses the topic: let go of it. Whoever still has this outflow must ask for another one."""
+        self._forget_place()
+        self._window = 0
+
     # --- repair
 
     def kept(self, start: int) -> Iterator[tuple[int, bytes | None, int]]:
@@ -358,6 +384,11 @@ class Outflow:
         first = max(start, self._log_first)
         entries = islice(self._log, first - self._log_first, self.acknowledged + 1 - self._log_first)
         return ((sequence, payload, time_ns) for sequence, (payload, time_ns) in enumerate(entries, first))
+
+    @property
+    def mark(self) -> int:
+        """The last acknowledged number; 0 if there is none since the topic was last forgotten."""
+        return self.acknowledged if self.acknowledged >= self._first else 0
 
     @property
     def epoch(self) -> int:

@@ -62,6 +62,11 @@ class _Matched:
         self._needs[publisher] = self.asked + 1
         return True
 
+    def forget(self, publishers: list[int]) -> None:
+        for publisher in publishers:
+            for known in (self.heard_at, self._epochs, self._needs):
+                known.pop(publisher, None)
+
     @property
     def needs_question(self) -> bool:
         return not self.waiting and any(need > self.asked for need in self._needs.values())
@@ -235,6 +240,18 @@ class PatternFlow:
             del self._matched[next(iter(self._matched))]  # the oldest: its next message is a new baseline
         matched = self._matched[topic] = _Matched(self, topic)
         return matched
+
+    def topics(self) -> list[bytes]:
+        """The topics that have matched and are not forgotten."""
+        return list(self._matched)
+
+    def forget_silent(self, topic: bytes) -> None:
+        """Forget publishers of a topic that were silent since the last call, and the topic if none is left."""
+        matched = self._matched.get(topic)
+        if matched is not None:
+            matched.forget(matched.lines.forget_silent(matched.repairs.asked))
+            if not matched.lines.last and not matched.lines.unsettled and not matched.waiting:
+                del self._matched[topic]
 
     def _ask_others(self, matched: _Matched, speaker: ClientLink | None) -> None:
         if not matched.needs_question:

@@ -7,7 +7,7 @@ have been acknowledged only after the first.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import TYPE_CHECKING
 
 from nearcast.core.names import inbox_channel
@@ -44,6 +44,11 @@ class Repairs:
     @property
     def pending(self) -> bool:
         return bool(self._wishes)
+
+    @property
+    def asked(self) -> Collection[int]:
+        """The publishers that are asked, or will be."""
+        return self._wishes.keys()
 
     def ask_all(self, now_s: float) -> None:
         """We were away: ask every publisher we know."""

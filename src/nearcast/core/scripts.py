@@ -57,6 +57,40 @@ redis.call('HSET', KEYS[1], 'holder', ARGV[1], 'beat', next_beat)
 return {ARGV[1], next_beat}
 """
 
+# KEYS: records. ARGV: term, then topics. Returns the record of each, empty if it has none.
+# From now on the controller knows of them: they are no longer those of a first use, which may end by themselves.
+KEEP = b"""
+local found = {}
+for i = 2, #ARGV do
+  local record = redis.call('HGET', KEYS[1], ARGV[i])
+  if record and cjson.decode(record)['term'] == 0 then
+    record = string.gsub(record, '"term":0,', '"term":' .. ARGV[1] .. ',', 1)
+    redis.call('HSET', KEYS[1], ARGV[i], record)
+  end
+  found[#found + 1] = record or ''
+end
+return found
+"""
+
+# KEYS: records. ARGV: membership version by which this server is the directory of the topics, then topics.
+# Deletes the records of first uses that no publisher and no subscriber holds. Returns how many.
+END_UNUSED = b"""
+if redis.call('HGET', 'nc:m', 'version') ~= ARGV[1] then
+  return {0}
+end
+local ended = 0
+for i = 2, #ARGV do
+  local record = redis.call('HGET', KEYS[1], ARGV[i])
+  if record and cjson.decode(record)['term'] == 0 then
+    local held = redis.call('PUBSUB', 'NUMSUB', ARGV[i], 'nc:c:' .. ARGV[i])
+    if held[2] == 0 and held[4] == 0 then
+      ended = ended + redis.call('HDEL', KEYS[1], ARGV[i])
+    end
+  end
+end
+return {ended}
+"""
+
 # KEYS: records. ARGV: membership version the client believes in, record for a first use, then topics.
 # Returns {'records', record...} or {'stale', membership}: a directory speaks only to those who share its view of the
 # ring. The record of a first use names the directory and nothing of the topic, so one serves all topics of a question.

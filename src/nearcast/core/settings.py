@@ -24,6 +24,7 @@ class Timing(msgspec.Struct, frozen=True, kw_only=True):
     reconnect_max_s: float = 2.0
     leader_s: float = 1.0  # a leader that does not renew for so long is replaced
     lazy_s: float = 1.0  # T_lazy: how much later than asked a lazy move may begin
+    idle_s: float = 300.0  # T_idle: what nobody has used for so long ends (PROTOCOL "How topics end")
 
     def __post_init__(self) -> None:
         rules = (
@@ -33,6 +34,7 @@ class Timing(msgspec.Struct, frozen=True, kw_only=True):
             (self.block_s < self.ready_s, "block_s < ready_s"),
             (self.resync_s < self.gap_s, "resync_s < gap_s"),
             (self.leader_s < self.lease_s, "leader_s < lease_s"),
+            (self.gap_s < self.idle_s, "gap_s < idle_s"),
         )
         if min(msgspec.structs.astuple(self)) <= 0:
             raise UsageError("every timer must be longer than nothing")

@@ -18,6 +18,7 @@ from nearcast.core.backend import (
     OnClaim,
     OnCounts,
     OnDone,
+    OnEnded,
     OnFigures,
     OnGreeted,
     OnLease,
@@ -26,6 +27,7 @@ from nearcast.core.backend import (
     OnPassed,
     OnRecord,
     OnRecords,
+    OnScanned,
     OnStanding,
     OnVersions,
     Standing,
@@ -36,7 +38,7 @@ from nearcast.core.link import Link, Reply, is_error
 from nearcast.core.membership import Membership, decode_membership, encode_membership
 from nearcast.core.names import CLAIM_KEY, LEASE_KEY, MEMBERS, READY_KEY, RECORDS
 from nearcast.core.record import Record
-from nearcast.core.scripts import CLAIM, FIRST_USE, INSTALL, INSTALL_MEMBERS
+from nearcast.core.scripts import CLAIM, END_UNUSED, FIRST_USE, INSTALL, INSTALL_MEMBERS, KEEP
 from nearcast.core.wire import decode_record, encode_record, read_record
 
 if TYPE_CHECKING:
@@ -189,6 +191,29 @@ class ValkeyLink(Link):
             then({topic: decode_record(value) for topic, value in found.items()}, now_s)
 
         self.send(step, "HSCAN", RECORDS, "0", "COUNT", SCAN_COUNT)
+
+    def scan_records(self, cursor: bytes, then: OnScanned) -> None:
+        def scanned(reply: Reply, now_s: float) -> None:
+            if isinstance(reply, list):
+                pairs = zip(reply[1][::2], reply[1][1::2], strict=True)
+                read = {topic: read_record(value) for topic, value in pairs}
+                then(reply[0], {topic: record for topic, record in read.items() if isinstance(record, Record)})
+
+        self.send(scanned, "HSCAN", RECORDS, cursor, "COUNT", SCAN_COUNT)
+
+    def keep_records(self, term: int, topics: Sequence[bytes], then: OnRecords) -> None:
+        def kept(reply: Reply, now_s: float) -> None:
+            if isinstance(reply, list):
+                found = zip(topics, reply, strict=True)
+                then({topic: decode_record(record) for topic, record in found if record}, now_s)
+
+        self.send(kept, "EVAL", KEEP, 1, RECORDS, term, *topics)
+
+    def end_unused(self, members: int, topics: Sequence[bytes], then: OnEnded) -> None:
+        def ended(reply: Reply, now_s: float) -> None:
+            then(int(reply[0]) if isinstance(reply, list) else 0)
+
+        self.send(ended, "EVAL", END_UNUSED, 1, RECORDS, members, *topics)
 
     def hold_lease(self, term: int, until_s: float) -> None:
         self.send(None, "SET", LEASE_KEY, term, "PXAT", int(until_s * 1000))

@@ -27,8 +27,13 @@ DATA = _MAGIC | 1  # a message
 SKIP = _MAGIC | 2  # a number that was assigned and then given up; carries no payload
 MARK = _MAGIC | 3  # on an inbox: everything up to `sequence` was acknowledged
 ASK = _MAGIC | 4  # on an inbox: the client named as publisher has everything up to `sequence` and wants the rest
+FIRST = _MAGIC | 5  # a message before which there is nothing any more: its publisher had forgotten the topic
+FIRST_SKIP = _MAGIC | 6  # and a SKIP of that kind
 
-OWN_KINDS = frozenset((DATA, SKIP, MARK))
+SKIPS = frozenset((SKIP, FIRST_SKIP))
+FIRSTS = frozenset((FIRST, FIRST_SKIP))
+NUMBERED = frozenset((DATA, SKIP, FIRST, FIRST_SKIP))  # what stands on the channel of a topic
+OWN_KINDS = NUMBERED | {MARK}
 
 CRLF = b"\r\n"
 

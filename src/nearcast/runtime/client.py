@@ -14,7 +14,7 @@ from nearcast.core.client import Client as Machine
 from nearcast.core.effects import Done, Failed
 from nearcast.core.mailbox import Mailbox, Overflow, parse_overflow
 from nearcast.core.membership import BrokerInfo
-from nearcast.core.names import encode_topic
+from nearcast.core.names import decode_topic, encode_topic
 from nearcast.core.news import Note, StateChange
 from nearcast.core.outflow import Outflow
 from nearcast.core.refusals import summed_up
@@ -214,6 +214,7 @@ class Client:
                     sequence = outflow.publish(data, time.time_ns(), future)
                 except PublishBufferFull:
                     await self._wait_for_room()
+                    outflow = self._outflows.get(topic) or self._outflow(topic)  # it may have ended meanwhile
             self._write()
             return await future
         except asyncio.CancelledError:
@@ -259,6 +260,8 @@ class Client:
         if len(self._outflows) >= self._limits.topics:
             self._outflows.clear()
         outflow = self._outflows[topic] = self._machine.outflow(encode_topic(topic), driver.now())
+        if self._machine.ended:
+            self._forget_ended()  # to make room for this one
         return outflow
 
     async def drain(self, *, timeout_s: Timeout = CLIENT_DEFAULT) -> None:
@@ -355,6 +358,8 @@ class Client:
                     token.set_result(receivers)  # type: ignore[attr-defined]
         if self._room is not None and not self._room.is_set():
             self._room.set()
+        if machine.ended:
+            self._forget_ended()
         if machine.woken:
             woken, machine.woken = machine.woken, set()
             self.consumers.wake(woken)
@@ -371,6 +376,13 @@ class Client:
 
     def _tell(self, news: Note | StateChange) -> None:
         self._diary.tell(news, self._loop.time())
+
+    def _forget_ended(self) -> None:
+        """Topics that nobody publishes on have ended: the next message on one begins anew."""
+        ended, self._machine.ended = self._machine.ended, []
+        for topic in ended:
+            self._outflows.pop(topic, None)
+            self._outflows.pop(decode_topic(topic), None)
 
     def _answer_callers(self) -> None:
         effects, self._machine.effects[:] = list(self._machine.effects), []

@@ -15,7 +15,7 @@ from nearcast.core.journal import BrokerEntry, BrokerState, TopicEntry, decode_e
 from nearcast.core.names import RESERVED
 from nearcast.core.placement import Placement
 from nearcast.core.record import Record
-from nearcast.core.wire import ASK, DATA, HEADER, HEADER_BYTES, SKIP, decode_record, decode_repair
+from nearcast.core.wire import ASK, FIRSTS, HEADER, HEADER_BYTES, NUMBERED, decode_record, decode_repair
 
 if TYPE_CHECKING:
     from nearcast.sim.server import Session, SimServer
@@ -47,6 +47,7 @@ class History:
         self._world = world
         self.runs: dict[tuple[int, bytes, int], list[Run]] = defaultdict(list)
         self.placements: dict[tuple[bytes, int], Placement] = {}
+        self.begun: set[tuple[int, bytes, int]] = set()  # frames that said that they begin a line anew
         self.given_up_s: dict[str, float] = {}  # broker -> since when the journal says it is dead
         self.given_up: list[tuple[str, float, float]] = []  # and the past ones: (broker, from, to)
         self.unready: list[Unready] = []
@@ -70,12 +71,14 @@ class History:
         if len(payload) < HEADER_BYTES:
             return
         word, epoch, publisher, sequence, _ = HEADER.unpack_from(payload)
-        if word not in (DATA, SKIP):
+        if word not in NUMBERED:
             return
         record = self._records.get((server.name, channel))
         run = Run(server.name, epoch, self._timeline.now_s, record.epoch if record is not None else 0)
         self.runs[(publisher, channel, sequence)].append(run)
         self.messages += 1
+        if word in FIRSTS:
+            self.begun.add((publisher, channel, sequence))
 
     def _look_for_requests(self, payload: bytes, receivers: Collection[Session]) -> None:
         clients = {session.name for session in receivers}  # one that was cut off may still have its old connection

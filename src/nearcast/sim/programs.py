@@ -91,13 +91,22 @@ class Publisher:
         for topic, outflow in self.machine.outflows.items():
             self.world.history.followed(topic, outflow.placement)
 
+    def untold(self) -> list[str]:
+        """Publications that were neither acknowledged nor refused."""
+        return [
+            f"{self.process.name} was told nothing of number {publication.sequence} of {publication.topic!r}"
+            for publication in self.publications
+            if publication.acknowledged_s is None and publication.failed is None and not publication.given_up
+        ]
+
     def _flush(self, now_s: float) -> None:
         """What `flush` would say now of the messages nobody waits for, topic by topic."""
         for topic in self.machine.refusals.take():
             for publication in self._unwaited.pop(topic, ()):
                 publication.given_up = True
         for topic, waiting in self._unwaited.items():
-            while waiting and waiting[0].sequence <= self.machine.outflows[topic].acknowledged:
+            outflow = self.machine.outflows.get(topic)  # a topic ends when all is acknowledged
+            while waiting and (outflow is None or waiting[0].sequence <= outflow.acknowledged):
                 waiting.popleft().acknowledged_s = now_s
 
 

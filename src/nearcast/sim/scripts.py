@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from nearcast.core.names import CONTROL, MEMBERS
-from nearcast.core.scripts import CLAIM, FIRST_USE, INSTALL, INSTALL_MEMBERS
+from nearcast.core.scripts import CLAIM, END_UNUSED, FIRST_USE, INSTALL, INSTALL_MEMBERS, KEEP
 from nearcast.sim.replies import CommandError, array, bulks, integer, parse_integer
 
 if TYPE_CHECKING:
@@ -91,6 +91,35 @@ def first_use(server: SimServer, keys: list[bytes], arguments: list[bytes]) -> b
     return bulks((b"records", *(stored[topic] for topic in topics)))
 
 
+def keep(server: SimServer, keys: list[bytes], arguments: list[bytes]) -> bytes:
+    term, *topics = arguments
+    for topic in topics:
+        record = server.keys.fields(keys[0]).get(topic)
+        if record is not None and _decode(record).term == 0:
+            server.keys.set_fields(keys[0], {topic: record.replace(b'"term":0,', b'"term":%b,' % term, 1)})
+    stored = server.keys.fields(keys[0])
+    return bulks(stored.get(topic, b"") for topic in topics)
+
+
+def end_unused(server: SimServer, keys: list[bytes], arguments: list[bytes]) -> bytes:
+    version, *topics = arguments
+    if server.keys.fields(MEMBERS).get(b"version") != version:
+        return array([integer(0)])
+    return array([integer(sum(_end_unused(server, keys[0], topic) for topic in topics))])
+
+
+def _end_unused(server: SimServer, key: bytes, topic: bytes) -> bool:
+    record = server.keys.fields(key).get(topic)
+    if record is None or _decode(record).term != 0 or _is_held(server, topic):
+        return False
+    server.keys.delete_fields(key, [topic])
+    return True
+
+
+def _is_held(server: SimServer, topic: bytes) -> bool:
+    return bool(server.channels.get(topic) or server.channels.get(CONTROL + topic))
+
+
 def claim(server: SimServer, keys: list[bytes], arguments: list[bytes]) -> bytes:
     (key,) = keys
     who, stale = arguments
@@ -111,5 +140,7 @@ TWINS: dict[bytes, Twin] = {
     INSTALL: install,
     INSTALL_MEMBERS: install_members,
     FIRST_USE: first_use,
+    KEEP: keep,
+    END_UNUSED: end_unused,
     CLAIM: claim,
 }

@@ -12,9 +12,10 @@ from nearcast.core.controller import Controller
 from nearcast.core.greeting import Credentials
 from nearcast.core.journal import MEMBERSHIP_KEY, BrokerEntry, BrokerState, broker_key, decode_entry
 from nearcast.core.membership import Membership
-from nearcast.core.names import CONTROL
+from nearcast.core.names import CONTROL, RECORDS
 from nearcast.core.placement import Mode
 from nearcast.core.settings import Limits, Timing
+from nearcast.core.wire import decode_record
 from nearcast.runtime.store.memory import MemoryStore
 from nearcast.sim.clock import HostClock
 from nearcast.sim.faults import FaultPlan, Faults, Profile
@@ -25,7 +26,7 @@ from nearcast.sim.operator import Operator
 from nearcast.sim.process import ControllerProcess, Process
 from nearcast.sim.programs import SECRET, Publisher, Subscriber
 from nearcast.sim.rights import User, deny
-from nearcast.sim.script import Remove, Step
+from nearcast.sim.script import Add, Remove, Step
 from nearcast.sim.server import SimServer
 from nearcast.sim.timeline import Timeline
 
@@ -293,14 +294,14 @@ class World:
             if session.name == name and (wanted in session.channels.names or wanted in session.patterns.names)
         ]
 
-    def given_up(self, topic: str, publisher: int) -> set[int]:
-        """Numbers of a publisher that were given up or refused: some were sent all the same, some became SKIPs."""
+    def numbers(self, topic: str, publisher: int) -> set[int]:
+        """Numbers of a publisher but for those that were given up or refused, which may have become SKIPs."""
         return {
             publication.sequence
             for program in self.publishers
             if program.machine.client_id == publisher
             for publication in program.publications
-            if (publication.given_up or publication.failed) and publication.topic == topic.encode()
+            if not publication.given_up and publication.failed is None and publication.topic == topic.encode()
         }
 
     def unfinished(self) -> list[str]:
@@ -314,6 +315,9 @@ class World:
             for topic, outflow in publisher.machine.outflows.items():
                 if outflow.unacknowledged:
                     found.append(f"{publisher.process.name} waits for {outflow.unacknowledged} of {topic!r}")
+            found += publisher.untold()
+        if self.setup.timing.idle_s < self.setup.traffic_s:
+            found += self._not_ended()
         for subscriber in self.subscribers:
             found += self._unfinished_subscriber(subscriber)
         for program in self.many_topics:
@@ -321,6 +325,21 @@ class World:
         for name in self.brokers:
             channels = self.hosts[name].server.channels
             found += [f"{name} has a leftover {channel!r}" for channel in channels if channel.startswith(b"nc:y:")]
+        return found
+
+    def _not_ended(self) -> list[str]:
+        """What nobody uses and is still there."""
+        found = [
+            f"{publisher.process.name} still has {topic!r}"
+            for publisher in self.publishers
+            for topic in publisher.machine.outflows
+        ]
+        for broker in self.brokers:
+            server = self.hosts[broker].server
+            for topic, record in server.keys.fields(RECORDS).items():
+                held = server.channels.get(topic) or server.channels.get(CONTROL + topic)
+                if not held and decode_record(record).term == 0:
+                    found.append(f"{broker} still has a record of {topic!r}, which nobody uses")
         return found
 
     def unfinished_members(self) -> list[str]:
@@ -361,6 +380,22 @@ def _url(name: str) -> str:
     return f"redis://{name}:6379"
 
 
+def _seldom_used(setup: Setup, rng: Random) -> Setup:
+    """The same world with topics that are used now and then, so that they end and are used again."""
+    return msgspec.structs.replace(
+        setup,
+        topics=8,
+        publishers=3,
+        rate_per_s=2.5,
+        late_subscribers=6,
+        hasty_subscribers=4,
+        moves_per_s=rng.choice((0.0, 0.5)),
+        traffic_s=10.0,
+        script=(Add(START_S + rng.random() * 4, "late"),) if rng.random() < 0.5 else (),
+        timing=Timing(idle_s=rng.choice((1.1, 1.5))),
+    )
+
+
 def draw_plan(seed: int) -> tuple[Setup, FaultPlan]:
     """The world and the faults of a seed."""
     rng = Random(seed ^ 0x5EED)
@@ -383,4 +418,7 @@ def draw_plan(seed: int) -> tuple[Setup, FaultPlan]:
     )
     if not setup.sites:  # far away they would take longer than a run: so many questions per round trip
         setup = msgspec.structs.replace(setup, many_topics=rng.choice((0, 0, 100)))
+    idle_rng = Random(seed ^ 0x1D1E)
+    if idle_rng.random() < 1 / 6:  # drawn apart, too
+        setup = _seldom_used(setup, idle_rng)
     return setup, FaultPlan(profile, boundaries, counted_from_s=START_S)

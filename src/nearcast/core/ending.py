@@ -1,0 +1,75 @@
+"""Ending: an agent goes round the records on its server, and ends those that nobody uses (PROTOCOL "How topics end").
+
+A topic that nobody has placed lives on its directory, with or without a record there. So its record may go when neither
+a publisher nor a subscriber holds the topic: whoever still believes in it finds none when it comes, and asks the
+directory, which makes the same record again, or a newer one if the membership has changed.
+
+What the controller has been told of it keeps: its records carry a term. While the ring changes nothing ends: records
+are being collected.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from nearcast.core.membership import Membership, decode_membership, ring_of
+from nearcast.core.record import Record
+from nearcast.core.settings import Timing
+
+if TYPE_CHECKING:
+    from nearcast.core.backend import AgentLink
+
+
+class Ending:
+    def __init__(self, broker: str, timing: Timing) -> None:
+        self._broker = broker
+        self._timing = timing
+        self._begins_s: float | None = None
+        self._cursor: bytes | None = None  # how far this round has come; None between rounds
+        self._waiting = False  # for the server
+        self.ended = 0  # records
+
+    def clear(self) -> None:
+        """A round ends with its connection to the server."""
+        self._cursor, self._waiting = None, False
+
+    def tick(self, link: AgentLink, now_s: float) -> None:
+        """Take the next step, or begin the next round: one step at a time, some milliseconds of a server's time."""
+        if self._begins_s is None:
+            self._begins_s = now_s + self._timing.idle_s
+        if self._waiting or (self._cursor is None and now_s < self._begins_s):
+            return
+        if self._cursor is None:
+            self._begins_s, self._cursor = now_s + self._timing.idle_s, b"0"
+        self._waiting = True
+        link.read_members(partial(self._look, link))
+
+    def _look(self, link: AgentLink, document: bytes | None, now_s: float) -> None:
+        membership = _read(document)
+        if membership is None or membership.previous_ring is not None or self._cursor is None:
+            self.clear()
+        else:
+            link.scan_records(self._cursor, partial(self._end, link, membership))
+
+    def _end(self, link: AgentLink, membership: Membership, cursor: bytes, found: Mapping[bytes, Record]) -> None:
+        self._cursor = cursor if cursor != b"0" else None
+        ring = ring_of(membership.ring)
+        topics = [topic for topic, record in found.items() if record.term == 0 and ring.owner(topic) == self._broker]
+        link.end_unused(membership.version, topics, self._ended)
+
+    def _ended(self, count: int) -> None:
+        self._waiting = False
+        self.ended += count
+
+
+def _read(document: bytes | None) -> Membership | None:
+    """The membership on the server, if there is one with a ring."""
+    try:
+        membership = decode_membership(document) if document is not None else None
+    except msgspec.DecodeError:
+        return None
+    return membership if membership is not None and membership.ring else None
