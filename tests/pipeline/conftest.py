@@ -1,5 +1,8 @@
 """One Spark session for all tests of the pipeline, and one of several processes for those marked `cluster`.
 
+It interprets its queries, each of which runs once over a few rows: compiling them takes far longer. A test asks for the
+fixture `compiled` if that matters to it, and the tests of whole processes have Spark as it is.
+
 And a real server, with a connection to it to fill streams with.
 """
 
@@ -24,6 +27,16 @@ LOCAL_CLUSTER = "local-cluster[2,1,1024]"  # two workers, each a process with on
 
 # Tests run each piece of Spark's code a few times: compiling it well costs more than it saves.
 QUICK = {f"spark.{who}.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC" for who in ("driver", "executor")}
+INTERPRETED = {
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.adaptive.enabled": "false",
+}
+COMPILED = {
+    "spark.sql.codegen.wholeStage": "true",
+    "spark.sql.codegen.factoryMode": "FALLBACK",
+    "spark.sql.adaptive.enabled": "true",
+}
 CLUSTER_TIMEOUT_S = 300  # three Java processes have to start
 
 
@@ -49,10 +62,20 @@ def spark(request: pytest.FixtureRequest) -> Iterator[SparkSession]:
         master=request.param,
         app_name="nearcast-tests",
         shuffle_partitions=1,
-        conf=QUICK | ({"spark.executor.memory": "512m"} if request.param == LOCAL_CLUSTER else {}),
+        conf=QUICK | INTERPRETED | ({"spark.executor.memory": "512m"} if request.param == LOCAL_CLUSTER else {}),
     )
     with open_session(settings) as session:
         yield session
+
+
+@pytest.fixture
+def compiled(spark: SparkSession) -> Iterator[None]:
+    """Spark as it is by default."""
+    for name, value in COMPILED.items():
+        spark.conf.set(name, value)
+    yield
+    for name, value in INTERPRETED.items():
+        spark.conf.set(name, value)
 
 
 @pytest.fixture(scope="session")

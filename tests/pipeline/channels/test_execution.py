@@ -6,7 +6,6 @@ import datetime as dt
 import math
 import random
 from collections import Counter
-from contextlib import contextmanager
 
 import pytest
 from sqlglot import exp
@@ -60,35 +59,6 @@ def shelters(rng: random.Random, count: int) -> list[tuple]:
         (f"s{i % 7}", rng.choice(KINDS), *place(rng), *sorted([rng.randrange(9), rng.randrange(9)]))
         for i in range(count)
     ]
-
-
-INTERPRETED = {
-    "spark.sql.codegen.wholeStage": "false",
-    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-    "spark.sql.adaptive.enabled": "false",
-}
-COMPILED = {
-    "spark.sql.codegen.wholeStage": "true",
-    "spark.sql.codegen.factoryMode": "FALLBACK",
-    "spark.sql.adaptive.enabled": "true",
-}
-
-
-@contextmanager
-def settings(spark, wanted):
-    before = {name: spark.conf.get(name) for name in wanted}
-    for name, value in wanted.items():
-        spark.conf.set(name, value)
-    yield
-    for name, value in before.items():
-        spark.conf.set(name, value)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def interpreted(spark):
-    """Each query here runs once over a few rows: compiling it takes far longer than running it."""
-    with settings(spark, INTERPRETED):
-        yield
 
 
 @pytest.fixture(scope="module")
@@ -185,12 +155,12 @@ def test_distance_with_a_radius_of_each_subscription(spark, data):
     check(spark, data, text, ["grid"], rows, 50)
 
 
-def test_spark_compiled_gives_the_same_as_interpreted(spark, data):
+def test_spark_compiled_gives_the_same_as_interpreted(spark, data, request):
     channel = parse_channel(DISTANCE.format("< 5000"))
     rows = [(str(index), *where) for index, where in enumerate(PLACES)]
     expected = set_oriented(spark, channel, rows, data)
-    with settings(spark, COMPILED):
-        assert set_oriented(spark, channel, rows, data) == expected
+    request.getfixturevalue("compiled")
+    assert set_oriented(spark, channel, rows, data) == expected
 
 
 def test_a_radius_that_just_reaches_a_record_finds_it(spark):

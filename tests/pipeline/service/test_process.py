@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.live, pytest.mark.timeout(600)]
 KINDS = ["fire", "flood", "storm", "quake"]
 SHELTERS = {"fire": "hall", "flood": "hill"}
 BY_KIND = (
-    "CREATE CHANNEL by_kind(kind STRING) PERIOD 2 SECONDS AS SELECT r.id, s.name AS shelter "
+    "CREATE CHANNEL by_kind(kind STRING) PERIOD 1 SECOND AS SELECT r.id, s.name AS shelter "
     "FROM NEW reports r LEFT JOIN shelters s ON s.kind = r.kind WHERE r.kind = :kind"
 )
 AT_ONCE = (
@@ -141,7 +141,7 @@ async def eventually(check: Any, what: str) -> None:
 
 async def killed_and_started_again(cluster: LocalDataCluster, rng: random.Random) -> None:
     """At a random moment of its work; Java must not outlive it for long, and its successor must wait for that."""
-    await asyncio.sleep(rng.uniform(0.5, 6.0))
+    await asyncio.sleep(rng.uniform(0.5, 4.0))
     (java,) = java_of(cluster.process.pid)
     await cluster.kill()
     await cluster.again()

@@ -44,6 +44,7 @@ def test_sums_and_percentiles_are_those_of_numpy(
     assert same_table(reference, tmp_path / "spark")
 
 
+@pytest.mark.usefixtures("compiled")
 def test_the_plan_is_compiled_shuffles_once_and_has_no_python(spark: SparkSession, files: list[Path]) -> None:
     plan = table(spark, files)._jdf.queryExecution().executedPlan().toString()
     operators = re.findall(r"^[ +:-]*(?:\*\(\d+\) )?(\w+)", plan, re.MULTILINE)
