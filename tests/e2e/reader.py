@@ -194,7 +194,7 @@ class Reader:
             program.until_printed(1)
 
     def write_down(self, block: Block) -> None:
-        name = re.match(r"CREATE CHANNEL (\w+)", block.text)
+        name = re.match(r"CREATE (?:OR REPLACE )?CHANNEL (\w+)", block.text)
         if name is None:
-            raise NotRunnable(f"line {block.line}: SQL that does not begin with CREATE CHANNEL")
+            raise NotRunnable(f"line {block.line}: SQL that does not begin with CREATE [OR REPLACE] CHANNEL")
         (self.folder / f"{name[1]}.sql").write_text(block.text, encoding="utf-8")

@@ -31,11 +31,17 @@ def text_of(file: Path) -> str:
 def create(file: TextFile, data: DataUrl = DEFAULT_DATA, output: OutputOption = Output.TABLE) -> None:
     """Check a channel against the data cluster's datasets, and run it from now on.
 
+    A text that begins with CREATE OR REPLACE CHANNEL takes the place of another one of the name: subscriptions stay.
+
     Example: nearcast channel create -f near_me.sql
     """
     channel = call(data, "POST", "/channels", json={"text": text_of(file)})
     for warning in channel["warnings"]:
         say(f"warning: {warning}")
+    if channel["made"] == "replaced":
+        first = channel["from_execution"]
+        held = channel["subscriptions"]
+        say(f"channel {channel['name']} was replaced: its {held} subscriptions go on with execution {first}")
     show(output, channel, CHANNEL_COLUMNS, [_row(channel)])
 
 

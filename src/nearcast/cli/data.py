@@ -44,6 +44,9 @@ def data(
         bool, typer.Option("--telemetry/--no-telemetry", help="Aggregate agents' reports too.")
     ] = True,
     keep_hours: Annotated[float, typer.Option("--keep-hours", min=0.01, help="How long results are kept.")] = 24.0,
+    broker_hours: Annotated[
+        float, typer.Option("--broker-hours", min=0.01, help="How long a silent gateway's subscriptions are kept.")
+    ] = 168.0,
 ) -> None:
     """Run the data cluster until it is stopped: feeds, channels, subscriptions and results, with a REST API.
 
@@ -68,6 +71,7 @@ def data(
             token=os.environ.get(TOKEN_VARIABLE, ""),
             gateway_token=os.environ.get(GATEWAY_TOKEN_VARIABLE, ""),
             keep_s=keep_hours * 3600.0,
+            broker_away_s=broker_hours * 3600.0,
             telemetry=telemetry,
         )
         settings = ProcessSettings(

@@ -99,3 +99,9 @@ def test_another_user_than_the_login_is_refused(given):
     with pytest.raises(WrongParameters, match='the login is "ann"') as refused:
         bound(OF_A_USER, {"kind": "fire", "user": given}, "ann")
     assert "leave user out" in refused.value.hint
+
+
+def test_without_a_login_a_channel_of_users_is_refused():
+    with pytest.raises(WrongParameters, match="nobody is") as refused:
+        bound(OF_A_USER, {"kind": "fire", "user": "ann"}, "")
+    assert "through a gateway" in refused.value.hint

@@ -46,6 +46,8 @@ def test_a_dataset_may_be_read_new_and_whole():
     [
         ("", (1, 1), "expected CREATE"),
         ("CREATE TABLE x", (1, 8), "expected CHANNEL, found TABLE"),
+        ("CREATE OR CHANNEL c(k INT)", (1, 11), "expected REPLACE, found CHANNEL"),
+        ("CREATE OR REPLACE TABLE c", (1, 19), "expected CHANNEL, found TABLE"),
         ("CREATE CHANNEL (k STRING)", (1, 16), "name is missing"),
         ("CREATE CHANNEL c(k STRNG)", (1, 20), "unknown parameter type STRNG"),
         ("CREATE CHANNEL c(k INT, K INT)", (1, 25), "declared twice"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shutil
 from collections import Counter
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from nearcast.pipeline.catalog.refusals import Conflict
 from nearcast.pipeline.channels.analysis import analyse
 from nearcast.pipeline.channels.execution import prepare
 from nearcast.pipeline.channels.language import parse_channel
+from nearcast.pipeline.jobs import channel as channel_module
 from nearcast.pipeline.jobs.channel import TRIES, ChannelJob
 from nearcast.pipeline.service.housekeeping import Housekeeping
 from nearcast.pipeline.service.results import Results
@@ -33,6 +35,26 @@ class Crash(Exception):
     """Stands for a SIGKILL at this point."""
 
 
+@pytest.fixture(scope="module")
+def prepared_folder(spark, tmp_path_factory) -> Path:
+    """A data cluster's folder with its datasets and its channel, to be copied."""
+    folder = tmp_path_factory.mktemp("prepared")
+    catalog = Catalog(folder)
+    catalog.datasets.create("reports", "id INT NOT NULL, kind STRING, level INT")
+    (folder / "shelters.csv").write_text("kind,name\n" + "".join(f"{k},{n}\n" for k, n in SHELTERS.items()))
+    catalog.datasets.load(spark, "shelters", folder / "shelters.csv", "csv")
+    catalog.brokers.put("b1", "http://b1")
+    create(spark, catalog, NEAR)
+    catalog.close()
+    return folder
+
+
+def create(spark, catalog: Catalog, text: str) -> None:
+    schemas = {name: catalog.datasets.schema(name) for name in catalog.datasets.names()}
+    prepared = analyse(spark, parse_channel(text), schemas)
+    catalog.create_channel(described(prepared), replaces=prepared.channel.replaces)
+
+
 class World:
     """A folder that can be opened again after a crash, and what a plain loop says the results must be."""
 
@@ -42,12 +64,6 @@ class World:
         self.expected: Counter = Counter()
         self.held: dict[str, tuple[str, int]] = {}
         self.catalog = Catalog(folder)
-        self.catalog.datasets.create("reports", "id INT NOT NULL, kind STRING, level INT")
-        (folder / "shelters.csv").write_text("kind,name\n" + "".join(f"{k},{n}\n" for k, n in SHELTERS.items()))
-        self.catalog.datasets.load(spark, "shelters", folder / "shelters.csv", "csv")
-        schemas = {name: self.catalog.datasets.schema(name) for name in self.catalog.datasets.names()}
-        self.catalog.create_channel(described(analyse(spark, parse_channel(NEAR), schemas)))
-        self.catalog.brokers.put("b1", "http://b1")
         self.job = ChannelJob(spark, self.catalog, self.channel)
 
     def restart(self) -> None:
@@ -102,8 +118,8 @@ class World:
 
 
 @pytest.fixture
-def world(spark, tmp_path):
-    world = World(spark, tmp_path)
+def world(spark, prepared_folder, tmp_path):
+    world = World(spark, shutil.copytree(prepared_folder, tmp_path / "data"))
     yield world
     world.catalog.close()
 
@@ -256,6 +272,31 @@ def test_files_are_merged_under_an_open_execution(world):
     assert world.results() == world.expected
 
 
+def test_a_channel_is_replaced_while_an_execution_runs(world, monkeypatch):
+    """At the worst moment: its results are written. They do not count, and the new text gets the same records."""
+    fire, flood = world.subscribe("fire", 0), world.subscribe("flood", 2)
+    world.report(*range(6))
+    assert world.execute() == 1
+    world.report(*range(6, 12))
+    write = io.write
+
+    def write_and_replace(frame, path):
+        written = write(frame, path)
+        monkeypatch.undo()
+        create(world.spark, world.catalog, NEAR.replace("CREATE", "CREATE OR REPLACE").replace("s.name", "'none'"))
+        return written
+
+    monkeypatch.setattr(io, "write", write_and_replace)
+    assert not world.job.run(world.catalog.next_execution(world.channel))
+    assert not world.catalog.warehouse.results("near", 2).exists()
+    world.restart()
+    assert world.execute() == 3
+    for row in [row for row in world.expected if row[1] >= 6]:
+        world.expected[*row[:3], "none"] += world.expected.pop(row)
+    assert world.results() == world.expected
+    assert {row[0] for row in world.expected} == {fire, flood}
+
+
 PLANTED = "Planted: no SQL that a channel may have fails on data any more"
 
 
@@ -275,54 +316,59 @@ def fail_until_parts_are_tried(world) -> None:
 
 
 @pytest.fixture
-def seven(world) -> World:
-    """Six subscriptions that are well, one that is not, and records for all of them."""
+def several(world) -> World:
+    """Subscriptions that are well, one that is not, and records for all of them."""
     for kind in KINDS:
         world.subscribe(kind, 0)
-        world.subscribe(kind, 1)
     world.culprit = world.subscribe("flood", 4)
     world.report(*range(15))
     return world
+
+
+@pytest.fixture
+def at_once(monkeypatch) -> None:
+    """An execution that fails is done by parts without being tried again as a whole."""
+    monkeypatch.setattr(channel_module, "TRIES", 1)
 
 
 def expected_without(world, culprit: str) -> Counter:
     return Counter({row: count for row, count in world.expected.items() if row[0] != culprit})
 
 
-def test_a_subscription_that_fails_an_execution_is_set_aside_and_all_others_get_their_results(seven):
-    plant(seven, "`_parameters`.`least` = 4")
-    fail_until_parts_are_tried(seven)
-    assert seven.execute() == 1
-    assert seven.results() == expected_without(seven, seven.culprit)
-    (problem,) = seven.catalog.subscriptions.problems("near").items()
-    assert problem[0] == seven.culprit
+def test_a_subscription_that_fails_an_execution_is_set_aside_and_all_others_get_their_results(several):
+    plant(several, "`_parameters`.`least` = 4")
+    fail_until_parts_are_tried(several)
+    assert several.execute() == 1
+    assert several.results() == expected_without(several, several.culprit)
+    (problem,) = several.catalog.subscriptions.problems("near").items()
+    assert problem[0] == several.culprit
     assert PLANTED in problem[1]
-    assert seven.catalog.subscriptions.problem(seven.culprit) == problem[1]
-    with pytest.raises(Conflict, match=rf"{seven.culprit} is set aside: .*Planted"):
-        seven.subscribe("flood", 4)
-    seven.report(16, 19)  # of flood, for which it would fail again
-    assert seven.execute() == 2, "at the first try, because it is left out"
-    assert seven.results() == expected_without(seven, seven.culprit)
-    seven.unsubscribe(seven.culprit)
-    seven.subscribe("flood", 4)
-    assert seven.catalog.subscriptions.problems("near") == {}, "who subscribes again is tried again"
+    assert several.catalog.subscriptions.problem(several.culprit) == problem[1]
+    with pytest.raises(Conflict, match=rf"{several.culprit} is set aside: .*Planted"):
+        several.subscribe("flood", 4)
+    several.report(16, 19)  # of flood, for which it would fail again
+    assert several.execute() == 2, "at the first try, because it is left out"
+    assert several.results() == expected_without(several, several.culprit)
+    several.unsubscribe(several.culprit)
+    several.subscribe("flood", 4)
+    assert several.catalog.subscriptions.problems("near") == {}, "who subscribes again is tried again"
 
 
-def test_a_crash_after_a_subscription_was_set_aside_repeats_nothing(seven, monkeypatch):
-    plant(seven, "`_parameters`.`least` = 4")
-    fail_until_parts_are_tried(seven)
+@pytest.mark.usefixtures("at_once")
+def test_a_crash_after_a_subscription_was_set_aside_repeats_nothing(several, monkeypatch):
+    plant(several, "`_parameters`.`least` = 4")
     with monkeypatch.context() as patch:
-        patch.setattr(seven.catalog.executions, "commit", crash)
+        patch.setattr(several.catalog.executions, "commit", crash)
         with pytest.raises(Crash):
-            seven.execute()
-    seven.restart()
-    plant(seven, "`_parameters`.`least` = 4")
-    assert seven.execute() == 1
-    assert seven.results() == expected_without(seven, seven.culprit)
-    assert list(seven.catalog.subscriptions.problems("near")) == [seven.culprit]
+            several.execute()
+    several.restart()
+    plant(several, "`_parameters`.`least` = 4")
+    assert several.execute() == 1
+    assert several.results() == expected_without(several, several.culprit)
+    assert list(several.catalog.subscriptions.problems("near")) == [several.culprit]
 
 
-def test_a_full_disk_blames_nobody_and_loses_nothing(seven, monkeypatch):
+def test_a_full_disk_blames_nobody_and_loses_nothing(several, monkeypatch):
     def full(frame, path):
         raise OSError("No space left on device")
 
@@ -330,12 +376,13 @@ def test_a_full_disk_blames_nobody_and_loses_nothing(seven, monkeypatch):
         patch.setattr(io, "write", full)
         for _ in range(TRIES + 2):
             with pytest.raises(OSError, match="No space"):
-                seven.execute()
-    assert seven.catalog.subscriptions.problems("near") == {}
-    assert seven.execute() == 1
-    assert seven.results() == seven.expected
+                several.execute()
+    assert several.catalog.subscriptions.problems("near") == {}
+    assert several.execute() == 1
+    assert several.results() == several.expected
 
 
+@pytest.mark.usefixtures("at_once")
 def test_subscriptions_that_are_too_many_together_are_answered_by_parts(world):
     """The limit of pairs of a nested loop: no one of them is the cause."""
     schemas = {name: world.catalog.datasets.schema(name) for name in world.catalog.datasets.names()}
@@ -345,22 +392,21 @@ def test_subscriptions_that_are_too_many_together_are_answered_by_parts(world):
         for least in range(3):
             world.subscribe(kind, least)
     world.report(*range(9))
-    fail_until_parts_are_tried(world)
     assert world.execute() == 1
     assert world.results() == world.expected
     assert world.catalog.subscriptions.problems("near") == {}
 
 
+@pytest.mark.usefixtures("at_once")
 def test_an_execution_that_fails_for_everybody_because_of_its_data_is_given_up_and_the_next_one_runs(world):
     world.subscribe("fire", 0)
     world.subscribe("fire", 1)
     plant(world, "`r`.`id` = 6")
     world.report(6)
     world.expected.clear()
-    fail_until_parts_are_tried(world)
     assert world.execute() == 1
-    assert "execution 1 was given up" in world.catalog.outcomes.given_up("near")
-    assert PLANTED in world.catalog.outcomes.given_up("near")
+    assert "execution 1 was given up" in world.catalog.outcomes.given_up(world.channel)
+    assert PLANTED in world.catalog.outcomes.given_up(world.channel)
     assert world.catalog.subscriptions.problems("near") == {}
     world.report(9)
     assert world.execute() == 2

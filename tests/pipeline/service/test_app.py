@@ -46,6 +46,26 @@ def test_a_channel_is_created_once(cluster):
     assert [channel["name"] for channel in api.get("/channels").json()["channels"]] == ["by_kind"]
 
 
+def test_a_channel_is_replaced_under_its_subscriptions(cluster):
+    api = cluster.api
+    (fire,) = cluster.subscribe("b1", "fire")
+    cluster.execute("by_kind", {fire: [{"id": 1, "message": "m"}]})
+    text = BY_KIND.replace("CREATE", "CREATE OR REPLACE").replace("id, message", "id")
+    replaced = api.post("/channels", json={"text": text})
+    assert replaced.status_code == 200
+    assert replaced.json()["made"] == "replaced"
+    shown = api.get("/channels/by_kind").json()
+    assert (shown["text"], shown["columns"], shown["from_execution"]) == (text, ["id"], 2)
+    assert (shown["subscriptions"], shown["committed"]) == (1, 1)
+    cluster.execute("by_kind", {fire: [{"id": 2}]})
+    for number, rows in ((1, [{"id": 1, "message": "m"}]), (2, [{"id": 2}])):
+        assert api.get(f"/results/by_kind/{number}/{fire}").json()["rows"] == rows
+    other = api.post("/channels", json={"text": text.replace("kind STRING", "kind STRING, n INT") + " AND id = :n"})
+    assert other.status_code == 409
+    assert "has the parameters kind STRING, the new text kind STRING, n INT" in other.json()["problem"]
+    assert api.post("/channels", json={"text": text}).json()["made"] == "unchanged"
+
+
 def test_a_wrong_channel_is_refused_with_its_place(cluster):
     text = "CREATE CHANNEL wrong(kind STRING) PERIOD 10 SECONDS AS\nSELECT mesage FROM NEW reports WHERE kind = :kind"
     refused = cluster.api.post("/channels", json={"text": text})
@@ -101,11 +121,14 @@ def test_a_user_is_bound_to_the_login(cluster):
     api.put("/brokers/b1", json={"url": "http://b1"})
     wish = {"channel": "mine", "parameters": {"kind": "fire"}}
     other = {"channel": "mine", "parameters": {"kind": "fire", "user": "bob"}}
-    wanted = [{**wish, "user": "ann"}, {**wish, "user": "bob"}, {**other, "user": "ann"}, {**other, "user": "bob"}]
+    of_both = [{**asked, "user": user} for asked in (wish, other) for user in ("ann", "bob")]
+    wanted = [*of_both, other]
     answers = api.post("/subscriptions", json={"broker": "b1", "wanted": wanted}).json()["subscriptions"]
-    ann, bob, ann_as_bob, bob_again = answers
+    ann, bob, ann_as_bob, bob_again, nobody = answers
     assert ann["subscription"] != bob["subscription"] == bob_again["subscription"]
     assert ann_as_bob["problem"] == 'parameter user is "bob", and the login is "ann"'
+    assert "nobody is" in nobody["problem"]
+    assert "gateway" in nobody["hint"]
     version = cluster.catalog.channels.numbers("mine").version
     held = {name: values["user"] for name, values in cluster.catalog.subscriptions.at("mine", version)}
     assert held == {ann["subscription"]: "ann", bob["subscription"]: "bob"}

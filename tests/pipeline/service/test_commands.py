@@ -136,6 +136,22 @@ def test_dropping_a_feed_that_channels_read_is_warned_of(engine, tmp_path):
     assert "warning: near read its dataset" in dropped.stderr
 
 
+def test_a_channel_is_replaced_under_its_subscriptions(engine, tmp_path):
+    make_reports()
+    (tmp_path / "near.sql").write_text(NEAR)
+    run_json("channel", "create", "-f", "near.sql")
+    near = engine.catalog.channels.get("near")
+    engine.catalog.subscriptions.attach("b1", near, dict.fromkeys(near.parameters, "fire"))
+    (tmp_path / "near.sql").write_text(NEAR.replace("CREATE", "CREATE OR REPLACE"))
+    replaced = run("channel", "create", "-f", "near.sql", "--output", "json")
+    assert replaced.stderr == "channel near was replaced: its 1 subscriptions go on with execution 1\n"
+    assert json.loads(replaced.stdout)["made"] == "replaced"
+    assert run_json("channel", "create", "-f", "near.sql")["made"] == "unchanged"
+    (tmp_path / "near.sql").write_text(NEAR.replace("CREATE", "CREATE OR REPLACE").replace("STRING", "INT"))
+    refused = run("channel", "create", "-f", "near.sql")
+    assert refused.exit_code == 2
+
+
 def test_channels_are_created_shown_and_dropped(engine, tmp_path):
     make_reports()
     (tmp_path / "near.sql").write_text(NEAR)

@@ -7,6 +7,7 @@ import time
 import pytest
 
 from nearcast.pipeline.catalog.limits import EXPIRED_LEAST
+from nearcast.pipeline.service import housekeeping as housekeeping_module
 from nearcast.pipeline.service.housekeeping import Housekeeping
 from nearcast.pipeline.service.settings import ServiceSettings
 
@@ -100,3 +101,70 @@ def test_subscriptions_that_ended_stay_for_an_open_execution(cluster):
     cluster.catalog.executions.commit(execution, {})
     housekeeping.forget_subscriptions()
     assert cluster.catalog.database.rows("SELECT * FROM subscriptions") == []
+
+
+AWAY_S = ServiceSettings().broker_away_s
+
+
+@pytest.fixture
+def later(cluster, monkeypatch):
+    """Lets seconds of running time go by: `later(10)`."""
+    clock, gone_s = cluster.catalog.brokers._clock, 0.0
+
+    def go_by(seconds: float) -> None:
+        nonlocal gone_s
+        gone_s += seconds
+
+    monkeypatch.setattr(cluster.catalog.brokers, "_clock", lambda: clock() + gone_s)
+    return go_by
+
+
+def held(cluster) -> dict[str, int]:
+    return {broker["broker"]: broker["held"] for broker in cluster.api.get("/brokers").json()["brokers"]}
+
+
+def test_a_broker_that_is_silent_while_others_are_heard_is_released(cluster, later, caplog):
+    cluster.subscribe("b1", "fire", "flood")
+    cluster.subscribe("b2", "fire")
+    housekeeping = Housekeeping(cluster.catalog, ServiceSettings())
+    for _ in range(10):
+        later(AWAY_S / 9.5)
+        housekeeping.release_brokers()
+        assert cluster.api.get("/brokers/b2/notifications?after=0&wait_s=0").status_code == 200
+    assert held(cluster) == {"b1": 2, "b2": 1}
+    housekeeping.release_brokers()
+    assert held(cluster) == {"b2": 1}
+    assert cluster.api.get("/channels/by_kind").json()["subscriptions"] == 1, "what another holds goes on"
+    assert "broker b1 was not heard of for 168 h: the 2 subscriptions it holds end" in caplog.text
+    assert cluster.api.get("/brokers/b1/notifications?after=0").status_code == 404, "so it introduces itself again"
+    cluster.subscribe("b1", "fire", "flood")
+    housekeeping.release_brokers()
+    assert held(cluster) == {"b1": 2, "b2": 1}
+
+
+def test_if_all_are_silent_or_a_clock_is_set_nobody_is_released(cluster, later, monkeypatch):
+    for broker in ("b1", "b2"):
+        cluster.subscribe(broker, "fire")
+    later(100 * AWAY_S)
+    there_s = time.time()
+    monkeypatch.setattr(time, "time", lambda: there_s + 100 * AWAY_S)
+    Housekeeping(cluster.catalog, ServiceSettings()).release_brokers()
+    assert held(cluster) == {"b1": 1, "b2": 1}
+
+
+def test_a_round_releases_a_part_and_a_broker_that_comes_back_keeps_the_rest(cluster, later, monkeypatch):
+    monkeypatch.setattr(housekeeping_module, "RELEASED_MOST", 2)
+    cluster.subscribe("b1", *"abcde")
+    later(2 * AWAY_S)
+    cluster.subscribe("b2", "fire")
+    housekeeping = Housekeeping(cluster.catalog, ServiceSettings())
+    housekeeping.release_brokers()
+    assert cluster.api.get("/channels/by_kind").json()["subscriptions"] == 1 + 3
+    cluster.subscribe("b1", "a", "b", "c", "d")
+    housekeeping.release_brokers()
+    assert set("abcd") <= {values["kind"] for _, values in subscribed(cluster)}
+    assert held(cluster)["b1"] >= 4
+
+
+def subscribed(cluster) -> list:
+    return cluster.catalog.subscriptions.at("by_kind", cluster.catalog.channels.numbers("by_kind").version)

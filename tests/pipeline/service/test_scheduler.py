@@ -44,13 +44,17 @@ class Runner:
         self.cluster.catalog.executions.commit(execution, {f"{channel.name}-x": Size(1, 1)})
 
 
+def create(cluster, text: str) -> None:
+    prepared = prepare(parse_channel(text), {"reports": cluster.catalog.datasets.schema("reports")})
+    channel = msgspec.structs.replace(described(prepared), period_s=0.05)  # shorter than people may write
+    cluster.catalog.create_channel(channel, replaces=prepared.channel.replaces)
+
+
 @pytest.fixture
 def runner(cluster):
     for name in NAMES:
-        prepared = prepare(parse_channel(TEXT.format(name)), {"reports": cluster.catalog.datasets.schema("reports")})
-        channel = msgspec.structs.replace(described(prepared), period_s=0.05)  # shorter than people may write
-        cluster.catalog.create_channel(channel)
-        cluster.catalog.subscriptions.attach("b1", channel, {"kind": "fire"})
+        create(cluster, TEXT.format(name))
+        cluster.catalog.subscriptions.attach("b1", cluster.catalog.channels.get(name), {"kind": "fire"})
     run = Runner(cluster)
     scheduler = Scheduler(cluster.catalog, run, at_once=2)
     scheduler.start()
@@ -63,6 +67,11 @@ def committed(cluster) -> list[int]:
     """How far each channel has read the reports."""
     open_ones = {execution.channel for execution in cluster.catalog.executions.open()}
     return [0 if name in open_ones else cluster.catalog.channels.positions(name)["reports"] for name in NAMES]
+
+
+def problems(cluster, scheduler) -> list[str]:
+    found = [scheduler.problem(channel) for channel in cluster.catalog.channels.all()]
+    return [problem for problem in found if problem]
 
 
 def until(check, what: str) -> None:
@@ -79,7 +88,7 @@ def test_channels_run_after_commits_two_at_once(runner):
         scheduler.committed("reports")
         until(lambda n=number: committed(cluster) == [n] * 3, f"batch {number}")
     assert run.most == 2
-    assert scheduler.problems == {}
+    assert problems(cluster, scheduler) == []
 
 
 def test_an_execution_that_failed_is_tried_again_with_its_number(runner):
@@ -87,9 +96,9 @@ def test_an_execution_that_failed_is_tried_again_with_its_number(runner):
     run.failures = 2
     cluster.add_batch()
     scheduler.committed("reports")
-    until(lambda: "out of luck" in scheduler.problems.values(), "the failure is told")
+    until(lambda: "out of luck" in problems(cluster, scheduler), "the failure is told")
     until(lambda: committed(cluster) == [1, 1, 1], "tried again")
-    until(lambda: scheduler.problems == {}, "forgotten once it went well")
+    until(lambda: problems(cluster, scheduler) == [], "forgotten once it went well")
     assert [cluster.catalog.channels.numbers(name).committed for name in NAMES] == [1, 1, 1]
 
 
@@ -113,3 +122,18 @@ def test_a_channel_that_is_dropped_runs_no_more(runner):
     until(lambda: cluster.catalog.channels.positions("three") == {"reports": 1}, "the others run")
     assert cluster.catalog.channels.positions("two") == {}
     assert cluster.catalog.executions.open("two") == []
+
+
+def test_a_channel_that_is_replaced_while_it_fails_goes_on_with_the_new_text(runner):
+    cluster, run, scheduler = runner
+    run.failures = 10**9
+    cluster.add_batch()
+    scheduler.committed("reports")
+    until(lambda: len(problems(cluster, scheduler)) == 3, "all fail")
+    create(cluster, TEXT.format("two").replace("CREATE", "CREATE OR REPLACE"))
+    assert scheduler.problem(cluster.catalog.channels.get("two")) == "", "the new text has not failed"
+    run.failures = 0
+    scheduler.changed()
+    until(lambda: cluster.catalog.channels.numbers("two").committed == 2, "the next number, without a pause")
+    (new, old) = cluster.catalog.outcomes.history("two", 9)
+    assert new["inputs"] == old["inputs"], "the same records"

@@ -52,6 +52,7 @@ class StoredChannel(msgspec.Struct, frozen=True, kw_only=True):
     columns: tuple[str, ...]
     warnings: tuple[str, ...] = ()
     created_at: float = 0.0
+    from_execution: int = 1  # the first that runs this text: numbers go on when a channel is replaced
 
 
 def described(prepared: Prepared) -> StoredChannel:
@@ -81,7 +82,7 @@ class Numbers(msgspec.Struct, frozen=True):
 
 
 class Channels:
-    """Created once, dropped once; the text of a channel never changes."""
+    """Created, replaced and dropped. Whoever keeps a StoredChannel asks with `has` whether it is still the one."""
 
     def __init__(self, database: Database, most: int) -> None:
         self._database = database
@@ -96,17 +97,18 @@ class Channels:
                 if there["text"] == channel.text:
                     return False
                 problem = f"there is another channel {channel.name}"
-                raise Conflict(problem, f"choose another name, or drop it first: nearcast channel drop {channel.name}")
+                raise Conflict(problem, "choose another name, or replace it: CREATE OR REPLACE CHANNEL ...")
             if len(self.all()) >= self._most:
                 raise CatalogFull(f"there are {self._most} channels", "drop one, or raise the limit")
-            stored = msgspec.structs.replace(channel, created_at=time.time())
-            self._database.run(
-                "INSERT INTO channels VALUES (?, ?, ?, ?)",
-                (stored.name, stored.text, _definition(stored), stored.created_at),
-            )
-            self._database.run("INSERT OR IGNORE INTO channel_numbers (channel) VALUES (?)", (stored.name,))
-            self.advance(stored.name, positions)
+            self._database.run("INSERT OR IGNORE INTO channel_numbers (channel) VALUES (?)", (channel.name,))
+            self._put(channel, positions)
             return True
+
+    def replace(self, channel: StoredChannel, positions: dict[str, int]) -> None:
+        """Another text under the name, from these positions on. The caller has closed the open execution."""
+        with self._database.transaction():
+            self.drop(channel.name)
+            self._put(channel, positions)
 
     def get(self, name: str) -> StoredChannel:
         row = self._row(name)
@@ -152,6 +154,15 @@ class Channels:
         """The caller drops its subscriptions and executions, in the same transaction."""
         self._database.run("DELETE FROM channels WHERE name = ?", (name,))
         self._database.run("DELETE FROM positions WHERE channel = ?", (name,))
+
+    def _put(self, channel: StoredChannel, positions: dict[str, int]) -> None:
+        first = self.numbers(channel.name).opened + 1
+        stored = msgspec.structs.replace(channel, created_at=time.time(), from_execution=first)
+        self._database.run(
+            "INSERT INTO channels VALUES (?, ?, ?, ?)",
+            (stored.name, stored.text, _definition(stored), stored.created_at),
+        )
+        self.advance(stored.name, positions)
 
     def _rows(self) -> list[Row]:
         return self._database.rows("SELECT * FROM channels ORDER BY name")

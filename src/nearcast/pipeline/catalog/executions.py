@@ -82,7 +82,7 @@ class Measures(msgspec.Struct, frozen=True, kw_only=True):
     rows_out: int = 0
     seconds: float = 0.0  # reading, running, writing
     latency_s: float | None = None  # from the newest record's ingestion to the commit; None: not known
-    problem: str = ""  # why it was given up without results
+    problem: str = ""  # why it ended without results
 
 
 class Executions:
@@ -128,7 +128,7 @@ class Executions:
     def commit(
         self, execution: Execution, index: Mapping[str, Size], measures: Measures | None = None, plan: str = ""
     ) -> bool:
-        """The results are there and count; False if the execution is not open, because its channel was dropped."""
+        """The results are there and count; False if the execution is not open: its channel was dropped or replaced."""
         key = (execution.channel, execution.number)
         found = measures or Measures(rows_out=sum(size.rows for size in index.values()))
         with self._database.transaction():

@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from nearcast.pipeline.catalog.channels import Channels
+from nearcast.pipeline.catalog.channels import Channels, StoredChannel
 from nearcast.pipeline.catalog.database import Database
 from nearcast.pipeline.catalog.executions import Size
 from nearcast.pipeline.catalog.limits import EXPIRED_LEAST, EXPIRED_SHARE
@@ -130,13 +130,13 @@ class Outcomes:
             )
         return shown
 
-    def given_up(self, channel: str) -> str:
-        """Why the last execution that was given up was, as long as it is kept; empty if none was."""
+    def given_up(self, channel: StoredChannel) -> str:
+        """Why the last execution of its text that was given up was, as long as it is kept; empty if none was."""
         sql = (
             "SELECT CASE WHEN json_valid(measures) THEN json_extract(measures, '$.problem') END AS problem "
-            "FROM executions WHERE channel = ? AND problem != '' ORDER BY number DESC LIMIT 1"
+            "FROM executions WHERE channel = ? AND number >= ? AND problem != '' ORDER BY number DESC LIMIT 1"
         )
-        row = self._database.row(sql, (channel,))
+        row = self._database.row(sql, (channel.name, channel.from_execution))
         return row["problem"] if row is not None else ""
 
     def expire(self, keep_s: float, keep_executions: int) -> list[tuple[str, int]]:

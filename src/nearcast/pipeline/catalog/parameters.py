@@ -29,8 +29,11 @@ _TRUTH = {"true": True, "false": False}
 
 def bound(declared: Mapping[str, str], given: Mapping[str, Any], user: str) -> dict[str, Any]:
     """The values with that of `user` filled in, where the channel declares it; raises `WrongParameters`."""
-    if USER not in declared or not user:
+    if USER not in declared:
         return dict(given)
+    if not user:
+        problem = f"parameter {USER} is the name of who is logged in, and nobody is"
+        raise WrongParameters(problem, f"subscribe through a gateway, or name the {USER} beside the parameters")
     for name, value in given.items():
         if name.lower() == USER and value != user:
             problem = f"parameter {USER} is {_shown(value)}, and the login is {_shown(user)}"

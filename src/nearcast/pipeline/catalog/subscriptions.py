@@ -97,6 +97,15 @@ class Subscriptions:
             for subscription in self.held_by(broker):
                 self.detach(broker, subscription)
 
+    def release_of_strangers(self, most: int) -> int:
+        """Some of what brokers hold that are not registered any more; how many."""
+        sql = "SELECT subscription, broker FROM holders WHERE broker NOT IN (SELECT name FROM brokers) LIMIT ?"
+        with self._database.transaction():
+            found = self._database.rows(sql, (most,))
+            for row in found:
+                self.detach(row["broker"], row["subscription"])
+        return len(found)
+
     def drop_channel(self, channel: str) -> None:
         with self._database.transaction():
             of_channel = "(SELECT id FROM subscriptions WHERE channel = ?)"
@@ -123,6 +132,10 @@ class Subscriptions:
         values = [(problem, channel, version, version, name) for name, problem in problems.items()]
         with self._database.transaction():
             self._database.run_many(sql, values)
+
+    def try_again(self, channel: str) -> None:
+        """The query is another one now: nobody is set aside for what the old one said."""
+        self._database.run("UPDATE subscriptions SET problem = NULL WHERE channel = ? AND removed IS NULL", (channel,))
 
     def problem(self, subscription: str) -> str:
         """Why it is set aside; empty if it is not."""

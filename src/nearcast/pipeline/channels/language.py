@@ -1,6 +1,6 @@
 """The language of channels: a header of our own, then one SELECT of ordinary Spark SQL.
 
-    CREATE CHANNEL near_me(kind STRING, lat DOUBLE, lon DOUBLE) PERIOD 10 SECONDS [CONTINUOUS] AS
+    CREATE [OR REPLACE] CHANNEL near_me(kind STRING, lat DOUBLE, lon DOUBLE) PERIOD 10 SECONDS [CONTINUOUS] AS
     SELECT r.id, r.message, s.name AS shelter
     FROM NEW emergency_reports AS r JOIN shelters AS s ON r.district = s.district
     WHERE r.kind = :kind AND distance(r.lat, r.lon, :lat, :lon) < 2000
@@ -29,7 +29,7 @@ from nearcast.pipeline.channels.refusal import InvalidChannel, invalid_at
 DIALECT = "spark"
 NEW_SUFFIX = "__new"  # the relation of a dataset's new records is its name with this at the end
 USER = "user"  # the parameter that is the login's name
-HEADER = "CREATE CHANNEL name(parameter TYPE, ...) PERIOD n SECONDS [CONTINUOUS] AS SELECT ..."
+HEADER = "CREATE [OR REPLACE] CHANNEL name(parameter TYPE, ...) PERIOD n SECONDS [CONTINUOUS] AS SELECT ..."
 
 PERIOD_LEAST_S = 0.5  # a batch of a feed takes about as long, and each execution costs Spark some of its time
 PERIOD_MOST_S = 31 * 86400.0
@@ -60,6 +60,7 @@ class Channel:
     whole_datasets: tuple[str, ...]
     select: exp.Select
     text: str
+    replaces: bool = False  # one of the same name, whose subscriptions go on
 
     def refuse(self, node: exp.Expr | None, problem: str, hint: str) -> InvalidChannel:
         """The refusal for the place of a part of the SELECT, or of the SELECT itself."""
@@ -77,7 +78,7 @@ def parse_channel(text: str) -> Channel:
     new, whole = _mark_datasets(text, select, new_at)
     if not new:
         raise invalid_at(text, _offset(select), "no dataset is read as NEW", "write FROM NEW before one of them")
-    channel = Channel(name, parameters, period_s, continuous, new, whole, select, text)
+    channel = Channel(name, parameters, period_s, continuous, new, whole, select, text, header.replaces)
     _check_parameters(channel, header.parameter_at)
     return channel
 
@@ -93,10 +94,15 @@ class _Header:
             raise invalid_at(text, 0, f"the text cannot be read: {error}", "close all quotes and comments") from None
         _check_size(text, self.tokens)
         self.here = 0
+        self.replaces = False
         self.parameter_at: dict[str, int] = {}
 
     def read(self) -> tuple[str, dict[str, str], float, bool]:
         self._word("CREATE")
+        if self._peek() == "OR":
+            self.here += 1
+            self._word("REPLACE")
+            self.replaces = True
         self._word("CHANNEL")
         name = self._name("the channel's name")
         self._word("(")

@@ -60,7 +60,7 @@ class ChannelJob:
         self._failed = (0, 0)  # an execution, and how often
 
     def run(self, execution: Execution) -> bool:
-        """False if the channel was dropped meanwhile: then nothing of the execution stays."""
+        """False if the channel was dropped or replaced meanwhile: then nothing of the execution stays."""
         began_s = time.monotonic()
         new_rows = self._catalog.new_rows(execution)
         folder = self._catalog.warehouse.results(execution.channel, execution.number)
@@ -124,7 +124,8 @@ class ChannelJob:
         culprits = {name: parts.problem for name, values in found.suspects if not parts.passes([(name, values)])}
         if culprits and not parts.passes(found.passed[0]):
             return False
-        self._catalog.subscriptions.set_aside(execution.channel, execution.version, culprits)
+        if not self._catalog.set_aside(execution, culprits):
+            return True  # the channel was replaced or dropped meanwhile: there will be nothing to commit
         self._subscriptions = None
         for name, problem in culprits.items():
             log.error("channel %s: subscription %s fails and is set aside: %s", execution.channel, name, problem)

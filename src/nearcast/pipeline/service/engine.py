@@ -96,8 +96,8 @@ class SparkEngine:
     def changed(self) -> None:
         self._scheduler.changed()
 
-    def problem(self, channel: str) -> str:
-        return self._scheduler.problems.get(channel, "")
+    def problem(self, channel: StoredChannel) -> str:
+        return self._scheduler.problem(channel)
 
     def _ready(self) -> SparkSession:
         if self._spark is None:
@@ -149,7 +149,7 @@ class SparkEngine:
 
     def _execute(self, channel: StoredChannel, execution: Execution) -> None:
         known, job = self._jobs.get(channel.name, (None, None))
-        if job is None or known != channel:  # new, or dropped and created again
+        if job is None or known != channel:  # new, or replaced
             job = ChannelJob(self._ready(), self._catalog, channel)
             self._jobs[channel.name] = (channel, job)
         self._ready().sparkContext.addJobTag(_TAG)  # of this thread's jobs

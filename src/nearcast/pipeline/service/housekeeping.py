@@ -1,4 +1,7 @@
-"""What keeps the data cluster's folder small: results that are too old go, and small files are merged."""
+"""What keeps the data cluster's folder small: results that are too old go, and small files are merged.
+
+Subscriptions of gateways that are gone end, so that Spark does not compute for nobody.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,8 @@ from nearcast.pipeline.service.settings import ServiceSettings
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+RELEASED_MOST = 10_000  # subscriptions in one round: the catalogue is locked meanwhile
+
 log = logging.getLogger("nearcast.data")
 
 
@@ -23,9 +28,19 @@ class Housekeeping:
         self._settings = settings
 
     def run(self, spark: SparkSession) -> None:
+        self.release_brokers()
         self.drop_results()
         self.forget_subscriptions()
         self.compact(spark)
+
+    def release_brokers(self) -> None:
+        """One broker in a round. It is forgotten first: if it comes back, it is told so and holds all its own again."""
+        for name in self._catalog.brokers.silent(self._settings.broker_away_s)[:1]:
+            held = len(self._catalog.subscriptions.held_by(name))
+            hours = self._settings.broker_away_s / 3600
+            log.warning("broker %s was not heard of for %g h: the %d subscriptions it holds end", name, hours, held)
+            self._catalog.brokers.drop(name)
+        self._catalog.subscriptions.release_of_strangers(RELEASED_MOST)
 
     def drop_results(self) -> None:
         """They count as gone first, then the files go, then the rows: nobody is sent to files that are not there."""

@@ -35,7 +35,7 @@ class Scheduler:
         self._stopping = False
         self._running = 0
         self._thread = threading.Thread(target=self._live, name="scheduler", daemon=True)
-        self.problems: dict[str, str] = {}  # channel -> why its last execution failed
+        self._problems: dict[str, tuple[StoredChannel, str]] = {}  # name -> why the last execution of which failed
 
     def start(self) -> None:
         self._thread.start()
@@ -49,8 +49,13 @@ class Scheduler:
         self._thread.join(_STOP_WAIT_S)
         self._pool.shutdown(wait=False, cancel_futures=True)
 
+    def problem(self, channel: StoredChannel) -> str:
+        """Why the last execution of this very channel failed; empty if it did not."""
+        failed, problem = self._problems.get(channel.name, (None, ""))
+        return problem if failed == channel else ""
+
     def changed(self) -> None:
-        """Channels were created or dropped."""
+        """Channels were created, replaced or dropped."""
         with self._woken:
             self._changed = True
             self._woken.notify_all()
@@ -75,7 +80,10 @@ class Scheduler:
         if self._changed:
             self._changed = False
             unfinished = [execution.channel for execution in self._catalog.executions.open()]
-            self._schedule.update(self._catalog.channels.all(), unfinished, now_s, time.time())
+            channels = self._catalog.channels.all()
+            self._schedule.update(channels, unfinished, now_s, time.time())
+            for name in self._problems.keys() - {channel.name for channel in channels}:
+                del self._problems[name]
         for channel in self._schedule.due(now_s)[: self._at_once - self._running]:
             self._schedule.started(channel.name, now_s)
             self._running += 1
@@ -87,20 +95,20 @@ class Scheduler:
             execution = self._catalog.next_execution(channel)
             if execution is not None:
                 self._run(channel, execution)
-            self.problems.pop(channel.name, None)
+            self._problems.pop(channel.name, None)
         except Exception as error:  # Spark and py4j have many ways to fail; the execution is tried again
             failed = True
-            self._note(channel.name, error)
+            self._note(channel, error)
         with self._woken:
             self._running -= 1
-            self._changed = True  # it may have been dropped while it ran
+            self._changed = True  # it may have been dropped or replaced while it ran
             self._schedule.ended(channel.name, time.monotonic(), failed=failed)
             self._woken.notify_all()
 
-    def _note(self, channel: str, error: Exception) -> None:
+    def _note(self, channel: StoredChannel, error: Exception) -> None:
         if self._stopping:
             return
         first = str(error).partition("\n")[0] or type(error).__name__
-        if self.problems.get(channel) != first:
-            log.warning("an execution of %s failed and is tried again: %s", channel, first)
-        self.problems[channel] = first
+        if self.problem(channel) != first:
+            log.warning("an execution of %s failed and is tried again: %s", channel.name, first)
+        self._problems[channel.name] = (channel, first)

@@ -28,6 +28,7 @@ class ServiceSettings(msgspec.Struct, frozen=True, kw_only=True):
     executions_at_once: int = 2  # of all channels; each uses all cores for parts of its time
     keep_s: float = 24 * 3600.0
     keep_executions: int = 1000  # of each channel
+    broker_away_s: float = 7 * 86400.0  # a broker not heard of for so long holds nothing any more
     keep_records_s: float = 0.0  # of datasets that feeds fill, without a key; 0: all
     telemetry: bool = True  # aggregate the agents' reports too
     housekeeping_s: float = 30.0  # between two looks at retention and compaction
@@ -42,5 +43,7 @@ class ServiceSettings(msgspec.Struct, frozen=True, kw_only=True):
             raise UsageError(f"executions_at_once is {self.executions_at_once}: give at least 1")
         if self.keep_s <= 0 or self.keep_executions < 1:
             raise UsageError("keep_s must be above 0 and keep_executions at least 1: subscribers fetch what is kept")
+        if self.broker_away_s <= 0:
+            raise UsageError(f"broker_away_s is {self.broker_away_s}: give a number of seconds above 0")
         if self.housekeeping_s <= 0:
             raise UsageError(f"housekeeping_s is {self.housekeeping_s}: give a number of seconds above 0")

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Protocol
 from fastapi import Depends, Request
 
 from nearcast.pipeline.catalog.catalog import Catalog
+from nearcast.pipeline.catalog.channels import StoredChannel
 from nearcast.pipeline.channels.execution import Prepared, prepare
 from nearcast.pipeline.channels.language import Channel
 from nearcast.pipeline.feeds import Feeds
@@ -43,7 +44,7 @@ class Engine(Protocol):
     def changed(self) -> None:
         """Channels or static datasets are not what they were: look at them."""
 
-    def problem(self, channel: str) -> str:
+    def problem(self, channel: StoredChannel) -> str:
         """Why the channel's last execution failed; empty if it did not."""
 
 
@@ -69,7 +70,7 @@ class CatalogOnly:
     def changed(self) -> None:
         """Nothing runs."""
 
-    def problem(self, channel: str) -> str:
+    def problem(self, channel: StoredChannel) -> str:
         return ""
 
 

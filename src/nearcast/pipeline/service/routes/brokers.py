@@ -50,7 +50,7 @@ async def get_notifications(
     Waits until there are some. Cursors only grow, over restarts too. A broker without a cursor, or with one from
     before the oldest results that are kept, asks for the executions of each of its subscriptions.
     """
-    await run_in_threadpool(service.catalog.brokers.require, broker)
+    await run_in_threadpool(service.catalog.brokers.heard, broker)
     if after is None:
         return {"cursor": await run_in_threadpool(service.catalog.outcomes.newest_cursor), "notifications": []}
     cursor, found = await _news(service, broker, after, asyncio.get_running_loop().time() + wait_s)

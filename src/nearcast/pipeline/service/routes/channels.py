@@ -9,6 +9,7 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 from fastapi import APIRouter, Query, Response
 
+from nearcast.pipeline.catalog.catalog import Made
 from nearcast.pipeline.catalog.channels import StoredChannel, described
 from nearcast.pipeline.channels.execution import Prepared
 from nearcast.pipeline.channels.explanation import explained
@@ -27,18 +28,27 @@ _SHOWN_ASIDE = 100  # subscriptions that are set aside, in one answer
 @router.post(
     "/channels",
     status_code=201,
-    responses={200: {"description": "It was there already"}, 409: {"model": Problem}, 422: {"model": ChannelProblem}},
+    responses={
+        200: {"description": "It was there already, or replaced another one"},
+        409: {"model": Problem},
+        422: {"model": ChannelProblem},
+    },
 )
 def create_channel(body: ChannelBody, service: ServiceOf, response: Response) -> dict[str, Any]:
     """createchannel: check the text against the datasets, and run it from now on.
 
     The first execution sees the records that are committed after this call. A refusal says where in the text.
+
+    With OR REPLACE another channel of the name, with the same parameters, is replaced: its subscriptions stay, numbers
+    of executions go on, and the next one sees the records after those of the last one committed. `made` in the answer
+    is created, replaced or unchanged.
     """
-    stored = _checked(service, body.text, described)
-    if not service.catalog.create_channel(stored):
+    stored, replaces = _checked(service, body.text, lambda prepared: (described(prepared), prepared.channel.replaces))
+    made = service.catalog.create_channel(stored, replaces=replaces)
+    if made is not Made.CREATED:
         response.status_code = 200
     service.engine.changed()
-    return _shown(service, service.catalog.channels.get(stored.name))
+    return {**_shown(service, service.catalog.channels.get(stored.name)), "made": made}
 
 
 @router.post("/channels/check", responses={422: {"model": ChannelProblem}})
@@ -99,11 +109,11 @@ def _shown(service: Service, channel: StoredChannel) -> dict[str, Any]:
         "committed": numbers.committed,
         "oldest": numbers.oldest,
         "set_aside": dict(itertools.islice(aside.items(), _SHOWN_ASIDE)),
-        "problem": service.engine.problem(channel.name) or _lacks(service, channel.name, aside),
+        "problem": service.engine.problem(channel) or _lacks(service, channel, aside),
     }
 
 
-def _lacks(service: Service, channel: str, aside: dict[str, str]) -> str:
+def _lacks(service: Service, channel: StoredChannel, aside: dict[str, str]) -> str:
     """What a channel that runs goes without."""
     told = [f"{len(aside)} set aside, {name}: {problem}" for name, problem in itertools.islice(aside.items(), 1)]
     given_up = service.catalog.outcomes.given_up(channel)

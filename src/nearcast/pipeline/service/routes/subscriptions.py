@@ -27,7 +27,7 @@ def subscribe(body: SubscribeBody, service: ServiceOf) -> dict[str, Any]:
     if len(body.wanted) > most:
         raise CatalogFull(f"{len(body.wanted)} subscriptions in one call", f"ask for at most {most} at once")
     with service.catalog.database.transaction():
-        service.catalog.brokers.require(body.broker)
+        service.catalog.brokers.heard(body.broker)
         return {"subscriptions": [_subscribed(service, body.broker, wish) for wish in body.wanted]}
 
 
