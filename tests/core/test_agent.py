@@ -196,6 +196,21 @@ def test_records_that_leave_this_directory_are_collected(office: Office) -> None
     assert answer.records == dict.fromkeys(leave, PLACED)
 
 
+@pytest.mark.parametrize("members", [4, 3], ids=["closed for them", "another membership"])
+def test_topics_that_nobody_uses_end_instead_of_being_collected(office: Office, members: int) -> None:
+    office.order(bus.InstallMembers(1, TERM, Membership(version=4, term=TERM, brokers={})))
+    for topic in ("placed", "used", "unused"):
+        record = PLACED if topic == "placed" else first_use(3, "b1")
+        office.on_server("HSET", RECORDS, topic, encode_record(record))
+    user = office.rig.servers["b1"].connect(lambda data: None)
+    user.feed(command("HELLO", 3) + command("SUBSCRIBE", "nc:c:used"))
+    (answer,) = office.order(bus.Collect(2, TERM, ("b1",), ("b2",), members=members))
+    left = {"placed", "used"} if members == 4 else {"placed", "used", "unused"}
+    assert set(answer.records) == left
+    assert {name for name in ("placed", "used", "unused") if office.on_server("HGET", RECORDS, name)} == left
+    assert answer.records["used"].term == TERM  # the controller knows of it: it does not end
+
+
 def leaving(office: Office, monkeypatch: pytest.MonkeyPatch, batch: int) -> tuple[bus.Collect, list[str]]:
     """An order to collect, the topics that it is about, and small batches."""
     monkeypatch.setattr(collection, "BATCH", batch)

@@ -13,9 +13,12 @@ from nearcast.core.controller import STALE, Controller, Role
 from nearcast.core.effects import Campaign, Load, Resign
 from nearcast.core.handover import _Collected
 from nearcast.core.journal import BrokerState, Pace
+from nearcast.core.membership import ring_of
+from nearcast.core.names import RECORDS
 from nearcast.core.placement import Mode, single
 from nearcast.core.record import settled
 from nearcast.core.settings import DEFAULT_TIMING
+from nearcast.core.wire import decode_record
 
 LEADER_S = DEFAULT_TIMING.leader_s
 
@@ -415,3 +418,19 @@ def test_a_topic_collected_on_a_broker_that_was_given_up_meanwhile_is_brought_el
     entry = reign.journal.topics["late"]
     assert entry.placement.brokers != ("b3",)
     assert entry.move is None
+
+
+def test_a_topic_moved_to_its_directory_stays_there_when_the_ring_changes(cluster: Any) -> None:
+    cluster.kill("b3")
+    cluster.run(4.0)
+    small, large = ring_of(("b1", "b2")), ring_of(("b1", "b2", "b3"))
+    topic = next(name for name in map(str, range(1000)) if large.owner(name.encode()) == "b3")
+    home = small.owner(topic.encode())
+    state = cluster.move(topic, Mode.SINGLE, home)
+    assert state.topics[topic].planned
+    cluster.rig.down.discard("b3")
+    cluster.run(12.0)
+    assert cluster.journal.membership.ring == ("b1", "b2", "b3")
+    assert cluster.journal.membership.previous_ring is None
+    assert cluster.journal.topics[topic].placement.brokers == (home,)
+    assert decode_record(cluster.rig.ask("b3", "HGET", RECORDS, topic)).placement.brokers == (home,)

@@ -41,6 +41,9 @@ def move(
 ) -> None:
     """Place a topic on other brokers while its messages flow, and wait until that is done.
 
+    The topic stays where it was put: when brokers join or leave, and when nobody uses it. That holds for the broker
+    where it is already, too. A policy may move it, and a broker that leaves gives it away.
+
     Example: nearcast topic move scores --to b1,b2 --mode all_subscribers
     """
     state = run(lambda: _move(url, topic, to, mode, lazy=lazy, wait=wait, timeout_s=timeout_s))

@@ -121,6 +121,7 @@ class Collect(msgspec.Struct, frozen=True, tag=True):
     old_ring: tuple[str, ...]
     new_ring: tuple[str, ...]
     after: str = ""  # the last topic of the batch before
+    members: int = -1  # version of the membership with the new ring, which is closed for these topics
 
 
 class Lookup(msgspec.Struct, frozen=True, tag=True):

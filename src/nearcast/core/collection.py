@@ -3,6 +3,7 @@
 There may be hundreds of thousands of them, and the controller hears answers through a server that cuts off whoever has
 too much waiting for it: so a batch is sent when the one before has arrived. A new collection scans anew. While it goes
 on nobody uses one of its topics for the first time, because the ring is closed for them: what was scanned stays true.
+Topics that nobody uses end before that: the journal would keep them for ever.
 """
 
 from __future__ import annotations
@@ -52,21 +53,29 @@ class Collection:
         under_way = rings in self._scanning
         self._scanning[rings] = order
         if not under_way:
-            self._scan(rings, link)
+            self._scan(rings, order.members, link)
 
-    def _scan(self, rings: _Rings, link: AgentLink) -> None:
+    def _leaves(self, rings: _Rings) -> Callable[[bytes], bool]:
         old, new, mine = ring_of(rings[0]), ring_of(rings[1]), self._broker
+        return lambda topic: old.owner(topic) == mine and new.owner(topic) != mine
 
-        def leaves(topic: bytes) -> bool:
-            return old.owner(topic) == mine and new.owner(topic) != mine
-
+    def _scan(self, rings: _Rings, members: int, link: AgentLink) -> None:
         def found(records: dict[bytes, Record], now_s: float) -> None:
+            topics = [topic for topic, record in records.items() if record.term == 0]
+            for start in range(0, len(topics), BATCH):
+                link.end_unused(members, topics[start : start + BATCH], lambda _: None)
+            if topics:
+                link.find_records(self._leaves(rings), found_left)  # behind these, on the same connection
+            else:
+                found_left(records, now_s)
+
+        def found_left(records: dict[bytes, Record], now_s: float) -> None:
             order = self._scanning.pop(rings, None)
             if order is not None:
                 self._scanned = _Scanned(rings, {decode_topic(topic): record for topic, record in records.items()})
                 self._send(order, self._scanned, link)
 
-        link.find_records(leaves, found)
+        link.find_records(self._leaves(rings), found)
 
     def _send(self, order: bus.Collect, scanned: _Scanned, link: AgentLink) -> None:
         """From now on the controller knows of these, and they are kept."""

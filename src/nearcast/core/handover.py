@@ -78,7 +78,9 @@ class Handover:
             self._collect(name, membership, collected, at_s)
 
         old, new = membership.previous_ring or (), membership.ring
-        make = partial(bus.Collect, term=self._reign.term, old_ring=old, new_ring=new, after=after)
+        make = partial(
+            bus.Collect, term=self._reign.term, old_ring=old, new_ring=new, after=after, members=membership.version
+        )
         self._reign.orders.need(("collect", name, membership.version, after), name, make, done, now_s)
 
     def _unknown(self, found: dict[str, records.Record]) -> dict[str, Entry]:

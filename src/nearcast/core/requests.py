@@ -83,6 +83,8 @@ class Requests:
             return False
         ledger = self._reign.ledger
         current = Plan(ledger.version, {topic: self._current(topic) for topic in topics})
+        if not _by_policy(request.request):
+            self._pin(current)
         for change in current.diff(self._wanted(request, current)):
             assert change.before is not None
             assert change.after is not None
@@ -90,6 +92,12 @@ class Requests:
             ledger.write_topic(change.topic, entry, partial(self._reign.began, change.topic, request.pace))
         ledger.write({}, lambda at_s: self._answer(request.request, tuple(topics), at_s))
         return True
+
+    def _pin(self, current: Plan) -> None:
+        """What somebody has put in a place stays there whatever the ring does, also if it was there before."""
+        for topic, placement in current.topics.items():
+            if topic not in self._reign.journal.topics:
+                self._reign.ledger.write_topic(topic, TopicEntry(placement))
 
     def _wanted(self, request: bus.MoveTopics, current: Plan) -> Plan:
         members = self._reign.journal.membership.version
@@ -208,7 +216,12 @@ class Requests:
         return bus.TopicState(entry.placement, target, reign.stage(topic) or "")
 
     def _send(self, state: bus.State) -> None:
-        if not state.request.startswith("."):
+        if not _by_policy(state.request):
             self._reign.reply(state)
         elif state.problem:  # the policy asked: it looks at the next snapshot
             self._reign.log(f"a proposal was refused: {state.problem}")
+
+
+def _by_policy(request: str) -> bool:
+    """People's requests begin with the name of who asks."""
+    return request.startswith(".")
