@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from nearcast.core.lines import Lines
 from nearcast.core.message import Gap, Message
 from nearcast.core.settings import DEFAULT_TIMING, Limits
-from nearcast.core.wire import DATA, HEADER, MARK, SKIP
+from nearcast.core.wire import DATA, HEADER, MARK, SKIP, USER_DATA, UserPayload
 
 GAP_S = DEFAULT_TIMING.gap_s
 
@@ -86,6 +86,16 @@ def test_a_message_carries_what_its_frame_says(reader: Reader) -> None:
     reader.lines.run([frame(1)], reader.gate, 0.0, 6.5)
     assert reader.lines.out == [Message("t", b"payload 1", 7, 1, 5.0, 6.5)]
     assert reader.lines.out[0].latency_s == 1.5  # type: ignore[union-attr]
+
+
+def test_a_message_of_a_user_says_whose_it_is(reader: Reader) -> None:
+    def of_ann(sequence: int) -> bytes:
+        return HEADER.pack(USER_DATA, 1, 7, sequence, 0) + UserPayload.of("ann", b"%d" % sequence)
+
+    reader.lines.run([frame(1), of_ann(2), of_ann(4)], reader.gate, 0.0, 1000.0)
+    reader.lines.repair(of_ann(3), 0.0, 1000.0)
+    got = [(event.user, event.payload) for event in reader.lines.out if isinstance(event, Message)]
+    assert got == [("", b"payload 1"), ("ann", b"2"), ("ann", b"3"), ("ann", b"4")]
 
 
 def test_frames_in_order_are_delivered_in_order(reader: Reader) -> None:

@@ -18,6 +18,8 @@ from nearcast.core.wire import (
     MARK,
     OWN_KINDS,
     SKIP,
+    USER_DATA,
+    UserPayload,
     decode_control,
     decode_record,
     decode_repair,
@@ -27,6 +29,8 @@ from nearcast.core.wire import (
     publish_command,
     read_record,
     speaker_of,
+    split_user,
+    word_of,
 )
 
 u32, u64 = st.integers(0, 2**32 - 1), st.integers(0, 2**64 - 1)
@@ -151,3 +155,16 @@ def test_publisher_and_epoch_are_read_from_a_whole_frame_of_ours_only(word: int,
     assert speaker_of(frame) == (1, epoch)
     assert speaker_of(frame[: HEADER_BYTES - 1]) == (None, 0)
     assert speaker_of(b"\0" + frame[1:]) == (None, 0)
+
+
+@given(st.text(max_size=128), st.binary(max_size=40))
+@example("ann", b"")
+def test_a_users_name_goes_with_the_payload(user: str, payload: bytes) -> None:
+    packed = UserPayload.of(user, payload)
+    assert split_user(packed) == split_user(bytes(packed)) == (user, payload)
+    assert (word_of(packed), word_of(bytes(packed)), word_of(None)) == (USER_DATA, DATA, SKIP)
+
+
+@pytest.mark.parametrize("body", [b"", b"\x00", b"\x00\x05ann", b"\x00\x02\xff\xffx"])
+def test_what_no_gateway_has_made_is_of_nobody(body: bytes) -> None:
+    assert split_user(body) == ("", body)

@@ -21,6 +21,7 @@ HERE = ["--gateway", "127.0.0.1:0"]
         ([*HERE, "--gateway-url", "paris.example.com"], "bad --gateway-url"),
         ([*HERE, "--origin", "paris.example.com"], "bad origin"),
         ([*HERE, "--trust-proxy", "proxy.example.com"], "bad proxy"),
+        ([*HERE, "--allow", "news"], "bad right 'news'"),
         ([*HERE, "--position", "paris"], "bad --position"),
         ([*HERE, "--position", "100,0"], "latitude goes from"),
     ],

@@ -13,11 +13,13 @@ from nearcast.gateway.client import Subscriber
 from nearcast.gateway.frames import TopicGap, TopicMessage, unpacked
 from nearcast.gateway.server import GatewayServer, listen
 from nearcast.gateway.service import Gateway
+from nearcast.gateway.settings import GatewaySettings
 from nearcast.testbed.cluster import LocalCluster
 
 pytestmark = pytest.mark.live
 
 MESSAGES = 300
+ALL_TOPICS = GatewaySettings(allow=("publish:*", "subscribe:*"))
 
 
 def payload(event: object) -> bytes:
@@ -25,9 +27,11 @@ def payload(event: object) -> bytes:
     return unpacked(event.payload, event.encoding)
 
 
-async def start_gateway(cluster: LocalCluster, broker: str) -> tuple[Gateway, GatewayServer]:
+async def start_gateway(
+    cluster: LocalCluster, broker: str, settings: GatewaySettings = ALL_TOPICS
+) -> tuple[Gateway, GatewayServer]:
     listening, url = listen("127.0.0.1:0")
-    gateway = Gateway(broker, url, cluster.urls[broker], cluster.store_url)
+    gateway = Gateway(broker, url, cluster.urls[broker], cluster.store_url, settings=settings)
     server = GatewayServer(gateway, listening)
     await server.start()
     return gateway, server
@@ -53,11 +57,12 @@ def test_browsers_and_programs_meet_on_topics() -> None:
                     await client.publish("news", b"\xff\x00")
                     message = await subscription.get()
                     assert isinstance(message, nearcast.Message)
-                    assert message.payload == "héllo".encode()
+                    assert (message.payload, message.user) == ("héllo".encode(), "ann")
                     for subscriber in (ann, bob, eve):
-                        assert {payload(event) for event in await take(subscriber, 2)} == {
-                            "héllo".encode(),
-                            b"\xff\x00",
+                        events = await take(subscriber, 2)
+                        assert {payload(event): event.user for event in events if isinstance(event, TopicMessage)} == {
+                            "héllo".encode(): "ann",
+                            b"\xff\x00": "",
                         }
                     for topic in ("nc:c:news", "", "x" * 600):
                         with pytest.raises(Refused, match="topic"):
@@ -101,7 +106,7 @@ def test_a_lost_connection_is_told_as_a_gap_of_its_topics() -> None:
                 await ann.subscribe_topic("news")
                 await server.stop()
                 listening, _ = listen(gateway.url.removeprefix("http://"))
-                again = Gateway("b1", gateway.url, cluster.urls["b1"], cluster.store_url)
+                again = Gateway("b1", gateway.url, cluster.urls["b1"], cluster.store_url, settings=ALL_TOPICS)
                 server = GatewayServer(again, listening)
                 await server.start()
                 (gap,) = await take(ann, 1)
@@ -109,6 +114,32 @@ def test_a_lost_connection_is_told_as_a_gap_of_its_topics() -> None:
                 assert (gap.topic, gap.count) == ("news", None)
                 await ann.publish("news", "back")
                 assert payload((await take(ann, 1))[0]) == b"back"
+            await server.stop()
+
+    asyncio.run(scenario())
+
+
+def test_users_have_the_topics_they_were_given_and_a_limit_of_new_ones() -> None:
+    allow = ("publish:news", "publish:chat.{user}.*", "subscribe:chat.*")
+    settings = GatewaySettings(allow=allow, new_topics_per_minute=3)
+
+    async def scenario() -> None:
+        async with await LocalCluster.start(brokers=1) as cluster:
+            gateway, server = await start_gateway(cluster, "b1", settings)
+            async with Subscriber.connect(gateway.url, "ann") as ann, Subscriber.connect(gateway.url, "bob") as bob:
+                await ann.publish("chat.ann.1", "mine")
+                await bob.subscribe_topic("chat.ann.1")
+                for refused in ("chat.bob.1", "other", "new"):
+                    with pytest.raises(Refused, match="you may not publish topic"):
+                        await ann.publish(refused, "not mine")
+                with pytest.raises(Refused, match="you may not subscribe topic 'news'"):
+                    await ann.subscribe_topic("news")
+                for number in (2, 3):
+                    await ann.publish(f"chat.ann.{number}", "new")
+                with pytest.raises(Refused, match="3 new topics in a minute"):
+                    await ann.publish("chat.ann.4", "too many")
+                await ann.publish("chat.ann.1", "known")
+                await bob.publish("chat.bob.1", "of another")
             await server.stop()
 
     asyncio.run(scenario())

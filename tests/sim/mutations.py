@@ -35,7 +35,7 @@ from nearcast.core.refusals import Refusals
 from nearcast.core.reign import Reign
 from nearcast.core.scripts import KEEP
 from nearcast.core.settings import Limits, Timing
-from nearcast.core.wire import ASK, DATA, HEADER, SKIP, decode_repair, publish_command
+from nearcast.core.wire import ASK, HEADER, decode_repair, publish_command, word_of
 from nearcast.sim import scripts
 from nearcast.sim.faults import Profile
 from nearcast.sim.replies import bulks
@@ -444,6 +444,11 @@ def requests_for_repair_reach_everybody(patch: Patch) -> None:
     patch.setattr(Link, "tell", tell)
 
 
+@mutation("invariant 11", CUTS)
+def messages_sent_again_forget_whose_they_are(patch: Patch) -> None:
+    patch.setattr("nearcast.core.outflow.word_of", lambda payload, first=False: word_of(payload and b"x", first=first))
+
+
 # --- limits
 
 
@@ -516,7 +521,7 @@ def numbers_of_a_topic_that_ended_begin_again_at_1(patch: Patch) -> None:
 
 @mutation("guarantee 1", SELDOM)
 def nobody_is_told_that_a_line_begins_anew(patch: Patch) -> None:
-    patch.setattr(Outflow, "word", lambda self, sequence, payload: SKIP if payload is None else DATA)
+    patch.setattr(Outflow, "word", lambda self, sequence, payload: word_of(payload))
 
 
 @mutation("invariant 7", SELDOM_NETWORK)

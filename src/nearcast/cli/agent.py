@@ -58,6 +58,14 @@ def agent(
         list[str] | None,
         typer.Option("--trust-proxy", metavar="NETWORK", help="A proxy before the gateway, which says who asks."),
     ] = None,
+    allow: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--allow",
+            metavar="ACT:PATTERN",
+            help="Topics that users may use: publish:chat.* or subscribe:inbox.{user}. Others are refused.",
+        ),
+    ] = None,
     position: Annotated[
         str, typer.Option("--position", metavar="LAT,LON", help="Where the gateway is, in degrees.")
     ] = "",
@@ -85,7 +93,12 @@ def agent(
             from nearcast.cli.gateway import GatewayOptions, open_gateway
 
             options = GatewayOptions(
-                listen=gateway, url=gateway_url, origins=origin or (), proxies=trust_proxy or (), position=position
+                listen=gateway,
+                url=gateway_url,
+                origins=origin or (),
+                proxies=trust_proxy or (),
+                allow=allow or (),
+                position=position,
             )
             door = open_gateway(options, identity, server, store)
         collector = Collector(broker, server, store)

@@ -46,13 +46,16 @@ class GatewayOptions(msgspec.Struct, frozen=True, kw_only=True):
     url: str = ""
     origins: Sequence[str] = ()
     proxies: Sequence[str] = ()
+    allow: Sequence[str] = ()
     position: str = ""
 
 
 def open_gateway(options: GatewayOptions, identity: Identity, server_url: str, store_url: str) -> Door:
     """Listen at HOST:PORT. UsageError says what is wrong with an option."""
     logging.getLogger("httpx").setLevel(logging.WARNING)  # it tells of each request
-    settings = GatewaySettings(origins=tuple(options.origins), proxies=tuple(options.proxies))
+    settings = GatewaySettings(
+        origins=tuple(options.origins), proxies=tuple(options.proxies), allow=tuple(options.allow)
+    )
     latitude, longitude = _position(options.position)
     whereabouts = Whereabouts(site=identity.site, latitude=latitude, longitude=longitude)
     advertised = _advertised(options.url)

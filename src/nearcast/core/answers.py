@@ -80,9 +80,10 @@ class Answers:
                 answer.next = sequence
                 self._pace.spend(spent)
                 return False
-            word = outflow.word(sequence, payload)
-            frame = HEADER.pack(word, outflow.epoch, self._client.client_id, sequence, time_ns) + (payload or b"")
-            spent += self._tell(link, inbox, topic, frame)
+            header = HEADER.pack(
+                outflow.word(sequence, payload), outflow.epoch, self._client.client_id, sequence, time_ns
+            )
+            spent += self._tell(link, inbox, topic, header + (payload or b""))
         mark = HEADER.pack(MARK, outflow.epoch, self._client.client_id, outflow.mark, 0)
         self._pace.spend(spent + self._tell(link, inbox, topic, mark))
         return True

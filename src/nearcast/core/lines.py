@@ -18,7 +18,18 @@ import msgspec
 
 from nearcast.core.message import Event, Gap, Message
 from nearcast.core.settings import Limits, Timing
-from nearcast.core.wire import DATA, FIRSTS, HEADER, HEADER_BYTES, MARK, NUMBERED, OWN_KINDS, SKIPS
+from nearcast.core.wire import (
+    DATA,
+    FIRSTS,
+    HEADER,
+    HEADER_BYTES,
+    MARK,
+    NUMBERED,
+    OF_USERS,
+    OWN_KINDS,
+    SKIPS,
+    split_user,
+)
 
 _unpack = HEADER.unpack_from
 _NS = 1e-9
@@ -230,9 +241,9 @@ class Lines:
         self.last[frame.publisher] = frame.sequence
         if frame.word in SKIPS:
             return
-        self.out.append(
-            Message(self.topic, frame.payload, frame.publisher, frame.sequence, frame.time_ns * _NS, wall_s)
-        )
+        user, payload = split_user(frame.payload) if frame.word in OF_USERS else ("", frame.payload)
+        published_at = frame.time_ns * _NS
+        self.out.append(Message(self.topic, payload, frame.publisher, frame.sequence, published_at, wall_s, None, user))
 
     def _foreign(self, payload: bytes, wall_s: float) -> None:
         self.counters.foreign += 1

@@ -15,6 +15,7 @@ class Message(msgspec.Struct, frozen=True, gc=False):
     published_at: float  # seconds since the Unix epoch, by the publisher's clock
     received_at: float  # seconds since the Unix epoch, by our clock
     pattern: str | None = None  # the pattern it was subscribed by, if it was
+    user: str = ""  # who published it through a gateway, by her login; empty for a program's own message
 
     @property
     def latency_s(self) -> float:

@@ -24,7 +24,7 @@ from nearcast.core.news import moved
 from nearcast.core.placement import Placement
 from nearcast.core.record import Record, Unreadable
 from nearcast.core.refusals import not_found
-from nearcast.core.wire import CRLF, DATA, FIRST, FIRST_SKIP, SKIP, publish_command
+from nearcast.core.wire import CRLF, DATA, publish_command, word_of
 from nearcast.errors import ClusterError, PayloadTooLarge, PublishBufferFull, Unavailable
 
 if TYPE_CHECKING:
@@ -102,8 +102,9 @@ class Outflow:
                 self._packed_bytes = size
                 self._packer, self._prefix = publish_command(self.topic, size)
             lane.sent = sequence
+            word = DATA if type(payload) is bytes else word_of(payload)
             lane.link.publish(
-                self._packer.pack(self._prefix, DATA, self._epoch, self._publisher, sequence, time_ns, payload, CRLF),
+                self._packer.pack(self._prefix, word, self._epoch, self._publisher, sequence, time_ns, payload, CRLF),
                 lane,
             )
         else:
@@ -147,15 +148,14 @@ class Outflow:
         self._sole = lanes[0] if begun and len(lanes) == 1 and lanes[0].link is not None else None
 
     def _command(self, channel: bytes, sequence: int, payload: bytes | None, time_ns: int) -> bytes:
-        packer, prefix = publish_command(channel, len(payload or b""))
+        body = payload or b""
+        packer, prefix = publish_command(channel, len(body))
         word = self.word(sequence, payload)
-        return packer.pack(prefix, word, self._epoch, self._publisher, sequence, time_ns, payload or b"", CRLF)
+        return packer.pack(prefix, word, self._epoch, self._publisher, sequence, time_ns, body, CRLF)
 
     def word(self, sequence: int, payload: bytes | None) -> int:
         """The kind of a frame."""
-        if sequence == self._first > 1:
-            return FIRST_SKIP if payload is None else FIRST
-        return SKIP if payload is None else DATA
+        return word_of(payload, first=sequence == self._first > 1)
 
     # --- acknowledgement
 

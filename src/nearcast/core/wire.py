@@ -6,6 +6,8 @@ comparison tells our plain messages from everything else, foreign messages inclu
     word   u32  0xFB4E43 << 8 | kind      0xFB starts no UTF-8 text and no JSON or msgpack document of use
     epoch  u32  placement epoch the frame was sent in
     publisher u64, sequence u64, time u64 (nanoseconds since the Unix epoch)
+
+A message of a user, published for her by a gateway, has a kind of its own: her name stands before the payload.
 """
 
 from __future__ import annotations
@@ -29,10 +31,13 @@ MARK = _MAGIC | 3  # on an inbox: everything up to `sequence` was acknowledged
 ASK = _MAGIC | 4  # on an inbox: the client named as publisher has everything up to `sequence` and wants the rest
 FIRST = _MAGIC | 5  # a message before which there is nothing any more: its publisher had forgotten the topic
 FIRST_SKIP = _MAGIC | 6  # and a SKIP of that kind
+USER_DATA = _MAGIC | 7  # a message of a user: u16 length of the name, the name in UTF-8, the payload
+USER_FIRST = _MAGIC | 8  # and one before which there is nothing any more
 
 SKIPS = frozenset((SKIP, FIRST_SKIP))
-FIRSTS = frozenset((FIRST, FIRST_SKIP))
-NUMBERED = frozenset((DATA, SKIP, FIRST, FIRST_SKIP))  # what stands on the channel of a topic
+FIRSTS = frozenset((FIRST, FIRST_SKIP, USER_FIRST))
+OF_USERS = frozenset((USER_DATA, USER_FIRST))
+NUMBERED = frozenset((DATA, SKIP)) | FIRSTS | OF_USERS  # what stands on the channel of a topic
 OWN_KINDS = NUMBERED | {MARK}
 
 CRLF = b"\r\n"
@@ -46,6 +51,33 @@ def publish_command(channel: bytes, payload_bytes: int) -> tuple[Struct, bytes]:
     """
     prefix = publish_prefix(channel, HEADER_BYTES + payload_bytes)
     return Struct(f">{len(prefix)}sIIQQQ{payload_bytes}s2s"), prefix
+
+
+class UserPayload(bytes):
+    """What a message of a user carries behind the header; its type tells it from a plain payload in a log."""
+
+    @classmethod
+    def of(cls, user: str, payload: bytes) -> UserPayload:
+        name = user.encode()
+        return cls(b"%b%b%b" % (len(name).to_bytes(2, "big"), name, payload))
+
+
+def split_user(body: bytes) -> tuple[str, bytes]:
+    """The user's name and the payload; nobody's, and all of it, for what no gateway has made."""
+    end = 2 + int.from_bytes(body[:2], "big")
+    try:
+        return (body[2:end].decode(), body[end:]) if len(body) >= end else ("", body)
+    except UnicodeDecodeError:
+        return "", body
+
+
+def word_of(payload: bytes | None, *, first: bool = False) -> int:
+    """The kind of the frame for a payload; None is a number that was given up. `first`: there is nothing before it."""
+    if payload is None:
+        return FIRST_SKIP if first else SKIP
+    if type(payload) is UserPayload:
+        return USER_FIRST if first else USER_DATA
+    return FIRST if first else DATA
 
 
 def speaker_of(payload: bytes) -> tuple[int | None, int]:

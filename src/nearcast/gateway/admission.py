@@ -6,35 +6,13 @@ web pages (`Origin`) that may connect. Programs that are not browsers send no Or
 
 from __future__ import annotations
 
-from collections import deque
 from urllib.parse import urlsplit
 
 from starlette.requests import HTTPConnection
 
 from nearcast.gateway.addresses import Proxies
+from nearcast.gateway.per_minute import PerMinute
 from nearcast.gateway.settings import GatewaySettings
-
-_WINDOW_S = 60.0
-_ADDRESSES = 10_000  # remembered; beyond that the ones not seen for longest are forgotten
-
-
-class _PerMinute:
-    """How often something happened in the last minute, by address."""
-
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._times: dict[str, deque[float]] = {}
-
-    def note(self, address: str, now_s: float) -> None:
-        times = self._times.pop(address, deque(maxlen=self._limit))
-        times.append(now_s)
-        self._times[address] = times
-        if len(self._times) > _ADDRESSES:
-            del self._times[next(iter(self._times))]
-
-    def is_full(self, address: str, now_s: float) -> bool:
-        times = self._times.get(address)
-        return times is not None and len(times) == self._limit and times[0] > now_s - _WINDOW_S
 
 
 class Admission:
@@ -45,8 +23,8 @@ class Admission:
         self._sessions = 0
         self._unknown: dict[str, int] = {}  # sessions not logged in, by address
         self._proxies = Proxies(settings.proxies)
-        self._refused_logins = _PerMinute(settings.refused_logins_per_minute)
-        self._registrations = _PerMinute(settings.registrations_per_minute)
+        self._refused_logins = PerMinute(settings.refused_logins_per_minute)
+        self._registrations = PerMinute(settings.registrations_per_minute)
 
     def address_of(self, connection: HTTPConnection) -> str:
         """Whose request this is."""

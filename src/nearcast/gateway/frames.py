@@ -147,6 +147,7 @@ class TopicMessage(_Frame, frozen=True, tag="message"):
     sequence: int
     published_at: float
     encoding: str = TEXT
+    user: str = ""  # who published it through a gateway; empty for a program's own message
 
 
 class TopicGap(_Frame, frozen=True, tag="gap"):

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Coroutine
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from nearcast.core.names import encode_topic
 from nearcast.errors import NearcastError
 from nearcast.errors import Refused as NotPossible
 from nearcast.gateway.data_cluster import Granted, Wanted
@@ -33,6 +35,7 @@ from nearcast.gateway.frames import (
     Welcome,
     unpacked,
 )
+from nearcast.gateway.rights import Act
 from nearcast.gateway.session import Session
 from nearcast.gateway.tokens import Token
 
@@ -165,7 +168,7 @@ class Operations:
             case Unsubscribe():
                 return await self._unsubscribe(session, operation)
             case Publish():
-                await self._gateway.topics.publish(operation.topic, unpacked(operation.payload, operation.encoding))
+                await self._publish(session, operation)
             case SubscribeTopic():
                 await self._subscribe_topic(session, operation)
             case UnsubscribeTopic():
@@ -228,9 +231,21 @@ class Operations:
         gateway.let_go(session.user, subscription)
         return Done(unwanted.ref)
 
+    async def _publish(self, session: Session, message: Publish) -> None:
+        payload = unpacked(message.payload, message.encoding)
+        self._use_topic(session, Act.PUBLISH, message.topic)
+        await self._gateway.topics.publish(session.user, message.topic, payload)
+
+    def _use_topic(self, session: Session, act: Act, topic: str) -> None:
+        """Raises if this user may not."""
+        encode_topic(topic)
+        self._gateway.rights.check(act, session.user, topic)
+        self._gateway.new_topics.use(session.user, topic, time.monotonic())
+
     async def _subscribe_topic(self, session: Session, wanted: SubscribeTopic) -> None:
         if len(session.topics) >= self._gateway.settings.topics:
             raise NotPossible(f"you have {len(session.topics)} topics: leave some first")
+        self._use_topic(session, Act.SUBSCRIBE, wanted.topic)
         await self._gateway.topics.join(session, wanted.topic)
         if not session.is_open:
             self._gateway.topics.leave(session, wanted.topic)

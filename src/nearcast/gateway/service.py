@@ -23,11 +23,13 @@ from nearcast.gateway.data_cluster import DataCluster, Wanted
 from nearcast.gateway.directory import Directory
 from nearcast.gateway.frames import LOGGED_IN_AGAIN, LOGGED_OUT, Login, Move, Operation
 from nearcast.gateway.holdings import Holdings
+from nearcast.gateway.new_topics import NewTopics
 from nearcast.gateway.notifications import NotificationLoop
 from nearcast.gateway.operations import FAILED, Operations
 from nearcast.gateway.results import Results
 from nearcast.gateway.retrying import Pauses
 from nearcast.gateway.revocation import Revocation
+from nearcast.gateway.rights import Rights
 from nearcast.gateway.session import Session
 from nearcast.gateway.settings import DEFAULT_SETTINGS, GatewaySettings
 from nearcast.gateway.sharing import Sharing
@@ -87,6 +89,8 @@ class Gateway:
         self.directory = Directory(self._store)
         self.sharing = Sharing()
         self.topics = Topics(server_url)
+        self.rights = Rights(settings.allow)
+        self.new_topics = NewTopics(settings.new_topics_per_minute)
         self.data = DataCluster(self.directory.data_url, data_token, settings.requests)
         self.results = Results(self.data, settings.results_kept, settings.results_kept_bytes)
         self.holdings = Holdings(self.data, broker, url, self.sharing.is_held)

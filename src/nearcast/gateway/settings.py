@@ -6,6 +6,7 @@ import msgspec
 
 from nearcast.errors import UsageError
 from nearcast.gateway.addresses import Proxies
+from nearcast.gateway.rights import Rights
 from nearcast.gateway.tokens import LIFE_S
 
 
@@ -22,10 +23,14 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
     origins: tuple[str, ...] = ()  # web pages of other hosts that may connect, such as https://example.com
     proxies: tuple[str, ...] = ()  # whose X-Forwarded-For is believed: addresses or networks
 
+    # Of users
+    allow: tuple[str, ...] = ()  # topics they may use: publish:PATTERN, subscribe:PATTERN; see rights.py
+
     # Of one session
     operations: int = 64  # not answered yet; more are refused
     subscriptions: int = 256  # of one user; more are refused
     topics: int = 256  # of one session; more are refused
+    new_topics_per_minute: int = 300  # of one user: names that nobody here has used before; more are refused
     outbox_frames: int = 1000  # results waiting for a slow consumer; the rest is caught up from storage later
     outbox_bytes: int = 4 << 20
     message_frames: int = 1000  # topic messages waiting for a slow consumer; then the oldest go, with a gap
@@ -48,6 +53,7 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
             if not origin.startswith(("http://", "https://")) or origin.count("/") != 2:
                 raise UsageError(f"bad origin {origin!r}: give scheme and host, such as https://example.com")
         Proxies(self.proxies)
+        Rights(self.allow)
 
 
 DEFAULT_SETTINGS = GatewaySettings()

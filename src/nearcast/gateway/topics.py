@@ -1,7 +1,7 @@
 """Plain topics through a gateway: one client of the cluster for all its users, one subscription per topic.
 
-A message is encoded once and goes to every session that asked for its topic. Topic names are checked, and those of
-nearcast itself are refused; more permissions than that there are none.
+A message is encoded once and goes to every session that asked for its topic. What users publish says who they are; who
+may use which topic is in rights.py, and was checked before.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import contextlib
 import logging
 
 import nearcast
-from nearcast.core.names import encode_topic
 from nearcast.errors import Closed, ClusterError, NearcastError
 from nearcast.gateway.frames import TopicGap, TopicMessage, encode, packed
 from nearcast.gateway.retrying import Pauses
@@ -60,17 +59,15 @@ class Topics:
                 await asyncio.sleep(pauses.next_s())
         self._connected.set()
 
-    async def publish(self, topic: str, payload: bytes) -> None:
-        encode_topic(topic)
+    async def publish(self, user: str, topic: str, payload: bytes) -> None:
         try:
             async with asyncio.timeout(ATTACH_S):
-                await (await self._connection()).publish(topic, payload)
+                await (await self._connection()).publish(topic, payload, user=user)
         except TimeoutError:
             raise ClusterError(f"topic {topic!r}: not acknowledged within {ATTACH_S:.0f} s: try again") from None
 
     async def join(self, session: Session, topic: str) -> None:
         """Returns when nothing published from now on is missed."""
-        encode_topic(topic)
         try:
             async with asyncio.timeout(ATTACH_S):
                 client = await self._connection()
@@ -139,9 +136,9 @@ def _frame(event: nearcast.Event) -> bytes | None:
     match event:
         case nearcast.Message():
             payload, encoding = packed(event.payload)
-            publisher = f"{event.publisher or 0:016x}"
+            publisher, sequence = f"{event.publisher or 0:016x}", event.sequence or 0
             return encode(
-                TopicMessage(event.topic, payload, publisher, event.sequence or 0, event.published_at, encoding)
+                TopicMessage(event.topic, payload, publisher, sequence, event.published_at, encoding, event.user)
             )
         case nearcast.Gap():
             return encode(TopicGap(event.topic, event.count, event.reason))

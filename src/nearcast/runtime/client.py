@@ -20,6 +20,7 @@ from nearcast.core.outflow import Outflow
 from nearcast.core.refusals import summed_up
 from nearcast.core.settings import DEFAULT_LIMITS, DEFAULT_TIMING, Limits, Timing
 from nearcast.core.waiting import for_acknowledgements, for_attachment
+from nearcast.core.wire import UserPayload
 from nearcast.errors import AuthenticationFailed, Closed, ConnectFailed, PublishBufferFull, TimedOut, UsageError
 from nearcast.runtime.connection import parse_url
 from nearcast.runtime.consumers import Consumers, not_open
@@ -196,13 +197,18 @@ class Client:
 
     # --- publishing
 
-    async def publish(self, topic: str | bytes, payload: Payload, *, timeout_s: Timeout = CLIENT_DEFAULT) -> int:
+    async def publish(
+        self, topic: str | bytes, payload: Payload, *, user: str = "", timeout_s: Timeout = CLIENT_DEFAULT
+    ) -> int:
         """Send a message and wait until it is acknowledged. Returns how many connections it reached.
 
-        Raises TimedOut, which says what it waited for and whether the message may have been sent.
+        `user`: for whom a gateway publishes it; subscribers see it as `Message.user`. Raises TimedOut, which says what
+        it waited for and whether the message may have been sent.
         """
         outflow = self._outflows.get(topic) or self._outflow(topic)
         data = payload if type(payload) is bytes else _payload(payload)
+        if user:
+            data = UserPayload.of(user, data)
         future = self._new_future()
         limit_s = self._timeout_s if timeout_s is CLIENT_DEFAULT else timeout_s
         sequence = 0

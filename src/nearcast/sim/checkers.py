@@ -209,6 +209,18 @@ def check_refusals(world: World) -> list[str]:
     return wrong
 
 
+def check_senders(world: World) -> list[str]:
+    """Invariant 11: a message comes with the name and the payload it was published with, also in a repair."""
+    users = {publisher.machine.client_id: publisher.user for publisher in world.publishers}
+    return [
+        f"invariant 11: {subscriber.name} got {event.payload!r} of {event.user!r} from {event.publisher:x}"
+        for subscriber in world.subscribers
+        for _, event in subscriber.events
+        if isinstance(event, Message) and event.publisher in users
+        if event.user != users[event.publisher] or not event.payload.startswith(b"%x-" % event.publisher)
+    ]
+
+
 def _acknowledged(world: World) -> list[Publication]:
     return [
         publication
@@ -233,4 +245,5 @@ CHECKERS: dict[str, Checker] = {
     "leases": check_leases,
     "refusals": check_refusals,
     "unseen": check_unseen,
+    "senders": check_senders,
 }

@@ -11,6 +11,7 @@ from nearcast.core.client import Client
 from nearcast.core.effects import Done, Failed
 from nearcast.core.mailbox import Mailbox, Overflow
 from nearcast.core.message import Event
+from nearcast.core.wire import UserPayload
 from nearcast.errors import PublishBufferFull
 from nearcast.sim.process import Process
 
@@ -40,6 +41,7 @@ class Publisher:
         self.process = Process(world, f"publisher {index}", self.machine, world.new_clock())
         self.process.after = self._after
         self.publications: list[Publication] = []
+        self.user = f"user {index}" if index % 3 == 1 else ""  # for whom it publishes, as gateways do
         self._unwaited: dict[bytes, deque[Publication]] = {}  # published without waiting, and not acknowledged yet
         self._topics = topics
         self._until_s = until_s
@@ -63,6 +65,7 @@ class Publisher:
         waits = rng.random() >= setup.unwaited_share
         publication = Publication(topic, self.machine.client_id, 0, timeline.now_s)
         payload = b"%x-%d" % (self.machine.client_id, len(self.publications))
+        payload = UserPayload.of(self.user, payload) if self.user else payload
         token = publication if waits else None
         try:
             self.machine.publish(topic, payload, int(self.process.clock.wall_s() * 1e9), token, self.process.now_s)

@@ -211,7 +211,7 @@ class LocalCluster:
         if self._capacity_bytes_per_s:
             arguments += ["--capacity", str(self._capacity_bytes_per_s)]
         if gateway:
-            arguments += ["--gateway", gateway]
+            arguments += ["--gateway", gateway, "--allow", "publish:*", "--allow", "subscribe:*"]
         if name in self._positions:
             arguments += ["--position", "{},{}".format(*self._positions[name])]
         return await LocalProcess.start(f"agent-{name}", arguments, self._folder)

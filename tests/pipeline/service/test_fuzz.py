@@ -80,7 +80,9 @@ class World:
         listening, self.url = listen("127.0.0.1:0")
         # One address is everybody here, and its limits are tested elsewhere.
         many = 10**9
-        chosen = GatewaySettings(refused_logins_per_minute=many, registrations_per_minute=many)
+        chosen = GatewaySettings(
+            refused_logins_per_minute=many, registrations_per_minute=many, allow=("publish:*", "subscribe:*")
+        )
         self.gateway = Gateway("b1", self.url, cluster.urls["b1"], cluster.store_url, settings=chosen)
         self._gateway_server = GatewayServer(self.gateway, listening)
 
