@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from nearcast.cli import gateway_options
 from nearcast.cli.options import StoreUrl, checked_name
 from nearcast.cli.rates import bytes_per_s
 from nearcast.cli.running import errors_as_exit_codes, log_to_stderr, run, until_told_to_stop
@@ -45,38 +46,22 @@ def agent(
     server_pid: Annotated[
         int | None, typer.Option("--server-pid", min=1, help="The server's process, to see its death at once.")
     ] = None,
-    gateway: Annotated[
-        str, typer.Option("--gateway", metavar="HOST:PORT", help="Run a gateway for subscribers at this address.")
-    ] = "",
-    gateway_url: Annotated[
-        str, typer.Option("--gateway-url", metavar="URL", help="Where subscribers reach it. Default: the same.")
-    ] = "",
-    origin: Annotated[
-        list[str] | None, typer.Option("--origin", metavar="URL", help="A web site whose pages may use the gateway.")
-    ] = None,
-    trust_proxy: Annotated[
-        list[str] | None,
-        typer.Option("--trust-proxy", metavar="NETWORK", help="A proxy before the gateway, which says who asks."),
-    ] = None,
-    allow: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--allow",
-            metavar="ACT:PATTERN",
-            help="Topics that users may use: publish:chat.* or subscribe:inbox.{user}. Others are refused.",
-        ),
-    ] = None,
-    position: Annotated[
-        str, typer.Option("--position", metavar="LAT,LON", help="Where the gateway is, in degrees.")
-    ] = "",
+    gateway: gateway_options.ListenOption = "",
+    gateway_url: gateway_options.UrlOption = "",
+    origin: gateway_options.OriginOption = None,
+    trust_proxy: gateway_options.ProxyOption = None,
+    register: gateway_options.RegisterOption = "",
+    allow: gateway_options.AllowOption = None,
+    position: gateway_options.PositionOption = "",
 ) -> None:
     """Run the agent beside one server, until it is stopped.
 
     Example: nearcast agent --broker b1 --site paris --server redis://127.0.0.1:6379
     --advertise redis://paris.example.com:6379 --store redis://store.example.com:6379 --gateway 0.0.0.0:8080
-    --gateway-url https://paris.example.com
+    --gateway-url https://paris.example.com --register closed
 
-    A data cluster that wants a token gets the one in NEARCAST_GATEWAY_TOKEN.
+    --register secret takes the one in NEARCAST_REGISTER_SECRET. A data cluster that wants a token gets the one in
+    NEARCAST_GATEWAY_TOKEN.
     """
     from nearcast.core.agent import Identity
     from nearcast.runtime.agent import Agent
@@ -97,6 +82,7 @@ def agent(
                 url=gateway_url,
                 origins=origin or (),
                 proxies=trust_proxy or (),
+                register=register,
                 allow=allow or (),
                 position=position,
             )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import logging
 import os
 import socket
@@ -14,6 +15,7 @@ from nearcast.cli.data_api import GATEWAY_TOKEN_VARIABLE
 from nearcast.core.agent import Identity
 from nearcast.errors import UsageError
 from nearcast.gateway.coordination import BusCoordination, Whereabouts
+from nearcast.gateway.registering import OPEN, SECRET_VARIABLE
 from nearcast.gateway.server import GatewayServer, listen
 from nearcast.gateway.service import Gateway
 from nearcast.gateway.settings import GatewaySettings
@@ -46,6 +48,7 @@ class GatewayOptions(msgspec.Struct, frozen=True, kw_only=True):
     url: str = ""
     origins: Sequence[str] = ()
     proxies: Sequence[str] = ()
+    register: str = ""
     allow: Sequence[str] = ()
     position: str = ""
 
@@ -54,12 +57,18 @@ def open_gateway(options: GatewayOptions, identity: Identity, server_url: str, s
     """Listen at HOST:PORT. UsageError says what is wrong with an option."""
     logging.getLogger("httpx").setLevel(logging.WARNING)  # it tells of each request
     settings = GatewaySettings(
-        origins=tuple(options.origins), proxies=tuple(options.proxies), allow=tuple(options.allow)
+        origins=tuple(options.origins),
+        proxies=tuple(options.proxies),
+        register=options.register or OPEN,
+        register_secret=os.environ.get(SECRET_VARIABLE, ""),
+        allow=tuple(options.allow),
     )
     latitude, longitude = _position(options.position)
     whereabouts = Whereabouts(site=identity.site, latitude=latitude, longitude=longitude)
     advertised = _advertised(options.url)
     listening, own_url = listen(options.listen)
+    if not options.register:
+        _need_local(listening, advertised)
     gateway = Gateway(
         identity.broker,
         advertised or own_url,
@@ -70,6 +79,24 @@ def open_gateway(options: GatewayOptions, identity: Identity, server_url: str, s
         coordination=BusCoordination(store_url, whereabouts),
     )
     return Door(gateway, listening)
+
+
+def _need_local(listening: socket.socket, advertised: str) -> None:
+    """Whether the world may take names is for the operator to say, not for a default."""
+    host = urlsplit(advertised).hostname or listening.getsockname()[0]
+    if not (_is_loopback(listening.getsockname()[0]) and _is_loopback(host)):
+        listening.close()
+        raise UsageError(
+            f"the gateway can be reached from elsewhere ({host}): say who may register, "
+            "with --register open, secret, closed or a URL"
+        )
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def _advertised(url: str) -> str:

@@ -22,9 +22,10 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route, WebSocketRoute
 from starlette.websockets import WebSocket
 
-from nearcast.errors import ClusterError, NearcastError, Refused, UsageError
+from nearcast.errors import AccessDenied, ClusterError, NearcastError, Refused, UsageError
 from nearcast.gateway.frames import Login, Number
 from nearcast.gateway.long_poll import WAIT_MAX_S, LongPoll
+from nearcast.gateway.registering import Applicant
 from nearcast.gateway.service import Gateway
 from nearcast.gateway.websocket import WebSocketSession
 
@@ -88,10 +89,14 @@ class _Doors:
         await WebSocketSession(self._gateway, socket).serve()
 
     async def register(self, request: Request) -> Response:
-        asked = await self._body(request, _Register)
-        if not self._gateway.admission.may_register(self._gateway.admission.address_of(request), time.monotonic()):
+        body = await self._body(request, msgspec.Raw)
+        asked = _decoded(body, _Register)
+        address = self._gateway.admission.address_of(request)
+        if not self._gateway.admission.may_register(address, time.monotonic()):
             return _problem(429, "too many registrations of this address: wait a minute")
-        token = await self._gateway.register(asked.user, asked.token)
+        shown = request.headers.get("authorization", "").encode("latin-1")  # as it was decoded
+        applicant = Applicant(asked.user, address, bytes(body), shown)
+        token = await self._gateway.register(applicant, asked.token)
         return JSONResponse({"user": asked.user, "token": token}, 201)
 
     async def broker(self, request: Request) -> Response:
@@ -153,6 +158,8 @@ async def _answer(gateway: Gateway, handler: Handler, request: Request) -> Respo
         return _problem(422, str(error))
     except Refused as error:
         return _problem(409, str(error))
+    except AccessDenied as error:
+        return _problem(403, str(error))
     except ClusterError as error:
         return _problem(503, str(error))
     except NearcastError as error:
@@ -168,6 +175,10 @@ async def _read_body(request: Request, kind: type[T], limit_bytes: int) -> T:
         body += chunk
         if len(body) > limit_bytes:
             raise UsageError(f"the body has more than {limit_bytes} bytes: send less")
+    return _decoded(body, kind)
+
+
+def _decoded(body: bytes | msgspec.Raw, kind: type[T]) -> T:
     try:
         return msgspec.json.decode(body, type=kind)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:

@@ -138,9 +138,11 @@ def _trust() -> ssl.SSLContext:
     return ssl.create_default_context()
 
 
-async def register(url: str, user: str, token: str = "") -> str:
+async def register(url: str, user: str, token: str = "", secret: str = "") -> str:
     """registeruser: a token for a new user, or a new one for the bearer of a good one."""
-    return str((await _ask("POST", f"{url}/register", json={"user": user, "token": token}))["token"])
+    headers = {"Authorization": f"Bearer {secret}".encode()} if secret else {}
+    answer = await _ask("POST", f"{url}/register", json={"user": user, "token": token}, headers=headers)
+    return str(answer["token"])
 
 
 async def request_broker(

@@ -103,16 +103,18 @@ class Subscriber:
         *,
         token: str = "",
         tokens: str | os.PathLike[str] | None = "",
+        secret: str = "",
         others: Iterable[str] = (),
         long_poll: bool = False,
     ) -> Self:
         """Use it with `async with`. `others`: more gateways.
 
-        Without a token the user is registered first, and the token is kept for the next time: in the file `tokens`, by
-        default one in the user's folder for configuration, or nowhere if that is None.
+        Without a token the user is registered first, with the `secret` if the gateway wants one. The token is kept for
+        the next time: in the file `tokens`, by default one in the user's folder for configuration, or nowhere if that
+        is None.
         """
         carrier = carriers.LongPollCarrier if long_poll else carriers.WebSocketCarrier
-        passport = Passport(url.rstrip("/"), user, token, tokens)
+        passport = Passport(url.rstrip("/"), user, token, tokens, secret)
         return cls(passport, others, carrier)
 
     async def __aenter__(self) -> Self:

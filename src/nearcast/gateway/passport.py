@@ -27,10 +27,13 @@ log = logging.getLogger("nearcast.subscriber")
 class Passport:
     """Of one user at the gateways of one cluster, of which `url` is one. `kept_in`: see `Subscriber.connect`."""
 
-    def __init__(self, url: str, user: str, token: str, kept_in: str | os.PathLike[str] | None) -> None:
+    def __init__(
+        self, url: str, user: str, token: str, kept_in: str | os.PathLike[str] | None, secret: str = ""
+    ) -> None:
         self.url = url
         self.user = user
         self.token = token
+        self._secret = secret
         self._is_given = bool(token)
         self._file = TokenFile(Path(kept_in) if kept_in else usual_path()) if kept_in is not None else None
 
@@ -59,7 +62,7 @@ class Passport:
         return True
 
     async def _register(self, token: str = "") -> None:
-        self.token = await carriers.register(self.url, self.user, token)
+        self.token = await carriers.register(self.url, self.user, token, self._secret)
         if self._file is not None:
             await self._use_file(self._file.put, self.url, self.user, self.token)
 

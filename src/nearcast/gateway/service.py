@@ -26,6 +26,7 @@ from nearcast.gateway.holdings import Holdings
 from nearcast.gateway.new_topics import NewTopics
 from nearcast.gateway.notifications import NotificationLoop
 from nearcast.gateway.operations import FAILED, Operations
+from nearcast.gateway.registering import Applicant, registrar
 from nearcast.gateway.results import Results
 from nearcast.gateway.retrying import Pauses
 from nearcast.gateway.revocation import Revocation
@@ -84,6 +85,7 @@ class Gateway:
         self.url = url
         self.settings = settings
         self.admission = Admission(settings)
+        self._registrar = registrar(settings.register, settings.register_secret)
         self._store = Store(store_url)
         self.users = Users(self._store, settings.token_s)
         self.directory = Directory(self._store)
@@ -142,6 +144,7 @@ class Gateway:
         await asyncio.gather(*self._tasks, *self._open.values(), return_exceptions=True)
         await self.topics.stop()
         await self.data.close()
+        await self._registrar.close()
         await self._store.close()
 
     async def _from_store(self, ask: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
@@ -191,12 +194,13 @@ class Gateway:
         """Bytes per second of backend subscriptions, as the data cluster measures them."""
         return await self.data.rates()
 
-    async def register(self, user: str, token: str = "") -> str:
+    async def register(self, applicant: Applicant, token: str = "") -> str:
         """A token for a new user, or a new one for the bearer of a good one. Refused: the name is taken."""
-        tokens.checked_user(user)
+        user = tokens.checked_user(applicant.user)
         known, _ = await self.users.check(user, token)
         if known is not None:
             return await self.users.renew(user, known)
+        await self._registrar.admit(applicant)
         if self._coordination is not None:
             await self._coordination.register(user)
         return await self.users.register(user)

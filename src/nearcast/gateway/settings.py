@@ -6,6 +6,7 @@ import msgspec
 
 from nearcast.errors import UsageError
 from nearcast.gateway.addresses import Proxies
+from nearcast.gateway.registering import OPEN, check_rule
 from nearcast.gateway.rights import Rights
 from nearcast.gateway.tokens import LIFE_S
 
@@ -24,6 +25,8 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
     proxies: tuple[str, ...] = ()  # whose X-Forwarded-For is believed: addresses or networks
 
     # Of users
+    register: str = OPEN  # who may take a free name: open, secret, closed or a URL; see registering.py
+    register_secret: str = ""
     allow: tuple[str, ...] = ()  # topics they may use: publish:PATTERN, subscribe:PATTERN; see rights.py
 
     # Of one session
@@ -54,6 +57,7 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
                 raise UsageError(f"bad origin {origin!r}: give scheme and host, such as https://example.com")
         Proxies(self.proxies)
         Rights(self.allow)
+        check_rule(self.register, self.register_secret)
 
 
 DEFAULT_SETTINGS = GatewaySettings()
