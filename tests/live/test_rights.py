@@ -19,6 +19,7 @@ from nearcast.core.agent import Identity
 from nearcast.core.membership import BrokerInfo, Membership, encode_membership
 from nearcast.core.names import LEASE_KEY, MEMBERS, READY_KEY
 from nearcast.core.placement import Mode
+from nearcast.gateway.attendance import HOURS_KEY
 from nearcast.gateway.client import Subscriber
 from nearcast.gateway.coordination import BusCoordination, Whereabouts
 from nearcast.gateway.server import GatewayServer, listen
@@ -215,6 +216,10 @@ def test_a_gateway_and_the_data_cluster_need_no_more_than_their_rules(world: Wor
             assert await take_results(ann, 1) == [1]
             await ann.unsubscribe(fire)
         await _settle_elsewhere(gateway, fire)
+        for _ in range(2):  # the second time an hour is over
+            await gateway._attendance.count()
+            await gateway._store.ask("HSET", HOURS_KEY, "at", 1)
+        await gateway._attendance.forget()
         await server.stop()
         await data.close()
 

@@ -52,6 +52,7 @@ def agent(
     trust_proxy: gateway_options.ProxyOption = None,
     register: gateway_options.RegisterOption = "",
     allow: gateway_options.AllowOption = None,
+    forget_days: gateway_options.ForgetOption = 90.0,
     position: gateway_options.PositionOption = "",
 ) -> None:
     """Run the agent beside one server, until it is stopped.
@@ -84,6 +85,7 @@ def agent(
                 proxies=trust_proxy or (),
                 register=register,
                 allow=allow or (),
+                forget_days=forget_days,
                 position=position,
             )
             door = open_gateway(options, identity, server, store)

@@ -50,6 +50,7 @@ class GatewayOptions(msgspec.Struct, frozen=True, kw_only=True):
     proxies: Sequence[str] = ()
     register: str = ""
     allow: Sequence[str] = ()
+    forget_days: float = 90.0
     position: str = ""
 
 
@@ -62,6 +63,7 @@ def open_gateway(options: GatewayOptions, identity: Identity, server_url: str, s
         register=options.register or OPEN,
         register_secret=os.environ.get(SECRET_VARIABLE, ""),
         allow=tuple(options.allow),
+        forget_days=options.forget_days or None,
     )
     latitude, longitude = _position(options.position)
     whereabouts = Whereabouts(site=identity.site, latitude=latitude, longitude=longitude)

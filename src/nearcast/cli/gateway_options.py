@@ -35,4 +35,7 @@ AllowOption = Annotated[
         help="Topics that users may use: publish:chat.* or subscribe:inbox.{user}. Others are refused.",
     ),
 ]
+ForgetOption = Annotated[
+    float, typer.Option("--forget-days", min=0, help="Users not seen for so long are forgotten; 0: nobody is.")
+]
 PositionOption = Annotated[str, typer.Option("--position", metavar="LAT,LON", help="Where the gateway is, in degrees.")]

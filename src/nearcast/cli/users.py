@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="The users of gateways, their tokens, and the keys that sign them.", no_args_is_help=True)
 
-COLUMNS = ("user", "home", "subscriptions")
+COLUMNS = ("user", "home", "subscriptions", "days not seen")
 Name = Annotated[str, typer.Argument(metavar="USER")]
 
 
@@ -41,10 +41,14 @@ async def _users(url: str) -> AsyncIterator[Users]:
 def list_users(url: Url = DEFAULT_URL, output: OutputOption = Output.TABLE) -> None:
     """Show all registered users: the broker where each was last, and how many subscriptions it has.
 
+    Days are counted while gateways run.
+
     Example: nearcast users list --url redis://store.example.com:6379
     """
     users = run(lambda: _list(url))
-    rows = [(user.name, user.home or "-", str(user.subscriptions)) for user in users]
+    rows = [
+        (user.name, user.home or "-", str(user.subscriptions), str(user.unseen_hours // 24 or "-")) for user in users
+    ]
     show(output, users, COLUMNS, rows, f"{len(users)} users")
 
 

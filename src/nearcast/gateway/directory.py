@@ -18,9 +18,9 @@ import msgspec
 
 from nearcast.core.link import Reply
 from nearcast.errors import Refused
+from nearcast.gateway.attendance import HOURS_KEY, USER_KEY
 from nearcast.gateway.store import Store
 from nearcast.gateway.tokens import ENDED
-from nearcast.gateway.users import USER_KEY
 
 GATEWAYS_KEY = b"nc:gateways"
 DATA_KEY = b"nc:data"
@@ -35,11 +35,11 @@ redis.call('HSETNX', KEYS[1], ARGV[3], ARGV[4])
 return redis.call('HGET', KEYS[1], ARGV[3])
 """
 
-# KEYS: the user's hash, holders' sets. ARGV: registration, user, broker.
+# KEYS: the user's hash, the hours, holders' sets. ARGV: registration, user, broker.
 _SETTLE = """
 if redis.call('HGET', KEYS[1], 'registered') ~= ARGV[1] then return false end
-for i = 2, #KEYS do redis.call('SADD', KEYS[i], ARGV[2]) end
-redis.call('HSET', KEYS[1], 'home', ARGV[3])
+for i = 3, #KEYS do redis.call('SADD', KEYS[i], ARGV[2]) end
+redis.call('HSET', KEYS[1], 'home', ARGV[3], 'seen', redis.call('HGET', KEYS[2], 'count') or '0')
 return 1
 """
 
@@ -131,7 +131,7 @@ class Directory:
 
     async def settle(self, user: str, registration: str, broker: str, subscriptions: Iterable[str]) -> None:
         """The user is at home at this broker, and holds these there."""
-        keys = [USER_KEY + user, *(f"{_HOLDERS}{broker}:{subscription}" for subscription in subscriptions)]
+        keys = [USER_KEY + user, HOURS_KEY, *(f"{_HOLDERS}{broker}:{subscription}" for subscription in subscriptions)]
         if await self._ask("EVAL", _SETTLE, len(keys), *keys, registration, user, broker) is None:
             raise Refused(ENDED)
 

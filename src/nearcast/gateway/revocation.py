@@ -44,7 +44,7 @@ class Revocation:
         if not keys or not sessions:
             return
         now_s = time.time()
-        registrations = await users.registrations(list(sessions))
+        registrations = await users.registrations(list(sessions), here=True)
         for user, session in sessions.items():
             problem = _problem(session.token, keys, registrations[user], now_s)
             if problem:

@@ -17,6 +17,7 @@ from typing import Any, Protocol, TypeVar
 from nearcast.errors import ClusterError, Refused, UsageError
 from nearcast.gateway import tokens
 from nearcast.gateway.admission import Admission
+from nearcast.gateway.attendance import Attendance
 from nearcast.gateway.audience import Audience
 from nearcast.gateway.catching_up import CatchUp
 from nearcast.gateway.data_cluster import DataCluster, Wanted
@@ -101,6 +102,7 @@ class Gateway:
         self._operations = Operations(self)
         self.upkeep = Upkeep(self)
         self._revocation = Revocation(self)
+        self._attendance = Attendance(self._store, settings.forget_days)
         self.workers = Workers()
         self._coordination = coordination
         self._sessions: dict[str, Session] = {}  # of users who are logged in
@@ -122,6 +124,7 @@ class Gateway:
         self.workers.start("cursors", self.upkeep.store_cursors)
         self.workers.start("sweep", self.upkeep.sweep)
         self.workers.start("revocation", self._revocation.watch)
+        self.workers.start("attendance", self._attendance.keep)
         if self._coordination is not None:
             await self._coordination.start(self)
 

@@ -47,6 +47,7 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
     results_kept_bytes: int = 64 << 20
     requests: int = 8  # to the data cluster at a time, without the long poll
     token_s: float = LIFE_S  # how long a token is good
+    forget_days: float | None = 90.0  # users not seen for so long are forgotten; None: nobody is
 
     def __post_init__(self) -> None:
         for name, value in msgspec.structs.asdict(self).items():

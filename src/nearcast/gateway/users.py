@@ -1,6 +1,6 @@
 """Users: their registrations, and the keys that sign their tokens, on the store's server.
 
-    nc:u:USER      hash: registered -> id of the registration; the rest is the directory's
+    nc:u:USER      hash: registered -> id of the registration; seen: see attendance.py; the rest is the directory's
     nc:keys        hash: number -> secret in hex, and for an earlier key the second since the Unix epoch when it ends
 
 Gateways ask here at every login, and every two seconds for the users who are logged in. So what `nearcast users`
@@ -17,10 +17,10 @@ import msgspec
 
 from nearcast.errors import Refused
 from nearcast.gateway import tokens
+from nearcast.gateway.attendance import HOURS_KEY, USER_KEY
 from nearcast.gateway.store import Store
 from nearcast.gateway.tokens import Key, Token
 
-USER_KEY = "nc:u:"
 KEYS_KEY = "nc:keys"
 _SECRET_BYTES = 32  # as long as the digest of HMAC-SHA256
 _REGISTRATION_BYTES = 8
@@ -46,17 +46,21 @@ redis.call('HSET', KEYS[1], tostring(newest + 1), ARGV[1])
 return newest + 1
 """
 
-# KEYS: the user's hash. ARGV: a registration. Returns whether there was one before.
-_RESET = """
-if redis.call('HEXISTS', KEYS[1], 'registered') == 0 then return 0 end
-redis.call('HSET', KEYS[1], 'registered', ARGV[1])
+# KEYS: the user's hash, the hours. ARGV: a registration, whether there is one before. Returns whether that was true.
+_REGISTER = """
+if redis.call('HEXISTS', KEYS[1], 'registered') ~= tonumber(ARGV[2]) then return 0 end
+redis.call('HSET', KEYS[1], 'registered', ARGV[1], 'seen', redis.call('HGET', KEYS[2], 'count') or '0')
 return 1
 """
 
-# KEYS: users' hashes. Returns their registrations.
+# KEYS: the hours, users' hashes. ARGV: whether they are here. Returns their registrations.
 _REGISTRATIONS = """
-local found = {}
-for i = 1, #KEYS do found[i] = redis.call('HGET', KEYS[i], 'registered') or '' end
+local found, hours = {}, redis.call('HGET', KEYS[1], 'count') or '0'
+for i = 2, #KEYS do
+  local stored = redis.call('HMGET', KEYS[i], 'registered', 'seen')
+  found[i - 1] = stored[1] or ''
+  if ARGV[1] == '1' and stored[1] and stored[2] ~= hours then redis.call('HSET', KEYS[i], 'seen', hours) end
+end
 return found
 """
 
@@ -67,6 +71,7 @@ class User(msgspec.Struct, frozen=True):
     name: str
     home: str  # the broker where she was last; empty if she has never logged in
     subscriptions: int
+    unseen_hours: int  # counted while gateways ran
 
 
 class Users:
@@ -81,7 +86,7 @@ class Users:
     async def register(self, user: str) -> str:
         """A token for a new user; Refused if the name is taken."""
         registration = secrets.token_hex(_REGISTRATION_BYTES)
-        if await self._store.ask("HSETNX", USER_KEY + user, "registered", registration) != 1:
+        if not await self._registered(user, registration, again=False):
             raise Refused(
                 f"user {user!r} is registered already: show the token you got (token=...), choose another name, "
                 f"or have the operator give a new token: nearcast users reset {user}"
@@ -91,9 +96,13 @@ class Users:
     async def reset(self, user: str) -> str:
         """A token for a new registration of a known user: earlier tokens end. Subscriptions stay."""
         registration = secrets.token_hex(_REGISTRATION_BYTES)
-        if await self._store.ask("EVAL", _RESET, 1, USER_KEY + user, registration) != 1:
+        if not await self._registered(user, registration, again=True):
             raise Refused(f"there is no user {user!r}: see nearcast users list")
         return await self._issue(user, registration)
+
+    async def _registered(self, user: str, registration: str, *, again: bool) -> bool:
+        keys = (USER_KEY + user, HOURS_KEY)
+        return await self._store.ask("EVAL", _REGISTER, len(keys), *keys, registration, int(again)) == 1
 
     async def remove(self, user: str) -> None:
         """The name is free again. Gateways let go of what the user held when they see that it is gone."""
@@ -118,12 +127,13 @@ class Users:
         keys = await self.first_key()
         return tokens.issue(keys[max(keys)], user, registration, int(time.time() + self._life_s))
 
-    async def registrations(self, users: Sequence[str]) -> dict[str, str]:
-        """Of each; empty for one who is not registered."""
+    async def registrations(self, users: Sequence[str], *, here: bool = False) -> dict[str, str]:
+        """Of each; empty for one who is not registered. `here`: they have sessions, which is noted."""
         found: dict[str, str] = {}
         for start in range(0, len(users), _USERS_AT_ONCE):
             asked = users[start : start + _USERS_AT_ONCE]
-            answer = await self._store.ask("EVAL", _REGISTRATIONS, len(asked), *(USER_KEY + user for user in asked))
+            keys = (HOURS_KEY, *(USER_KEY + user for user in asked))
+            answer = await self._store.ask("EVAL", _REGISTRATIONS, len(keys), *keys, int(here))
             assert isinstance(answer, list)
             found.update(zip(asked, (registration.decode() for registration in answer), strict=True))
         return found
@@ -154,25 +164,28 @@ class Users:
     async def all(self) -> AsyncIterator[User]:
         """In no order. One who comes or goes meanwhile may be there or not."""
         cursor: bytes | int = 0
+        count = await self._store.ask("HGET", HOURS_KEY, "count")
+        hours = int(count) if isinstance(count, bytes) else 0
         seen: set[bytes] = set()  # a scan may name one twice
         while True:
             answer = await self._store.ask("SCAN", cursor, "MATCH", f"{USER_KEY}*", "COUNT", _SCAN_COUNT)
             assert isinstance(answer, list)
             cursor, found = answer
             for key in found:
-                if key not in seen and (user := await self._user(key)) is not None:
+                if key not in seen and (user := await self._user(key, hours)) is not None:
                     seen.add(key)
                     yield user
             if int(cursor) == 0:
                 return
 
-    async def _user(self, key: bytes) -> User | None:
+    async def _user(self, key: bytes, hours: int) -> User | None:
         stored = await self._store.ask("HGETALL", key)
         assert isinstance(stored, dict)
         if b"registered" not in stored:
             return None
         subscriptions = sum(field.startswith(b"s:") for field in stored)
-        return User(key.decode().removeprefix(USER_KEY), stored.get(b"home", b"").decode(), subscriptions)
+        unseen = max(0, hours - int(stored.get(b"seen", hours)))
+        return User(key.decode().removeprefix(USER_KEY), stored.get(b"home", b"").decode(), subscriptions, unseen)
 
 
 def _key(number: bytes, text: bytes) -> Key | None:
