@@ -10,6 +10,7 @@ from nearcast.core.answers import BURST_BYTES, BYTES_PER_S, SLICE_BYTES, WAITING
 from nearcast.core.message import Message
 from nearcast.core.names import INBOX, inbox_channel
 from nearcast.core.pace import Pace
+from nearcast.core.reception import Reception
 from nearcast.core.wire import encode_ask
 
 T = b"t"
@@ -114,7 +115,9 @@ def test_a_repair_that_takes_longer_than_the_gap_timer_is_waited_for_while_it_ar
     subscriber = world.client(2)
     subscriber.subscribe(T)
     world.run(0.5)
-    lines = subscriber.machine.inflows[T].lines
+    inflow = subscriber.machine.inflows[T]
+    inflow.reception = Reception(inflow)
+    lines = inflow.reception.lines
     lines.last[1] = 100
     for asker in range(100, 110):
         ask(world, asker)

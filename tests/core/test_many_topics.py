@@ -5,13 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+import pytest
 
 from nearcast.core.client import REPORTED_MAX
 from nearcast.core.counters import ClientReport
 from nearcast.core.effects import Done
+from nearcast.core.inflow import Inflow
 from nearcast.core.mailbox import Mailbox, Overflow
 from nearcast.core.message import Interrupted
-from nearcast.core.names import COUNTERS
+from nearcast.core.names import CONTROL, COUNTERS
 from nearcast.core.settings import Limits
 from nearcast.core.valkey import BATCH
 
@@ -61,14 +63,37 @@ def test_many_topics_come_back_after_a_cut_without_asking_the_directory(rig: Any
     assert b"".join(said).count(b"HMGET") <= 2 * (MANY // BATCH + 1), "one question to open, one to verify"
 
 
-def test_a_tick_looks_after_a_limited_number_and_nobody_is_forgotten(rig: Any) -> None:
+def test_a_topic_and_its_control_channel_are_held_by_one_command(rig: Any) -> None:
+    world = rig("b1")
+    client = world.client()
+    world.settle()
+    said: list[bytes] = []
+    outgoing = client.machine.outgoing
+    client.machine.outgoing = lambda: [said.append(data) or (link, data) for link, data in outgoing()]
+    subscribe_all(client, 10, world.now_s)
+    world.run(0.5)
+    assert joined(client) == 10
+    assert b"".join(said).count(b"SUBSCRIBE") == 10
+    assert {CONTROL + b"t3", b"t3"} <= world.channels("b1")
+
+
+def test_what_orders_messages_is_made_with_the_first_of_a_topic(rig: Any) -> None:
+    world = rig("b1")
+    client = world.client()
+    subscribe_all(client, 10, world.now_s)
+    world.run(0.5)
+    client.publish(b"t3", b"hello")
+    heard = [inflow.topic for inflow in client.machine.inflows.values() if inflow.reception is not None]
+    assert heard == [b"t3"]
+
+
+def test_a_tick_looks_after_a_limited_number_and_nobody_is_forgotten(rig: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     world = rig("b1")
     client = world.client(limits=Limits(attended=10))
     world.silent.add("b1")
     subscribe_all(client, 35, world.now_s)
     seen: list[Any] = []
-    for flow in client.machine.inflows.values():
-        flow.tick = lambda now_s, flow=flow: seen.append(flow) or True
+    monkeypatch.setattr(Inflow, "tick", lambda flow, now_s: seen.append(flow) or True)
     for _ in range(7):
         before = len(seen)
         client.machine.tick(world.now_s)

@@ -102,6 +102,24 @@ def test_a_refused_publish_fails_and_leaves_the_other_topics_alone(limited: Limi
     assert limited.connections() == before
 
 
+@pytest.mark.parametrize("publishes_first", [True, False])
+def test_a_publisher_keeps_the_control_channel_that_came_with_a_refused_subscription(
+    limited: Limited, publishes_first: bool
+) -> None:
+    limited.deny(SECRET)
+    client, now_s = limited.client(), limited.rig.now_s
+    mailbox = Mailbox(10, 1000, Overflow.DROP_OLDEST, accept_foreign=False)
+    if publishes_first:
+        client.machine.publish(SECRET, b"1", 0, b"1", now_s)
+    client.machine.subscribe(SECRET, mailbox, mailbox, now_s)
+    if not publishes_first:
+        client.machine.publish(SECRET, b"1", 0, b"1", now_s)
+    limited.rig.run(1.0)
+    assert {token for token, _ in failures(client)} == {mailbox, b"1"}
+    assert client.machine.outflows[SECRET].holds(client.machine.links.up("b1"))
+    assert CONTROL + SECRET in limited.rig.channels("b1")
+
+
 def test_a_refused_topic_that_nobody_publishes_to_asks_for_nothing(limited: Limited) -> None:
     limited.deny(CONTROL + SECRET)
     client = limited.client()

@@ -199,7 +199,7 @@ def roles_end_before_the_fence(patch: Patch) -> None:
         needed = self.needed()
         for broker, attachment in self.attachments.items():
             if broker not in needed:
-                attachment.roles.clear()
+                attachment.roles = ()
         original(self, now_s)
 
     patch.setattr(Inflow, "_tidy", tidy)
@@ -392,9 +392,9 @@ def who_loses_a_right_is_not_told(patch: Patch) -> None:
     original = Inflow.refuse
 
     def refuse(self: Inflow, error: Any, now_s: float) -> None:
-        patch_report, self._report = self._report, lambda event: None  # type: ignore[method-assign]
+        mailboxes, self.mailboxes = self.mailboxes, ()
         original(self, error, now_s)
-        self._interrupted, self._report = None, patch_report  # type: ignore[method-assign]
+        self._interrupted, self.mailboxes = None, mailboxes
 
     patch.setattr(Inflow, "refuse", refuse)
 

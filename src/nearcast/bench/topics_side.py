@@ -44,7 +44,7 @@ def names(count: int) -> list[str]:
 
 async def own_side(urls: Sequence[str], count: int) -> SideFigures:
     """nearcast, over all brokers of a cluster."""
-    client = await Client(*urls, limits=Limits(topics=count, mailbox=2 * count))
+    client = await Client(*urls, limits=Limits(topics=count, mailbox=2 * count), timeout_s=None)
     topics = names(count)
     before = _memory_bytes()
     began_s = perf_counter()

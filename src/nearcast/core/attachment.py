@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from nearcast.core.inflow import Inflow
 
 
+_NONE: frozenset[int] = frozenset()  # one for all: most topics rest where they are
+
+
 class Attachment:
     """Roles are the epochs whose frames are expected here. A fence takes away the roles below it, for good."""
 
@@ -35,12 +38,12 @@ class Attachment:
         self.link: ClientLink | None = None
         self.open = False  # subscribed, and the record of this broker was read after that
         self.unconfirmed = False  # the broker has no record of a topic that lives there by first use
-        self.roles: set[int] = set()
+        self.roles: tuple[int, ...] = ()
         self.fenced = 0  # the newest epoch this broker has switched to
         self.floor = 0
         self.linger_until_s: float | None = None
-        self.ready: set[int] = set()  # epochs whose readiness channel is held here
-        self.proven: set[int] = set()  # epochs whose readiness ran here before their fence
+        self.ready = _NONE  # epochs whose readiness channel is held here
+        self.proven = _NONE  # epochs whose readiness ran here before their fence
 
     def frames(self, payloads: list[bytes], now_s: float) -> None:
         self._inflow.frames(self, payloads, now_s)
@@ -50,14 +53,15 @@ class Attachment:
 
     def give(self, role: int) -> None:
         if role >= self.fenced:
-            self.roles.add(role)
+            if role not in self.roles:
+                self.roles += (role,)
             self.linger_until_s = None
 
     def fence(self, epoch: int) -> None:
         """This broker has switched to the epoch."""
         if epoch > self.fenced:
             self.fenced = epoch
-            self.roles = {role for role in self.roles if role >= epoch}
+            self.roles = tuple(role for role in self.roles if role >= epoch)
 
     def awaits_fence(self, epoch: int) -> bool:
         """Whether frames of an older epoch than this may still come from here."""
@@ -69,20 +73,19 @@ class Attachment:
     def lose(self) -> None:
         self.link = None
         self.open = self.unconfirmed = False
-        self.ready.clear()
-        self.proven.clear()
+        self.ready = self.proven = _NONE
         self.fenced = self.floor = 0  # the record is read again after the next subscribe
 
     def say_ready(self, topic: bytes, epoch: int) -> bool:
         """Hold the readiness channel of the epoch here. Returns whether that is new."""
         if self.link is None or not self.open or epoch in self.ready or epoch <= self.fenced:
             return False
-        self.ready.add(epoch)
+        self.ready |= {epoch}
         self.link.subscribe(readiness_channel(topic, epoch), refused=partial(self._inflow.denied, self, self.link))
         return True
 
     def stale_readiness(self, topic: bytes, before: int) -> list[bytes]:
         """The readiness channels of epochs up to `before`, which are given back."""
         stale = [epoch for epoch in self.ready if epoch <= before]
-        self.ready.difference_update(stale)
+        self.ready = self.ready.difference(stale)
         return [readiness_channel(topic, epoch) for epoch in stale]

@@ -167,6 +167,8 @@ class ClientLink(ServerLink, Protocol):
     lease_waiters: dict[LeaseWaiter, None]  # told when it is proven next
     topics: dict[bytes, FrameSink]  # where runs of messages go
     patterns: dict[bytes, OnMatch]
+    watched: set[bytes]  # channels of control: their messages go, with the channel, to
+    on_watched: OnMatch | None
     unanswered: int  # records asked for; kept by the link itself
 
     def psubscribe(self, *patterns: bytes, refused: OnRefused | None = None) -> None: ...

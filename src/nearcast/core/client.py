@@ -21,7 +21,7 @@ import msgspec
 
 from nearcast.core.answers import Answers
 from nearcast.core.arrivals import Arrivals
-from nearcast.core.backend import ClientLink, Denied, OnPayload
+from nearcast.core.backend import ClientLink, Denied, OnRefused
 from nearcast.core.counters import ClientReport, TopicCounters
 from nearcast.core.effects import Done, Effect, Failed
 from nearcast.core.finder import Finder
@@ -122,17 +122,17 @@ class Client:
             inflow = self.inflows[topic] = Inflow(self, topic)
             self.attend(inflow)
             self.ask(topic, now_s)
-        inflow.mailboxes.append(mailbox)
+        inflow.mailboxes += (mailbox,)
         if inflow.joined:
             self.effects.append(Done(token))
         else:
-            inflow.waiting.append(token)
+            inflow.waiting += (token,)
 
     def unsubscribe(self, topic: bytes, mailbox: Mailbox, now_s: float) -> None:
         inflow = self.inflows.get(topic)
         if inflow is None or mailbox not in inflow.mailboxes:
             return
-        inflow.mailboxes.remove(mailbox)
+        inflow.mailboxes = tuple(other for other in inflow.mailboxes if other is not mailbox)
         if not inflow.mailboxes:
             self.end_inflow(inflow, Closed(_NOT_ATTACHED), now_s)
 
@@ -199,7 +199,7 @@ class Client:
         self._attention.pop(flow, None)
         self.links.unwant(flow)
         self.effects.extend(Failed(token, error) for token in flow.waiting)
-        flow.waiting = []
+        flow.waiting = ()
 
     def _subscribers(self) -> list[Inflow | PatternFlow]:
         return [*self.inflows.values(), *self.patterns.values()]
@@ -256,22 +256,30 @@ class Client:
 
     def watch(self, link: ClientLink, topic: bytes) -> None:
         """Hold the topic's control channel on a link."""
-        channel = CONTROL + topic
-        if channel not in link.control:
-            handler = link.control[channel] = partial(self._control, link, topic)
-            link.subscribe(channel, refused=partial(self._unwatched, link, topic, handler))
+        link.watched.add(CONTROL + topic)
+        link.subscribe(CONTROL + topic, refused=partial(self._unwatched, link, topic))
 
-    def _unwatched(self, link: ClientLink, topic: bytes, handler: OnPayload, text: str, now_s: float) -> None:
+    def hold(self, link: ClientLink, topic: bytes, refused: OnRefused) -> None:
+        """Hold the topic on a link, and its control channel before it: one command, for all of it or nothing."""
+        channel = CONTROL + topic
+        if channel in link.watched:
+            link.subscribe(topic, refused=refused)
+        else:
+            link.watched.add(channel)
+            link.subscribe(channel, topic, refused=refused)
+
+    def _unwatched(self, link: ClientLink, topic: bytes, text: str, now_s: float) -> None:
         """The topic's control channel is not for us, and neither is the topic."""
-        if link.control.get(CONTROL + topic) is handler:
-            del link.control[CONTROL + topic]
+        if CONTROL + topic in link.watched:
+            link.watched.discard(CONTROL + topic)
             self._refuse(topic, refused(link.broker, f"the control channel of {decode_topic(topic)!r}", text), now_s)
 
     def unwatch(self, link: ClientLink, topic: bytes, channels: list[bytes]) -> None:
         """Give back channels of a topic, and its control channel if nobody here needs it: one command, one moment."""
         outflow, inflow = self.outflows.get(topic), self.inflows.get(topic)
         needed = (outflow is not None and outflow.holds(link)) or (inflow is not None and inflow.holds(link))
-        if not needed and link.control.pop(CONTROL + topic, None) is not None:
+        if not needed and CONTROL + topic in link.watched:
+            link.watched.discard(CONTROL + topic)
             channels = [*channels, CONTROL + topic]
         link.unsubscribe(*channels)
 
@@ -323,8 +331,9 @@ class Client:
 
     # --- records
 
-    def _control(self, link: ClientLink, topic: bytes, payload: bytes, now_s: float) -> None:
-        news = decode_control(payload)
+    def heard(self, link: ClientLink, channel: bytes, payload: bytes, now_s: float) -> None:
+        """A message of a topic's control channel."""
+        topic, news = channel.removeprefix(CONTROL), decode_control(payload)
         if isinstance(news, Record):
             self._record(link.broker, topic, news, now_s)
         elif isinstance(news, Unreadable):

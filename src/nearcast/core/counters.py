@@ -53,6 +53,9 @@ class TopicCounters(msgspec.Struct, frozen=True):
         )
 
 
+SILENT = TopicCounters(subscribers=1)  # of a subscription that has received nothing
+
+
 class ClientReport(msgspec.Struct, frozen=True):
     client: int
     seconds: float

@@ -25,13 +25,18 @@ class Finder:
         self._asked_s: dict[bytes, float] = {}  # topics that are looked for, and since when this time
         self._open: dict[bytes, ClientLink] = {}  # questions on their way
         self._lines: dict[str, OrderedDict[bytes, None]] = {}  # directory -> topics that wait for room, or for a link
+        self._standing: dict[bytes, str] = {}  # topics in line, and for which directory
 
     def ask(self, topic: bytes, now_s: float) -> None:
         """Find a topic; whoever still looks for it asks again later."""
         if topic in self._open or now_s - self._asked_s.get(topic, -1e9) < self._client.timing.retry_s:
             return
         self._asked_s[topic] = now_s
-        self._put(topic, now_s)
+        directory = self._standing.get(topic)
+        if directory is None:
+            self._put(topic, now_s)
+        else:
+            self._client.links.reach(directory, now_s)
 
     def forget(self, topic: bytes) -> None:
         """Nobody looks for the topic any more."""
@@ -47,6 +52,7 @@ class Finder:
             self._send(topic, directory, link)
         else:
             self._lines.setdefault(directory, OrderedDict())[topic] = None
+            self._standing[topic] = directory
 
     def _send(self, topic: bytes, directory: str, link: ClientLink) -> None:
         version = self._client.membership.version
@@ -59,6 +65,7 @@ class Finder:
         line = self._lines.get(link.broker)
         while line and self._client.links.has_room(link):
             topic, _ = line.popitem(last=False)
+            del self._standing[topic]
             if topic not in self._open and self._client.looks_for(topic, now_s):
                 self._send(topic, link.broker, link)
 
@@ -70,7 +77,7 @@ class Finder:
 
     def membership_changed(self, now_s: float) -> None:
         """Directories may be other ones now."""
-        lines, self._lines = self._lines, {}
+        lines, self._lines, self._standing = self._lines, {}, {}
         for line in lines.values():
             for topic in line:
                 self._put(topic, now_s)

@@ -55,7 +55,8 @@ class Forgetting:
         if self._rounds % LINES_ROUNDS:
             return
         for inflow in list(client.inflows.values()):
-            inflow.lines.forget_silent(inflow.repairs.asked)
+            if inflow.reception is not None and inflow.reception.forget_silent():
+                inflow.reception = None
             yield
         for pattern in list(client.patterns.values()):
             for topic in pattern.topics():

@@ -19,17 +19,16 @@ import msgspec
 
 from nearcast.core.attachment import Attachment
 from nearcast.core.backend import Denied
-from nearcast.core.counters import ReceiveMeter, TopicCounters
-from nearcast.core.lines import Lines
+from nearcast.core.counters import SILENT, TopicCounters
 from nearcast.core.mailbox import Mailbox
 from nearcast.core.message import Event, Interrupted
 from nearcast.core.names import decode_topic
 from nearcast.core.news import moved
 from nearcast.core.placement import Placement
-from nearcast.core.readiness import prove, unready
+from nearcast.core.readiness import say_ready, unready
+from nearcast.core.reception import Reception, route
 from nearcast.core.record import Record, Unreadable
 from nearcast.core.refusals import not_found, refused
-from nearcast.core.repairs import Repairs
 from nearcast.core.verification import Verification
 from nearcast.errors import ClusterError
 
@@ -39,21 +38,38 @@ if TYPE_CHECKING:
 
 
 class Inflow:
+    __slots__ = (
+        "_closed",
+        "_interrupted",
+        "_refused_until_s",
+        "_verification",
+        "attachments",
+        "client",
+        "epoch",
+        "joined",
+        "mailboxes",
+        "name",
+        "placement",
+        "reception",
+        "topic",
+        "upcoming",
+        "waiting",
+        "whole",
+    )
+
     def __init__(self, client: Client, topic: bytes) -> None:
         self.client = client
         self.topic = topic
         self.name = decode_topic(topic)
-        self.lines = Lines(self.name, self, client.timing, client.limits)
-        self.repairs = Repairs(client, topic, self.lines)
         self.attachments: dict[str, Attachment] = {}
-        self.mailboxes: list[Mailbox] = []
-        self.waiting: list[object] = []  # tokens of subscribe calls that have not returned
+        self.mailboxes: tuple[Mailbox, ...] = ()
+        self.waiting: tuple[object, ...] = ()  # tokens of subscribe calls that have not returned
         self.placement: Placement | None = None
         self.upcoming: Placement | None = None
         self.epoch = 0
         self.joined = False
         self.whole = False
-        self._meter = ReceiveMeter()
+        self.reception: Reception | None = None
         self._interrupted: Interrupted | None = None
         self._verification: Verification | None = None
         self._refused_until_s: float | None = None  # a server would not let us have the topic: not before then again
@@ -64,31 +80,28 @@ class Inflow:
     def frames(self, attachment: Attachment, payloads: list[bytes], now_s: float) -> None:
         if not self.joined:
             return  # published before subscribe returned: nobody is owed these
-        wall_s = now_s + self.client.wall_offset_s
-        self.lines.run(payloads, attachment, now_s, wall_s)
-        self._hand_over(sum(map(len, payloads)), now_s)
+        reception = self.reception
+        if reception is None:
+            reception = self.reception = Reception(self)
+        reception.lines.run(payloads, attachment, now_s, now_s + self.client.wall_offset_s)
+        self._hand_over(reception, sum(map(len, payloads)), now_s)
 
     def repair(self, frame: bytes, now_s: float) -> None:
-        if self.joined:
-            answered = self.lines.repair(frame, now_s, now_s + self.client.wall_offset_s)
+        reception = self.reception
+        if reception is not None:
+            answered = reception.lines.repair(frame, now_s, now_s + self.client.wall_offset_s)
             if answered is not None:
-                self.repairs.answered(answered)
-            self._hand_over(len(frame), now_s)
+                reception.repairs.answered(answered)
+            self._hand_over(reception, len(frame), now_s)
 
-    def _hand_over(self, payload_bytes: int, now_s: float) -> None:
-        lines = self.lines
-        if lines.wanted:
-            wanted, lines.wanted = lines.wanted, {}
-            self.repairs.ask(wanted, now_s)
+    def _hand_over(self, reception: Reception, payload_bytes: int, now_s: float) -> None:
+        reception.ask_for_holes(now_s)
+        if reception.unsettled:
             self.client.attend(self)
-        if lines.unsettled:
-            self.client.attend(self)
-        events = lines.out
+        events = reception.take(payload_bytes)
         if not events:
             return
-        lines.out = []
         self.client.active[self] = None
-        self._meter.count(events, payload_bytes)
         for mailbox in self.mailboxes:
             mailbox.put(events, payload_bytes)
         self.client.wake(self.mailboxes)
@@ -149,8 +162,9 @@ class Inflow:
     def _progress(self, now_s: float) -> None:
         self._tidy(now_s)
         self._say_ready()
-        self.lines.release(now_s, now_s + self.client.wall_offset_s)
-        self._hand_over(0, now_s)
+        if self.reception is not None:
+            self.reception.lines.release(now_s, now_s + self.client.wall_offset_s)
+            self._hand_over(self.reception, 0, now_s)
         self._check_whole(now_s)
 
     # --- attachments
@@ -188,8 +202,7 @@ class Inflow:
         attachment.link = link
         link.users[self] = None
         link.topics[self.topic] = attachment
-        self.client.watch(link, self.topic)
-        link.subscribe(self.topic, refused=partial(self.denied, attachment, link))
+        self.client.hold(link, self.topic, partial(self.denied, attachment, link))
         self._read(attachment, link)
 
     def _read(self, attachment: Attachment, link: ClientLink) -> None:
@@ -277,15 +290,7 @@ class Inflow:
             link.users.pop(self, None)
 
     def _say_ready(self) -> None:
-        upcoming = self.upcoming
-        if upcoming is None:
-            return
-        readers = [self.attachments.get(reader) for reader in upcoming.readers(self.client.client_id)]
-        if not all(reader is not None and reader.open for reader in readers):
-            return
-        for attachment in self.attachments.values():
-            if attachment.say_ready(self.topic, upcoming.epoch):
-                prove(self, attachment, upcoming.epoch)
+        say_ready(self)
 
     # --- refusals
 
@@ -320,16 +325,18 @@ class Inflow:
         """When everything needed is open, read every record once more; unchanged means nothing can be missed."""
         if self.whole or self._verification is not None or self.placement is None:
             return
-        needed = self.needed()
-        if not all(broker in self.attachments and self.attachments[broker].open for broker in needed):
-            return
+        unproven: list[ClientLink] = []
+        for broker in self.needed():
+            attachment = self.attachments.get(broker)
+            if attachment is None or not attachment.open:
+                return
+            if attachment.link is not None and not attachment.leased(now_s):
+                unproven.append(attachment.link)
         if any(attachment.roles and not attachment.open for attachment in self.attachments.values()):
             return
-        unproven = [self.attachments[broker].link for broker in needed if not self.attachments[broker].leased(now_s)]
-        if unproven:  # a broker that was given up may still answer; being attached there is worth nothing
-            for link in unproven:
-                if link is not None:
-                    link.lease_waiters[self] = None
+        for link in unproven:  # a broker that was given up may still answer; being attached there is worth nothing
+            link.lease_waiters[self] = None
+        if unproven:
             return
         self._verification = Verification(self, [held for held in self.attachments.values() if held.open])
         self.client.attend(self)
@@ -354,7 +361,7 @@ class Inflow:
     def _become_whole(self, now_s: float) -> None:
         self.whole = self.joined = True
         self.client.joined(self.waiting)
-        self.waiting = []
+        self.waiting = ()
         if self._interrupted is not None:
             wall_s = now_s + self.client.wall_offset_s
             self._report(Interrupted(self.name, self._interrupted.since_s, wall_s, self._interrupted.reason))
@@ -362,7 +369,8 @@ class Inflow:
 
     def _interrupt(self, reason: str, since_s: float, now_s: float) -> None:
         self.whole = False
-        self.repairs.ask_all(now_s)
+        if self.reception is not None:
+            self.reception.repairs.ask_all(now_s)
         self.client.attend(self)
         since_s += self.client.wall_offset_s
         if self._interrupted is None or since_s < self._interrupted.since_s:
@@ -379,17 +387,6 @@ class Inflow:
         links = [attachment.link for attachment in self.attachments.values() if attachment.link is not None]
         return min((link.sound_s for link in links), default=now_s)
 
-    def _route(self, publisher: int) -> list[ClientLink]:
-        """The link on which a publisher can be asked: to a server it writes to. None before all answers can come."""
-        if self.placement is None:
-            return []
-        held = [self.attachments.get(reader) for reader in self.placement.readers(self.client.client_id)]
-        if not all(attachment is not None and attachment.open for attachment in held):
-            return []
-        writers = self.placement.writers(publisher)
-        links = [held.link for held in held if held is not None and held.link is not None and held.broker in writers]
-        return links[:1]
-
     # --- time
 
     def tick(self, now_s: float) -> bool:
@@ -399,16 +396,18 @@ class Inflow:
         lost = self.lost(now_s)
         self._detach_lingering(now_s)
         self._confirm()
-        self.repairs.tick(self._route, now_s)
-        self.lines.tick(now_s, now_s + self.client.wall_offset_s)
-        self._hand_over(0, now_s)
+        reception = self.reception
+        if reception is not None:
+            reception.repairs.tick(partial(route, self), now_s)
+            reception.lines.tick(now_s, now_s + self.client.wall_offset_s)
+            self._hand_over(reception, 0, now_s)
         self._check_whole(now_s)
         if not self.whole and self._refused_until_s is None:
             self._attach_needed(now_s)
         if lost:
             self.client.ask(self.topic, now_s)
         lingering = any(attachment.linger_until_s is not None for attachment in self.attachments.values())
-        return not self.whole or lingering or self.repairs.pending or self.lines.unsettled
+        return not self.whole or lingering or (reception is not None and reception.unsettled)
 
     def lost(self, now_s: float) -> bool:
         """Whether the directory must tell us where the topic is; not while we stand in line where it was."""
@@ -436,7 +435,7 @@ class Inflow:
         broker = next((name for name, held in self.attachments.items() if held.open and held.roles), None)
         if broker is None:
             return None
-        return broker, self.name, self._meter.take()
+        return broker, self.name, self.reception.meter.take() if self.reception is not None else SILENT
 
     def holds(self, link: ClientLink) -> bool:
         """Whether this inflow needs the control channel on the link."""

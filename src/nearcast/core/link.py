@@ -56,12 +56,14 @@ class Link:
         "heard_s",
         "lease_until_s",
         "lease_waiters",
+        "on_watched",
         "patterns",
         "proof_sent_s",
         "sound_s",
         "topics",
         "up",
         "users",
+        "watched",
     )
 
     def __init__(self, broker: str) -> None:
@@ -69,6 +71,8 @@ class Link:
         self.up = False  # handshake done, server marked ready by its agent
         self.topics: dict[bytes, FrameSink] = {}
         self.control: dict[bytes, OnPayload] = {}
+        self.watched: set[bytes] = set()
+        self.on_watched: OnMatch | None = None
         self.patterns: dict[bytes, OnMatch] = {}
         self.heard_s = 0.0  # when bytes were last read, however long they had been waiting
         self.sound_s = 0.0  # what the server sent before then has been read, and it had its lease then
@@ -234,6 +238,8 @@ class Link:
             handler = self.control.get(push[1])
             if handler is not None:
                 handler(push[2], now_s)
+            elif push[1] in self.watched and self.on_watched is not None:
+                self.on_watched(push[1], push[2], now_s)
         elif kind == b"pmessage":
             pattern = self.patterns.get(push[1])
             if pattern is not None:

@@ -272,6 +272,7 @@ class Links:
         url, client_name = self._url(name) or name, f"{CLIENT_NAMES}{client_id:016x}"
         link.greet(url, self._credentials, client_name, partial(self._greeting_answered, name))
         link.subscribe(MEMBERS, inbox_channel(client_id))
+        link.on_watched = partial(self._client.heard, link)
         link.control[MEMBERS] = partial(self._members_changed, link)
         link.control[inbox_channel(client_id)] = partial(self._client.inbox, link)
         link.proof_sent_s = now_s

@@ -91,7 +91,7 @@ class PatternFlow:
         self.pattern = pattern
         self.name = decode_topic(pattern)
         self.mailboxes: list[Mailbox] = []
-        self.waiting: list[object] = []
+        self.waiting: tuple[object, ...] = ()
         self.joined = False
         self._links: dict[str, ClientLink] = {}
         self._open: set[str] = set()  # brokers where the subscription is known to be in force
@@ -106,7 +106,7 @@ class PatternFlow:
         if self.joined:
             self.client.joined([token])
         else:
-            self.waiting.append(token)
+            self.waiting += (token,)
 
     # --- brokers
 
@@ -301,7 +301,7 @@ class PatternFlow:
             return
         self.joined = True
         self.client.joined(self.waiting)
-        self.waiting = []
+        self.waiting = ()
         if self._interrupted is not None:
             ended = msgspec.structs.replace(self._interrupted, until_s=now_s + self.client.wall_offset_s)
             self._interrupted = None

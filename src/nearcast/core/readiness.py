@@ -32,7 +32,20 @@ def _proven(inflow: Inflow, epoch: int) -> bool:
     return all(attachment is not None and epoch in attachment.proven for attachment in held)
 
 
-def prove(inflow: Inflow, attachment: Attachment, epoch: int) -> None:
+def say_ready(inflow: Inflow) -> None:
+    """Say it wherever the topic is held, when all of the next placement is."""
+    upcoming = inflow.upcoming
+    if upcoming is None:
+        return
+    readers = [inflow.attachments.get(reader) for reader in upcoming.readers(inflow.client.client_id)]
+    if not all(reader is not None and reader.open for reader in readers):
+        return
+    for attachment in inflow.attachments.values():
+        if attachment.say_ready(inflow.topic, upcoming.epoch):
+            _prove(inflow, attachment, upcoming.epoch)
+
+
+def _prove(inflow: Inflow, attachment: Attachment, epoch: int) -> None:
     """Read the record behind the readiness: still an older epoch there means the readiness ran before the fence."""
     link = attachment.link
     assert link is not None
@@ -40,7 +53,7 @@ def prove(inflow: Inflow, attachment: Attachment, epoch: int) -> None:
     def read(record: Record | Unreadable | Denied | None, now_s: float) -> None:
         if attachment.link is link and isinstance(record, Record):
             if record.epoch < epoch:
-                attachment.proven.add(epoch)
+                attachment.proven |= {epoch}
             inflow.record(link.broker, record, now_s)
 
     link.read_record(inflow.topic, read)

@@ -8,6 +8,8 @@ write the same versions: PREPARE of epoch e is 4e+2, SWITCH to e' is 4e', SETTLE
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import msgspec
 
 from nearcast.core.placement import Placement, single
@@ -37,6 +39,7 @@ class Unreadable(msgspec.Struct, frozen=True):
     text: str
 
 
+@lru_cache(maxsize=256)
 def first_use(members: int, broker: str) -> Record:
     """A topic nobody has placed yet lives on its directory; its epoch is the version of the membership."""
     return settled(single(members, broker, members), term=0)

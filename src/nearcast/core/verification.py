@@ -22,10 +22,12 @@ if TYPE_CHECKING:
 
 
 class Verification:
+    __slots__ = ("_held", "_inflow", "_seen", "_unread")
+
     def __init__(self, inflow: Inflow, held: list[Attachment]) -> None:
         self._inflow = inflow
         self._held = held
-        self._waiting = {attachment.broker for attachment in held}
+        self._unread = len(held)
         self._seen = (inflow.epoch, inflow.upcoming)
 
     @property
@@ -45,8 +47,8 @@ class Verification:
         if isinstance(record, (Unreadable, Denied)):
             inflow.refuse(not_found(broker, inflow.topic, record), now_s)
             return
-        self._waiting.discard(broker)
+        self._unread -= 1
         if record is not None:
             inflow.record(broker, record, now_s)
-        if not self._waiting:
+        if not self._unread:
             inflow.verified(self, now_s)

@@ -122,8 +122,9 @@ _MODES = frozenset(Mode)
 _decode_outline = msgspec.json.Decoder(_RecordOutline).decode
 
 
+@lru_cache(maxsize=256)
 def read_record(data: bytes) -> Record | Unreadable:
-    """A record as it is on a server: a newer version may have written it."""
+    """A record as it is on a server: a newer version may have written it. Many topics have the very same."""
     try:
         return _decode_record(data)
     except msgspec.DecodeError as error:

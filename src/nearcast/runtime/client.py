@@ -23,7 +23,7 @@ from nearcast.core.waiting import for_acknowledgements, for_attachment
 from nearcast.core.wire import UserPayload
 from nearcast.errors import AuthenticationFailed, Closed, ConnectFailed, PublishBufferFull, TimedOut, UsageError
 from nearcast.runtime.connection import parse_url
-from nearcast.runtime.consumers import Consumers, not_open
+from nearcast.runtime.consumers import Attaching, Consumers, not_open
 from nearcast.runtime.deadlines import (
     CLIENT_DEFAULT,
     TIMEOUT_S,
@@ -393,13 +393,14 @@ class Client:
     def _answer_callers(self) -> None:
         effects, self._machine.effects[:] = list(self._machine.effects), []
         for effect in effects:
-            future = effect.token if isinstance(effect, (Done, Failed)) else None
-            if not isinstance(future, asyncio.Future) or future.done():
-                continue
+            token = effect.token if isinstance(effect, (Done, Failed)) else None
             if isinstance(effect, Failed):
-                future.set_exception(effect.error)
-            else:
-                future.set_result(None)
+                if isinstance(token, Attaching):
+                    token.failed(effect.error)
+                elif isinstance(token, asyncio.Future) and not token.done():
+                    token.set_exception(effect.error)
+            elif isinstance(token, Attaching):
+                token.attached()
 
 
 def connect(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Protocol, cast
 from urllib.parse import unquote, urlsplit
 
@@ -83,7 +84,9 @@ class Connection(asyncio.Protocol):
 
     def write(self, data: bytes) -> None:
         if self._transport is not None and not self._transport.is_closing():  # its end is reported in the next turn
-            self._transport.write(data)
+            # uvloop may have closed the socket already and not say so yet: others must not miss what is theirs.
+            with suppress(RuntimeError):
+                self._transport.write(data)
 
     def pause_reading(self) -> None:
         if self._transport is not None and self._transport.is_reading():

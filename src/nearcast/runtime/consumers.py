@@ -23,6 +23,26 @@ class Consumer(Protocol):
     def wake(self) -> None: ...
 
 
+class Attaching:
+    """The attaching of some topics, as one future: done with the last of them, failed with the first that fails."""
+
+    __slots__ = ("_left", "future")
+
+    def __init__(self, topics: int) -> None:
+        self._left = topics
+        self.future: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+        self.future.add_done_callback(_looked_at)
+
+    def attached(self) -> None:
+        self._left -= 1
+        if not self._left and not self.future.done():
+            self.future.set_result(None)
+
+    def failed(self, error: Exception) -> None:
+        if not self.future.done():
+            self.future.set_exception(error)
+
+
 class Consumers:
     def __init__(self, machine: Machine, block_s: float) -> None:
         self.driver: Driver | None = None  # before the client is opened
@@ -44,20 +64,17 @@ class Consumers:
         known = mailbox in self._of
         self._of[mailbox] = consumer
         attach = self._machine.psubscribe if pattern else self._machine.subscribe
-        loop = asyncio.get_running_loop()
-        futures: list[asyncio.Future[None]] = [loop.create_future() for _ in names]
-        attaching: asyncio.Future[Any] = asyncio.gather(*futures)
-        attaching.add_done_callback(_looked_at)
+        attaching, now_s = Attaching(len(names)), driver.now()
         try:
-            for name, future in zip(names, futures, strict=True):
-                attach(name, mailbox, future, driver.now())
+            for name in names:
+                attach(name, mailbox, attaching, now_s)
         except BaseException:
             self.detach(names, mailbox, pattern=pattern)
             if not known:
                 self.release(mailbox)
             raise
         driver.settle()
-        return attaching
+        return attaching.future
 
     def detach(self, names: tuple[bytes, ...], mailbox: Mailbox, *, pattern: bool) -> None:
         if mailbox.ended:

@@ -366,7 +366,7 @@ class World:
             return [f"{subscriber.name} never joined"]
         found = []
         for inflow in subscriber.machine.inflows.values():
-            if inflow.lines.unsettled:
+            if inflow.reception is not None and inflow.reception.lines.unsettled:
                 found.append(f"{subscriber.name} holds frames back")
             if not inflow.whole:
                 found.append(f"{subscriber.name} is not whole")
