@@ -434,3 +434,19 @@ def test_a_topic_moved_to_its_directory_stays_there_when_the_ring_changes(cluste
     assert cluster.journal.membership.previous_ring is None
     assert cluster.journal.topics[topic].placement.brokers == (home,)
     assert decode_record(cluster.rig.ask("b3", "HGET", RECORDS, topic)).placement.brokers == (home,)
+
+
+def test_what_was_found_out_for_a_refused_request_is_forgotten(cluster: Any) -> None:
+    """One of its topics is found, the other cannot be: its directory's agent does not answer."""
+    ring = ring_of(("b1", "b2", "b3"))
+    names = {ring.owner(name.encode()): name for name in map(str, range(100))}
+    requests = cluster.leader.reign.requests
+    cluster.rig.wired = [wired for wired in cluster.rig.wired if wired.machine is not cluster.agents["b2"]]
+    wanted = {names["b1"]: (Mode.SINGLE, ("b3",)), names["b2"]: (Mode.SINGLE, ("b3",))}
+    requests.heard(bus.MoveTopics("me.7", wanted), cluster.rig.now_s)
+    cluster.run(0.5)
+    assert set(requests._looked_up) == {names["b1"]}
+    requests._pending[0].since_s -= 60.0
+    cluster.run(0.1)
+    assert len(requests) == 0
+    assert requests._looked_up == {}

@@ -68,6 +68,8 @@ class Requests:
                 self._refuse(pending.request.request, "the topics kept moving, or their directory did not answer")
             else:
                 self._pending.append(pending)
+        if not self._pending:
+            self._looked_up.clear()  # nobody needs what was found out for requests that were refused
 
     # --- placing topics
 
