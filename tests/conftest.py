@@ -1,4 +1,7 @@
-"""No test writes into the folders of whoever runs it: clients of gateways keep their tokens in a folder of the test."""
+"""No test writes into the folders of whoever runs it: clients of gateways keep their tokens in a folder of the test.
+
+And tests of one `xdist_group` run in one process.
+"""
 
 from pathlib import Path
 
@@ -12,3 +15,12 @@ def configuration_folder(tmp_path_factory: pytest.TempPathFactory, monkeypatch: 
     (folder / "nearcast" / "tokens.json").unlink(missing_ok=True)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(folder))
     return folder
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """pytest-xdist 3.8 notes the group at the end of `_nodeid`, which pytest reads up to 9.1; 9.2 has `_id` instead."""
+    for item in items if config.getoption("loadgroup", False) else ():
+        noted = getattr(item, "_nodeid", item.nodeid)
+        if item.nodeid != noted and hasattr(item, "_id"):
+            item._id = type(item._id).parse(noted)

@@ -476,3 +476,10 @@ def test_a_dead_module_is_found():
 
 def test_entry_points_are_read_from_the_project_file():
     assert declared_entry_points('[project.scripts]\nrun = "nearcast.cli.main:main"') == {"nearcast.cli.main"}
+
+
+@pytest.mark.xdist_group("tidy")
+def test_a_group_of_tests_keeps_together(request: pytest.FixtureRequest) -> None:
+    """The processes of a run are given whole groups, which they know by the ends of the tests' names."""
+    grouped = request.config.getoption("loadgroup", False)
+    assert request.node.nodeid.endswith("@tidy") == bool(grouped)
