@@ -141,6 +141,7 @@ class SparkEngine:
     def _wind_down(self, spark: SparkSession) -> None:
         """Executions are cancelled, not awaited: what they did not commit is done again after the next start."""
         logging.getLogger("py4j").setLevel(logging.CRITICAL)  # it shows a traceback for each batch that is cut off
+        logging.getLogger().addFilter(_is_not_of_py4j)  # which it also calls directly
         with contextlib.suppress(Exception):  # Java may be gone, and py4j has many ways to say so
             spark.sparkContext.cancelJobsWithTag(_TAG)
         self._scheduler.stop()
@@ -166,3 +167,7 @@ class SparkEngine:
             except Exception:  # Spark and py4j have many ways to fail; the next round tries again
                 if not self._stopping.is_set():
                     log.exception("housekeeping failed")
+
+
+def _is_not_of_py4j(record: logging.LogRecord) -> bool:
+    return "py4j" not in Path(record.pathname).parts
