@@ -1,7 +1,7 @@
 """A rig: machines of the core wired to simulated servers, without delays and with a clock that tests set.
 
-The brokers of a rig are prepared as their agents would: ready key, membership, lease. A test sends records itself, and
-may hold back what a server says to see the protocol between two steps.
+The brokers of a rig are prepared as their agents would: ready key, membership, and beats that a leader grants at
+once. A test sends records itself, and may hold back what a server says to see the protocol between two steps.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from nearcast.core.journal import BrokerState, Pace
 from nearcast.core.links import Ready
 from nearcast.core.mailbox import Mailbox, Overflow
 from nearcast.core.membership import BrokerInfo, Membership, encode_membership
-from nearcast.core.names import LEASE_KEY, MEMBERS, READY_KEY, RECORDS
+from nearcast.core.names import CLAIM_KEY, GRANTS, MEMBERS, READY_KEY, RECORDS, WANTED
 from nearcast.core.placement import Mode
 from nearcast.core.planner import Planning
 from nearcast.core.record import Record
@@ -36,6 +36,7 @@ from nearcast.runtime.store.memory import MemoryStore
 from nearcast.sim.server import Session, SimServer
 
 STEP_S = 0.05
+BEAT_S = 0.25
 
 
 class Wired:
@@ -64,7 +65,7 @@ class Wired:
             for link, data in writes:
                 if link in self.sessions:
                     self.sessions[link].feed(data)
-            while self._arrived:
+            if self._arrived:
                 session, data = self._arrived.popleft()
                 self._read(session, data)
 
@@ -130,6 +131,27 @@ class Program(Wired):
         return [token for token, _ in self.machine.acks]
 
 
+class _Wanted:
+    """Hears at which servers a client waits for a grant."""
+
+    def __init__(self) -> None:
+        self._servers: list[SimServer] = []
+
+    def take(self) -> list[SimServer]:
+        servers, self._servers = self._servers, []
+        return servers
+
+    def published(self, server: SimServer, channel: bytes, payload: bytes, receivers: Any) -> None:
+        if channel == WANTED:
+            self._servers.append(server)
+
+    def installed(self, server: SimServer, topic: bytes, record: bytes) -> None:
+        pass
+
+    def wiped(self, server: SimServer) -> None:
+        pass
+
+
 class Rig:
     def __init__(self, *brokers: str) -> None:
         self.now_s = 100.0
@@ -137,7 +159,12 @@ class Rig:
         self.silent: set[str] = set()  # servers whose words are held back
         self.down: set[str] = set()  # servers that take no connection
         self.unleased: set[str] = set()  # servers whose agent has no grant
+        self.leased = set(brokers)  # those that the rig beats for; the others have agents of their own
         self.wired: list[Wired] = []
+        self._wanted = _Wanted()
+        for server in self.servers.values():
+            server.observers.append(self._wanted)
+        self._beat_at_s = 0.0
         self.membership = Membership(
             version=1, term=1, brokers={name: BrokerInfo(f"redis://{name}") for name in brokers}, ring=brokers
         )
@@ -148,7 +175,7 @@ class Rig:
         """What an agent puts on its server."""
         ready = msgspec.json.encode(Ready(broker, self.servers[broker].run_id))
         self.ask(broker, "SET", READY_KEY, ready)
-        self.ask(broker, "SET", LEASE_KEY, "1")
+        self.unleased.discard(broker)
         document = encode_membership(self.membership)
         self.ask(broker, "EVAL", INSTALL_MEMBERS, 1, MEMBERS, self.membership.version, document)
 
@@ -172,7 +199,7 @@ class Rig:
         program = Program(self, machine)
         self.wired.append(program)
         machine.links.seed(f"redis://{next(iter(self.servers))}", self.now_s)
-        program.settle()
+        self.settle()
         return program
 
     def wire(self, machine: Any) -> Wired:
@@ -181,8 +208,18 @@ class Rig:
         return wired
 
     def settle(self) -> None:
-        while any(wired.settle() for wired in self.wired):
+        while any(wired.settle() for wired in self.wired) or self._grant(self._wanted.take()):
             pass
+
+    def _grant(self, servers: list[SimServer]) -> bool:
+        """A beat on each server, as its agent would, granted unless the broker has no lease. Returns whether so."""
+        granted = [server for server in servers if server.name in self.leased - self.unleased]
+        for server in granted:
+            beat = b"%d" % (int(server.keys.fields(CLAIM_KEY).get(b"beat", b"0")) + 1)
+            server.keys.set_fields(CLAIM_KEY, {b"beat": beat, b"granted": beat})
+            server.publish(GRANTS, beat)
+            server.flush()
+        return bool(granted)
 
     def speak(self, broker: str) -> None:
         """A silent server is heard again."""
@@ -194,9 +231,9 @@ class Rig:
         """Let time pass."""
         for _ in range(round(seconds / STEP_S)):
             self.now_s += STEP_S
-            for name, server in self.servers.items():
-                if name in self.unleased:
-                    server.keys.delete(LEASE_KEY)
+            if self.now_s - self._beat_at_s >= BEAT_S:
+                self._beat_at_s = self.now_s
+                self._grant(list(self.servers.values()))
             for wired in self.wired:
                 wired.machine.tick(self.now_s)
             self.settle()
@@ -217,6 +254,7 @@ class Cluster:
         coordinating: Coordinating | None = None,
     ) -> None:
         self.rig = Rig(*brokers, "store")
+        self.rig.leased.clear()
         self.rig.membership = msgspec.structs.replace(self.rig.membership, version=0)
         self.store = MemoryStore()
         self.answers: dict[str, bus.State] = {}

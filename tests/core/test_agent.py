@@ -11,17 +11,18 @@ import pytest
 from hiredis import Reader
 
 from nearcast.core import bus, collection
-from nearcast.core.agent import Agent, Identity
+from nearcast.core.agent import HURRIES_PER_S, HURRY_BURST, Agent, Identity
 from nearcast.core.journal import Pace
 from nearcast.core.links import Ready
 from nearcast.core.membership import Membership, ring_of
 from nearcast.core.names import (
+    CLAIM_KEY,
     COUNTERS,
-    LEASE_KEY,
     MEMBERS,
     PATTERNS,
     READY_KEY,
     RECORDS,
+    WANTED,
     pattern_readiness,
     readiness_channel,
 )
@@ -41,7 +42,8 @@ class Office:
 
     def __init__(self, rig: Any) -> None:
         self.rig = rig("b1", "store")
-        self.rig.ask("b1", "DEL", READY_KEY, LEASE_KEY, MEMBERS)
+        self.rig.leased.clear()
+        self.rig.ask("b1", "DEL", READY_KEY, MEMBERS)
         self.agent = Agent(Identity("b1", "redis://b1", "paris"), "redis://store", Random(1))
         self.heard: list[Any] = []
         ears = self.rig.servers["store"].connect(lambda data: None)
@@ -85,7 +87,7 @@ def test_a_hello_says_who_and_how_the_server_is(office: Office) -> None:
     hello = office.hello()
     assert (hello.broker, hello.url, hello.site, hello.run_id) == ("b1", "redis://b1", "paris", "run-b1")
     assert (hello.answering, hello.dead, hello.ready) == (True, False, False)
-    assert office.hello().sequence > hello.sequence
+    assert office.hello().beat > hello.beat
 
 
 def test_a_silent_server_is_said_to_be_silent(office: Office) -> None:
@@ -96,6 +98,7 @@ def test_a_silent_server_is_said_to_be_silent(office: Office) -> None:
 
 def test_a_server_seen_to_end_is_said_at_once(office: Office) -> None:
     office.heard.clear()
+    office.rig.silent.add("b1")
     office.agent.server_ended()
     office.rig.run(0.05)
     assert [message.dead for message in office.heard if isinstance(message, bus.Hello)] == [True]
@@ -104,41 +107,56 @@ def test_a_server_seen_to_end_is_said_at_once(office: Office) -> None:
 # --- leases
 
 
-def test_a_grant_keeps_the_lease_key_for_the_time_since_the_hello(office: Office) -> None:
+def granted(office: Office) -> int:
+    return int(office.on_server("HGET", CLAIM_KEY, "granted") or 0)
+
+
+def test_every_beat_on_the_server_is_told_and_its_grant_is_noted_there(office: Office) -> None:
     hello = office.hello()
-    sent_s = office.agent._hellos[hello.sequence]
-    office.order(bus.Grant(TERM, hello.sequence))
-    assert office.on_server("GET", LEASE_KEY) == b"%d" % TERM
-    left_ms = office.on_server("PTTL", LEASE_KEY)
-    assert left_ms == pytest.approx(1000 * (sent_s + DEFAULT_TIMING.grant_s - office.rig.now_s), abs=2)
-    office.rig.now_s = sent_s + DEFAULT_TIMING.grant_s + 0.01
-    assert office.on_server("GET", LEASE_KEY) is None
+    assert hello.beat == int(office.on_server("HGET", CLAIM_KEY, "beat"))
+    office.order(bus.Grant(TERM, hello.beat, "run-b1"))
+    assert granted(office) == hello.beat
 
 
-def test_a_wall_clock_that_is_set_back_does_not_prolong_a_lease(office: Office) -> None:
+def test_a_grant_of_an_earlier_run_of_the_server_is_not_noted(office: Office) -> None:
+    """Its beats were as high as those of this run, which begin anew."""
     hello = office.hello()
-    office.order(bus.Grant(TERM, hello.sequence))
-    keys = office.rig.servers["b1"].keys
-    keys._clock = lambda: office.rig.now_s - 3600.0
-    assert office.on_server("GET", LEASE_KEY) is not None
-    office.rig.run(DEFAULT_TIMING.grant_s + 0.1)
-    assert office.on_server("GET", LEASE_KEY) is None
+    office.order(bus.Grant(TERM, hello.beat, "an earlier run"))
+    assert granted(office) == 0
 
 
-def test_a_lease_left_by_an_agent_before_is_ended(office: Office) -> None:
-    office.on_server("SET", LEASE_KEY, TERM)
-    office.wired.cut("server")
-    office.rig.run(0.5)
-    assert office.on_server("GET", LEASE_KEY) is None
+def test_a_grant_that_comes_late_takes_nothing_back(office: Office) -> None:
+    first, second = office.hello(), office.hello()
+    for hello in (second, first):
+        office.order(bus.Grant(TERM, hello.beat, "run-b1"))
+    assert granted(office) == second.beat
 
 
-@pytest.mark.parametrize("late", [False, True], ids=["unknown hello", "late"])
-def test_a_grant_that_is_no_answer_to_a_fresh_hello_gives_no_lease(office: Office, late: bool) -> None:
-    hello = office.hello()
-    if late:
-        office.rig.now_s += DEFAULT_TIMING.grant_s
-    office.order(bus.Grant(TERM, hello.sequence if late else 10**6))
-    assert office.on_server("GET", LEASE_KEY) is None
+def test_a_client_that_waits_for_a_grant_makes_the_agent_beat_at_once_but_not_without_end(office: Office) -> None:
+    office.hello()
+    office.heard.clear()
+    for _ in range(100):
+        office.on_server("PUBLISH", WANTED, "")
+    beats = [message.beat for message in office.heard if isinstance(message, bus.Hello)]
+    assert len(beats) == HURRY_BURST
+    assert beats[-1] == int(office.on_server("HGET", CLAIM_KEY, "beat"))
+    for _ in range(20):
+        office.on_server("PUBLISH", WANTED, "")
+        office.rig.run(0.05)
+    assert (
+        len([message for message in office.heard if isinstance(message, bus.Hello)]) <= HURRY_BURST + HURRIES_PER_S + 5
+    )
+
+
+def test_clients_that_wait_at_the_same_moment_share_one_beat(office: Office) -> None:
+    office.hello()
+    office.heard.clear()
+    office.wired.deaf.add("b1")
+    for _ in range(10):
+        office.on_server("PUBLISH", WANTED, "")
+    office.wired.deaf.clear()
+    office.wired.hear()
+    assert len([message for message in office.heard if isinstance(message, bus.Hello)]) <= 2
 
 
 def test_a_deposed_leader_is_not_obeyed(office: Office) -> None:
@@ -146,8 +164,8 @@ def test_a_deposed_leader_is_not_obeyed(office: Office) -> None:
     assert office.order(bus.Install(2, TERM - 1, {"u": PLACED})) == []
     assert office.on_server("HGET", RECORDS, "u") is None
     hello = office.hello()
-    office.order(bus.Grant(TERM - 1, hello.sequence))
-    assert office.on_server("GET", LEASE_KEY) is None
+    office.order(bus.Grant(TERM - 1, hello.beat, "run-b1"))
+    assert granted(office) == 0
 
 
 # --- orders
@@ -304,7 +322,7 @@ def test_a_reset_cuts_off_clients_and_forgets_everything(office: Office) -> None
     office.on_server("SET", "theirs", "1")
     office.order(bus.MarkReady(2, TERM, "run-b1"))
     assert office.order(bus.Reset(3, TERM)) == [bus.Answer("b1", 3)]
-    assert [office.on_server("EXISTS", key) for key in (RECORDS, READY_KEY, LEASE_KEY, MEMBERS)] == [0, 0, 0, 0]
+    assert [office.on_server("EXISTS", key) for key in (RECORDS, READY_KEY, MEMBERS)] == [0, 0, 0]
     assert office.on_server("GET", "theirs") == b"1"
     assert (client.closed, stranger.closed) == (True, False)
     assert not office.hello().ready

@@ -15,8 +15,9 @@ from nearcast.core.backend import AgentLink, ClientLink, Denied, Figures, Server
 from nearcast.core.greeting import CLIENT_NAMES, Credentials
 from nearcast.core.links import Ready
 from nearcast.core.membership import Membership, encode_membership
-from nearcast.core.names import CONTROL, MEMBERS
+from nearcast.core.names import CONTROL, GRANTS, MEMBERS
 from nearcast.core.placement import single
+from nearcast.core.proof import Lease
 from nearcast.core.record import Record, first_use, prepare, settled, switch
 from nearcast.core.valkey import BATCH, SCAN_COUNT, ValkeyLink, figures_of
 from nearcast.errors import AuthenticationFailed
@@ -246,24 +247,31 @@ def test_all_wanted_records_are_found_in_several_steps(place: Place) -> None:
 
 def test_a_server_says_what_an_agent_has_put_there(place: Place) -> None:
     link = place.link()
-    assert place.answer(link.look) == Standing(run_id="run-1", ready=None, membership=None, leased=False)
+    assert place.answer(link.look) == Standing(run_id="run-1", ready=None, membership=None, lease=Lease())
     ready = msgspec.json.encode(Ready("b1", "run-1"))
     place.answer(link.install_members, MEMBERSHIP)
     link.mark_ready(ready, lambda now_s: place.note("marked"))
-    link.hold_lease(2, NOW_S + 1)
+    link.claim("b1:1", -1, lambda *answer: None)
+    link.note_grant(1)
     found = place.answer(link.look)[-1]
     document = encode_membership(MEMBERSHIP)
-    assert found == Standing(run_id="run-1", ready=ready, membership=document, leased=True)
+    assert found == Standing(run_id="run-1", ready=ready, membership=document, lease=Lease(beat=1, granted=1))
 
 
-def test_a_lease_ends_when_it_was_said_to_end(place: Place) -> None:
-    link = place.link()
-    link.hold_lease(2, NOW_S + 0.9)
-    assert place.answer(link.read_lease) is True
-    place.now_s += 1.0
-    assert place.answer(link.read_lease) is False
-    link.hold_lease(2, NOW_S + 0.9)  # a command that was late: its end is in the past
-    assert place.answer(link.read_lease) is False
+def test_beats_and_grants_are_read_at_one_moment(place: Place) -> None:
+    agent, client = place.link(), place.link()
+    assert place.answer(client.read_lease) == Lease()
+    heard: list[bytes] = []
+    client.control[GRANTS] = lambda payload, now_s: heard.append(payload)
+    client.subscribe(GRANTS)
+    for _ in range(3):
+        agent.claim("b1:1", -1, lambda *answer: None)
+    place.settle()
+    assert place.answer(client.read_lease) == Lease(beat=3, granted=0)
+    agent.note_grant(2)
+    place.settle()
+    assert place.answer(client.read_lease) == Lease(beat=3, granted=2)
+    assert heard == [b"2"]
 
 
 def test_beginning_anew_cuts_off_clients_and_forgets(place: Place) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from nearcast.core.agent import Agent, Identity
 from nearcast.core.journal import BrokerState
-from nearcast.core.names import LEASE_KEY
+from nearcast.core.names import CLAIM_KEY
 from nearcast.core.placement import Mode
 from nearcast.core.settings import DEFAULT_TIMING
 
@@ -84,9 +84,10 @@ def test_a_server_that_waits_for_its_agent_is_not_given_to_another_broker(formed
 def test_a_second_agent_waits_without_a_trace_and_takes_over_at_once(formed: Any) -> None:
     second = agent("b1", "b1")
     formed.rig.wire(second)
-    for _ in range(round(2 * DEFAULT_TIMING.dead_s / 0.05)):
-        formed.run(0.05)
-        assert formed.rig.ask("b1", "GET", LEASE_KEY) is not None
+    for _ in range(round(2 * DEFAULT_TIMING.dead_s / DEFAULT_TIMING.heartbeat_s)):
+        before = int(formed.rig.ask("b1", "HGET", CLAIM_KEY, "granted"))
+        formed.run(DEFAULT_TIMING.heartbeat_s)
+        assert int(formed.rig.ask("b1", "HGET", CLAIM_KEY, "granted")) > before
     assert not second.refused
     assert "has another agent of broker b1: waiting" in second.problem
     end(formed, formed.agents["b1"])

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from nearcast.core import bus
-from nearcast.core.controller import STALE, Controller, Role
+from nearcast.core.controller import Controller, Role
 from nearcast.core.effects import Campaign, Load, Resign
 from nearcast.core.handover import _Collected
 from nearcast.core.journal import BrokerState, Pace
@@ -17,7 +17,7 @@ from nearcast.core.membership import ring_of
 from nearcast.core.names import RECORDS
 from nearcast.core.placement import Mode, single
 from nearcast.core.record import settled
-from nearcast.core.settings import DEFAULT_TIMING
+from nearcast.core.settings import CLOCKS, DEFAULT_TIMING
 from nearcast.core.wire import decode_record
 
 LEADER_S = DEFAULT_TIMING.leader_s
@@ -78,7 +78,7 @@ def test_a_leadership_nobody_renews_is_taken_over() -> None:
     controller.campaigned(None, "c2.0#8", LEADER_S)
     assert campaign_at(controller, 1.5 * LEADER_S).stale == "", "it was renewed"
     controller.campaigned(None, "c2.0#8", 1.5 * LEADER_S)
-    assert campaign_at(controller, (1 + STALE) * LEADER_S + 0.01).stale == "c2.0#8"
+    assert campaign_at(controller, (1 + CLOCKS) * LEADER_S + 0.01).stale == "c2.0#8"
 
 
 def test_one_campaign_at_a_time() -> None:

@@ -15,6 +15,7 @@ from nearcast.core.membership import Membership
 from nearcast.core.placement import Mode, Placement, single
 from nearcast.core.record import prepare, settled, switch
 from nearcast.core.reign import Charter, Reign
+from nearcast.core.settings import DEFAULT_TIMING
 
 T = b"t"
 
@@ -81,5 +82,8 @@ def test_a_lease_that_comes_before_news_that_were_heard_does_not_count(rig: Any)
     link = client.machine.links.up("b1")
     before_s = link.lease_until_s
     link.asking_members = True
-    client.machine.links._lease(link, world.now_s + 1.0, True, world.now_s + 1.0)
+    world.run(DEFAULT_TIMING.lease_s)
     assert link.lease_until_s == before_s
+    link.asking_members = False
+    world.run(DEFAULT_TIMING.heartbeat_s)
+    assert link.lease_until_s > before_s

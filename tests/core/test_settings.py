@@ -13,20 +13,19 @@ from nearcast.errors import UsageError
 def test_the_defaults_are_those_of_the_protocol() -> None:
     timing = DEFAULT_TIMING
     told = (timing.heartbeat_s, timing.lease_s, timing.dead_s, timing.ready_s, timing.linger_s, timing.gap_s)
-    assert told == (0.5, 2.0, 3.0, 5.0, 0.5, 1.0)
+    assert told == (0.5, 2.5, 3.0, 5.0, 0.5, 1.0)
     assert DEFAULT_LIMITS.window == 4096
 
 
 @pytest.mark.parametrize(
     ("change", "rule"),
     [
-        ({"heartbeat_s": 0.7}, "3 * heartbeat_s <= lease_s"),
-        ({"grant_s": 0.5}, "heartbeat_s < grant_s"),
-        ({"grant_s": 1.0}, "lease_s + grant_s < dead_s"),
-        ({"dead_s": 2.9}, "lease_s + grant_s < dead_s"),
+        ({"heartbeat_s": 0.7}, "4 * heartbeat_s <= lease_s"),
+        ({"lease_s": 2.8}, "1.1 * lease_s < dead_s"),
+        ({"dead_s": 2.7}, "1.1 * lease_s < dead_s"),
         ({"block_s": 5.0}, "block_s < ready_s"),
         ({"resync_s": 1.0}, "resync_s < gap_s"),
-        ({"leader_s": 2.0}, "leader_s < lease_s"),
+        ({"leader_s": 2.5}, "leader_s < lease_s"),
     ],
 )
 def test_a_timer_that_breaks_a_rule_is_refused_with_the_rule(change: dict[str, Any], rule: str) -> None:
@@ -36,7 +35,7 @@ def test_a_timer_that_breaks_a_rule_is_refused_with_the_rule(change: dict[str, A
 
 
 @pytest.mark.parametrize(
-    "change", [{"heartbeat_s": 2 / 3}, {"grant_s": 0.51}, {"dead_s": 2.91}, {"block_s": 4.9}, {"leader_s": 1.9}]
+    "change", [{"heartbeat_s": 5 / 8}, {"lease_s": 2.7}, {"dead_s": 2.76}, {"block_s": 4.9}, {"leader_s": 2.4}]
 )
 def test_timers_up_to_the_edge_are_taken(change: dict[str, Any]) -> None:
     Timing(**change)

@@ -17,7 +17,7 @@ import nearcast.asyncio
 from nearcast import Message
 from nearcast.core.agent import Identity
 from nearcast.core.membership import BrokerInfo, Membership, encode_membership
-from nearcast.core.names import LEASE_KEY, MEMBERS, READY_KEY
+from nearcast.core.names import CLAIM_KEY, MEMBERS, READY_KEY
 from nearcast.core.placement import Mode
 from nearcast.gateway.attendance import HOURS_KEY
 from nearcast.gateway.client import Subscriber
@@ -322,8 +322,8 @@ def test_a_hostile_client_cannot_send_others_to_a_foreign_address(world: World) 
         ("EVAL", "return redis.call('HSETNX', 'nc:m', 'other', '{}')", 0),
         ("EVAL", "return redis.call('HSETNX', KEYS[1], 'other', '{}')", 1, MEMBERS),
         ("EVAL", "return redis.call('HSET', 'nc:r', 'game:a', '{}')", 0),
-        ("EVAL", "return redis.call('SET', 'nc:b', '1')", 0),
-        ("SET", LEASE_KEY, "1"),
+        ("EVAL", "return redis.call('HSET', 'nc:agent', 'granted', '9')", 0),
+        ("HSET", CLAIM_KEY, "granted", "9"),
         ("SET", READY_KEY, "{}"),
         ("DEL", MEMBERS),
         ("HSET", "nc:r", "game:a", "{}"),

@@ -31,6 +31,7 @@ from nearcast.core.names import INBOX
 from nearcast.core.outflow import Outflow
 from nearcast.core.patterns import PatternFlow
 from nearcast.core.placement import Mode
+from nearcast.core.proof import Proof
 from nearcast.core.refusals import Refusals
 from nearcast.core.reign import Reign
 from nearcast.core.scripts import KEEP
@@ -94,6 +95,10 @@ BUSY_NETWORK = World(
     Setup(topics=1, brokers=2, publishers=8, moves_per_s=1, rate_per_s=60, traffic_s=8.0), Profile.NETWORK
 )
 SERVERS = World(Setup(topics=2), Profile.SERVERS)
+PAUSES = World(
+    Setup(topics=1, brokers=2, publishers=6, early_subscribers=4, moves_per_s=1, rate_per_s=60, traffic_s=8.0),
+    Profile.CLOCKS,
+)
 RIGHTS = World(Setup(topics=1, publishers=4, rate_per_s=60, early_subscribers=4), Profile.RIGHTS)
 CROWDED = World(
     Setup(topics=1, brokers=4, publishers=6, rate_per_s=80, moves_per_s=10, limits=Limits(window=256, held=4)),
@@ -216,12 +221,39 @@ def settle_before_switch(patch: Patch) -> None:
 
 @mutation("invariant 8", BUSY_NETWORK)
 def leases_never_end(patch: Patch) -> None:
-    def lease(self: Links, link: Any, sent_s: float, reply: Any, now_s: float) -> None:
-        link.proof_sent_s = None
+    def lease(self: Links, link: Any, found: Any, now_s: float) -> None:
+        link.proof.found(found.beat)
         link.lease_until_s = now_s + 1e6
         self._client.leased(link, now_s)
 
     patch.setattr(Links, "_lease", lease)
+
+
+@mutation("invariant 8", PAUSES)
+def a_grant_counts_from_the_moment_it_is_noted(patch: Patch) -> None:
+    """Whoever sees another grant than before takes it for one that came after the last question."""
+    seen: dict[Proof, int] = {}
+
+    def proven(self: Proof, granted: int) -> float | None:
+        if granted == seen.setdefault(self, granted):
+            return None
+        seen[self] = granted
+        return self._found[-1][0]
+
+    patch.setattr(Proof, "proven", proven)
+
+
+@mutation("invariant 6", PAUSES)
+def bytes_that_were_read_late_count_as_just_sent(patch: Patch) -> None:
+    original = Links.received
+
+    def received(self: Links, name: str, data: bytes, now_s: float) -> None:
+        peer = self._peers.get(name)
+        if peer is not None and peer.link is not None:
+            peer.link.sound_s = now_s
+        original(self, name, data, now_s)
+
+    patch.setattr(Links, "received", received)
 
 
 @mutation("guarantee 1", CANCELS)
@@ -486,7 +518,7 @@ def the_lead_is_not_renewed_while_the_journal_is_read(patch: Patch) -> None:
 @mutation("invariant 7", MANY_TOPICS)
 def many_topics_are_attached_at_once_and_a_link_lives_by_its_proof_alone(patch: Patch) -> None:
     patch.setattr(Links, "has_room", lambda self, link: True)
-    patch.setattr(Links, "_silent_s", lambda self, link, now_s: now_s - (link.proof_sent_s or now_s))
+    patch.setattr(Links, "_silent_s", lambda self, link, now_s: now_s - (link.proof.open_since_s or now_s))
 
 
 # --- topics that end

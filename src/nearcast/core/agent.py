@@ -1,9 +1,8 @@
 """The agent machine: beside one server, it carries out the controller's orders (PROTOCOL "Agent").
 
 It holds no data subscription and no decision of its own: every order is one command or script on the server, and is
-answered when the server has answered. While the controller grants it, it keeps the lease key on the server alive; the
-key carries an absolute end, so an agent or a server that was stopped for a while cannot prolong a lease by waking up.
-That end is told by the wall clock, which may be set back: the agent also ends the lease itself, by its own clock.
+answered when the server has answered. Each of its beats on the server is told to the leader, and noted there when the
+leader has granted it; what that proves is for clients to see (`proof.py`), so it does no harm if it is noted late.
 It does nothing at all on a server, and says nothing of it, before it has the claim on it (`claim.py`).
 """
 
@@ -25,11 +24,16 @@ from nearcast.core.ending import Ending
 from nearcast.core.greeting import Credentials
 from nearcast.core.links import Ready
 from nearcast.core.membership import Membership
-from nearcast.core.names import COUNTERS, PATTERNS, pattern_readiness, readiness_channel
+from nearcast.core.names import COUNTERS, PATTERNS, WANTED, pattern_readiness, readiness_channel
+from nearcast.core.pace import Pace
 from nearcast.core.record import Record, Unreadable, first_use
 from nearcast.core.report_log import ReportLog
 from nearcast.core.settings import DEFAULT_TIMING, Timing
 from nearcast.core.tether import Tether
+
+# Beats for clients that wait for a grant: so many at once, and then so many a second, however many clients there are.
+HURRY_BURST = 20
+HURRIES_PER_S = 20.0
 
 
 class Identity(msgspec.Struct, frozen=True):
@@ -82,13 +86,15 @@ class Agent:
         self._ended = False  # the server's process was seen to end
         self._term = 0
         self._began_with = 0  # the number of the order that made this broker begin anew
-        self._hellos: dict[int, float] = {}
-        self._sequence = 0
+        self._beat = 0  # the newest on this connection to the server
+        self._granted_beat = 0
+        self._beating = False  # the server has not answered the last one yet
+        self._hurry = False  # a client waits for a grant
+        self._hurries = Pace(HURRIES_PER_S, HURRY_BURST)
         self._collection = Collection(identity.broker, self._answer)
         self._ending = Ending(identity.broker, timing)
         self._beat_at_s = -1e9
         self._hello_at_s = -1e9
-        self._lease_ends_s: float | None = None  # by our own clock, if the key may be there
         self._measure_at_s = -1e9
         self._orders: dict[type, Callable[[bus.Order, AgentLink], None]] = {
             bus.Install: self._install,
@@ -123,19 +129,14 @@ class Agent:
         self.bus.tick(now_s, self.effects)
         if now_s - self._beat_at_s >= self.timing.heartbeat_s / 2 and self.server.link is not None:
             self._ask_for_claim(self.server.link, now_s)
-        if now_s - self._hello_at_s >= self.timing.heartbeat_s / 2 and self.bus.link is not None and self._claim.held:
-            self._hello_at_s = now_s
-            self._say_hello(self.bus.link, now_s)
-        link = self._workplace
-        if link is None:
-            return
-        if self._lease_ends_s is not None and now_s >= self._lease_ends_s:
-            self._lease_ends_s = None
-            link.end_lease()
-        if now_s - self._measure_at_s >= 1.0:
+        if now_s - self._hello_at_s >= self.timing.heartbeat_s and self._claim.held:
+            self._say_hello(now_s)  # the server does not answer
+        self._hurry_up(now_s)
+        if now_s - self._measure_at_s >= 1.0 and self._workplace is not None:
             self._measure_at_s = now_s
-            link.observe(self._measured)
-        self._ending.tick(link, now_s)
+            self._workplace.observe(self._measured)
+        if self._workplace is not None:
+            self._ending.tick(self._workplace, now_s)
 
     def outgoing(self) -> list[tuple[str, bytes]]:
         return [(tether.name, data) for tether in (self.server, self.bus) if (data := tether.take())]
@@ -162,15 +163,19 @@ class Agent:
         def answered(holder: str, beat: int, at_s: float) -> None:
             if link is not self.server.link:
                 return
+            self._beating = False
             self._claim.answered(holder, beat, at_s)
             if self._claim.wrong:
                 self._stop(self._claim.problem)
-            elif self._claim.held and not self._inside:
-                self._enter(link, at_s)
             elif not self._claim.held:
                 self._leave()
+            else:
+                self._beat = beat
+                if not self._inside:
+                    self._enter(link)
+                self._say_hello(at_s)
 
-        self._beat_at_s = now_s
+        self._beat_at_s, self._beating = now_s, True
         self._claim.ask(link, now_s, answered)
 
     def _server_open(self, link: AgentLink, now_s: float) -> None:
@@ -183,6 +188,7 @@ class Agent:
         """What is on the server from here on, and its lease, is no longer ours to speak of."""
         self._inside = False
         self._run_id, self._ready = "", False
+        self._beat = self._granted_beat = 0
 
     def _stop(self, why: str) -> None:
         """Let go of everything, the claim too, for good."""
@@ -191,14 +197,13 @@ class Agent:
         for tether in (self.server, self.bus):
             self.effects.append(Disconnect(tether.name))
 
-    def _enter(self, link: AgentLink, now_s: float) -> None:
+    def _enter(self, link: AgentLink) -> None:
         self._inside = True
-        if self._lease_ends_s is None:
-            self._lease_ends_s = now_s  # one that an agent before us may have left
         self._collection.clear()
         self._ending.clear()
         link.control[COUNTERS] = self.meter.client_report
-        link.subscribe(COUNTERS)
+        link.control[WANTED] = self._wanted
+        link.subscribe(COUNTERS, WANTED)
         link.look(self._looked)
 
     def _looked(self, standing: Standing, now_s: float) -> None:
@@ -211,17 +216,16 @@ class Agent:
         link.subscribe(channel)
         self.report_log.reopened(link)
 
-    def _say_hello(self, link: ServerLink, now_s: float) -> None:
-        self._sequence += 1
-        self._hellos[self._sequence] = now_s
-        if len(self._hellos) > 32:
-            del self._hellos[next(iter(self._hellos))]
+    def _say_hello(self, now_s: float) -> None:
+        if self.bus.link is None:
+            return
+        self._hello_at_s = now_s
         answering = self.server.link is not None and now_s - self.server.answered_s < 2 * self.timing.heartbeat_s
         identity = self.identity
         hello = bus.Hello(
             broker=identity.broker,
             agent=self.agent_id,
-            sequence=self._sequence,
+            beat=self._beat,
             url=identity.url,
             site=identity.site,
             run_id=self._run_id,
@@ -230,7 +234,7 @@ class Agent:
             ready=self._ready,
             capacity_bytes_per_s=identity.capacity_bytes_per_s,
         )
-        link.tell(bus.CONTROLLER_CHANNEL, bus.encode(hello))
+        self.bus.link.tell(bus.CONTROLLER_CHANNEL, bus.encode(hello))
 
     # --- orders
 
@@ -247,18 +251,26 @@ class Agent:
             self._orders[type(message)](message, self._workplace)
 
     def _granted(self, grant: bus.Grant, now_s: float) -> None:
+        """Beats begin anew with each run of the server: a grant of an earlier one would prove what it does not know."""
         self._refusal = ""
-        sent_s = self._hellos.get(grant.sequence)
-        if sent_s is None or self._workplace is None:
-            return
-        until_s = sent_s + self.timing.grant_s
-        if until_s > now_s:
-            self._lease_ends_s = max(until_s, self._lease_ends_s or until_s)
-            self._workplace.hold_lease(grant.term, until_s + self.wall_offset_s)
+        if self._workplace is not None and grant.run_id == self._run_id and grant.beat > self._granted_beat:
+            self._granted_beat = grant.beat
+            self._workplace.note_grant(grant.beat)
+
+    def _wanted(self, payload: bytes, now_s: float) -> None:
+        """A client needs a grant of a beat that comes after this; the one whose answer is still to come does."""
+        self._hurry = self._hurry or not self._beating
+        self._hurry_up(now_s)
+
+    def _hurry_up(self, now_s: float) -> None:
+        if self._hurry and self._workplace is not None and self._hurries.room(now_s) >= 1:
+            self._hurry = False
+            self._hurries.spend(1)
+            self._ask_for_claim(self._workplace, now_s)
 
     def _turned_away(self, refusal: bus.Refusal, now_s: float) -> None:
         """Wait as long as the other one may be gone: it is known to live if it was heard all the time for T_dead."""
-        if not refusal.other_heard or now_s - self._refused_s > self.timing.grant_s:
+        if not refusal.other_heard or now_s - self._refused_s > 2 * self.timing.heartbeat_s:
             self._refused_since_s = now_s
         self._refusal, self._refused_s = refusal.reason, now_s
         if refusal.final or now_s - self._refused_since_s > self.timing.dead_s:

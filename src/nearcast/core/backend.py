@@ -5,7 +5,7 @@ it; `valkey.py` does it for Valkey and Redis. docs/backends.md says why each par
 
     ServerLink    everybody: greet, subscribe, tell, and one order for everything that happens on the connection
     ClientLink    clients: publish in runs, look up records, prove leases
-    AgentLink     agents: install records, hold the lease, count subscribers, observe the load
+    AgentLink     agents: install records, note grants, count subscribers, observe the load
 
 Order is the heart of it. A server runs the commands of one link in the order they were sent and answers in that order,
 and what it pushes stands in the same stream. So whatever it did before a marker is seen before the marker.
@@ -20,6 +20,7 @@ import msgspec
 
 from nearcast.core.greeting import Credentials
 from nearcast.core.membership import Membership
+from nearcast.core.proof import Lease, Proof
 from nearcast.core.record import Record, Unreadable
 from nearcast.errors import ClusterError
 
@@ -37,7 +38,7 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
     run_id: str  # another one after each start of the server
     ready: bytes | None  # what an agent has written: for which run the records are complete
     membership: bytes | None
-    leased: bool
+    lease: Lease
 
 
 class Figures(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,7 +63,7 @@ OnGreeted = Callable[[ClusterError | None, float], None]  # why not, or None
 OnRefused = Callable[[str, float], None]  # the server's words
 OnPassed = Callable[[float], None]
 OnStanding = Callable[[Standing, float], None]
-OnLease = Callable[[bool, float], None]
+OnLease = Callable[[Lease, float], None]
 OnClaim = Callable[[str, int, float], None]  # who has it, and its beat
 OnMembers = Callable[[bytes | None, float], None]
 OnRecord = Callable[[Record | Unreadable | Denied | None, float], None]
@@ -160,7 +161,7 @@ class ClientLink(ServerLink, Protocol):
 
     up: bool  # greeted, and its server marked ready by its agent
     users: dict[Flow, None]
-    proof_sent_s: float | None  # a question for the lease is on its way since then
+    proof: Proof  # what was read of the lease
     lease_until_s: float  # until then acknowledgements of this server count
     sound_s: float  # what the server sent before then has been read, and it had its lease then
     asking_members: bool  # a question for the membership is on its way
@@ -205,7 +206,8 @@ class AgentLink(ServerLink, Protocol):
     def claim(self, holder: str, stale: int, then: OnClaim) -> None:
         """Take the claim on the server, in one atomic step, if nobody else has it.
 
-        Another one has it if it holds its `claim_channel` here and its beat is not the stale one. Success is a beat.
+        Another one has it if it holds its `claim_channel` here and its beat is not the stale one. Success is a beat:
+        the beats of one run of the server only grow.
         """
         ...
 
@@ -245,12 +247,8 @@ class AgentLink(ServerLink, Protocol):
         """
         ...
 
-    def hold_lease(self, term: int, until_s: float) -> None:
-        """Set the lease with this end, by the wall clock, whenever the server comes to run it."""
-        ...
-
-    def end_lease(self) -> None:
-        """Take the lease away now, whatever the wall clock says."""
+    def note_grant(self, beat: int) -> None:
+        """The leader has granted this beat: clients may read it, and those who wait for it are told to."""
         ...
 
     def mark_ready(self, ready: bytes, then: OnDone) -> None: ...

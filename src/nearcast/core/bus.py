@@ -33,11 +33,11 @@ def agent_channel(broker: str, agent: int) -> bytes:
 
 
 class Hello(msgspec.Struct, frozen=True, tag=True):
-    """I am here. Sent twice a heartbeat; the answer is a Grant."""
+    """I am here. Sent with every beat on the server, at least once a heartbeat; the answer is a Grant."""
 
     broker: str
     agent: int
-    sequence: int
+    beat: int  # the newest on the server, in this run of it
     url: str
     site: str
     run_id: str
@@ -78,7 +78,8 @@ class Answer(msgspec.Struct, frozen=True, tag=True):
 
 class Grant(msgspec.Struct, frozen=True, tag=True):
     term: int
-    sequence: int  # of the Hello it answers
+    beat: int  # of the Hello it answers
+    run_id: str  # too: beats of another run mean nothing
 
 
 class Refusal(msgspec.Struct, frozen=True, tag=True):

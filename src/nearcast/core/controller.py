@@ -28,10 +28,8 @@ from nearcast.core.ledger import Ledger
 from nearcast.core.planner import Planning
 from nearcast.core.proposal import Proposal
 from nearcast.core.reign import Charter, Reign
-from nearcast.core.settings import DEFAULT_TIMING, Timing
+from nearcast.core.settings import CLOCKS, DEFAULT_TIMING, Timing
 from nearcast.core.tether import Tether
-
-STALE = 1.1  # leadership times: clocks may differ in speed by a tenth
 
 
 class Role(StrEnum):
@@ -218,7 +216,7 @@ class Controller:
     def _stale(self, now_s: float) -> str:
         """How the leadership is held, if we have seen nobody renew it for longer than a leader trusts itself."""
         held, since_s = self._seen
-        return held if now_s - since_s > STALE * self.timing.leader_s else ""
+        return held if now_s - since_s > CLOCKS * self.timing.leader_s else ""
 
     def _loads(self, term: int) -> bool:
         """Whether an answer to the Load of this term is waited for."""

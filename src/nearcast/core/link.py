@@ -17,6 +17,7 @@ from collections.abc import Callable
 from hiredis import ProtocolError, PushNotification, Reader, ReplyError
 
 from nearcast.core.backend import Flow, FrameSink, LeaseWaiter, LinkRefused, OnMatch, OnPayload, OnRefused, ReplySink
+from nearcast.core.proof import Proof
 from nearcast.core.resp import command
 
 Reply = object
@@ -58,7 +59,7 @@ class Link:
         "lease_waiters",
         "on_watched",
         "patterns",
-        "proof_sent_s",
+        "proof",
         "sound_s",
         "topics",
         "up",
@@ -76,7 +77,7 @@ class Link:
         self.patterns: dict[bytes, OnMatch] = {}
         self.heard_s = 0.0  # when bytes were last read, however long they had been waiting
         self.sound_s = 0.0  # what the server sent before then has been read, and it had its lease then
-        self.proof_sent_s: float | None = None  # a question for the lease is on its way since then
+        self.proof = Proof()  # what was read of the lease
         self.lease_until_s = -1e9  # until then replies of this server count
         self.lease_waiters: dict[LeaseWaiter, None] = {}
         self.asking_members = False  # a question for the membership is on its way

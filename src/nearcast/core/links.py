@@ -1,9 +1,8 @@
 """The links of one client: opening, handshake, leases, and opening again (PROTOCOL, publisher rule 9, agent rule 1).
 
 A link is up when its server speaks RESP3, takes our credentials and carries the ready key of its own run: its agent
-has put all records there. Every heartbeat the client reads the server's lease key. If it is there, the broker had a
-grant when the read ran, which is after the read was sent; so replies count until `sent + lease_s` by our own clock,
-whatever the network delays.
+has put all records there. Every heartbeat the client asks for the server's lease; what that proves, and for how long,
+is told in `proof.py`. On a new link it also asks the agent to hurry, and is told when to look.
 """
 
 from __future__ import annotations
@@ -18,8 +17,9 @@ from nearcast.core.backend import ClientLink, Flow, LinkRefused, OnPassed, Stand
 from nearcast.core.effects import Connect, Disconnect, Rename
 from nearcast.core.greeting import CLIENT_NAMES, Credentials, unanswered
 from nearcast.core.membership import decode_membership
-from nearcast.core.names import MEMBERS, inbox_channel
+from nearcast.core.names import GRANTS, MEMBERS, WANTED, inbox_channel
 from nearcast.core.news import Kind, Note, State, StateChange
+from nearcast.core.proof import Lease
 from nearcast.core.valkey import ValkeyLink
 from nearcast.errors import ClusterError, ConnectFailed, NearcastError, NotACluster
 
@@ -271,19 +271,21 @@ class Links:
         client_id = self._client.client_id
         url, client_name = self._url(name) or name, f"{CLIENT_NAMES}{client_id:016x}"
         link.greet(url, self._credentials, client_name, partial(self._greeting_answered, name))
-        link.subscribe(MEMBERS, inbox_channel(client_id))
+        link.subscribe(MEMBERS, inbox_channel(client_id), GRANTS)
         link.on_watched = partial(self._client.heard, link)
         link.control[MEMBERS] = partial(self._members_changed, link)
+        link.control[GRANTS] = partial(self._granted, link)
         link.control[inbox_channel(client_id)] = partial(self._client.inbox, link)
-        link.proof_sent_s = now_s
-        link.look(partial(self._greeted, name, link, now_s))
+        link.proof.ask(now_s)
+        link.look(partial(self._greeted, name, link))
+        link.tell(WANTED, b"")  # behind the question, so that the next beat proves it
 
     def _greeting_answered(self, name: str, problem: ClusterError | None, now_s: float) -> None:
         if problem is not None:
             self.drop(name, problem, now_s)
 
-    def _greeted(self, name: str, link: ClientLink, sent_s: float, standing: Standing, now_s: float) -> None:
-        self._lease(link, sent_s, standing.leased, now_s)
+    def _greeted(self, name: str, link: ClientLink, standing: Standing, now_s: float) -> None:
+        self._lease(link, standing.lease, now_s)
         ready = _parse_ready(standing)
         if ready is None or standing.membership is None:
             problem = "no nearcast agent has marked this server ready: start `nearcast agent` for it, or wait"
@@ -355,12 +357,26 @@ class Links:
 
     # --- leases
 
-    def _lease(self, link: ClientLink, sent_s: float, leased: bool, now_s: float) -> None:
+    def _ask_for_lease(self, link: ClientLink, now_s: float) -> None:
+        if link.proof.may_ask:
+            link.proof.ask(now_s)
+            link.read_lease(partial(self._lease, link))
+
+    def _granted(self, link: ClientLink, _: bytes, now_s: float) -> None:
+        """Anybody may say so: it is a reason to look."""
+        self._ask_for_lease(link, now_s)
+
+    def _lease(self, link: ClientLink, lease: Lease, now_s: float) -> None:
         """A lease that comes while news of the membership are read may be that of a new broker under this name."""
-        link.proof_sent_s = None
-        if leased and not link.asking_members:
-            link.lease_until_s = sent_s + self._client.timing.lease_s
-            link.sound_s = sent_s
+        link.proof.found(lease.beat)
+        sent_s = link.proof.proven(lease.granted) if not link.asking_members else None
+        if sent_s is None:
+            return
+        link.lease_until_s = sent_s + self._client.timing.lease_s
+        link.sound_s = sent_s
+        if link.control.pop(GRANTS, None) is not None:
+            link.unsubscribe(GRANTS)  # from here on it is enough to look now and then
+        if now_s <= link.lease_until_s:  # else who waits for it waits for the next
             self._client.leased(link, now_s)
 
     def tick(self, now_s: float) -> None:
@@ -374,25 +390,27 @@ class Links:
             if link is None:
                 if peer.waiting or (name in self._seeds and not self.opened):
                     self._open(name, peer, now_s)
-            elif link.proof_sent_s is None:
-                if now_s < link.lease_until_s - timing.lease_s + timing.heartbeat_s:
-                    continue
-                link.proof_sent_s = now_s
-                link.read_lease(partial(self._lease, link, now_s))
             elif self._silent_s(link, now_s) > peer.patience_s:
                 self.drop(name, ConnectFailed(f"{name} has not answered for {now_s - link.heard_s:.1f} s"), now_s)
+            elif now_s - link.proof.asked_s >= self._lease_pause_s(link, now_s):
+                self._ask_for_lease(link, now_s)
+
+    def _lease_pause_s(self, link: ClientLink, now_s: float) -> float:
+        """How long to wait between two questions for the lease: whose lease has ended may have it again soon."""
+        heartbeat_s = self._client.timing.heartbeat_s
+        return heartbeat_s if now_s <= link.lease_until_s else heartbeat_s / 2
 
     def _silent_s(self, link: ClientLink, now_s: float) -> float:
         """How long nothing has come although a question is open: a link is alive while bytes arrive."""
-        return now_s - max(link.proof_sent_s or now_s, link.heard_s, self._awake_s)
+        open_since_s = link.proof.open_since_s
+        return 0.0 if open_since_s is None else now_s - max(open_since_s, link.heard_s, self._awake_s)
 
     def _patience_s(self) -> float:
         """How long a link may be silent.
 
         Drawn for each link: clients of a server that stands still for a while must not all come back at once.
         """
-        timing = self._client.timing
-        return (timing.lease_s + timing.heartbeat_s) * (1 + self._client.rng.random())
+        return self._client.timing.lease_s * (1 + self._client.rng.random())
 
 
 def _parse_ready(standing: Standing) -> Ready | None:

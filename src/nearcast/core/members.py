@@ -93,7 +93,7 @@ class Members:
         elif hello.answering:
             self._granted_s[name] = now_s
             if self.carries(name) or self._introduced(name):
-                self._reign.tell(name, hello.agent, bus.Grant(self._reign.term, hello.sequence))
+                self._reign.tell(name, hello.agent, bus.Grant(self._reign.term, hello.beat, hello.run_id))
 
     def _introduced(self, name: str) -> bool:
         """Whether a joining broker's own server tells clients that it is a new one.
@@ -124,21 +124,21 @@ class Members:
     def _patience_s(self, hello: bus.Hello, entry: BrokerEntry) -> float:
         """How long the agent of a broker must have been silent before this one takes its place; below 0: not at all.
 
-        On one and the same server agents take turns by themselves (`claim.py`). If the server is another one, what was
-        granted for the first must have ended; if clients find it elsewhere, the first must count as fenced.
+        On one and the same server agents take turns by themselves (`claim.py`). If the server is another one, no client
+        may count what was granted for the first; if clients find it elsewhere, the first must count as fenced.
         """
         known = self._hellos.get(hello.broker)
         if hello.url != entry.url:
             return self._reign.timing.dead_s
         if hello.run_id in ("", entry.run_id) or (known is not None and known.agent == hello.agent):
             return -1.0
-        return self._reign.timing.grant_s
+        return self._reign.timing.lease_over_s
 
     def _silent_s(self, broker: str, now_s: float) -> float:
         return now_s - self._heard_s.get(broker, self._since_s)
 
     def _heard_now(self, broker: str, now_s: float) -> bool:
-        return now_s - self._heard_s.get(broker, -1e9) <= self._reign.timing.grant_s
+        return now_s - self._heard_s.get(broker, -1e9) <= 2 * self._reign.timing.heartbeat_s
 
     def agent_of(self, broker: str) -> int | None:
         """The agent that speaks for the broker, if it has been heard."""

@@ -22,8 +22,9 @@ COUNTERS = b"nc:s"  # clients' per-second counters, read by the agent
 MEASURING = b"nc:x:"  # + a random name: messages of a calibration, for nobody else
 RECORDS = b"nc:r"  # hash: topic -> record
 READY_KEY = b"nc:ready"  # broker and run id of the server whose records are complete
-LEASE_KEY = b"nc:b"  # present while the agent holds a grant of the controller
-CLAIM_KEY = b"nc:agent"  # hash: which agent works on this server, and its beats; see also `claim_channel`
+GRANTS = b"nc:b"  # said there: a beat was granted. Held by clients that have no proof of the lease yet
+WANTED = b"nc:w"  # said there: a client waits for a grant; the agent hears it
+CLAIM_KEY = b"nc:agent"  # hash: which agent works on this server, its beats, and which of them was granted
 
 
 TOPIC_BYTES_MAX = 512  # a topic name is repeated in every frame's RESP prefix; longer ones cost more than they tell

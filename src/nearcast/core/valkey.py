@@ -36,7 +36,8 @@ from nearcast.core.greeting import CLIENT_NAMES, Credentials, hello, refusal
 from nearcast.core.headcount import Headcount
 from nearcast.core.link import Link, Reply, is_error
 from nearcast.core.membership import Membership, decode_membership, encode_membership
-from nearcast.core.names import CLAIM_KEY, LEASE_KEY, MEMBERS, READY_KEY, RECORDS
+from nearcast.core.names import CLAIM_KEY, GRANTS, MEMBERS, READY_KEY, RECORDS
+from nearcast.core.proof import Lease
 from nearcast.core.record import Record
 from nearcast.core.scripts import CLAIM, END_UNUSED, FIRST_USE, INSTALL, INSTALL_MEMBERS, KEEP
 from nearcast.core.wire import decode_record, encode_record, read_record
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from nearcast.core.backend import AgentLink, ClientLink
 
 _READ_MEMBERS = ("HGET", MEMBERS, "document")
+_READ_LEASE = ("HMGET", CLAIM_KEY, "beat", "granted")
 SCAN_COUNT = 1000  # records looked at in one step: about a millisecond of the server's time
 BATCH = 256  # topics in one question for records: as long
 
@@ -132,13 +134,13 @@ class ValkeyLink(Link):
         found: list[Reply] = []
 
         def looked(info: Reply, now_s: float) -> None:
-            ready, document, lease = (reply if isinstance(reply, bytes) else None for reply in found)
+            ready, document = (reply if isinstance(reply, bytes) else None for reply in found[:2])
             run_id = lines_of(info).get("run_id", "")
-            then(Standing(run_id=run_id, ready=ready, membership=document, leased=lease is not None), now_s)
+            then(Standing(run_id=run_id, ready=ready, membership=document, lease=_lease_of(found[2])), now_s)
 
         self.send(lambda reply, _: found.append(reply), "GET", READY_KEY)
         self.send(lambda reply, _: found.append(reply), *_READ_MEMBERS)
-        self.send(lambda reply, _: found.append(reply), "GET", LEASE_KEY)
+        self.send(lambda reply, _: found.append(reply), *_READ_LEASE)
         self.send(looked, "INFO", "server")
 
     def look_up(self, topic: bytes, members: int, first_use: Record, then: OnLookup) -> None:
@@ -148,7 +150,7 @@ class ValkeyLink(Link):
     # --- clients
 
     def read_lease(self, then: OnLease) -> None:
-        self.send(lambda reply, now_s: then(isinstance(reply, bytes), now_s), "GET", LEASE_KEY)
+        self.send(lambda reply, now_s: then(_lease_of(reply), now_s), *_READ_LEASE)
 
     def read_members(self, then: OnMembers) -> None:
         self.send(lambda reply, now_s: then(reply if isinstance(reply, bytes) else None, now_s), *_READ_MEMBERS)
@@ -215,11 +217,9 @@ class ValkeyLink(Link):
 
         self.send(ended, "EVAL", END_UNUSED, 1, RECORDS, members, *topics)
 
-    def hold_lease(self, term: int, until_s: float) -> None:
-        self.send(None, "SET", LEASE_KEY, term, "PXAT", int(until_s * 1000))
-
-    def end_lease(self) -> None:
-        self.send(None, "DEL", LEASE_KEY)
+    def note_grant(self, beat: int) -> None:
+        self.send(None, "HSET", CLAIM_KEY, "granted", beat)
+        self.tell(GRANTS, b"%d" % beat)
 
     def mark_ready(self, ready: bytes, then: OnDone) -> None:
         self.send(partial(_done, then), "SET", READY_KEY, ready)
@@ -229,7 +229,7 @@ class ValkeyLink(Link):
             if isinstance(reply, bytes):
                 for connection in _client_ids(reply.decode(errors="replace")):
                     self.send(None, "CLIENT", "KILL", "ID", connection)
-                self.send(partial(_done, then), "DEL", RECORDS, READY_KEY, LEASE_KEY, MEMBERS)
+                self.send(partial(_done, then), "DEL", RECORDS, READY_KEY, MEMBERS)
 
         self.send(None, "DEL", READY_KEY)  # first, so that nobody who comes meanwhile is let in
         self.send(listed, "CLIENT", "LIST")
@@ -243,6 +243,13 @@ class ValkeyLink(Link):
                 then(figures_of(reply), now_s)
 
         self.send(observed, "INFO")
+
+
+def _lease_of(reply: Reply) -> Lease:
+    if not isinstance(reply, list):
+        raise LinkRefused(f"the server does not show its lease ({reply}): give the user its rights")
+    beat, granted = (int(number or 0) for number in reply)
+    return Lease(beat, granted)
 
 
 def _installed(then: OnVersions, reply: Reply, now_s: float) -> None:

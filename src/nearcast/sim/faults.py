@@ -56,7 +56,6 @@ class Faults:
         self._rng = rng
         self._calm = False
         self._lasting = 0
-        self._set_back_s: dict[str, float] = {}  # agents whose host's clock was set back, and when
         self.store_trouble = NO_TROUBLE
         self.boundaries = 0
         self.done: list[str] = []
@@ -153,8 +152,6 @@ class Faults:
         process = rng.choice([*(client.name for client in world.clients()), *sorted(world.controls)])
         server = rng.choice(sorted(world.hosts))
         for_s = rng.choice((0.2, 1.0, 4.0)) * (0.5 + rng.random())
-        if process == f"agent {server}" and self._needed(process):
-            return
         self._note(f"partition {process} from {server} for {for_s:.2f} s")
         world.network.partition(process, server, for_s)
 
@@ -185,28 +182,18 @@ class Faults:
     def _step_clock(self) -> None:
         host = self._rng.choice(sorted(self._world.clocks))
         by_s = self._rng.choice((-3600.0, -8.0, -1.0, 1.0, 8.0))
-        agent = self._world.controls.get(f"agent {host}")
-        if by_s < 0 and agent is not None:
-            if agent.paused or not agent.alive or self._world.network.is_cut(agent.name, host):
-                return  # the lease may outlive its time: docs/guarantees.md, "Clocks"
-            self._set_back_s[agent.name] = self._world.timeline.now_s
         self._note(f"step the clock of {host} by {by_s} s")
         self._world.clocks[host].step(by_s)
 
     def _pause(self) -> None:
         processes = [*self._world.clients(), *self._world.controls.values()]
         process = self._rng.choice(processes)
-        if process.paused or not process.alive or self._needed(process.name):
+        if process.paused or not process.alive:
             return
         for_s = self._rng.choice((0.3, 1.5, 4.0)) * (0.5 + self._rng.random())
         self._note(f"pause {process.name} for {for_s:.2f} s")
         process.pause()
         self._last(for_s, process.wake)
-
-    def _needed(self, agent: str) -> bool:
-        """Whether nobody but the agent can end the lease in time, because the wall clock was set back."""
-        set_back_s = self._set_back_s.get(agent)
-        return set_back_s is not None and self._world.timeline.now_s < set_back_s + self._world.setup.timing.grant_s
 
     def _trouble_store(self) -> None:
         trouble = self._rng.choice(

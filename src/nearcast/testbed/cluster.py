@@ -23,7 +23,7 @@ from types import TracebackType
 from typing import Self
 
 from nearcast.core.journal import BrokerState
-from nearcast.core.names import LEASE_KEY, READY_KEY
+from nearcast.core.names import CLAIM_KEY, READY_KEY, WANTED
 from nearcast.errors import ClusterError, ServerFailed, UsageError
 from nearcast.runtime.console import Console
 from nearcast.runtime.requester import Requester
@@ -33,6 +33,7 @@ from nearcast.testbed.process import LocalProcess
 DEFAULT_SITE = "local"
 _MEMBERS_WAIT_S = 20.0
 _MEMBERS_POLL_S = 0.05
+_GRANT_POLL_S, _GRANT_POLLS = 0.01, 40
 _LOG_LINES_SHOWN = 6
 
 
@@ -277,7 +278,7 @@ class LocalCluster:
             return False
         requester = Requester(found.server.url)
         try:
-            return await requester.ask("EXISTS", READY_KEY, LEASE_KEY) == 2
+            return bool(await requester.ask("EXISTS", READY_KEY)) and await _is_granted(requester)
         except ClusterError:
             return False
         finally:
@@ -295,6 +296,22 @@ class LocalCluster:
             lines = process.last_lines(_LOG_LINES_SHOWN) or ["(none)"]
             shown += [f"  {process.name}: {line}" for line in lines]
         return ServerFailed("\n".join(shown))
+
+
+async def _is_granted(requester: Requester) -> bool:
+    """Whether the leader grants a beat of the agent that comes after this question."""
+    beat = await _number(requester, "beat")
+    await requester.ask("PUBLISH", WANTED, "")
+    for _ in range(_GRANT_POLLS):
+        if await _number(requester, "granted") > beat:
+            return True
+        await asyncio.sleep(_GRANT_POLL_S)
+    return False
+
+
+async def _number(requester: Requester, field: str) -> int:
+    found = await requester.ask("HGET", CLAIM_KEY, field)
+    return int(found) if isinstance(found, bytes) else 0
 
 
 async def _answers(address: str) -> bool:
