@@ -19,6 +19,7 @@ from nearcast.core.agent import Identity
 from nearcast.core.membership import BrokerInfo, Membership, encode_membership
 from nearcast.core.names import CLAIM_KEY, MEMBERS, READY_KEY
 from nearcast.core.placement import Mode
+from nearcast.errors import ClusterError
 from nearcast.gateway.attendance import HOURS_KEY
 from nearcast.gateway.client import Subscriber
 from nearcast.gateway.coordination import BusCoordination, Whereabouts
@@ -99,16 +100,19 @@ async def _start(runner: asyncio.Runner) -> AsyncIterator[World]:
     parts = [Controller(url(store, "controller")), *agents]
     for part in parts:
         await part.start()
-    async with asyncio.timeout(TEST_S), nearcast.connect(*world.urls, bootstrap_s=TEST_S) as client:
-        await until(lambda: _knows(client, world))
+    async with Console(url(store, "operator")) as console:
+        await until(lambda: _formed(console, world))
     yield world
     for part in parts:
         await part.stop()
     await asyncio.gather(*(server.stop() for server in world.servers))
 
 
-async def _knows(client: nearcast.Client, world: World) -> bool:
-    return set(client.brokers) == set(world.brokers)
+async def _formed(console: Console, world: World) -> bool:
+    with contextlib.suppress(ClusterError):  # nobody leads yet
+        brokers = (await console.state(timeout_s=1.0)).brokers
+        return {name for name, view in brokers.items() if view.state == "member"} == set(world.brokers)
+    return False
 
 
 async def until(true: Callable[[], Coroutine[Any, Any, object]]) -> None:
