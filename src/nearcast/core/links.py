@@ -143,7 +143,8 @@ class Links:
         link, peer = self.up(broker), self._peers.get(broker)
         if link is None:
             return f"{broker} is not connected" + (f" ({peer.problem})" if peer is not None and peer.problem else "")
-        if now_s > link.lease_until_s:
+        first_proof_s = link.sound_s + 2 * self._client.timing.heartbeat_s  # a new link needs a moment for it
+        if now_s > max(link.lease_until_s, first_proof_s):
             return f"{broker} has no lease: look at its agent and at the controllers"
         return None
 
