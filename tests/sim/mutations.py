@@ -1,144 +1,52 @@
-"""Planted bugs: each takes one rule of the protocol out of the system. The checkers must find every one of them."""
+"""Planted bugs of clients: each takes one rule of the protocol out of the system. The checkers must find every one."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
 from typing import Any
 
-import msgspec
-import pytest
+from planting import (
+    ALL,
+    ASLEEP,
+    BUSY_NETWORK,
+    CANCELS,
+    CROWDED,
+    CUTS,
+    FAR,
+    JOINING,
+    MANY_TOPICS,
+    MOVES,
+    NETWORK,
+    PATTERNS,
+    PAUSES,
+    READDRESSED,
+    REPLICAS,
+    RESTING,
+    RIGHTS,
+    SERVERS,
+    Patch,
+    planting,
+)
 
-from nearcast.core import bus, forgetting
 from nearcast.core.answers import Answers
 from nearcast.core.attachment import Attachment
 from nearcast.core.backend import LinkRefused
 from nearcast.core.client import Client
-from nearcast.core.controller import Controller, Role
-from nearcast.core.departures import Departures
-from nearcast.core.handover import Handover
 from nearcast.core.inflow import Inflow
-from nearcast.core.journal import MEMBERSHIP_KEY
 from nearcast.core.lane import Lane
 from nearcast.core.lines import Lines
 from nearcast.core.link import Link, _Confirm
 from nearcast.core.links import Links
 from nearcast.core.members import Members
 from nearcast.core.membership import Membership
-from nearcast.core.move import Move, Stage
 from nearcast.core.names import CONTROL as CONTROL_CHANNEL
 from nearcast.core.names import INBOX
 from nearcast.core.outflow import Outflow
 from nearcast.core.patterns import PatternFlow
-from nearcast.core.placement import Mode
 from nearcast.core.proof import Proof
 from nearcast.core.refusals import Refusals
-from nearcast.core.reign import Reign
-from nearcast.core.scripts import KEEP
-from nearcast.core.settings import Limits, Timing
 from nearcast.core.wire import ASK, HEADER, decode_repair, publish_command, word_of
-from nearcast.sim import scripts
-from nearcast.sim.faults import Profile
-from nearcast.sim.replies import bulks
-from nearcast.sim.script import Add
-from nearcast.sim.world import Setup
 
-Patch = pytest.MonkeyPatch
-Plant = Callable[[Patch], None]
-
-
-class World(msgspec.Struct, frozen=True):
-    """Where a planted bug shows soon."""
-
-    setup: Setup
-    profile: Profile
-
-
-MOVES = World(Setup(topics=1, brokers=4, publishers=4, rate_per_s=60, moves_per_s=10), Profile.CALM)
-REPLICAS = World(
-    Setup(topics=1, brokers=4, publishers=4, rate_per_s=80, moves_per_s=10, modes=(Mode.ALL_PUBLISHERS,)), Profile.CALM
-)
-CUTS = World(Setup(topics=1, late_subscribers=14, moves_per_s=10, rate_per_s=60), Profile.NETWORK)
-PATTERNS = World(Setup(topics=1, brokers=4, pattern_subscribers=4, rate_per_s=60, moves_per_s=10), Profile.CALM)
-LEAVING = World(
-    Setup(topics=1, brokers=4, pattern_subscribers=4, rate_per_s=120, moves_per_s=4, drains=4), Profile.CALM
-)
-JOINING = World(
-    Setup(
-        topics=1,
-        pattern_subscribers=3,
-        late_pattern_subscribers=1,
-        early_subscribers=0,
-        late_subscribers=0,
-        rate_per_s=60,
-        moves_per_s=12,
-        script=(Add(7.0, "b3"), Add(8.0, "b4"), Add(9.0, "b5")),
-        sites=True,
-        slow_connects=0.4,
-        start_s=4.0,
-        traffic_s=8.0,
-    ),
-    Profile.CALM,
-)
-MANY_TOPICS = World(
-    Setup(topics=1, brokers=1, publishers=1, early_subscribers=1, late_subscribers=0, moves_per_s=0, many_topics=100),
-    Profile.NETWORK,
-)
-CANCELS = World(Setup(topics=1, brokers=4, cancelled_share=0.5, rate_per_s=60, moves_per_s=10), Profile.CALM)
-RESTING = World(Setup(topics=4, brokers=2, moves_per_s=0, drains=2), Profile.SERVERS)
-CONTROL = World(Setup(topics=2, controllers=2, moves_per_s=6), Profile.CONTROL)
-HANDOVERS = World(
-    Setup(topics=8, controllers=2, moves_per_s=0, drains=2, script=(Add(2.5, "b3"), Add(3.5, "b4"))), Profile.CONTROL
-)
-NETWORK = World(Setup(topics=2), Profile.NETWORK)
-BUSY_NETWORK = World(
-    Setup(topics=1, brokers=2, publishers=8, moves_per_s=1, rate_per_s=60, traffic_s=8.0), Profile.NETWORK
-)
-SERVERS = World(Setup(topics=2), Profile.SERVERS)
-PAUSES = World(
-    Setup(topics=1, brokers=2, publishers=6, early_subscribers=4, moves_per_s=1, rate_per_s=60, traffic_s=8.0),
-    Profile.CLOCKS,
-)
-RIGHTS = World(Setup(topics=1, publishers=4, rate_per_s=60, early_subscribers=4), Profile.RIGHTS)
-CROWDED = World(
-    Setup(topics=1, brokers=4, publishers=6, rate_per_s=80, moves_per_s=10, limits=Limits(window=256, held=4)),
-    Profile.NETWORK,
-)
-FAR = World(Setup(topics=1, moves_per_s=1, client_distances_s=(0.2, 0.35, 0.45)), Profile.NETWORK)
-ALL = World(Setup(topics=2, controllers=2), Profile.ALL)
-_SELDOM = Setup(
-    topics=8,
-    rate_per_s=2.5,
-    early_subscribers=4,
-    late_subscribers=6,
-    hasty_subscribers=4,
-    moves_per_s=0,
-    drains=2,
-    traffic_s=10.0,
-    script=(Add(3.0, "b3"), Add(6.0, "b4")),
-    timing=Timing(idle_s=1.1),
-)
-SELDOM = World(_SELDOM, Profile.CALM)
-SELDOM_NETWORK = World(_SELDOM, Profile.NETWORK)
-STORE = World(Setup(topics=2, controllers=2), Profile.STORE)
-LARGE = World(Setup(topics=2, controllers=2, load_s=1.5), Profile.STORE)
-
-
-class Mutation(msgspec.Struct, frozen=True):
-    plant: Plant
-    caught_by: str  # what the finding must say
-    world: World
-
-
-MUTATIONS: dict[str, Mutation] = {}
-
-
-def mutation(caught_by: str, world: World) -> Callable[[Plant], Plant]:
-    def register(plant: Plant) -> Plant:
-        MUTATIONS[plant.__name__] = Mutation(plant, caught_by, world)
-        return plant
-
-    return register
+MUTATIONS, mutation = planting()
 
 
 @mutation("invariant 2", MOVES)
@@ -169,11 +77,6 @@ def replies_of_two_epochs_count_together(patch: Patch) -> None:
                     lane.counted = kept.counted
 
     patch.setattr(Outflow, "_adopt", adopt)
-
-
-@mutation("invariant 4", MOVES)
-def switch_without_waiting_for_subscribers(patch: Patch) -> None:
-    patch.setattr(Reign, "_await_ready", lambda self, move, counts, now_s: self._decide(move, forced=False))
 
 
 @mutation("invariant 4", MOVES)
@@ -210,15 +113,6 @@ def roles_end_before_the_fence(patch: Patch) -> None:
     patch.setattr(Inflow, "_tidy", tidy)
 
 
-@mutation("invariant 3", MOVES)
-def settle_before_switch(patch: Patch) -> None:
-    def decided(self: Move, entry: Any, now_s: float) -> None:
-        self.entry = entry
-        self.enter(Stage.SETTLE, now_s)
-
-    patch.setattr(Move, "decided", decided)
-
-
 @mutation("invariant 8", BUSY_NETWORK)
 def leases_never_end(patch: Patch) -> None:
     def lease(self: Links, link: Any, found: Any, now_s: float) -> None:
@@ -243,7 +137,7 @@ def a_grant_counts_from_the_moment_it_is_noted(patch: Patch) -> None:
     patch.setattr(Proof, "proven", proven)
 
 
-@mutation("invariant 6", PAUSES)
+@mutation("invariant 6", ASLEEP)
 def bytes_that_were_read_late_count_as_just_sent(patch: Patch) -> None:
     original = Links.received
 
@@ -309,11 +203,6 @@ def readiness_is_never_given_back(patch: Patch) -> None:
     patch.setattr(Attachment, "stale_readiness", lambda self, topic, before: [])
 
 
-@mutation("invariant 1", CONTROL)
-def older_records_replace_newer_ones(patch: Patch) -> None:
-    patch.setattr(scripts, "_is_older", lambda *args: False)
-
-
 @mutation("invariant", ALL)
 def a_broker_that_came_back_is_taken_for_the_old_one(patch: Patch) -> None:
     patch.setattr(Membership, "has", lambda self, broker, placement: broker in self.brokers)
@@ -341,62 +230,10 @@ def patterns_do_not_wait_for_other_brokers(patch: Patch) -> None:
     patch.setattr(PatternFlow, "_ask_others", lambda self, matched, speaker: matched.ask(set()))
 
 
-@mutation("guarantee 1", LEAVING)
-def a_broker_leaves_before_pattern_subscribers_let_go(patch: Patch) -> None:
-    patch.setattr(Departures, "_await_patterns", lambda self, name, entry, now_s: self._leave(name, entry))
-
-
-@mutation("guarantee 1", JOINING)
-def counts_of_an_earlier_join_are_used(patch: Patch) -> None:
-    """Numbers of pattern subscribers, of whatever moment, are compared between brokers."""
-    counts: dict[tuple[Members, str], int] = {}
-
-    def is_attended(self: Members, name: str, now_s: float) -> bool:
-        others = self.carriers()
-        for broker in (name, *sorted(others)):
-
-            def done(answer: Any, at_s: float) -> None:
-                counts[(self, answer.broker)] = answer.counts[""][0]
-
-            make = partial(bus.Count, term=self._reign.term, epochs={"": 0})
-            self._reign.orders.need(("patterns", broker), broker, make, done, now_s)
-        if any((self, broker) not in counts for broker in (name, *others)):
-            return False
-        return counts[(self, name)] >= max((counts[(self, broker)] for broker in others), default=0)
-
-    patch.setattr(Members, "_is_attended", is_attended)
-
-
 @mutation("invariant 6", JOINING)
 def a_pattern_subscriber_that_comes_late_to_a_new_broker_is_not_told(patch: Patch) -> None:
     patch.setattr(Members, "_is_attended", lambda self, name, now_s: True)
     patch.setattr(PatternFlow, "_check_missed", lambda self, now_s: None)
-
-
-@mutation("invariant 7", HANDOVERS)
-def a_new_leader_leaves_the_ring_closed(patch: Patch) -> None:
-    original = Members._drive_ring
-
-    def drive_ring(self: Members, now_s: float) -> None:
-        membership = self._reign.journal.membership
-        if membership.previous_ring is None or membership.term == self._reign.term:
-            original(self, now_s)
-
-    patch.setattr(Members, "_drive_ring", drive_ring)
-
-
-@mutation("invariant", HANDOVERS)
-def the_ring_opens_before_its_records_are_there(patch: Patch) -> None:
-    def drive(self: Handover, membership: Membership, now_s: float) -> None:
-        opened = msgspec.structs.replace(membership, version=membership.version + 1, previous_ring=None)
-        self._reign.ledger.write({MEMBERSHIP_KEY: opened})
-
-    patch.setattr(Handover, "drive", drive)
-
-
-@mutation("invariant", LEAVING)
-def a_broker_leaves_with_its_topics(patch: Patch) -> None:
-    patch.setattr(Departures, "_topics_of", lambda self, name: ([], 0))
 
 
 # --- refusals
@@ -441,6 +278,17 @@ def a_closed_pattern_comes_back_with_its_link(patch: Patch) -> None:
 
     patch.setattr(PatternFlow, "close", close)
     patch.setattr(Links, "unwant", lambda self, flow: None)
+
+
+@mutation("invariant 7", READDRESSED)
+def addresses_the_program_gave_are_not_tried_again(patch: Patch) -> None:
+    original = Links.reach_out
+
+    def reach_out(self: Links, now_s: float) -> None:
+        self._reseed_at_s = 1e9
+        original(self, now_s)
+
+    patch.setattr(Links, "reach_out", reach_out)
 
 
 # --- distances
@@ -497,77 +345,7 @@ def at_the_limit_a_new_line_begins_in_silence(patch: Patch) -> None:
     patch.setattr(Lines, "_make_room", make_room)
 
 
-@mutation("invariant 7", STORE)
-def a_failed_load_is_not_noticed(patch: Patch) -> None:
-    patch.setattr(Controller, "not_loaded", lambda self, term, reason, now_s: None)
-
-
-@mutation("invariant 7", LARGE)
-def the_lead_is_not_renewed_while_the_journal_is_read(patch: Patch) -> None:
-    original = Controller.campaigned
-
-    def campaigned(self: Controller, term: int | None, held: str, now_s: float) -> None:
-        if self.role is Role.LOADING:
-            self._campaign = None
-        else:
-            original(self, term, held, now_s)
-
-    patch.setattr(Controller, "campaigned", campaigned)
-
-
 @mutation("invariant 7", MANY_TOPICS)
 def many_topics_are_attached_at_once_and_a_link_lives_by_its_proof_alone(patch: Patch) -> None:
     patch.setattr(Links, "has_room", lambda self, link: True)
     patch.setattr(Links, "_silent_s", lambda self, link, now_s: now_s - (link.proof.open_since_s or now_s))
-
-
-# --- topics that end
-
-
-@mutation("invariant", SELDOM)
-def a_record_ends_under_those_who_use_it(patch: Patch) -> None:
-    patch.setattr(scripts, "_is_held", lambda server, topic: False)
-
-
-@mutation("invariant", SELDOM)
-def a_record_ends_although_the_controller_knows_of_it(patch: Patch) -> None:
-    """What was collected for the journal ends on its directory, too."""
-
-    def keep(server: Any, keys: list[bytes], arguments: list[bytes]) -> bytes:
-        stored = server.keys.fields(keys[0])
-        return bulks(stored.get(topic, b"") for topic in arguments[1:])
-
-    patch.setitem(scripts.TWINS, KEEP, keep)
-
-
-@mutation("invariant 6", SELDOM)
-def numbers_of_a_topic_that_ended_begin_again_at_1(patch: Patch) -> None:
-    original = Client.end_outflow
-
-    def end_outflow(self: Client, outflow: Outflow) -> None:
-        original(self, outflow)
-        self.numbered = 0
-
-    patch.setattr(Client, "end_outflow", end_outflow)
-
-
-@mutation("guarantee 1", SELDOM)
-def nobody_is_told_that_a_line_begins_anew(patch: Patch) -> None:
-    patch.setattr(Outflow, "word", lambda self, sequence, payload: word_of(payload))
-
-
-@mutation("invariant 7", SELDOM_NETWORK)
-def a_client_forgets_what_is_not_acknowledged(patch: Patch) -> None:
-    original = Outflow.unused
-
-    def unused(self: Outflow) -> bool:
-        original(self)
-        return self.sequence > 0
-
-    patch.setattr(Outflow, "unused", unused)
-
-
-@mutation("invariant 5", SELDOM_NETWORK)
-def a_line_is_forgotten_before_its_publisher_stops_repeating(patch: Patch) -> None:
-    patch.setattr(forgetting, "LINES_ROUNDS", 1)
-    patch.setattr(Outflow, "unused", lambda self: False)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import mutations
+import mutations_control
+import mutations_ending
 import pytest
-from mutations import MUTATIONS
 
 from nearcast.sim.campaign import run_world
 from nearcast.sim.faults import FaultPlan
 
+MUTATIONS = mutations.MUTATIONS | mutations_control.MUTATIONS | mutations_ending.MUTATIONS
 SEEDS = 300  # most show within ten
 
 

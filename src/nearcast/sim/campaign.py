@@ -9,8 +9,9 @@ from concurrent.futures import ProcessPoolExecutor
 import msgspec
 
 from nearcast.sim.checkers import CHECKERS
+from nearcast.sim.drawing import draw_plan
 from nearcast.sim.faults import FaultPlan
-from nearcast.sim.world import Setup, World, draw_plan
+from nearcast.sim.world import Setup, World
 
 BATCH = 20  # seeds per task: large enough to hide the cost of a task, small enough for a smooth progress bar
 

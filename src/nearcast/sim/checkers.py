@@ -1,7 +1,7 @@
 """Checkers: the invariants of docs/protocol.md, each apart from the system and from the others.
 
 A checker reads the history and what programs wrote down, and returns what is wrong in words. The planted bugs in
-`tests/sim/mutations.py` take rules out of the system one at a time and show that they are found.
+`tests/sim/mutations*.py` take rules out of the system one at a time and show that they are found.
 """
 
 from __future__ import annotations
@@ -221,6 +221,13 @@ def check_senders(world: World) -> list[str]:
     ]
 
 
+def check_plans(world: World) -> list[str]:
+    """Guarantee 5: a plan is applied whole or not at all. No proposal of the simulator's policy can be done whole."""
+    _, entries = world.store.load_now()
+    rented = [key for key, value in entries.items() if b'"state":"rented"' in value]
+    return [f"guarantee 5: {key} was rented by a proposal that was refused" for key in rented]
+
+
 def _acknowledged(world: World) -> list[Publication]:
     return [
         publication
@@ -244,6 +251,7 @@ CHECKERS: dict[str, Checker] = {
     "finished": check_finished,
     "leases": check_leases,
     "refusals": check_refusals,
+    "plans": check_plans,
     "unseen": check_unseen,
     "senders": check_senders,
 }

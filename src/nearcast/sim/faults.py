@@ -8,6 +8,7 @@ process, at the n-th.
 from __future__ import annotations
 
 from enum import StrEnum
+from functools import partial
 from random import Random
 from typing import TYPE_CHECKING
 
@@ -15,7 +16,7 @@ import msgspec
 
 from nearcast.core.bus import AGENT_CHANNEL, CONTROLLER_CHANNEL
 from nearcast.core.names import CONTROL
-from nearcast.sim.store_desk import NO_TROUBLE, StoreTrouble
+from nearcast.sim.store_desk import DESK, NO_TROUBLE, StoreTrouble
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -154,6 +155,8 @@ class Faults:
         for_s = rng.choice((0.2, 1.0, 4.0)) * (0.5 + rng.random())
         self._note(f"partition {process} from {server} for {for_s:.2f} s")
         world.network.partition(process, server, for_s)
+        if server == "store":
+            world.network.partition(process, DESK, for_s)
 
     def _kill_server(self) -> None:
         broker = self._rng.choice(sorted(self._world.brokers))
@@ -191,6 +194,11 @@ class Faults:
         if process.paused or not process.alive:
             return
         for_s = self._rng.choice((0.3, 1.5, 4.0)) * (0.5 + self._rng.random())
+        self.pause(process, for_s)
+        if self._rng.random() < 0.5:  # servers do not wait for ever for one that does not read
+            self._world.timeline.after(self._rng.random() * for_s, self._happen, partial(self._cut, process))
+
+    def pause(self, process: Process, for_s: float) -> None:
         self._note(f"pause {process.name} for {for_s:.2f} s")
         process.pause()
         self._last(for_s, process.wake)
@@ -225,9 +233,12 @@ class _Echo:
         self._echoing = False
 
     def published(self, server: SimServer, channel: bytes, payload: bytes, receivers: Collection[Session]) -> None:
-        if self._echoing or not channel.startswith((AGENT_CHANNEL, CONTROLLER_CHANNEL)) or self._rng.random() > 0.03:
+        on_bus = channel.startswith((AGENT_CHANNEL, CONTROLLER_CHANNEL))
+        if self._echoing or not on_bus or self._rng.random() > self._world.setup.echoed_share:
             return
-        self._world.timeline.after(self._rng.choice((0.001, 0.1, 2.0)), self._say_again, server, channel, payload)
+        self._world.timeline.after(
+            self._rng.choice(self._world.setup.echoes_s), self._say_again, server, channel, payload
+        )
 
     def installed(self, server: SimServer, topic: bytes, record: bytes) -> None:
         pass

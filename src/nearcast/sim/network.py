@@ -210,6 +210,10 @@ class Network:
         host = self.hosts.pop(url)
         host.crash(f"{host.server.run_id} gone", silent=False)
 
+    def move(self, url: str, to_url: str) -> None:
+        """The server is reached elsewhere from here on; other names that lead to it stay."""
+        self.hosts[to_url] = self.hosts.pop(url)
+
     def model(self, process: str, server: str) -> LinkModel:
         """The delays between the two, the same for every connection; an agent sits beside its server."""
         key = (process, server)

@@ -13,7 +13,7 @@ from nearcast.core import bus
 from nearcast.core.controller import Controller
 from nearcast.core.journal import BrokerEntry, BrokerState, broker_key, decode_entry
 from nearcast.core.placement import Mode
-from nearcast.sim.script import Add, Lose, Remove, Step
+from nearcast.sim.script import Add, Deafen, Intrude, Lose, Pause, Readdress, Remove, Step
 
 if TYPE_CHECKING:
     from nearcast.sim.world import World
@@ -112,6 +112,8 @@ class Operator:
         if isinstance(step, Lose):
             self._world.kill_server(step.broker, silent=False, down_s=step.away_s, told=True)
             return True
+        if isinstance(step, Readdress | Intrude | Pause | Deafen):
+            return self._trouble(step)
         if isinstance(step, Remove):
             asked = self._state(step.broker) is BrokerState.MEMBER and self.ask(bus.Drain(self._request(), step.broker))
             if asked:
@@ -121,6 +123,23 @@ class Operator:
         if any(self._state(broker) is not BrokerState.MEMBER for broker in sorted(named)):
             return False
         return self.ask(bus.MoveTopics(self._request(), step.topics), patient=True)
+
+    def _trouble(self, step: Readdress | Intrude | Pause | Deafen) -> bool:
+        """A fault of the script; False: not yet."""
+        world = self._world
+        leader = world.leader()
+        if isinstance(step, Readdress):
+            world.readdress(step.broker)
+        elif isinstance(step, Intrude):
+            world.intrude(step.broker, step.server)
+        elif leader is None:
+            return False
+        elif isinstance(step, Pause):
+            world.faults.pause(world.controls[leader], step.for_s)
+        else:
+            followers = [name for name in sorted(world.controls) if name[0] == "c" and name != leader]
+            world.network.partition(followers[0], "store", step.for_s)
+        return True
 
     def _await_end(self, broker: str) -> None:
         if self._state(broker) is BrokerState.LEFT:

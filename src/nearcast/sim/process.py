@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +11,7 @@ from nearcast.core.controller import Controller
 from nearcast.core.effects import Connect, Disconnect, Rename
 from nearcast.sim.clock import HostClock
 from nearcast.sim.network import Pipe
+from nearcast.sim.policy import HALF_WRONG, THINKS_S
 from nearcast.sim.store_desk import SimStoreDesk
 
 if TYPE_CHECKING:
@@ -160,8 +162,15 @@ class ControllerProcess(Process):
     def __init__(self, world: World, name: str, machine: Controller, clock: HostClock) -> None:
         super().__init__(world, name, machine, clock)
         self.controller = machine
-        self.after = self._serve_store
+        self.after = self._serve
         self._desk = SimStoreDesk(self, Random(world.rng.getrandbits(64)))
+
+    def _serve(self) -> None:
+        asked, self.controller.asked[:] = list(self.controller.asked), []
+        for question in asked:
+            answer = partial(self.controller.proposed, question.number, HALF_WRONG)
+            self.world.timeline.after(THINKS_S, self.serve, self._hear, answer)
+        self._serve_store()
 
     def _serve_store(self) -> None:
         effects, self.controller.store[:] = list(self.controller.store), []
@@ -178,5 +187,8 @@ class ControllerProcess(Process):
 
     def _take(self, answer: Callable[[float], None]) -> None:
         if self.boundary():
-            answer(self.now_s)
-            self.settle()
+            self._hear(answer)
+
+    def _hear(self, answer: Callable[[float], None]) -> None:
+        answer(self.now_s)
+        self.settle()

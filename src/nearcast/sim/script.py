@@ -1,6 +1,7 @@
 """A script: plan changes for the operator of a simulated cluster to carry out, each when its time has come.
 
 It brings the plan changes of a flow simulation into the message-level simulator, where every single message counts.
+Some steps are faults that chance alone would seldom put together.
 """
 
 from __future__ import annotations
@@ -35,4 +36,33 @@ class Lose(msgspec.Struct, frozen=True):
     away_s: float
 
 
-Step = Place | Add | Remove | Lose
+class Readdress(msgspec.Struct, frozen=True):
+    """The broker's server ends, and starts again at another address, with a new agent."""
+
+    at_s: float
+    broker: str
+
+
+class Intrude(msgspec.Struct, frozen=True):
+    """Somebody starts one more agent for a broker, with the server of another."""
+
+    at_s: float
+    broker: str
+    server: str
+
+
+class Pause(msgspec.Struct, frozen=True):
+    """The controller that leads stands still, and wakes with sockets before timers."""
+
+    at_s: float
+    for_s: float
+
+
+class Deafen(msgspec.Struct, frozen=True):
+    """A controller that does not lead loses the bus, but not the journal: they are two connections."""
+
+    at_s: float
+    for_s: float
+
+
+Step = Place | Add | Remove | Lose | Readdress | Intrude | Pause | Deafen

@@ -19,6 +19,7 @@ from nearcast.core.effects import Campaign, Commit, Load, Resign, StoreEffect
 if TYPE_CHECKING:
     from nearcast.sim.process import ControllerProcess
 
+DESK = "the store's journal"  # a controller's connection to it is another one than that to the bus
 PART = 3  # entries in one step of a load: few, so that journals of a handful of topics have several
 
 Answer = Callable[[float], None]
@@ -59,7 +60,7 @@ class SimStoreDesk:
 
     def _reach(self, queue: deque[StoreEffect], effect: StoreEffect) -> None:
         fails = self._rng.random() < self._world.faults.store_trouble.fail_share
-        if self._world.network.is_cut(self._process.name, "store") or (fails and self._rng.random() < 0.5):
+        if self._world.network.is_cut(self._process.name, DESK) or (fails and self._rng.random() < 0.5):
             self._reply(queue, partial(self._failed, effect))
         elif isinstance(effect, Load) and not fails:
             version, entries = self._world.store.load_now()

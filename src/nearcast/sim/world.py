@@ -23,14 +23,16 @@ from nearcast.sim.history import History
 from nearcast.sim.many_topics import ManyTopics
 from nearcast.sim.network import Host, LinkModel, Network, far_link
 from nearcast.sim.operator import Operator
+from nearcast.sim.policy import PLANNING
 from nearcast.sim.process import ControllerProcess, Process
 from nearcast.sim.programs import SECRET, Publisher, Subscriber
 from nearcast.sim.rights import User, deny
-from nearcast.sim.script import Add, Remove, Step
+from nearcast.sim.script import Remove, Step
 from nearcast.sim.server import SimServer
 from nearcast.sim.timeline import Timeline
 
 APP = Credentials("app", "secret")
+FRONT = "front"  # a name that programs are given
 START_S = 1.5  # the cluster has formed by then
 QUIET_S = 1.0
 DRIFT_MAX = 0.01  # of monotonic clocks; NTP corrects by 0.0005 at most (adjtimex, "maximum frequency tolerance")
@@ -64,6 +66,10 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
     topic_names: tuple[str, ...] = ()  # instead of topic-0, topic-1, ...
     rate_per_s: float = 30.0
     cancelled_share: float = 0.02  # of publish calls
+    echoed_share: float = 0.03  # of messages on the bus, where they are said again at all
+    echoes_s: tuple[float, ...] = (0.001, 0.1, 2.0)  # so much later
+    front: bool = False  # programs are given a name that leads to the first broker, wherever that is
+    policy: bool = False  # there is one, and it wants what cannot be done
     unwaited_share: float = 0.3  # of publish calls: published without waiting
     forbidden_share: float = 0.02  # of publish calls: on a topic the user may not use
     modes: tuple[Mode, ...] = (Mode.SINGLE, Mode.SINGLE, Mode.ALL_SUBSCRIBERS, Mode.ALL_PUBLISHERS)  # of moves
@@ -88,6 +94,8 @@ class World:
         self.subscribers: list[Subscriber] = []
         self.many_topics: list[ManyTopics] = []
         self.controls: dict[str, Process] = {}  # agents and controllers
+        self.intruders: list[Process] = []  # agents that have no business here
+        self._addresses: dict[str, str] = {}  # of brokers that are not where their names say
         self.hosts: dict[str, Host] = {}
         self.brokers = list(setup.broker_names) or [f"b{index}" for index in range(setup.brokers)]
         self.topics = [name.encode() for name in setup.topic_names] or [b"topic-%d" % n for n in range(setup.topics)]
@@ -114,6 +122,8 @@ class World:
         clock = self.clocks.setdefault(name, HostClock(self.timeline))
         server = SimServer(name, clock.wall_s, run_id=f"{name}-1")
         self.hosts[name] = self.network.add(_url(name), server)
+        if self.setup.front and name == self.brokers[0]:
+            self.network.hosts[_url(FRONT)] = self.hosts[name]
         if name != "store":
             server.observers.append(self.history)
             user = self.users[name] = server.users[APP.username.encode()] = User(APP.password.encode())
@@ -125,10 +135,14 @@ class World:
             self.network.place(name, "store", far_link(self._sites_rng))
         timing, rng = self.setup.timing, Random(self.rng.getrandbits(64))
         if kind == "agent":
-            agent = Agent(Identity(which, _url(which)), _url("store"), rng, timing=timing)
+            url = self._addresses.get(which, _url(which))
+            agent = Agent(Identity(which, url), _url("store"), rng, timing=timing)
             self.controls[name] = Process(self, name, agent, self.clocks[which])
         else:
-            controller = Controller(f"{name}.{rng.getrandbits(16)}", _url("store"), rng, timing=timing)
+            planning = PLANNING if self.setup.policy else None
+            controller = Controller(
+                f"{name}.{rng.getrandbits(16)}", _url("store"), rng, timing=timing, planning=planning
+            )
             self.controls[name] = ControllerProcess(self, name, controller, self.new_clock())
 
     def new_clock(self) -> HostClock:
@@ -147,6 +161,9 @@ class World:
 
     def seed_client(self, client: Client, now_s: float) -> None:
         """Give it one address, of a broker that the script does not take away for good before it was asked."""
+        if self.setup.front:
+            client.links.seed(_url(FRONT), now_s)
+            return
         removed = {step.broker for step in self.setup.script if isinstance(step, Remove)}
         staying = [broker for broker in self.brokers if broker not in removed]
         client.links.seed(_url(self.rng.choice(staying or self.brokers)), now_s)
@@ -190,6 +207,22 @@ class World:
             agent.crash()
         self.kill_server(broker, silent=False, down_s=away_s)
         self.timeline.after(away_s, self._control_up, f"agent {broker}")
+
+    def readdress(self, broker: str) -> None:
+        """The broker's server and agent end; both start again at once, at another address."""
+        host = self.hosts[broker]
+        self.controls[f"agent {broker}"].crash()
+        self.kill_server(broker, silent=False, down_s=0.0, told=False)
+        self._addresses[broker] = _url(f"{broker}-moved")
+        self.network.move(_url(broker), self._addresses[broker])
+        self._server_up(host)
+        self._start_control(f"agent {broker}")
+
+    def intrude(self, broker: str, server: str) -> None:
+        """One more agent says that it is this broker's, with the server of another."""
+        rng, timing = Random(self.rng.getrandbits(64)), self.setup.timing
+        agent = Agent(Identity(broker, _url(server)), _url("store"), rng, timing=timing)
+        self.intruders.append(Process(self, f"intruder at {server}", agent, self.clocks[server]))
 
     def add_broker(self, broker: str) -> None:
         """One more server with its agent, on the same network."""
@@ -378,47 +411,3 @@ class World:
 
 def _url(name: str) -> str:
     return f"redis://{name}:6379"
-
-
-def _seldom_used(setup: Setup, rng: Random) -> Setup:
-    """The same world with topics that are used now and then, so that they end and are used again."""
-    return msgspec.structs.replace(
-        setup,
-        topics=8,
-        publishers=3,
-        rate_per_s=2.5,
-        late_subscribers=6,
-        hasty_subscribers=4,
-        moves_per_s=rng.choice((0.0, 0.5)),
-        traffic_s=10.0,
-        script=(Add(START_S + rng.random() * 4, "late"),) if rng.random() < 0.5 else (),
-        timing=Timing(idle_s=rng.choice((1.1, 1.5))),
-    )
-
-
-def draw_plan(seed: int) -> tuple[Setup, FaultPlan]:
-    """The world and the faults of a seed."""
-    rng = Random(seed ^ 0x5EED)
-    profile: Profile = rng.choice([profile for profile in Profile if profile is not Profile.CLOCKS])
-    if Random(seed ^ 0xC10C).random() < 1 / len(Profile):  # drawn apart: all other seeds stay the runs they were
-        profile = Profile.CLOCKS
-    boundaries = frozenset(rng.sample(range(1, 600), 2)) if profile in (Profile.CONTROL, Profile.ALL) else frozenset()
-    setup = Setup(
-        brokers=rng.choice((2, 3, 3, 4)),
-        controllers=rng.choice((1, 2)),
-        topics=rng.choice((1, 2)),
-        pattern_subscribers=rng.choice((0, 1)),
-        late_pattern_subscribers=rng.choice((0, 0, 1)),
-        drains=rng.choice((0, 0, 1, 2)),
-        # Without faults nothing may be told; a line that is crowded may have to tell of a Gap.
-        limits=Limits(window=256, held=8192 if profile is Profile.CALM else rng.choice((8192, 8192, 4))),
-        load_s=rng.choice((0.0, 0.0, 1.5)) if profile in (Profile.STORE, Profile.ALL) else 0.0,
-        sites=rng.choice((False, True)),
-        slow_connects=rng.choice((0.0, 0.05)),
-    )
-    if not setup.sites:  # far away they would take longer than a run: so many questions per round trip
-        setup = msgspec.structs.replace(setup, many_topics=rng.choice((0, 0, 100)))
-    idle_rng = Random(seed ^ 0x1D1E)
-    if idle_rng.random() < 1 / 6:  # drawn apart, too
-        setup = _seldom_used(setup, idle_rng)
-    return setup, FaultPlan(profile, boundaries, counted_from_s=START_S)

@@ -18,11 +18,12 @@ from nearcast.core.placement import Mode
 from nearcast.core.settings import DEFAULT_TIMING
 from nearcast.sim.campaign import BATCH
 from nearcast.sim.checkers import CHECKERS
+from nearcast.sim.drawing import draw_plan
 from nearcast.sim.faults import FaultPlan, Profile
 from nearcast.sim.forwarding.tally import Tally, count_forwarding, count_nearcast
 from nearcast.sim.forwarding.timers import Timers
 from nearcast.sim.forwarding.world import ForwardingWorld, brokers_apart, one_data_centre
-from nearcast.sim.world import START_S, Setup, World, draw_plan
+from nearcast.sim.world import START_S, Setup, World
 
 CRASHES = 2  # agents that crash in a run with faults, each once
 

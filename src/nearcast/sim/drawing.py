@@ -1,0 +1,56 @@
+"""Drawing: the world and the faults of a seed."""
+
+from __future__ import annotations
+
+from random import Random
+
+import msgspec
+
+from nearcast.core.settings import Limits, Timing
+from nearcast.sim.faults import FaultPlan, Profile
+from nearcast.sim.script import Add
+from nearcast.sim.world import START_S, Setup
+
+
+def draw_plan(seed: int) -> tuple[Setup, FaultPlan]:
+    """The world and the faults of a seed."""
+    rng = Random(seed ^ 0x5EED)
+    profile: Profile = rng.choice([profile for profile in Profile if profile is not Profile.CLOCKS])
+    if Random(seed ^ 0xC10C).random() < 1 / len(Profile):  # drawn apart: all other seeds stay the runs they were
+        profile = Profile.CLOCKS
+    boundaries = frozenset(rng.sample(range(1, 600), 2)) if profile in (Profile.CONTROL, Profile.ALL) else frozenset()
+    setup = Setup(
+        brokers=rng.choice((2, 3, 3, 4)),
+        controllers=rng.choice((1, 2)),
+        topics=rng.choice((1, 2)),
+        pattern_subscribers=rng.choice((0, 1)),
+        late_pattern_subscribers=rng.choice((0, 0, 1)),
+        drains=rng.choice((0, 0, 1, 2)),
+        # Without faults nothing may be told; a line that is crowded may have to tell of a Gap.
+        limits=Limits(window=256, held=8192 if profile is Profile.CALM else rng.choice((8192, 8192, 4))),
+        load_s=rng.choice((0.0, 0.0, 1.5)) if profile in (Profile.STORE, Profile.ALL) else 0.0,
+        sites=rng.choice((False, True)),
+        slow_connects=rng.choice((0.0, 0.05)),
+    )
+    if not setup.sites:  # far away they would take longer than a run: so many questions per round trip
+        setup = msgspec.structs.replace(setup, many_topics=rng.choice((0, 0, 100)))
+    idle_rng = Random(seed ^ 0x1D1E)
+    if idle_rng.random() < 1 / 6:  # drawn apart, too
+        setup = _seldom_used(setup, idle_rng)
+    return setup, FaultPlan(profile, boundaries, counted_from_s=START_S)
+
+
+def _seldom_used(setup: Setup, rng: Random) -> Setup:
+    """The same world with topics that are used now and then, so that they end and are used again."""
+    return msgspec.structs.replace(
+        setup,
+        topics=8,
+        publishers=3,
+        rate_per_s=2.5,
+        late_subscribers=6,
+        hasty_subscribers=4,
+        moves_per_s=rng.choice((0.0, 0.5)),
+        traffic_s=10.0,
+        script=(Add(START_S + rng.random() * 4, "late"),) if rng.random() < 0.5 else (),
+        timing=Timing(idle_s=rng.choice((1.1, 1.5))),
+    )

@@ -1,0 +1,66 @@
+"""Planted bugs of topics that end: each takes one rule of it out of the system."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from planting import SELDOM, SELDOM_NETWORK, Patch, planting
+
+from nearcast.core import forgetting
+from nearcast.core.client import Client
+from nearcast.core.outflow import Outflow
+from nearcast.core.scripts import KEEP
+from nearcast.core.wire import word_of
+from nearcast.sim import scripts
+from nearcast.sim.replies import bulks
+
+MUTATIONS, mutation = planting()
+
+
+@mutation("invariant", SELDOM)
+def a_record_ends_under_those_who_use_it(patch: Patch) -> None:
+    patch.setattr(scripts, "_is_held", lambda server, topic: False)
+
+
+@mutation("invariant", SELDOM)
+def a_record_ends_although_the_controller_knows_of_it(patch: Patch) -> None:
+    """What was collected for the journal ends on its directory, too."""
+
+    def keep(server: Any, keys: list[bytes], arguments: list[bytes]) -> bytes:
+        stored = server.keys.fields(keys[0])
+        return bulks(stored.get(topic, b"") for topic in arguments[1:])
+
+    patch.setitem(scripts.TWINS, KEEP, keep)
+
+
+@mutation("invariant 6", SELDOM)
+def numbers_of_a_topic_that_ended_begin_again_at_1(patch: Patch) -> None:
+    original = Client.end_outflow
+
+    def end_outflow(self: Client, outflow: Outflow) -> None:
+        original(self, outflow)
+        self.numbered = 0
+
+    patch.setattr(Client, "end_outflow", end_outflow)
+
+
+@mutation("guarantee 1", SELDOM)
+def nobody_is_told_that_a_line_begins_anew(patch: Patch) -> None:
+    patch.setattr(Outflow, "word", lambda self, sequence, payload: word_of(payload))
+
+
+@mutation("invariant 7", SELDOM_NETWORK)
+def a_client_forgets_what_is_not_acknowledged(patch: Patch) -> None:
+    original = Outflow.unused
+
+    def unused(self: Outflow) -> bool:
+        original(self)
+        return self.sequence > 0
+
+    patch.setattr(Outflow, "unused", unused)
+
+
+@mutation("invariant 5", SELDOM_NETWORK)
+def a_line_is_forgotten_before_its_publisher_stops_repeating(patch: Patch) -> None:
+    patch.setattr(forgetting, "LINES_ROUNDS", 1)
+    patch.setattr(Outflow, "unused", lambda self: False)

@@ -1,0 +1,154 @@
+"""Planting: what a planted bug is, and the worlds in which planted bugs show soon."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+import pytest
+
+from nearcast.core.placement import Mode
+from nearcast.core.settings import Limits, Timing
+from nearcast.sim.faults import Profile
+from nearcast.sim.script import Add, Deafen, Intrude, Lose, Pause, Readdress
+from nearcast.sim.world import Setup
+
+Patch = pytest.MonkeyPatch
+Plant = Callable[[Patch], None]
+
+
+class World(msgspec.Struct, frozen=True):
+    """Where a planted bug shows soon."""
+
+    setup: Setup
+    profile: Profile
+
+
+MOVES = World(Setup(topics=1, brokers=4, publishers=4, rate_per_s=60, moves_per_s=10), Profile.CALM)
+REPLICAS = World(
+    Setup(topics=1, brokers=4, publishers=4, rate_per_s=80, moves_per_s=10, modes=(Mode.ALL_PUBLISHERS,)), Profile.CALM
+)
+CUTS = World(Setup(topics=1, late_subscribers=14, moves_per_s=10, rate_per_s=60), Profile.NETWORK)
+PATTERNS = World(Setup(topics=1, brokers=4, pattern_subscribers=4, rate_per_s=60, moves_per_s=10), Profile.CALM)
+LEAVING = World(
+    Setup(topics=1, brokers=4, pattern_subscribers=4, rate_per_s=120, moves_per_s=4, drains=4), Profile.CALM
+)
+JOINING = World(
+    Setup(
+        topics=1,
+        pattern_subscribers=3,
+        late_pattern_subscribers=1,
+        early_subscribers=0,
+        late_subscribers=0,
+        rate_per_s=60,
+        moves_per_s=12,
+        script=(Add(7.0, "b3"), Add(8.0, "b4"), Add(9.0, "b5")),
+        sites=True,
+        slow_connects=0.4,
+        start_s=4.0,
+        traffic_s=8.0,
+    ),
+    Profile.CALM,
+)
+MANY_TOPICS = World(
+    Setup(topics=1, brokers=1, publishers=1, early_subscribers=1, late_subscribers=0, moves_per_s=0, many_topics=100),
+    Profile.NETWORK,
+)
+CANCELS = World(Setup(topics=1, brokers=4, cancelled_share=0.5, rate_per_s=60, moves_per_s=10), Profile.CALM)
+RESTING = World(Setup(topics=4, brokers=2, moves_per_s=0, drains=2), Profile.SERVERS)
+CONTROL = World(Setup(topics=2, controllers=2, moves_per_s=6), Profile.CONTROL)
+HANDOVERS = World(
+    Setup(topics=8, controllers=2, moves_per_s=0, drains=2, script=(Add(2.5, "b3"), Add(3.5, "b4"))), Profile.CONTROL
+)
+NETWORK = World(Setup(topics=2), Profile.NETWORK)
+BUSY_NETWORK = World(
+    Setup(topics=1, brokers=2, publishers=8, moves_per_s=1, rate_per_s=60, traffic_s=8.0), Profile.NETWORK
+)
+SERVERS = World(Setup(topics=2), Profile.SERVERS)
+PAUSES = World(
+    Setup(topics=1, brokers=2, publishers=6, early_subscribers=4, moves_per_s=1, rate_per_s=60, traffic_s=8.0),
+    Profile.CLOCKS,
+)
+RIGHTS = World(Setup(topics=1, publishers=4, rate_per_s=60, early_subscribers=4), Profile.RIGHTS)
+CROWDED = World(
+    Setup(topics=1, brokers=4, publishers=6, rate_per_s=80, moves_per_s=10, limits=Limits(window=256, held=4)),
+    Profile.NETWORK,
+)
+FAR = World(Setup(topics=1, moves_per_s=1, client_distances_s=(0.2, 0.35, 0.45)), Profile.NETWORK)
+ALL = World(Setup(topics=2, controllers=2), Profile.ALL)
+_SELDOM = Setup(
+    topics=8,
+    rate_per_s=2.5,
+    early_subscribers=4,
+    late_subscribers=6,
+    hasty_subscribers=4,
+    moves_per_s=0,
+    drains=2,
+    traffic_s=10.0,
+    script=(Add(3.0, "b3"), Add(6.0, "b4")),
+    timing=Timing(idle_s=1.1),
+)
+SELDOM = World(_SELDOM, Profile.CALM)
+SELDOM_NETWORK = World(_SELDOM, Profile.NETWORK)
+STORE = World(Setup(topics=2, controllers=2), Profile.STORE)
+LARGE = World(Setup(topics=2, controllers=2, load_s=1.5), Profile.STORE)
+ASLEEP = World(
+    Setup(topics=1, brokers=2, publishers=16, early_subscribers=10, late_subscribers=0, moves_per_s=1, rate_per_s=8),
+    Profile.CLOCKS,
+)
+DEPOSED = World(
+    Setup(
+        topics=4,
+        controllers=2,
+        publishers=4,
+        rate_per_s=20,
+        moves_per_s=0,
+        traffic_s=9.0,
+        script=(Deafen(3.0, 7.0), Pause(3.1, 3.5)),
+    ),
+    Profile.CLOCKS,
+)
+RESTARTS = World(
+    Setup(
+        topics=1,
+        brokers=3,
+        publishers=4,
+        rate_per_s=60,
+        moves_per_s=8,
+        traffic_s=7.0,
+        echoed_share=0.4,
+        echoes_s=(3.0, 4.0, 5.0),
+        script=(Lose(1.6, "b0", 0.1), Lose(2.0, "b1", 0.1)),
+    ),
+    Profile.CONTROL,
+)
+READDRESSED = World(
+    Setup(topics=1, brokers=1, moves_per_s=0, front=True, script=(Readdress(3.0, "b0"),)), Profile.NETWORK
+)
+INTRUDED = World(
+    Setup(topics=1, brokers=2, moves_per_s=1, rate_per_s=10, script=(Intrude(2.5, "b0", "b1"),)), Profile.CONTROL
+)
+PLANNED = World(Setup(topics=1, moves_per_s=0, policy=True, traffic_s=3.0), Profile.CONTROL)
+
+
+class Mutation(msgspec.Struct, frozen=True):
+    plant: Plant
+    caught_by: str  # what the finding must say
+    world: World
+
+
+Register = Callable[[str, World], Callable[[Plant], Plant]]
+
+
+def planting() -> tuple[dict[str, Mutation], Register]:
+    """The planted bugs of a module, by name, and how to add one: what the finding must say, and where it shows."""
+    mutations: dict[str, Mutation] = {}
+
+    def mutation(caught_by: str, world: World) -> Callable[[Plant], Plant]:
+        def register(plant: Plant) -> Plant:
+            mutations[plant.__name__] = Mutation(plant, caught_by, world)
+            return plant
+
+        return register
+
+    return mutations, mutation
