@@ -45,7 +45,7 @@ def run_world(seed: int, setup: Setup, plan: FaultPlan) -> Outcome:
         violations = [f"crashed: {error!r}"]
     history = world.history
     return Outcome(
-        seed, plan.profile, history.messages, history.moves, history.forced, violations, list(world.faults.done)
+        seed, plan.profile, history.messages, history.moves, len(history.forced), violations, list(world.faults.done)
     )
 
 

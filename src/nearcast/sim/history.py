@@ -53,7 +53,7 @@ class History:
         self.unready: list[Unready] = []
         self.faults: list[str] = []  # what was wrong at the moment it happened
         self.moves = 0
-        self.forced = 0
+        self.forced: list[bytes] = []  # topics, once for each move that did not wait for all subscribers
         self.messages = 0
         self._records: dict[tuple[str, bytes], Record] = {}  # on each server now
         self._fenced: dict[tuple[str, bytes], int] = {}  # highest epoch each server was ever switched to
@@ -99,8 +99,9 @@ class History:
         given_up = server.name in self.given_up_s  # an order that was carried out too late there switches nobody
         if record.version % 4 == 0 and (topic, record.epoch) not in self._switched and not given_up:
             self._switched.add((topic, record.epoch))
-            self.forced += record.forced
-            if not record.forced:
+            if record.forced:
+                self.forced.append(topic)
+            else:
                 self._look_for_unready(topic, record.placement)
         elif record.version % 4 == 1:
             self._check_settled(topic, record)
