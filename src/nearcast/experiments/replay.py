@@ -121,7 +121,7 @@ def judge(world: World, script: Sequence[Step]) -> Replayed:
         deliveries=sum(len(program.events) for program in world.subscribers),
         steps=len(script),
         moves=world.history.moves,
-        forced=world.history.forced,
+        forced=len(world.history.forced),
         joined=sum(isinstance(step, Add) for step in script),
         left=sum(isinstance(step, Remove) for step in script),
         lost=len(check_owed(world)) + sum(gap.count for gap in gaps),
