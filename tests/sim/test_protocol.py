@@ -11,7 +11,7 @@ from nearcast.sim.campaign import Outcome, run_seed, run_seeds, run_world
 from nearcast.sim.faults import FaultPlan, Profile
 from nearcast.sim.world import START_S, Setup, World
 
-SEEDS = 1000
+SEEDS = 500
 BATCH = 50
 
 
