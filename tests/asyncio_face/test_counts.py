@@ -20,13 +20,16 @@ def pubsubs(client, world):
 
 
 async def held(pubsub, channels=(), patterns=()):
-    """Subscribe and return when it is confirmed."""
+    """Subscribe and return when it is confirmed; messages of earlier subscriptions may come before that."""
     if channels:
         await pubsub.subscribe(*channels)
     if patterns:
         await pubsub.psubscribe(*patterns)
-    for _ in (*channels, *patterns):
-        assert await pubsub.get_message(timeout=WAIT_S)
+    missing = len(channels) + len(patterns)
+    while missing:
+        message = await pubsub.get_message(timeout=WAIT_S)
+        assert message
+        missing -= message["type"] in ("subscribe", "psubscribe")
 
 
 async def until(question, expected):
