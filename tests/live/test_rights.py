@@ -47,9 +47,10 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "gateway"))
 from gateway_world import ROW, DataCluster, take_results
 from rights import BROKERS, PAGE, STORE, as_admin, guarded_server, refusals, rules_of, url
 
-pytestmark = pytest.mark.live
+pytestmark = [pytest.mark.live, pytest.mark.xdist_group("rights")]  # one world for all
 
 TEST_S = 20.0
+FORM_S = 60.0  # on a busy machine
 FORGED = 10**6  # a version above all
 
 
@@ -101,7 +102,7 @@ async def _start(runner: asyncio.Runner) -> AsyncIterator[World]:
     for part in parts:
         await part.start()
     async with Console(url(store, "operator")) as console:
-        await until(lambda: _formed(console, world))
+        await until(lambda: _formed(console, world), FORM_S)
     yield world
     for part in parts:
         await part.stop()
@@ -115,8 +116,8 @@ async def _formed(console: Console, world: World) -> bool:
     return False
 
 
-async def until(true: Callable[[], Coroutine[Any, Any, object]]) -> None:
-    async with asyncio.timeout(TEST_S):
+async def until(true: Callable[[], Coroutine[Any, Any, object]], limit_s: float = TEST_S) -> None:
+    async with asyncio.timeout(limit_s):
         while True:
             if await true():
                 return
