@@ -230,8 +230,7 @@ class Client:
         except Overdue:
             raise self._not_acknowledged(outflow, sequence, limit_s) from None
         finally:
-            if limit_s is not None:
-                self._deadlines.end(future, limit_s)
+            future.cancel()  # if it failed before: nobody waits for an answer, nor for the end of its time
 
     def _not_acknowledged(self, outflow: Outflow, sequence: int, limit_s: float | None) -> TimedOut:
         """Nobody waits for the message any more: what has become of it."""

@@ -1,8 +1,8 @@
 """Deadlines: callers that wait for an answer, each for so long at most.
 
 Nearly every answer comes in time, and publishers wait in their hundred thousands a second: a timer for each would cost
-more than the message. So those with the same limit stand in one line, which is in order of their deadlines by itself,
-and the driver looks at the heads of the lines with every tick.
+more than the message. So who begins to wait is put on a list and nothing else. With every tick the driver drops those
+that have their answer; the few that are left get their deadline then, which is late by a tick at most and never early.
 """
 
 from __future__ import annotations
@@ -31,24 +31,45 @@ class Overdue(Exception):
     """What a future that waited too long is given."""
 
 
+class _Line:
+    """Those with the same limit. Their deadlines are in order by themselves."""
+
+    __slots__ = ("new", "waiting")
+
+    def __init__(self) -> None:
+        self.new: list[asyncio.Future[int]] = []  # since the last look
+        self.waiting: list[tuple[float, list[asyncio.Future[int]]]] = []  # until when, and who
+
+    def __len__(self) -> int:
+        return len(_undone(self.new)) + sum(len(_undone(futures)) for _, futures in self.waiting)
+
+    def look(self, limit_s: float, now_s: float) -> None:
+        self.waiting.append((now_s + limit_s, self.new))
+        self.new = []
+        left = [(until_s, _undone(futures)) for until_s, futures in self.waiting]
+        for until_s, futures in left:
+            if now_s < until_s:
+                break
+            for future in futures:
+                future.set_exception(Overdue())
+        self.waiting = [(until_s, futures) for until_s, futures in left if futures and now_s < until_s]
+
+
 class Deadlines:
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
-        self._lines: dict[float, dict[asyncio.Future[int], float]] = {}  # by limit: who waits, and until when
+        self._lines: dict[float, _Line] = {}  # by limit
 
     def __len__(self) -> int:
-        return sum(map(len, self._lines.values()))
+        """How many wait."""
+        return sum(len(line) for line in self._lines.values())
 
     def begin(self, future: asyncio.Future[int], limit_s: float) -> None:
+        """Until it is done, or its time is over: then it gets `Overdue`."""
         line = self._lines.get(limit_s)
         if line is None:
-            line = self._lines[checked(limit_s)] = {}
-        line[future] = self._now() + limit_s
-
-    def end(self, future: asyncio.Future[int], limit_s: float) -> None:
-        line = self._lines.get(limit_s)
-        if line is not None:
-            line.pop(future, None)
+            line = self._lines[checked(limit_s)] = _Line()
+        line.new.append(future)
 
     def look(self) -> None:
         """Tell those whose time has come; forget lines that nobody stands in."""
@@ -56,13 +77,13 @@ class Deadlines:
             return
         now_s = self._now()
         for limit_s, line in list(self._lines.items()):
-            if not line:
+            line.look(limit_s, now_s)
+            if not line.waiting:
                 del self._lines[limit_s]
-            for future, until_s in line.items():
-                if now_s < until_s:
-                    break
-                if not future.done():
-                    future.set_exception(Overdue())
+
+
+def _undone(futures: list[asyncio.Future[int]]) -> list[asyncio.Future[int]]:
+    return [future for future in futures if not future.done()]
 
 
 def checked(limit_s: float) -> float:
