@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 import pytest
 
+from nearcast.core.effects import Leadership
 from nearcast.errors import ClusterError, ConnectFailed
 from nearcast.runtime.requester import Requester
 from nearcast.runtime.servers import LocalServer
@@ -18,8 +19,7 @@ from nearcast.runtime.store.valkey import ValkeyStore
 
 
 async def lead(store: Store, candidate: str, stale: str = "") -> int | None:
-    term, _ = await store.campaign(candidate, stale)
-    return term
+    return (await store.campaign(candidate, stale)).term
 
 
 async def loaded(store: Store) -> tuple[int, dict[str, bytes]]:
@@ -93,9 +93,9 @@ def test_the_first_candidate_leads_and_stays_so_while_it_renews(bench: Bench) ->
     async def scenario(bench: Bench) -> None:
         store = bench.open()
         campaigns = [await store.campaign("c1", "") for _ in range(5)]
-        assert {term for term, _ in campaigns} == {campaigns[0][0]}
-        assert campaigns[0][0] is not None
-        assert len({held for _, held in campaigns}) == 5, "each renewal shows"
+        assert {answer.term for answer in campaigns} == {campaigns[0].term}
+        assert campaigns[0].term is not None
+        assert len({answer.held for answer in campaigns}) == 5, "each renewal shows"
 
     bench.run(scenario)
 
@@ -103,13 +103,13 @@ def test_the_first_candidate_leads_and_stays_so_while_it_renews(bench: Bench) ->
 def test_another_candidate_leads_only_if_it_knows_how_the_leadership_is_held(bench: Bench) -> None:
     async def scenario(bench: Bench) -> None:
         one, two = bench.open(), bench.open()
-        first, _ = await one.campaign("c1", "")
-        nobody, seen = await two.campaign("c2", "")
-        assert nobody is None
+        first = await lead(one, "c1")
+        seen = await two.campaign("c2", "")
+        assert seen.term is None
         await one.campaign("c1", "")
-        assert await lead(two, "c2", seen) is None, "it was renewed meanwhile"
-        _, seen = await two.campaign("c2", "")
-        second = await lead(two, "c2", seen)
+        assert await lead(two, "c2", seen.held) is None, "it was renewed meanwhile"
+        seen = await two.campaign("c2", "")
+        second = await lead(two, "c2", seen.held)
         assert first is not None
         assert second is not None
         assert second > first
@@ -121,8 +121,33 @@ def test_another_candidate_leads_only_if_it_knows_how_the_leadership_is_held(ben
 def test_asking_in_vain_changes_nothing(bench: Bench) -> None:
     async def scenario(bench: Bench) -> None:
         one, two = bench.open(), bench.open()
-        _, held = await one.campaign("c1", "")
-        assert [await two.campaign("c2", "") for _ in range(3)] == [(None, held)] * 3
+        held = (await one.campaign("c1", "")).held
+        assert [await two.campaign("c2", "") for _ in range(3)] == [Leadership(None, held, 0)] * 3
+
+    bench.run(scenario)
+
+
+def test_a_new_term_is_above_all_that_anybody_has_heard_of(bench: Bench) -> None:
+    async def scenario(bench: Bench) -> None:
+        store = bench.open()
+        first = await store.campaign("c1", "", above=41)
+        assert first.term == 42
+        assert (await store.campaign("c1", "", above=90)).term == 42, "who leads stays in its term"
+        assert (await store.campaign("c2", first.held, above=7)).term is None
+        await store.resign("c1")
+        assert (await store.campaign("c2", "", above=7)).term == 43
+
+    bench.run(scenario)
+
+
+def test_a_campaign_tells_how_many_commits_there_were(bench: Bench) -> None:
+    async def scenario(bench: Bench) -> None:
+        store = bench.open()
+        term = await lead(store, "c1")
+        assert term is not None
+        for version in range(3):
+            assert (await store.campaign("c1", "")).version == version
+            assert await store.commit(version, term, {"a": b"1"})
 
     bench.run(scenario)
 

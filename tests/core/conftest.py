@@ -287,7 +287,7 @@ class Cluster:
     def _serve(self, controller: Controller, effect: object) -> None:
         now_s = self.rig.now_s
         if isinstance(effect, Campaign):
-            controller.campaigned(*self.store.campaign_now(effect.candidate, effect.stale), now_s)
+            controller.campaigned(self.store.campaign_now(effect.candidate, effect.stale, effect.above), now_s)
         elif isinstance(effect, Resign):
             self.store.resign_now(effect.candidate)
         elif isinstance(effect, Load):

@@ -21,7 +21,7 @@ from nearcast.runtime.servers import LocalServer
 
 pytestmark = pytest.mark.live
 
-TIMING = Timing(idle_s=1.1)
+TIMING = Timing(idle_s=1.3)
 TEST_S = 60.0
 AT_ONCE = 50
 

@@ -7,12 +7,14 @@ from collections.abc import Callable
 
 import pytest
 
+from nearcast.core.effects import Leadership
 from nearcast.errors import ConnectFailed
 from nearcast.runtime.controller import Controller
 from nearcast.runtime.store.memory import MemoryStore
 
 NOBODY = "redis://127.0.0.1:1"  # none of this needs a bus
 LOAD_S = 1.6  # longer than a leadership lasts without being renewed
+FSYNC_S = 0.6  # more than half of that time
 
 
 class FlakyStore(MemoryStore):
@@ -23,9 +25,9 @@ class FlakyStore(MemoryStore):
         self._error: Exception | None = error
         self._fails = fails
 
-    async def campaign(self, candidate: str, stale: str) -> tuple[int | None, str]:
+    async def campaign(self, candidate: str, stale: str, above: int = 0) -> Leadership:
         self._fail("campaign")
-        return await super().campaign(candidate, stale)
+        return await super().campaign(candidate, stale, above)
 
     async def load(self, take: Callable[[dict[str, bytes]], None]) -> int:
         self._fail("load")
@@ -41,6 +43,20 @@ class SlowStore(MemoryStore):
     async def load(self, take: Callable[[dict[str, bytes]], None]) -> int:
         await asyncio.sleep(LOAD_S)
         return await super().load(take)
+
+
+class SlowDisk(MemoryStore):
+    """Each campaign waits for the disk, and one for the other: what comes meanwhile is written with the next."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked = 0
+
+    async def campaign(self, candidate: str, stale: str, above: int = 0) -> Leadership:
+        self.asked += 1
+        slow_s = FSYNC_S * (0.5 if self.asked % 2 else 1.0)  # the later one may be ready before
+        await asyncio.sleep(slow_s)
+        return await super().campaign(candidate, stale, above)
 
 
 async def led_within(seconds: float, *controllers: Controller) -> bool:
@@ -84,7 +100,7 @@ def test_after_a_failed_load_another_controller_leads() -> None:
 def test_what_the_store_does_wrong_is_shown() -> None:
     async def scenario() -> None:
         class Broken(MemoryStore):
-            async def campaign(self, candidate: str, stale: str) -> tuple[int | None, str]:
+            async def campaign(self, candidate: str, stale: str, above: int = 0) -> Leadership:
                 raise ValueError("a surprise")
 
         controller = Controller(NOBODY, store=Broken())
@@ -103,6 +119,20 @@ def test_a_load_that_takes_longer_than_a_leadership_ends_in_leading() -> None:
         await controller.start()
         assert await led_within(LOAD_S + 1.0, controller)
         assert controller._machine._term == 1
+        await controller.stop()
+
+    asyncio.run(scenario())
+
+
+def test_a_slow_disk_does_not_cost_the_leadership() -> None:
+    async def scenario() -> None:
+        controller = Controller(NOBODY, store=SlowDisk())
+        notes: list[str] = []
+        controller.on_note = notes.append
+        await controller.start()
+        assert await led_within(FSYNC_S + 1.0, controller)
+        await asyncio.sleep(4 * FSYNC_S)
+        assert [note for note in notes if "no longer leads" in note] == []
         await controller.stop()
 
     asyncio.run(scenario())

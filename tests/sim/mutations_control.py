@@ -25,6 +25,7 @@ from planting import (
 from nearcast.core import bus
 from nearcast.core.controller import Controller, Role
 from nearcast.core.departures import Departures
+from nearcast.core.effects import Leadership
 from nearcast.core.handover import Handover
 from nearcast.core.journal import MEMBERSHIP_KEY
 from nearcast.core.members import Members
@@ -117,11 +118,11 @@ def a_failed_load_is_not_noticed(patch: Patch) -> None:
 def the_lead_is_not_renewed_while_the_journal_is_read(patch: Patch) -> None:
     original = Controller.campaigned
 
-    def campaigned(self: Controller, term: int | None, held: str, now_s: float) -> None:
+    def campaigned(self: Controller, leadership: Leadership, now_s: float) -> None:
         if self.role is Role.LOADING:
-            self._campaign = None
+            self._campaigns.popleft()
         else:
-            original(self, term, held, now_s)
+            original(self, leadership, now_s)
 
     patch.setattr(Controller, "campaigned", campaigned)
 

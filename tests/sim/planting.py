@@ -10,7 +10,7 @@ import pytest
 from nearcast.core.placement import Mode
 from nearcast.core.settings import Limits, Timing
 from nearcast.sim.faults import Profile
-from nearcast.sim.script import Add, Deafen, Intrude, Lose, Pause, Readdress
+from nearcast.sim.script import Add, Deafen, Intrude, Lose, LoseStore, Pause, Readdress
 from nearcast.sim.world import Setup
 
 Patch = pytest.MonkeyPatch
@@ -86,7 +86,7 @@ _SELDOM = Setup(
     drains=2,
     traffic_s=10.0,
     script=(Add(3.0, "b3"), Add(6.0, "b4")),
-    timing=Timing(idle_s=1.1),
+    timing=Timing(idle_s=1.3),
 )
 SELDOM = World(_SELDOM, Profile.CALM)
 SELDOM_NETWORK = World(_SELDOM, Profile.NETWORK)
@@ -127,6 +127,34 @@ READDRESSED = World(
 )
 INTRUDED = World(
     Setup(topics=1, brokers=2, moves_per_s=1, rate_per_s=10, script=(Intrude(2.5, "b0", "b1"),)), Profile.CONTROL
+)
+LOST = World(
+    Setup(topics=1, brokers=3, publishers=4, rate_per_s=60, moves_per_s=6, script=(LoseStore(3.5, 1.0),)),
+    Profile.NETWORK,
+)
+LOST_WITH_A_BROKER = World(
+    Setup(
+        topics=2,
+        brokers=3,
+        publishers=4,
+        rate_per_s=60,
+        moves_per_s=10,
+        script=(LoseStore(3.5, 0.3), Lose(3.5, "b1", 6.0)),
+        traffic_s=7.0,
+    ),
+    Profile.NETWORK,
+)
+WENT_BACK = World(
+    Setup(
+        topics=2,
+        brokers=3,
+        controllers=2,
+        publishers=4,
+        rate_per_s=60,
+        moves_per_s=20,
+        script=(LoseStore(3.5, 0.05, 1),),
+    ),
+    Profile.CONTROL,
 )
 PLANNED = World(Setup(topics=1, moves_per_s=0, policy=True, traffic_s=3.0), Profile.CONTROL)
 

@@ -24,7 +24,7 @@ SETUP = Setup(
     moves_per_s=0,
     traffic_s=6.0,
     script=(Add(4.0, "late"),),  # some topics change their directory
-    timing=Timing(idle_s=1.1),
+    timing=Timing(idle_s=1.3),
 )
 SHARE = 307  # `make test` runs every 307th boundary, `make test-full` every 7th
 PARTS = 8  # that those are shared out to

@@ -20,6 +20,7 @@ from nearcast.cli import (
     report,
     reproduce,
     simulate,
+    store,
     subscribers,
     topic,
     up,
@@ -63,6 +64,7 @@ app.add_typer(topic.app, name="topic")
 app.add_typer(subscribers.app, name="subscribers")
 app.add_typer(users.app, name="users")
 app.add_typer(plan.app, name="plan")
+app.add_typer(store.app, name="store")
 app.add_typer(data.app, name="data")
 app.add_typer(channel.app, name="channel")
 app.add_typer(feed.app, name="feed")

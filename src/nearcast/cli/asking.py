@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from nearcast.cli.running import say
 from nearcast.errors import UsageError
 
 if TYPE_CHECKING:
@@ -20,7 +21,10 @@ async def ask_state(url: str, *topics: str) -> State:
     for topic in topics:
         encode_topic(topic)
     async with Console(url) as console:
-        return await console.state(*topics, timeout_s=ASK_S)
+        state = await console.state(*topics, timeout_s=ASK_S)
+    if state.loss is not None and not state.loss.acknowledged:
+        say("warning: the store has lost data, see `nearcast store`")
+    return state
 
 
 def known(state: State, broker: str) -> BrokerView:

@@ -22,10 +22,13 @@ from nearcast.core.collection import Collection
 from nearcast.core.effects import Disconnect, Effect
 from nearcast.core.ending import Ending
 from nearcast.core.greeting import Credentials
+from nearcast.core.journal import BEGINNING, Position
+from nearcast.core.known import Known
 from nearcast.core.links import Ready
-from nearcast.core.membership import Membership
+from nearcast.core.membership import Membership, decode_membership
 from nearcast.core.names import COUNTERS, PATTERNS, WANTED, pattern_readiness, readiness_channel
 from nearcast.core.pace import Pace
+from nearcast.core.recollection import Recollection
 from nearcast.core.record import Record, Unreadable, first_use
 from nearcast.core.report_log import ReportLog
 from nearcast.core.settings import DEFAULT_TIMING, Timing
@@ -85,6 +88,8 @@ class Agent:
         self._ready = False
         self._ended = False  # the server's process was seen to end
         self._term = 0
+        self._known = Known()  # of the cluster; kept when the server loses its memory
+        self._noted = BEGINNING  # of the journal, on the server
         self._began_with = 0  # the number of the order that made this broker begin anew
         self._beat = 0  # the newest on this connection to the server
         self._granted_beat = 0
@@ -92,6 +97,7 @@ class Agent:
         self._hurry = False  # a client waits for a grant
         self._hurries = Pace(HURRIES_PER_S, HURRY_BURST)
         self._collection = Collection(identity.broker, self._answer)
+        self._recollection = Recollection(identity.broker, self._answer)
         self._ending = Ending(identity.broker, timing)
         self._beat_at_s = -1e9
         self._hello_at_s = -1e9
@@ -102,6 +108,7 @@ class Agent:
             bus.Count: self._count,
             bus.Collect: self._collect,
             bus.Lookup: self._lookup,
+            bus.Recall: self._recall,
             bus.Reset: self._reset,
             bus.MarkReady: self._mark_ready,
         }
@@ -187,7 +194,7 @@ class Agent:
     def _leave(self) -> None:
         """What is on the server from here on, and its lease, is no longer ours to speak of."""
         self._inside = False
-        self._run_id, self._ready = "", False
+        self._run_id, self._ready, self._noted = "", False, BEGINNING
         self._beat = self._granted_beat = 0
 
     def _stop(self, why: str) -> None:
@@ -200,15 +207,34 @@ class Agent:
     def _enter(self, link: AgentLink) -> None:
         self._inside = True
         self._collection.clear()
+        self._recollection.clear()
         self._ending.clear()
         link.control[COUNTERS] = self.meter.client_report
         link.control[WANTED] = self._wanted
         link.subscribe(COUNTERS, WANTED)
+        link.read_heard(self._heard_before)
         link.look(self._looked)
+
+    def _heard_before(self, journal: Position) -> None:
+        """What the agent before us, or we on another connection, had heard of the leader."""
+        self._noted = journal
 
     def _looked(self, standing: Standing, now_s: float) -> None:
         self._run_id = standing.run_id
         self._ready = standing.ready == msgspec.json.encode(Ready(self.identity.broker, standing.run_id))
+        if standing.membership is not None:
+            self._found(standing.membership)
+
+    def _found(self, document: bytes) -> None:
+        """The server has a membership from before we came."""
+        try:
+            membership = decode_membership(document)
+        except msgspec.DecodeError:
+            return  # of another version: it is replaced when the broker joins
+        self._learn(Known(membership.cluster, membership.version, membership.term, self._noted))
+
+    def _learn(self, known: Known) -> None:
+        self._known = known.merged(self._known) if known.cluster == self._known.cluster else known
 
     def _bus_open(self, link: ServerLink, now_s: float) -> None:
         channel = bus.agent_channel(self.identity.broker, self.agent_id)
@@ -233,6 +259,7 @@ class Agent:
             dead=self._ended,
             ready=self._ready,
             capacity_bytes_per_s=identity.capacity_bytes_per_s,
+            known=msgspec.structs.replace(self._known, term=max(self._term, self._known.term)),
         )
         self.bus.link.tell(bus.CONTROLLER_CHANNEL, bus.encode(hello))
 
@@ -243,12 +270,21 @@ class Agent:
         if message is None or message.term < self._term:
             return  # a deposed leader
         self._term = message.term
+        if isinstance(message, bus.Refusal):
+            self._turned_away(message, now_s)
+            return
+        self._rest_on(message)
         if isinstance(message, bus.Grant):
             self._granted(message, now_s)
-        elif isinstance(message, bus.Refusal):
-            self._turned_away(message, now_s)
         elif message.order >= self._began_with and self._workplace is not None:  # else meant for a former life
             self._orders[type(message)](message, self._workplace)
+
+    def _rest_on(self, message: bus.Grant | bus.Order) -> None:
+        """What is done next follows from the journal as it is: nobody may take one with less for the whole."""
+        self._learn(Known(self._known.cluster, term=message.term, journal=message.journal))
+        if self._workplace is not None and message.journal > self._noted:
+            self._noted = message.journal
+            self._workplace.note_heard(message.journal)
 
     def _granted(self, grant: bus.Grant, now_s: float) -> None:
         """Beats begin anew with each run of the server: a grant of an earlier one would prove what it does not know."""
@@ -298,6 +334,8 @@ class Agent:
         def installed(versions: Sequence[int], now_s: float) -> None:
             self._answer(bus.Answer(self.identity.broker, order.order, versions={"": versions[0]}))
 
+        membership = order.membership
+        self._learn(Known(membership.cluster, membership.version, order.term, order.journal))
         link.install_members(order.membership, installed)
 
     def _count(self, order: bus.Order, link: AgentLink) -> None:
@@ -332,11 +370,15 @@ class Agent:
 
         link.look_up(topic, version, first_use(version, self.identity.broker), looked_up)
 
+    def _recall(self, order: bus.Order, link: AgentLink) -> None:
+        assert isinstance(order, bus.Recall)
+        self._recollection.order(order, link)
+
     def _reset(self, order: bus.Order, link: AgentLink) -> None:
         if order.order == self._began_with:
             return  # the same order heard twice: what was installed since must not be wiped
         self._began_with = order.order
-        self._ready = False
+        self._ready, self._known = False, Known()
         link.begin_anew(partial(self._done, order.order))
 
     def _mark_ready(self, order: bus.Order, link: AgentLink) -> None:

@@ -19,6 +19,7 @@ from typing import Protocol
 import msgspec
 
 from nearcast.core.greeting import Credentials
+from nearcast.core.journal import Position
 from nearcast.core.membership import Membership
 from nearcast.core.proof import Lease, Proof
 from nearcast.core.record import Record, Unreadable
@@ -65,6 +66,7 @@ OnPassed = Callable[[float], None]
 OnStanding = Callable[[Standing, float], None]
 OnLease = Callable[[Lease, float], None]
 OnClaim = Callable[[str, int, float], None]  # who has it, and its beat
+OnHeard = Callable[[Position], None]
 OnMembers = Callable[[bytes | None, float], None]
 OnRecord = Callable[[Record | Unreadable | Denied | None, float], None]
 OnLookup = Callable[[Record | Unreadable | Membership | Denied | None, float], None]
@@ -250,6 +252,15 @@ class AgentLink(ServerLink, Protocol):
     def note_grant(self, beat: int) -> None:
         """The leader has granted this beat: clients may read it, and those who wait for it are told to."""
         ...
+
+    def note_heard(self, journal: Position) -> None:
+        """How far the journal is that the leader's words rest on, for the agent after this one.
+
+        Noted before what they ask is done.
+        """
+        ...
+
+    def read_heard(self, then: OnHeard) -> None: ...
 
     def mark_ready(self, ready: bytes, then: OnDone) -> None: ...
 

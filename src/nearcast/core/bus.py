@@ -12,7 +12,8 @@ from typing import TypeVar
 import msgspec
 
 from nearcast.core.counters import TopicCounters
-from nearcast.core.journal import Pace
+from nearcast.core.journal import BEGINNING, LossEntry, Pace, Position
+from nearcast.core.known import Known
 from nearcast.core.membership import Membership
 from nearcast.core.placement import Mode, Placement
 from nearcast.core.record import Record
@@ -45,6 +46,7 @@ class Hello(msgspec.Struct, frozen=True, tag=True):
     dead: bool = False  # the server's process was seen to end
     ready: bool = False  # the ready key of this run is set
     capacity_bytes_per_s: float = 0.0  # as configured; 0: not known
+    known: Known = Known()
 
 
 class Report(msgspec.Struct, frozen=True, tag=True):
@@ -63,7 +65,10 @@ class Report(msgspec.Struct, frozen=True, tag=True):
 
 
 class Answer(msgspec.Struct, frozen=True, tag=True):
-    """An order was carried out. `versions`, `counts` and `records` belong to Install, Count, and Collect or Lookup."""
+    """An order was carried out.
+
+    `versions`, `counts`, `records` and `membership` belong to Install, Count, Collect or Lookup or Recall, and Recall.
+    """
 
     broker: str
     order: int
@@ -71,15 +76,17 @@ class Answer(msgspec.Struct, frozen=True, tag=True):
     counts: dict[str, tuple[int, int]] = {}
     records: dict[str, Record] = {}
     more: bool = False  # there are records after these, in the order of topics
+    membership: Membership | None = None
 
 
-# --- controller to agent
+# --- controller to agent; `journal` is how far it is when this is said
 
 
 class Grant(msgspec.Struct, frozen=True, tag=True):
     term: int
     beat: int  # of the Hello it answers
     run_id: str  # too: beats of another run mean nothing
+    journal: Position = BEGINNING
 
 
 class Refusal(msgspec.Struct, frozen=True, tag=True):
@@ -89,18 +96,21 @@ class Refusal(msgspec.Struct, frozen=True, tag=True):
     reason: str
     other_heard: bool  # lately, so that it seems to be alive
     final: bool  # waiting is of no use
+    journal: Position = BEGINNING
 
 
 class Install(msgspec.Struct, frozen=True, tag=True):
     order: int
     term: int
     records: dict[str, Record]
+    journal: Position = BEGINNING
 
 
 class InstallMembers(msgspec.Struct, frozen=True, tag=True):
     order: int
     term: int
     membership: Membership
+    journal: Position = BEGINNING
 
 
 class Count(msgspec.Struct, frozen=True, tag=True):
@@ -112,6 +122,7 @@ class Count(msgspec.Struct, frozen=True, tag=True):
     order: int
     term: int
     epochs: dict[str, int]
+    journal: Position = BEGINNING
 
 
 class Collect(msgspec.Struct, frozen=True, tag=True):
@@ -123,6 +134,7 @@ class Collect(msgspec.Struct, frozen=True, tag=True):
     new_ring: tuple[str, ...]
     after: str = ""  # the last topic of the batch before
     members: int = -1  # version of the membership with the new ring, which is closed for these topics
+    journal: Position = BEGINNING
 
 
 class Lookup(msgspec.Struct, frozen=True, tag=True):
@@ -132,6 +144,16 @@ class Lookup(msgspec.Struct, frozen=True, tag=True):
     term: int
     topic: str
     membership: Membership
+    journal: Position = BEGINNING
+
+
+class Recall(msgspec.Struct, frozen=True, tag=True):
+    """All records that a leader has ever known of, one batch; with the first one also the membership on the server."""
+
+    order: int
+    term: int
+    after: str = ""  # the last topic of the batch before
+    journal: Position = BEGINNING
 
 
 class Reset(msgspec.Struct, frozen=True, tag=True):
@@ -139,15 +161,17 @@ class Reset(msgspec.Struct, frozen=True, tag=True):
 
     order: int
     term: int
+    journal: Position = BEGINNING
 
 
 class MarkReady(msgspec.Struct, frozen=True, tag=True):
     order: int
     term: int
     run_id: str
+    journal: Position = BEGINNING
 
 
-Order = Install | InstallMembers | Count | Collect | Lookup | Reset | MarkReady
+Order = Install | InstallMembers | Count | Collect | Lookup | Recall | Reset | MarkReady
 
 
 # --- controller to provider: each is said again until it shows
@@ -270,6 +294,12 @@ class SetCapacity(msgspec.Struct, frozen=True, tag=True):
     bytes_per_s: float
 
 
+class AcknowledgeLoss(msgspec.Struct, frozen=True, tag=True):
+    """The operator knows that the store has lost data: names may be registered again."""
+
+    request: str
+
+
 class Show(msgspec.Struct, frozen=True, tag=True):
     """Ask for the state: of these topics, or of all if none is named."""
 
@@ -329,14 +359,15 @@ class State(msgspec.Struct, frozen=True, tag=True):
     gateways: dict[str, GatewayView] = {}  # in answers about subscribers
     seats: dict[str, str] = {}  # where the users are that were asked for; one who is offline is missing
     moving: dict[str, tuple[str, str]] = {}  # user -> (from, to), some of them if there are many
+    loss: LossEntry | None = None  # the last time the store had lost data
 
 
-AboutTopics = MoveTopics | Drain | SetCapacity | Show
+AboutTopics = MoveTopics | Drain | SetCapacity | AcknowledgeLoss | Show
 AboutSubscribers = ShowSubscribers | PlaceSubscriber | ShuffleSubscribers
 Request = AboutTopics | AboutSubscribers
 FromGateway = GatewayReport | RegisterUser | RequestBroker
 ToController = Hello | Report | Answer | AboutTopics | AboutSubscribers | FromGateway
-ToAgent = Grant | Refusal | Install | InstallMembers | Count | Collect | Lookup | Reset | MarkReady
+ToAgent = Grant | Refusal | Order
 
 encode = msgspec.json.Encoder().encode
 _to_controller: msgspec.json.Decoder[ToController] = msgspec.json.Decoder(ToController)

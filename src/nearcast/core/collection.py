@@ -23,13 +23,19 @@ Answering = Callable[[bus.Answer], None]
 _Rings = tuple[tuple[str, ...], tuple[str, ...]]
 
 
-class _Scanned:
-    __slots__ = ("records", "rings", "topics")
+class Scanned:
+    """Records of one scan, to be answered batch after batch."""
 
-    def __init__(self, rings: _Rings, records: dict[str, Record]) -> None:
-        self.rings = rings
-        self.records = records
-        self.topics = sorted(records)
+    __slots__ = ("records", "topics")
+
+    def __init__(self, records: dict[bytes, Record]) -> None:
+        self.records = {decode_topic(topic): record for topic, record in records.items()}
+        self.topics = sorted(self.records)
+
+    def batch(self, after: str) -> tuple[list[str], bool]:
+        """The topics after this one that make a batch, and whether there are more."""
+        start = bisect_right(self.topics, after) if after else 0
+        return self.topics[start : start + BATCH], start + BATCH < len(self.topics)
 
 
 class Collection:
@@ -37,7 +43,7 @@ class Collection:
         self._broker = broker
         self._answer = answer
         self._scanning: dict[_Rings, bus.Collect] = {}  # and the newest order that waits for it
-        self._scanned: _Scanned | None = None  # the last scan, until all of it was answered
+        self._scanned: tuple[_Rings, Scanned] | None = None  # the last scan, until all of it was answered
 
     def clear(self) -> None:
         """A scan ends with its connection to the server."""
@@ -47,8 +53,8 @@ class Collection:
     def order(self, order: bus.Collect, link: AgentLink) -> None:
         rings = (order.old_ring, order.new_ring)
         scanned = self._scanned
-        if order.after and scanned is not None and scanned.rings == rings:
-            self._send(order, scanned, link)
+        if order.after and scanned is not None and scanned[0] == rings:
+            self._send(order, scanned[1], link)
             return
         under_way = rings in self._scanning
         self._scanning[rings] = order
@@ -72,21 +78,19 @@ class Collection:
         def found_left(records: dict[bytes, Record], now_s: float) -> None:
             order = self._scanning.pop(rings, None)
             if order is not None:
-                self._scanned = _Scanned(rings, {decode_topic(topic): record for topic, record in records.items()})
-                self._send(order, self._scanned, link)
+                self._scanned = (rings, Scanned(records))
+                self._send(order, self._scanned[1], link)
 
         link.find_records(self._leaves(rings), found)
 
-    def _send(self, order: bus.Collect, scanned: _Scanned, link: AgentLink) -> None:
+    def _send(self, order: bus.Collect, scanned: Scanned, link: AgentLink) -> None:
         """From now on the controller knows of these, and they are kept."""
 
         def kept(records: dict[bytes, Record], now_s: float) -> None:
             by_name = {decode_topic(topic): record for topic, record in records.items()}
             self._answer(bus.Answer(self._broker, order.order, records=by_name, more=more))
 
-        start = bisect_right(scanned.topics, order.after) if order.after else 0
-        batch = scanned.topics[start : start + BATCH]
-        more = start + BATCH < len(scanned.topics)
+        batch, more = scanned.batch(order.after)
         if not more:
             self._scanned = None
         link.keep_records(order.term, [topic.encode() for topic in batch], kept)

@@ -1,17 +1,21 @@
 """The controller machine: campaigns for leadership, and reigns while it has it.
 
     follower --campaign won--> loading --journal read--> leader --campaign lost, commit refused, or late--> follower
+                                  |                         ^
+                                  +---> recovering ---------+   the store has lost data: see `recovery.py`
 
 Two controllers never do harm: a commit needs the term of the newest leader, and so does every record on a server. But
 a grant is not written anywhere, so what a leader says must depend on its own time: every input first looks whether the
 leadership still lasts (`_heed`). A process that was paused serves its sockets before its timers.
 
 The leadership is renewed while the journal is read, however long that takes. Whoever cannot read it, or is refused a
-commit, gives the leadership back, so that another one need not wait for its end.
+commit, gives the leadership back, so that another one need not wait for its end. Campaigns do not wait for each other:
+a store whose disk takes most of `leader_s` for each still renews the leadership in time.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from enum import StrEnum
 from random import Random
 
@@ -21,27 +25,33 @@ from nearcast.core import bus
 from nearcast.core.audience import Seats
 from nearcast.core.backend import ServerLink
 from nearcast.core.coordination import Coordinating
-from nearcast.core.effects import Balance, Campaign, Effect, Load, Propose, Resign, StoreEffect
+from nearcast.core.effects import Balance, Campaign, Effect, Leadership, Load, Propose, Resign, StoreEffect
 from nearcast.core.greeting import Credentials
 from nearcast.core.journal import Journal, read_entries
+from nearcast.core.known import Known, lost
 from nearcast.core.ledger import Ledger
 from nearcast.core.planner import Planning
 from nearcast.core.proposal import Proposal
+from nearcast.core.recovery import Recovery
 from nearcast.core.reign import Charter, Reign
 from nearcast.core.settings import CLOCKS, DEFAULT_TIMING, Timing
 from nearcast.core.tether import Tether
+
+CAMPAIGNS_MAX = 8  # on their way: later answers come too late anyway
+CLUSTERS_MAX = 8  # that a controller remembers; a bus has one, and perhaps agents that were started with a wrong store
 
 
 class Role(StrEnum):
     FOLLOWER = "follower"
     LOADING = "loading"
+    RECOVERING = "recovering"
     LEADER = "leader"
 
 
 class Controller:
     """Inputs: connected, received, lost, tick, and answers of the store, the policy and the balancer.
 
-    Outputs: outgoing(), effects, store, asked, balances, notes.
+    Outputs: outgoing(), effects, store, asked, balances, notes, alarms.
     """
 
     def __init__(
@@ -63,9 +73,11 @@ class Controller:
         self.balances: list[Balance] = []  # for the balancer; none without one
         self.wall_offset_s = 0.0
         self.notes: list[str] = []
+        self.alarms: list[str] = []  # what an operator must hear of
         self.bus = Tether("bus", store_url, credentials or Credentials(), self._bus_open, timing=timing, rng=rng)
         self.role = Role.FOLLOWER
         self.reign: Reign | None = None
+        self.recovery: Recovery | None = None
         self._store_url = store_url
         self._charter = Charter(
             timing=timing,
@@ -76,10 +88,21 @@ class Controller:
         self._term = 0
         self._reigns = 0  # that have ended
         self._campaign_at_s = -1e9
-        self._campaign: tuple[str, float] | None = None  # on its way: who for, and since when
+        # On their way: who for, since when, and how many commits we had seen before.
+        self._campaigns: deque[tuple[str, float, int]] = deque()
         self._leader_until_s = -1e9
         self._seen = ("", 0.0)  # how another one held the leadership, and when we saw that first
         self._journal = Journal()  # as far as it was read
+        self._known: dict[str, Known] = {}  # of each cluster, by agents' words and by what we led ourselves
+        self._terms_known = 0  # the highest term of any leader that somebody has heard
+
+    @property
+    def loss(self) -> str:
+        """What the store has lost, as long as no operator has acknowledged it; empty if nothing, or if we follow."""
+        if self.recovery is not None:
+            return "the store has lost data: the journal is being put together from what the brokers have"
+        loss = self.reign.journal.loss if self.reign is not None else None
+        return f"the store has lost data: {loss.text}" if loss is not None and not loss.acknowledged else ""
 
     # --- inputs
 
@@ -95,18 +118,19 @@ class Controller:
         self._heed(now_s)
         self.bus.lost(reason, now_s)
 
-    def campaigned(self, term: int | None, held: str, now_s: float) -> None:
-        """The store has named the leader's term if it is us, None if another one leads; and how it is held now."""
+    def campaigned(self, leadership: Leadership, now_s: float) -> None:
+        """The store has answered the oldest campaign."""
         self._heed(now_s)
-        if held != self._seen[0]:
-            self._seen = (held, now_s)
-        campaign, self._campaign = self._campaign, None
-        assert campaign is not None, "answered without a question"
-        candidate, sent_s = campaign
+        term = leadership.term
+        if leadership.held != self._seen[0]:
+            self._seen = (leadership.held, now_s)
+        candidate, sent_s, committed = self._campaigns.popleft()
         if candidate != self._candidate or sent_s + self.timing.leader_s < now_s:
             return  # asked for a reign that has ended, or answered too late
         if self.role is not Role.FOLLOWER and term != self._term:
             self._step_down("another controller leads" if term is None else "the store began a new term", now_s)
+        elif self.role is not Role.FOLLOWER and leadership.version < committed:
+            self._step_down("the store has lost commits", now_s)
         if term is None or candidate != self._candidate:
             return
         self._leader_until_s = sent_s + self.timing.leader_s
@@ -117,7 +141,7 @@ class Controller:
     def not_campaigned(self, now_s: float) -> None:
         """The store could not be asked. What it granted before lasts until its end."""
         self._heed(now_s)
-        self._campaign = None
+        self._campaigns.popleft()
 
     def read(self, term: int, entries: dict[str, bytes], now_s: float) -> None:
         """A part of the journal. It comes in parts, so that a long one keeps nobody from renewing the leadership."""
@@ -134,14 +158,18 @@ class Controller:
         self._heed(now_s)
         if not self._loads(term):
             return
-        self.role = Role.LEADER
-        self.notes.append(f"{self.name} leads in term {self._term}, journal version {version}")
         journal, self._journal = self._journal, Journal()
-        self.reign = Reign(
-            Ledger(version, journal, self._term),
-            leader=self.name,
+        ledger = Ledger(version, journal, self._term)
+        known = self._known_of(journal.membership.cluster)
+        if known is None or not lost(known, journal, version):
+            self._lead(ledger, now_s)
+            return
+        self.role = Role.RECOVERING
+        self.recovery = Recovery(
+            ledger,
+            known,
+            timing=self.timing,
             store_url=self._store_url,
-            charter=self._charter,
             wall_offset_s=self.wall_offset_s,
             now_s=now_s,
         )
@@ -155,12 +183,16 @@ class Controller:
     def committed(self, term: int, ok: bool, now_s: float) -> None:
         """The commit of this term is in the store; not `ok`: it was refused, or nobody knows."""
         self._heed(now_s)
-        if self.reign is None or term != self._term:
+        ledger = self._ledger
+        if ledger is None or term != self._term:
             return
         if not ok:
             self._step_down("a commit was refused, or the store did not answer it", now_s)
             return
-        self.reign.ledger.committed(now_s)
+        ledger.committed(now_s)
+        if self.reign is None:
+            self._lead(ledger, now_s)
+            return
         self.reign.go_on(now_s)
         self._commit(now_s)
 
@@ -181,10 +213,15 @@ class Controller:
     def tick(self, now_s: float) -> None:
         self._heed(now_s)
         self.bus.tick(now_s, self.effects)
-        if self._campaign is None and now_s - self._campaign_at_s >= self.timing.leader_s / 4:
+        if now_s - self._campaign_at_s >= self.timing.leader_s / 4 and len(self._campaigns) < CAMPAIGNS_MAX:
             self._campaign_at_s = now_s
-            self._campaign = (self._candidate, now_s)
-            self.store.append(Campaign(self._candidate, self._stale(now_s)))
+            committed = self._ledger.version if self._ledger is not None else 0
+            self._campaigns.append((self._candidate, now_s, committed))
+            self.store.append(Campaign(self._candidate, self._stale(now_s), self._terms_known))
+        if self.recovery is not None:
+            self.recovery.tick(now_s)
+            self._raise_alarms(self.recovery)
+            self._commit(now_s)
         if self.reign is not None:
             self.reign.tick(now_s)
             self._commit(now_s)
@@ -195,12 +232,14 @@ class Controller:
 
     def outgoing(self) -> list[tuple[str, bytes]]:
         """What to write on the bus now. A leader without a bus drops what it would say: orders are repeated."""
-        if self.reign is not None:
+        speaker = self.reign or self.recovery
+        if speaker is not None:
             link = self.bus.link
-            for channel, payload in self.reign.told:
+            for channel, payload in speaker.told:
                 if link is not None:
                     link.tell(channel, payload)
-            self.reign.told.clear()
+            speaker.told.clear()
+        if self.reign is not None:
             self.notes += self.reign.notes
             self.reign.notes.clear()
         data = self.bus.take()
@@ -228,15 +267,71 @@ class Controller:
 
     def _heard(self, payload: bytes, now_s: float) -> None:
         message = bus.decode_for_controller(payload)
+        if isinstance(message, bus.Hello):
+            self._learn(message.known, now_s)
         if message is not None and self.reign is not None:
             self.reign.heard(message, now_s)
             self.reign.go_on(now_s)
             self._commit(now_s)
+        elif message is not None and self.recovery is not None:
+            self.recovery.heard(message, now_s)
+            self._raise_alarms(self.recovery)
+            self._outranked(self.recovery.term_found, now_s)
+            self._commit(now_s)
+
+    def _raise_alarms(self, recovery: Recovery) -> None:
+        alarms, recovery.alarms = recovery.alarms, []
+        self.alarms += alarms
+
+    def _learn(self, known: Known, now_s: float) -> None:
+        """Take note of what an agent knows, and begin again with the journal if that is more than it holds."""
+        self._remember(known)
+        self._outranked(known.term, now_s)
+        if self.reign is not None and self.reign.lost(known):
+            self._step_down("an agent knows more than the journal: the store has lost data", now_s)
+
+    def _remember(self, known: Known) -> None:
+        if known.cluster in self._known:
+            self._known[known.cluster] = self._known[known.cluster].merged(known)
+        elif known.cluster and len(self._known) < CLUSTERS_MAX:
+            self._known[known.cluster] = known
+
+    def _known_of(self, cluster: str) -> Known | None:
+        """What is known of the journal's cluster; if that is blank, of the one we have known longest."""
+        return self._known.get(cluster) if cluster else next(iter(self._known.values()), None)
+
+    def _outranked(self, term: int, now_s: float) -> None:
+        """Somebody has heard of this term. Nobody leads in a higher one than ours while we lead: it was lost."""
+        self._terms_known = max(self._terms_known, term)
+        if self.role is not Role.FOLLOWER and term > self._term:
+            self._step_down(f"an agent knows term {term}: the store has lost data, or another one leads", now_s)
+
+    @property
+    def _ledger(self) -> Ledger | None:
+        speaker = self.reign or self.recovery
+        return speaker.ledger if speaker is not None else None
 
     def _commit(self, now_s: float) -> None:
-        commit = self.reign.ledger.commit(now_s) if self.reign is not None else None
+        ledger = self._ledger
+        if ledger is None or (self.reign is not None and self.reign.listens(now_s)):
+            return
+        commit = ledger.commit(now_s)
         if commit is not None:
             self.store.append(commit)
+
+    def _lead(self, ledger: Ledger, now_s: float) -> None:
+        recovery, self.recovery = self.recovery, None
+        self.role = Role.LEADER
+        self.notes.append(f"{self.name} leads in term {self._term}, journal version {ledger.version}")
+        self.reign = Reign(
+            ledger,
+            leader=self.name,
+            store_url=self._store_url,
+            charter=self._charter,
+            orders=recovery.orders if recovery is not None else None,
+            wall_offset_s=self.wall_offset_s,
+            now_s=now_s,
+        )
 
     @property
     def _candidate(self) -> str:
@@ -245,8 +340,11 @@ class Controller:
 
     def _step_down(self, reason: str, now_s: float) -> None:
         self.store.append(Resign(self._candidate))
+        if self.reign is not None:
+            self._remember(self.reign.known)
+        self._terms_known = max(self._terms_known, self._term)
         self._reigns += 1
         self._campaign_at_s = now_s  # the others first
         self.notes.append(f"{self.name} no longer leads: {reason}")
-        self.role, self.reign = Role.FOLLOWER, None
+        self.role, self.reign, self.recovery = Role.FOLLOWER, None, None
         self._journal = Journal()

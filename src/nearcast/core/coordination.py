@@ -83,7 +83,7 @@ class Coordination:
             self._place_all(now_s)
             self._step(now_s)
         elif isinstance(message, bus.RegisterUser):
-            self._reign.reply(bus.Seat(message.request, problem=user_problem(message.user)))
+            self._reign.reply(bus.Seat(message.request, problem=user_problem(message.user) or self._unsure_of_names))
         elif isinstance(message, bus.RequestBroker):
             self._seat(message, now_s)
         elif isinstance(message, bus.ShowSubscribers):
@@ -92,6 +92,17 @@ class Coordination:
             self._ask_place(message, now_s)
         else:
             self._ask_shuffle(message.request)
+
+    @property
+    def _unsure_of_names(self) -> str:
+        """Whether a name may be another user's: the store has lost data, and registrations were in it."""
+        loss = self._reign.journal.loss
+        if loss is None or loss.acknowledged:
+            return ""
+        return (
+            "nobody can register at the moment: the store has lost data, and a name may belong to somebody; "
+            "the operator has to look into it (nearcast store)"
+        )
 
     def tick(self, now_s: float) -> None:
         self._place_all(now_s)

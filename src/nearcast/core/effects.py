@@ -56,6 +56,15 @@ class Campaign(msgspec.Struct, frozen=True):
 
     candidate: str
     stale: str = ""
+    above: int = 0  # a new term is higher than this one, which somebody has heard of
+
+
+class Leadership(msgspec.Struct, frozen=True):
+    """How the store answers a campaign."""
+
+    term: int | None  # of the candidate, if it leads; None: another one does
+    held: str  # by whom, and how often it has said so
+    version: int  # how many commits there were at that moment
 
 
 class Resign(msgspec.Struct, frozen=True):

@@ -13,11 +13,10 @@ import msgspec
 
 from nearcast.core import bus
 from nearcast.core import record as records
-from nearcast.core.journal import MEMBERSHIP_KEY, Phase, TopicEntry, topic_key
+from nearcast.core.journal import MEMBERSHIP_KEY, Entry, Phase, TopicEntry, topic_key
 from nearcast.core.membership import Membership, ring_of
 
 if TYPE_CHECKING:
-    from nearcast.core.ledger import Entry
     from nearcast.core.reign import Reign
 
 

@@ -115,9 +115,8 @@ class Inflow:
         """A record, as the broker has it; `broker` is None for one that came by another road."""
         if self._closed or self._refused_until_s is not None:
             return  # an answer to a question asked before
-        attachment = self.attachments.get(broker) if broker is not None else None
-        if self._learn(attachment, record, now_s):
-            self._progress(now_s)
+        if self._learn(self.attachments.get(broker or ""), record, now_s):
+            self.progress(now_s)
 
     def _learn(self, attachment: Attachment | None, record: Record, now_s: float) -> bool:
         """Returns whether there was any news in it: most records are read to see that there is none."""
@@ -159,9 +158,9 @@ class Inflow:
             for reader in record.previous.readers(self.client.client_id):
                 self._attach(reader, record.previous, now_s)
 
-    def _progress(self, now_s: float) -> None:
+    def progress(self, now_s: float) -> None:
         self._tidy(now_s)
-        self._say_ready()
+        say_ready(self)
         if self.reception is not None:
             self.reception.lines.release(now_s, now_s + self.client.wall_offset_s)
             self._hand_over(self.reception, 0, now_s)
@@ -223,20 +222,25 @@ class Inflow:
         if record is not None:
             attachment.floor = record.epoch
             self._learn(attachment, record, now_s)
-        self._progress(now_s)
+        self.progress(now_s)
 
     def _forgotten(self, attachment: Attachment) -> bool:
-        """Whether the broker should have a record and has none: its server came back with an empty memory.
+        """Whether the broker should have a record and has none, because its server came back with an empty memory.
 
-        Planned topics get their record back before clients may enter. A topic by first use must be asked for again at
-        its directory, which may be another one by now; an older role has nothing to wait for.
+        Planned topics get theirs back before clients may enter; one by first use is asked for again at its directory.
         """
-        if attachment.roles and max(attachment.roles) < self.epoch:
-            attachment.fence(self.epoch)
+        if self.outlived(attachment):
             return False
         placement = self.placement
         attachment.unconfirmed = placement is not None and placement.unplaced and placement.epoch in attachment.roles
         return attachment.unconfirmed
+
+    def outlived(self, attachment: Attachment) -> bool:
+        """Whether a broker has no record because it has nothing to do with the topic any more: it counts as fenced."""
+        if not attachment.roles or max(attachment.roles) >= self.epoch:
+            return False
+        self._fence(attachment, self.epoch)
+        return True
 
     def _confirm(self) -> None:
         for attachment in self.attachments.values():
@@ -258,14 +262,14 @@ class Inflow:
             if self.joined:
                 self._interrupt(f"the connection to {broker} was lost", link.sound_s, now_s)
             self.client.links.want(broker, self, now_s)
-        self._progress(now_s)
+        self.progress(now_s)
         self.client.attend(self)
 
     def forget(self, broker: str, now_s: float) -> None:
         """The broker is no member any more: nothing is expected from it."""
         if self.attachments.pop(broker, None) is not None:
             self._verification = None
-            self._progress(now_s)
+            self.progress(now_s)
 
     def _tidy(self, now_s: float) -> None:
         needed = self.needed()
@@ -288,9 +292,6 @@ class Inflow:
             channels = [self.topic, *attachment.stale_readiness(self.topic, max(attachment.ready, default=0))]
             self.client.unwatch(link, self.topic, channels)
             link.users.pop(self, None)
-
-    def _say_ready(self) -> None:
-        say_ready(self)
 
     # --- refusals
 

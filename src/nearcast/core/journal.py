@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from enum import StrEnum
+from typing import TypeAlias
 
 import msgspec
 
@@ -15,6 +16,11 @@ from nearcast.core import record as records
 from nearcast.core.membership import Membership, ring_of
 from nearcast.core.placement import Placement
 from nearcast.core.record import Record
+
+# How far the journal is: the term in which the store was last found to have lost data, and how many commits there are.
+# Later positions are greater, also if commits are counted from the beginning after a loss.
+Position: TypeAlias = tuple[int, int]
+BEGINNING: Position = (0, 0)
 
 
 class Phase(StrEnum):
@@ -60,17 +66,32 @@ class BrokerEntry(msgspec.Struct, frozen=True):
     by_policy: bool = False  # LEAVING: a policy wants it gone, and may change its mind
 
 
+class LossEntry(msgspec.Struct, frozen=True):
+    """The store has lost data, and this journal was put together from what the brokers had (`recovery.py`)."""
+
+    at_s: float  # wall clock
+    term: int  # of the leader that put it together
+    text: str
+    verified: bool = False  # every broker has been given the records that it should have by this journal
+    acknowledged: bool = False  # the operator knows of it
+
+
 class Journal(msgspec.Struct):
     """All entries of the store, by kind."""
 
     membership: Membership = msgspec.field(default_factory=lambda: Membership(version=0, term=0, brokers={}))
     topics: dict[str, TopicEntry] = msgspec.field(default_factory=dict)
     brokers: dict[str, BrokerEntry] = msgspec.field(default_factory=dict)
+    loss: LossEntry | None = None  # the last one
+
+    def position(self, version: int) -> Position:
+        return (self.loss.term if self.loss is not None else 0, version)
 
 
-_TOPIC, _BROKER, _MEMBERSHIP = "topic/", "broker/", "membership"
+Entry = TopicEntry | BrokerEntry | Membership | LossEntry
 
-Change = tuple[str, TopicEntry | BrokerEntry | Membership]
+_TOPIC, _BROKER = "topic/", "broker/"
+MEMBERSHIP_KEY, LOSS_KEY = "membership", "loss"
 
 
 def topic_key(topic: str) -> str:
@@ -81,10 +102,7 @@ def broker_key(broker: str) -> str:
     return _BROKER + broker
 
 
-MEMBERSHIP_KEY = _MEMBERSHIP
-
-
-def encode_entry(entry: TopicEntry | BrokerEntry | Membership) -> bytes:
+def encode_entry(entry: Entry) -> bytes:
     return msgspec.json.encode(entry)
 
 
@@ -100,19 +118,23 @@ def read_entries(journal: Journal, entries: Mapping[str, bytes]) -> None:
         apply(journal, key, decode_entry(key, value))
 
 
-def decode_entry(key: str, value: bytes) -> TopicEntry | BrokerEntry | Membership:
+def decode_entry(key: str, value: bytes) -> Entry:
     if key.startswith(_TOPIC):
         return msgspec.json.decode(value, type=TopicEntry)
     if key.startswith(_BROKER):
         return msgspec.json.decode(value, type=BrokerEntry)
+    if key == LOSS_KEY:
+        return msgspec.json.decode(value, type=LossEntry)
     return msgspec.json.decode(value, type=Membership)
 
 
-def apply(journal: Journal, key: str, entry: TopicEntry | BrokerEntry | Membership) -> None:
+def apply(journal: Journal, key: str, entry: Entry) -> None:
     if isinstance(entry, TopicEntry):
         journal.topics[key.removeprefix(_TOPIC)] = entry
     elif isinstance(entry, BrokerEntry):
         journal.brokers[key.removeprefix(_BROKER)] = entry
+    elif isinstance(entry, LossEntry):
+        journal.loss = entry
     else:
         journal.membership = entry
 

@@ -12,6 +12,7 @@ from nearcast.core.effects import Commit
 from nearcast.core.journal import (
     MEMBERSHIP_KEY,
     BrokerEntry,
+    Entry,
     Journal,
     TopicEntry,
     apply,
@@ -21,7 +22,6 @@ from nearcast.core.journal import (
 )
 from nearcast.core.membership import Membership
 
-Entry = TopicEntry | BrokerEntry | Membership
 Then = Callable[[float], None]
 
 

@@ -18,11 +18,18 @@ import msgspec
 
 from nearcast.core import bus
 from nearcast.core.handover import Handover
-from nearcast.core.journal import MEMBERSHIP_KEY, BrokerEntry, BrokerState, broker_key, records_for
+from nearcast.core.journal import (
+    LOSS_KEY,
+    MEMBERSHIP_KEY,
+    BrokerEntry,
+    BrokerState,
+    Entry,
+    broker_key,
+    records_for,
+)
 from nearcast.core.membership import BrokerInfo, Membership, ring_of
 
 if TYPE_CHECKING:
-    from nearcast.core.ledger import Entry
     from nearcast.core.record import Record
     from nearcast.core.reign import Reign
 
@@ -44,6 +51,13 @@ class Members:
         self._attended: dict[tuple[str, int], set[str]] = {}
         self._joining_since_s: dict[str, float] = {}
         self._handover = Handover(reign)
+        # Runs whose records may be other ones than the journal wants, although they are complete: see `recovery.py`.
+        loss = reign.journal.loss
+        self._doubted = {
+            (name, entry.run_id)
+            for name, entry in reign.journal.brokers.items()
+            if entry.state in LIVE and loss is not None and not loss.verified
+        }
 
     # --- what others may ask
 
@@ -66,6 +80,11 @@ class Members:
         """The topic's directory by the newest ring, closed or open."""
         ring = self._reign.journal.membership.ring
         return ring_of(ring).owner(topic.encode()) if ring else None
+
+    def all_heard(self, now_s: float) -> bool:
+        """Whether every broker that is expected to live was heard since we lead, or would be given up by now."""
+        expected = [name for name, entry in self._reign.journal.brokers.items() if entry.state in LIVE]
+        return now_s - self._since_s > self._reign.timing.dead_s or all(name in self._heard_s for name in expected)
 
     def granted_lately(self, broker: str, now_s: float) -> bool:
         return now_s - self._granted_s.get(broker, -1e9) < self._reign.timing.lease_s
@@ -112,6 +131,13 @@ class Members:
                 )
                 final = hello.run_id == theirs.run_id
                 return bus.Refusal(self._reign.term, reason, self._heard_now(other, now_s), final)
+        cluster, known = self._reign.journal.membership.cluster, hello.known.cluster
+        if cluster and known and known != cluster:
+            reason = (
+                f"the server at {hello.url} belongs to another cluster ({known}) than this store ({cluster}): start the"
+                " agent with the store of that one; or, if it is to join this one, empty the server (FLUSHALL) first"
+            )
+            return bus.Refusal(self._reign.term, reason, other_heard=False, final=False)
         silent_s = self._silent_s(hello.broker, now_s)
         if entry is None or entry.state not in LIVE or silent_s > self._patience_s(hello, entry):
             return None
@@ -239,6 +265,7 @@ class Members:
             ring=ring,
             previous_ring=previous,
             store_url=self._reign.store_url,
+            cluster=self._reign.cluster,
         )
 
     # --- every tick
@@ -253,6 +280,17 @@ class Members:
                 self._set_up(name, entry, now_s)
         if not self._reign.ledger.pending(MEMBERSHIP_KEY):
             self._drive_ring(now_s)
+        self._verify()
+
+    def _verify(self) -> None:
+        """After a loss of the store: write down that every broker has the records it should have."""
+        ledger, loss = self._reign.ledger, self._reign.journal.loss
+        if loss is None or loss.verified or ledger.pending(LOSS_KEY):
+            return
+        brokers = self._reign.journal.brokers
+        doubted = {(name, run) for name, run in self._doubted if self.alive(name) and brokers[name].run_id == run}
+        if doubted <= self._restored:
+            ledger.write({LOSS_KEY: msgspec.structs.replace(loss, verified=True)})
 
     def _set_up(self, name: str, entry: BrokerEntry, now_s: float) -> None:
         """Do the next step that this broker lacks to be ready."""
@@ -267,7 +305,7 @@ class Members:
             self._introduce(name, entry)
         elif not self.told(name):
             self._order_membership(name, now_s)
-        elif not hello.ready and run not in self._restored:
+        elif (not hello.ready or run in self._doubted) and run not in self._restored:
             self._order_records(name, run, now_s)
         elif not hello.ready:
             self._order_mark(name, entry.run_id, now_s)

@@ -33,6 +33,7 @@ class Membership(msgspec.Struct, frozen=True):
     ring: tuple[str, ...] = ()
     previous_ring: tuple[str, ...] | None = None
     store_url: str = ""
+    cluster: str = ""  # drawn when the first of all memberships is written: no two clusters have the same
 
     def has(self, broker: str, placement: Placement) -> bool:
         """Whether the broker the placement means is a member: not another one that joined later under its name."""

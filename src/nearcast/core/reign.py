@@ -1,9 +1,10 @@
 """A reign: everything a controller does while it is the leader. It begins with a journal and ends without a trace.
 
 It carries moves through their stages, many at once. What it must not forget goes through the ledger first; what it may
-find out again it keeps in memory. Who is a member is the matter of `members.py`, who leaves that of `departures.py`,
-what people ask that of `requests.py`, what the policy wants that of `planner.py`, and which gateway serves which
-subscriber that of `coordination.py`.
+find out again it keeps in memory. Before it decides anything it listens: a broker may know more than the journal, if
+the store has lost some of it (`known.py`). Who is a member is the matter of `members.py`, who leaves that of
+`departures.py`, what people ask that of `requests.py`, what the policy wants that of `planner.py`, and which gateway
+serves which subscriber that of `coordination.py`.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ import msgspec
 from nearcast.core import bus
 from nearcast.core.coordination import Coordinating, Coordination
 from nearcast.core.departures import Departures
-from nearcast.core.journal import Journal, MoveEntry, Pace, Phase, TopicEntry, topic_key
+from nearcast.core.journal import Journal, MoveEntry, Pace, Phase, Position, TopicEntry, topic_key
+from nearcast.core.known import Known, lost
 from nearcast.core.ledger import Ledger
 from nearcast.core.members import Members
 from nearcast.core.move import Move, Stage
@@ -50,19 +52,23 @@ class Reign:
         leader: str,
         store_url: str,
         charter: Charter,
+        orders: Orders | None = None,  # of this term, if some have been given already
         wall_offset_s: float = 0.0,
         now_s: float,
     ) -> None:
         self.ledger = ledger
+        self._read_version = ledger.version
+        self._listening = True
         self.leader = leader
         self.store_url = store_url
         self.timing = charter.timing
-        self.orders = Orders(ledger.term, self.timing.retry_s)
+        self.orders = orders or Orders(ledger.term, self.timing.retry_s)
         self.restoring = Restoring(self.orders, ledger.term)
         self.notes: list[str] = []  # what happened, for the driver's log
         self.told: list[tuple[bytes, bytes]] = []  # (channel, payload) to publish on the bus
         self.wall_offset_s = wall_offset_s
         self.moves_done = 0
+        self.cluster = ledger.journal.membership.cluster or f"{charter.dice.getrandbits(64):016x}"
         self._moves = {
             topic: Move(topic, entry, now_s) for topic, entry in self.journal.topics.items() if entry.move is not None
         }
@@ -94,8 +100,28 @@ class Reign:
     def log(self, note: str) -> None:
         self.notes.append(note)
 
+    @property
+    def known(self) -> Known:
+        """What everybody may know of this cluster by now."""
+        membership = self.journal.membership
+        return Known(membership.cluster, membership.version, self.term, self._position)
+
+    @property
+    def _position(self) -> Position:
+        return self.journal.position(self.ledger.version)
+
+    def lost(self, known: Known) -> bool:
+        """Whether the store had lost something when we read the journal, or has now."""
+        return lost(known, self.journal, self.ledger.version if known.term == self.term else self._read_version)
+
+    def listens(self, now_s: float) -> bool:
+        """Whether a broker has not been heard yet that may know more than the journal, or may still have its lease."""
+        self._listening = self._listening and not self.members.all_heard(now_s)
+        return self._listening
+
     def tell(self, broker: str, agent: int, message: bus.ToAgent) -> None:
-        self.told.append((bus.agent_channel(broker, agent), bus.encode(message)))
+        said = msgspec.structs.replace(message, journal=self._position)
+        self.told.append((bus.agent_channel(broker, agent), bus.encode(said)))
 
     def reply(self, answer: bus.State | bus.Seat) -> None:
         asker, _, _ = answer.request.partition(".")
@@ -121,6 +147,8 @@ class Reign:
             self.requests.heard(message, now_s)
 
     def tick(self, now_s: float) -> None:
+        if self.listens(now_s):
+            return
         self.members.tick(now_s)
         self._evacuate_all(now_s)
         self.departures.tick(now_s)
@@ -133,6 +161,8 @@ class Reign:
 
     def go_on(self, now_s: float) -> None:
         """Drive the moves that an answer or a commit has touched; the tick touches all."""
+        if self._listening:
+            return
         touched, self._touched = self._touched, {}
         self._drive_moves([self._moves[topic] for topic in touched if topic in self._moves], now_s)
         self._flush_orders()

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from nearcast.core import bus
-from nearcast.core.journal import MoveEntry, Phase, TopicEntry, broker_key, topic_key
+from nearcast.core.journal import LOSS_KEY, MoveEntry, Phase, TopicEntry, broker_key, topic_key
 from nearcast.core.names import encode_topic
 from nearcast.core.placement import Placement, single
 from nearcast.core.plan import Plan
@@ -53,6 +53,8 @@ class Requests:
             self._drain(message)
         elif isinstance(message, bus.SetCapacity):
             self._set_capacity(message)
+        elif isinstance(message, bus.AcknowledgeLoss):
+            self._acknowledge_loss(message)
         elif len(self._pending) >= REQUESTS_MAX:
             self._refuse(message.request, f"the controller has {REQUESTS_MAX} requests waiting: try again later")
         elif all(pending.request.request != message.request for pending in self._pending):
@@ -177,6 +179,17 @@ class Requests:
             self._reign.ledger.write_broker(request.broker, changed)
         self._answer_when_written(request.request, problem)
 
+    def _acknowledge_loss(self, request: bus.AcknowledgeLoss) -> None:
+        ledger, loss = self._reign.ledger, self._reign.journal.loss
+        problem = ""
+        if loss is None:
+            problem = "the store has lost nothing that is known"
+        elif ledger.pending(LOSS_KEY):
+            problem = "the loss is being looked into this moment: try again"
+        else:
+            ledger.write({LOSS_KEY: msgspec.structs.replace(loss, acknowledged=True)})
+        self._answer_when_written(request.request, problem)
+
     def _answer_when_written(self, request: str, problem: str) -> None:
         if problem:
             self._refuse(request, problem)
@@ -199,7 +212,8 @@ class Requests:
         reign = self._reign
         brokers = {name: self._broker_view(name, now_s) for name in reign.journal.brokers}
         decisions = list(reign.planner.decisions)[-DECISIONS_SHOWN:]
-        return bus.State(request, reign.leader, reign.term, reign.ledger.version, "", states, brokers, decisions)
+        state = bus.State(request, reign.leader, reign.term, reign.ledger.version, "", states, brokers, decisions)
+        return msgspec.structs.replace(state, loss=reign.journal.loss)
 
     def _broker_view(self, name: str, now_s: float) -> bus.BrokerView:
         entry, members = self._reign.journal.brokers[name], self._reign.members

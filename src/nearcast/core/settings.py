@@ -35,6 +35,7 @@ class Timing(msgspec.Struct, frozen=True, kw_only=True):
             (self.resync_s < self.gap_s, "resync_s < gap_s"),
             (self.leader_s < self.lease_s, "leader_s < lease_s"),
             (self.gap_s < self.idle_s, "gap_s < idle_s"),
+            (self.lease_s < 2 * self.idle_s, "lease_s < 2 * idle_s"),
         )
         if min(msgspec.structs.astuple(self)) <= 0:
             raise UsageError("every timer must be longer than nothing")

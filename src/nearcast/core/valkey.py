@@ -21,6 +21,7 @@ from nearcast.core.backend import (
     OnEnded,
     OnFigures,
     OnGreeted,
+    OnHeard,
     OnLease,
     OnLookup,
     OnMembers,
@@ -34,6 +35,7 @@ from nearcast.core.backend import (
 )
 from nearcast.core.greeting import CLIENT_NAMES, Credentials, hello, refusal
 from nearcast.core.headcount import Headcount
+from nearcast.core.journal import Position
 from nearcast.core.link import Link, Reply, is_error
 from nearcast.core.membership import Membership, decode_membership, encode_membership
 from nearcast.core.names import CLAIM_KEY, GRANTS, MEMBERS, READY_KEY, RECORDS
@@ -220,6 +222,17 @@ class ValkeyLink(Link):
     def note_grant(self, beat: int) -> None:
         self.send(None, "HSET", CLAIM_KEY, "granted", beat)
         self.tell(GRANTS, b"%d" % beat)
+
+    def note_heard(self, journal: Position) -> None:
+        self.send(None, "HSET", CLAIM_KEY, "loss", journal[0], "journal", journal[1])
+
+    def read_heard(self, then: OnHeard) -> None:
+        def read(reply: Reply, now_s: float) -> None:
+            if isinstance(reply, list):
+                loss, version = (int(number or 0) for number in reply)
+                then((loss, version))
+
+        self.send(read, "HMGET", CLAIM_KEY, "loss", "journal")
 
     def mark_ready(self, ready: bytes, then: OnDone) -> None:
         self.send(partial(_done, then), "SET", READY_KEY, ready)

@@ -38,10 +38,10 @@ class Verification:
         inflow = self._inflow
         for attachment in self._held:
             if attachment.link is not None:
-                attachment.link.read_record(inflow.topic, partial(self._read, attachment.broker))
+                attachment.link.read_record(inflow.topic, partial(self._read, attachment))
 
-    def _read(self, broker: str, record: Record | Unreadable | Denied | None, now_s: float) -> None:
-        inflow = self._inflow
+    def _read(self, attachment: Attachment, record: Record | Unreadable | Denied | None, now_s: float) -> None:
+        inflow, broker = self._inflow, attachment.broker
         if not inflow.verifying(self):
             return
         if isinstance(record, (Unreadable, Denied)):
@@ -50,5 +50,7 @@ class Verification:
         self._unread -= 1
         if record is not None:
             inflow.record(broker, record, now_s)
+        elif inflow.outlived(attachment):
+            inflow.progress(now_s)
         if not self._unread:
             inflow.verified(self, now_s)

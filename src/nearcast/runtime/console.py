@@ -104,6 +104,10 @@ class Console:
         state = await self._accepted(lambda request: bus.SetCapacity(request, broker, bytes_per_s), timeout_s)
         return state.brokers[broker]
 
+    async def acknowledge_loss(self, *, timeout_s: float = 10.0) -> bus.State:
+        """Say that the operator knows of the last loss of the store: names may be registered again."""
+        return await self._accepted(bus.AcknowledgeLoss, timeout_s)
+
     # --- subscribers
 
     async def subscribers(self, *users: str, timeout_s: float = 10.0) -> bus.State:

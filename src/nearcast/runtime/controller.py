@@ -74,7 +74,7 @@ class Controller:
         bus = self._machine.bus
         if bus.link is None and bus.problem:
             return f"{bus.name} {bus.url}: {bus.problem}"
-        return self._desk.problem if self._desk is not None else ""
+        return (self._desk.problem if self._desk is not None else "") or self._machine.loss
 
     async def start(self) -> None:
         self._driver = driver = Driver(self._machine, self._after, tick_s=TICK_S)
@@ -103,6 +103,9 @@ class Controller:
         for balance in machine.balances:
             self._spawn(self._seat(balance))
         machine.balances.clear()
+        for alarm in machine.alarms:
+            log.error("%s", alarm)
+        machine.alarms.clear()
         for note in machine.notes:
             self.on_note(note)
         machine.notes.clear()

@@ -1,21 +1,25 @@
 """The desk between a controller machine and its store: carries out what the machine asks, and brings the answers back.
 
-Two tasks, so that the leadership is renewed while a journal is read or a commit is on its way. Neither ends by an
-error: whatever goes wrong is logged, shown as `problem`, and answered as a failure, which the machine recovers from.
+Campaigns travel one behind the other without waiting for answers, so that a slow disk does not cost the leadership; and
+they do not wait for the journal, so that it is renewed while a journal is read or a commit is on its way. Nothing here
+ends by an error: whatever goes wrong is logged, shown as `problem`, and answered as a failure, which the machine
+recovers from.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from nearcast.core.controller import Controller as Machine
-from nearcast.core.effects import Campaign, Commit, Load, Resign, StoreEffect
+from nearcast.core.effects import Campaign, Commit, Leadership, Load, Resign, StoreEffect
 from nearcast.errors import NearcastError
 from nearcast.runtime.store import Store
 
 log = logging.getLogger("nearcast.controller")
+
+_Leading = tuple[Campaign | Resign, asyncio.Task[Leadership | None]]
 
 
 class StoreDesk:
@@ -25,11 +29,12 @@ class StoreDesk:
         self._machine = machine
         self._now = now
         self._settle = settle
-        # No longer than a few entries: the machine has one campaign, one load and one commit on their way at a time.
-        self._leading: asyncio.Queue[StoreEffect] = asyncio.Queue()
-        self._journal: asyncio.Queue[StoreEffect] = asyncio.Queue()
-        self._problems: dict[asyncio.Queue[StoreEffect], str] = {}
-        self._tasks = [asyncio.create_task(self._serve(queue)) for queue in (self._leading, self._journal)]
+        # No longer than a few entries: the machine has CAMPAIGNS_MAX, one load and one commit on their way at a time.
+        self._leading: asyncio.Queue[_Leading] = asyncio.Queue()
+        self._journal: asyncio.Queue[Load | Commit] = asyncio.Queue()
+        self._problems: dict[str, str] = {}
+        self._tasks = [asyncio.create_task(self._serve_leading()), asyncio.create_task(self._serve_journal())]
+        self._calls: set[asyncio.Task[Leadership | None]] = set()
 
     @property
     def problem(self) -> str:
@@ -37,42 +42,69 @@ class StoreDesk:
         return next(iter(self._problems.values()), "")
 
     def ask(self, effect: StoreEffect) -> None:
-        queue = self._leading if isinstance(effect, Campaign | Resign) else self._journal
-        queue.put_nowait(effect)
+        if isinstance(effect, Campaign | Resign):
+            call = asyncio.create_task(self._lead(effect))
+            self._calls.add(call)
+            call.add_done_callback(self._calls.discard)
+            self._leading.put_nowait((effect, call))
+        else:
+            self._journal.put_nowait(effect)
 
     async def close(self) -> None:
-        for task in self._tasks:
+        tasks = [*self._tasks, *self._calls]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
         await self._store.close()
 
-    async def _serve(self, queue: asyncio.Queue[StoreEffect]) -> None:
-        while True:
-            effect = await queue.get()
-            try:
-                await self._carry_out(effect)
-                self._problems.pop(queue, None)
-            except Exception as error:
-                self._report(queue, effect, error)
-                self._fail(effect, self._problems[queue])
-            self._settle()
+    # --- the leadership
 
-    async def _carry_out(self, effect: StoreEffect) -> None:
-        machine, store, now = self._machine, self._store, self._now
+    async def _lead(self, effect: Campaign | Resign) -> Leadership | None:
         if isinstance(effect, Campaign):
-            term, held = await store.campaign(effect.candidate, effect.stale)
-            machine.campaigned(term, held, now())
-        elif isinstance(effect, Resign):
-            await store.resign(effect.candidate)
-        elif isinstance(effect, Load):
+            return await self._store.campaign(effect.candidate, effect.stale, effect.above)
+        await self._store.resign(effect.candidate)
+        return None
+
+    async def _serve_leading(self) -> None:
+        """Answers are given in the order of the questions."""
+        while True:
+            effect, call = await self._leading.get()
+            await self._answer("leadership", effect, self._led(call))
+
+    async def _led(self, call: asyncio.Task[Leadership | None]) -> None:
+        leadership = await call
+        if leadership is not None:
+            self._machine.campaigned(leadership, self._now())
+
+    # --- the journal
+
+    async def _serve_journal(self) -> None:
+        while True:
+            effect = await self._journal.get()
+            await self._answer("journal", effect, self._carry_out(effect))
+
+    async def _carry_out(self, effect: Load | Commit) -> None:
+        machine, store, now = self._machine, self._store, self._now
+        if isinstance(effect, Load):
             version = await store.load(lambda entries: machine.read(effect.term, entries, now()))
             machine.loaded(effect.term, version, now())
         else:
             ok = await store.commit(effect.version, effect.term, effect.changes)
             machine.committed(effect.term, ok, now())
 
-    def _report(self, queue: asyncio.Queue[StoreEffect], effect: StoreEffect, error: Exception) -> None:
-        self._problems[queue] = str(error) or repr(error)
+    # --- both
+
+    async def _answer(self, about: str, effect: StoreEffect, carried_out: Awaitable[None]) -> None:
+        try:
+            await carried_out
+            self._problems.pop(about, None)
+        except Exception as error:
+            self._problems[about] = str(error) or repr(error)
+            self._report(effect, error)
+            self._fail(effect, self._problems[about])
+        self._settle()
+
+    def _report(self, effect: StoreEffect, error: Exception) -> None:
         if isinstance(error, NearcastError):
             log.warning("the store failed: %s", error)
         else:

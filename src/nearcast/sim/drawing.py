@@ -15,9 +15,12 @@ from nearcast.sim.world import START_S, Setup
 def draw_plan(seed: int) -> tuple[Setup, FaultPlan]:
     """The world and the faults of a seed."""
     rng = Random(seed ^ 0x5EED)
-    profile: Profile = rng.choice([profile for profile in Profile if profile is not Profile.CLOCKS])
-    if Random(seed ^ 0xC10C).random() < 1 / len(Profile):  # drawn apart: all other seeds stay the runs they were
+    profile: Profile = rng.choice([profile for profile in Profile if profile not in (Profile.CLOCKS, Profile.LOSS)])
+    apart = Random(seed ^ 0xC10C).random() * len(Profile)  # drawn apart: all other seeds stay the runs they were
+    if apart < 1:
         profile = Profile.CLOCKS
+    elif apart < 2:
+        profile = Profile.LOSS
     boundaries = frozenset(rng.sample(range(1, 600), 2)) if profile in (Profile.CONTROL, Profile.ALL) else frozenset()
     setup = Setup(
         brokers=rng.choice((2, 3, 3, 4)),
@@ -54,5 +57,5 @@ def _seldom_used(setup: Setup, rng: Random) -> Setup:
         moves_per_s=rng.choice((0.0, 0.5)),
         traffic_s=10.0,
         script=(Add(START_S + rng.random() * 4, "late"),) if rng.random() < 0.5 else (),
-        timing=Timing(idle_s=rng.choice((1.1, 1.5))),
+        timing=Timing(idle_s=rng.choice((1.3, 1.5))),
     )

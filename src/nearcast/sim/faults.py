@@ -36,6 +36,7 @@ class Profile(StrEnum):
     RIGHTS = "rights"  # the right to use a topic is withdrawn for a while
     CLOCKS = "clocks"  # clocks of hosts step and drift; processes pause, and wake with sockets before timers
     STORE = "store"  # operations of the store fail or are slow
+    LOSS = "loss"  # the store comes back empty, or as it was some commits before; something else fails too
     ALL = "all"
 
 
@@ -86,6 +87,7 @@ class Faults:
             Profile.RIGHTS: [self._withdraw_rights] * 3,
             Profile.CLOCKS: [self._step_clock] * 2 + [self._pause] * 4 + [self._partition],
             Profile.STORE: [self._trouble_store] * 2 + [self._crash_controller] * 2,
+            Profile.LOSS: [self._lose_store, rng.choice((self._crash_any_control, self._kill_server, self._partition))],
             Profile.ALL: [
                 self._crash_any_control,
                 self._crash_any_control,
@@ -211,6 +213,17 @@ class Faults:
         self._note(f"the store has {trouble} for {for_s} s")
         self.store_trouble = trouble
         self._last(for_s, self._end_trouble)
+
+    def _lose_store(self) -> None:
+        commits, down_s = self._rng.choice((None, None, 1, 3, 10)), self._rng.choice((0.05, 1.0, 4.0))
+        back = "empty" if commits is None else f"as it was {commits} commits before"
+        self._note(f"the store ends, and is back after {down_s} s, {back}")
+        self._world.lose_store(commits, down_s)
+        self._last(down_s, lambda: None)
+        kinds = self._rng.choice(("", "", "c", "a", "ca"))  # what ends with it: controllers, agents, both
+        for name in sorted(self._world.controls):
+            if name[0] in kinds:
+                self._crash_control(name, self._rng.choice((0.05, 1.0, 2.0)))
 
     def _end_trouble(self) -> None:
         self.store_trouble = NO_TROUBLE

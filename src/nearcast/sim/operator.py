@@ -13,7 +13,7 @@ from nearcast.core import bus
 from nearcast.core.controller import Controller
 from nearcast.core.journal import BrokerEntry, BrokerState, broker_key, decode_entry
 from nearcast.core.placement import Mode
-from nearcast.sim.script import Add, Deafen, Intrude, Lose, Pause, Readdress, Remove, Step
+from nearcast.sim.script import Add, Deafen, Intrude, Lose, LoseStore, Pause, Readdress, Remove, Step
 
 if TYPE_CHECKING:
     from nearcast.sim.world import World
@@ -111,6 +111,9 @@ class Operator:
             return True
         if isinstance(step, Lose):
             self._world.kill_server(step.broker, silent=False, down_s=step.away_s, told=True)
+            return True
+        if isinstance(step, LoseStore):
+            self._world.lose_store(step.commits, step.away_s)
             return True
         if isinstance(step, Readdress | Intrude | Pause | Deafen):
             return self._trouble(step)

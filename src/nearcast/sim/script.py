@@ -36,6 +36,14 @@ class Lose(msgspec.Struct, frozen=True):
     away_s: float
 
 
+class LoseStore(msgspec.Struct, frozen=True):
+    """The store's server ends, and comes back as it was so many commits before; empty if None."""
+
+    at_s: float
+    away_s: float
+    commits: int | None = None
+
+
 class Readdress(msgspec.Struct, frozen=True):
     """The broker's server ends, and starts again at another address, with a new agent."""
 
@@ -65,4 +73,4 @@ class Deafen(msgspec.Struct, frozen=True):
     for_s: float
 
 
-Step = Place | Add | Remove | Lose | Readdress | Intrude | Pause | Deafen
+Step = Place | Add | Remove | Lose | LoseStore | Readdress | Intrude | Pause | Deafen

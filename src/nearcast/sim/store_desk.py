@@ -40,40 +40,59 @@ class SimStoreDesk:
         self._process = process
         self._world = process.world
         self._rng = rng
-        self._leading: deque[StoreEffect] = deque()
+        self._sent_s = self._answered_s = 0.0  # when the last campaign arrives there, and the last answer here
         self._journal: deque[StoreEffect] = deque()
 
     def ask(self, effect: StoreEffect) -> None:
-        queue = self._leading if isinstance(effect, Campaign | Resign) else self._journal
-        queue.append(effect)
-        if len(queue) == 1:
-            self._serve(queue)
+        """What was sent before a crash arrives all the same."""
+        if isinstance(effect, Campaign | Resign):
+            self._sent_s = max(self._sent_s, self._world.timeline.now_s + self._delay_s())
+            self._world.timeline.after(self._sent_s - self._world.timeline.now_s, self._lead, effect)
+            return
+        self._journal.append(effect)
+        if len(self._journal) == 1:
+            self._serve()
 
-    def _serve(self, queue: deque[StoreEffect]) -> None:
-        """Send the first request. What was sent before a crash arrives all the same."""
-        self._later(self._reach, queue, queue[0])
+    def _serve(self) -> None:
+        self._later(self._reach, self._journal[0])
+
+    def _delay_s(self) -> float:
+        slow_s = self._world.faults.store_trouble.slow_s
+        return 0.001 + self._rng.random() * 0.01 + (self._rng.random() * slow_s if slow_s else 0.0)
 
     def _later(self, action: Callable[..., None], *arguments: object) -> None:
-        slow_s = self._world.faults.store_trouble.slow_s
-        delay_s = 0.001 + self._rng.random() * 0.01 + (self._rng.random() * slow_s if slow_s else 0.0)
-        self._world.timeline.after(delay_s, action, *arguments)
+        self._world.timeline.after(self._delay_s(), action, *arguments)
 
-    def _reach(self, queue: deque[StoreEffect], effect: StoreEffect) -> None:
+    def _fails(self) -> tuple[bool, bool]:
+        """Whether this request fails, and whether the store has not even heard of it."""
         fails = self._rng.random() < self._world.faults.store_trouble.fail_share
-        if self._world.network.is_cut(self._process.name, DESK) or (fails and self._rng.random() < 0.5):
-            self._reply(queue, partial(self._failed, effect))
+        away = self._world.network.is_cut(self._process.name, DESK) or not self._world.hosts["store"].up
+        return fails or away, away or (fails and self._rng.random() < 0.5)
+
+    def _lead(self, effect: StoreEffect) -> None:
+        """Campaigns travel one behind the other, and do not wait for answers."""
+        fails, unheard = self._fails()
+        answer = self._carry_out(effect) if not unheard else None
+        self._answered_s = max(self._answered_s, self._world.timeline.now_s + self._delay_s())
+        told = answer if answer is not None and not fails else partial(self._failed, effect)
+        self._world.timeline.after(self._answered_s - self._world.timeline.now_s, self._process.answered, told)
+
+    def _reach(self, effect: StoreEffect) -> None:
+        fails, unheard = self._fails()
+        if unheard:
+            self._reply(partial(self._failed, effect))
         elif isinstance(effect, Load) and not fails:
             version, entries = self._world.store.load_now()
             load_s = self._world.setup.load_s if entries else 0.0
-            self._world.timeline.after(load_s, self._read, queue, effect, version, sorted(entries))
+            self._world.timeline.after(load_s, self._read, effect, version, sorted(entries))
         else:
             answer = self._carry_out(effect)
-            self._reply(queue, partial(self._failed, effect) if fails else answer)
+            self._reply(partial(self._failed, effect) if fails else answer)
 
     def _carry_out(self, effect: StoreEffect) -> Answer:
         store, controller = self._world.store, self._process.controller
         if isinstance(effect, Campaign):
-            return partial(controller.campaigned, *store.campaign_now(effect.candidate, effect.stale))
+            return partial(controller.campaigned, store.campaign_now(effect.candidate, effect.stale, effect.above))
         if isinstance(effect, Commit):
             ok = store.commit_now(effect.version, effect.term, effect.changes)
             if ok:
@@ -83,18 +102,18 @@ class SimStoreDesk:
             store.resign_now(effect.candidate)
         return lambda now_s: None
 
-    def _read(self, queue: deque[StoreEffect], load: Load, version: int, keys: list[str]) -> None:
+    def _read(self, load: Load, version: int, keys: list[str]) -> None:
         """One part of the journal after the other, each read when it is asked for."""
         now_version, entries = self._world.store.load_now()
         controller = self._process.controller
-        if keys:
+        if now_version != version or not self._world.hosts["store"].up:
+            self._reply(partial(controller.not_loaded, load.term, "it changed meanwhile"))
+        elif keys:
             part = {key: entries[key] for key in keys[:PART]}
             self._process.answered(partial(controller.read, load.term, part))
-            self._later(self._read, queue, load, version, keys[PART:])
-        elif now_version != version:
-            self._reply(queue, partial(controller.not_loaded, load.term, "it changed meanwhile"))
+            self._later(self._read, load, version, keys[PART:])
         else:
-            self._reply(queue, partial(controller.loaded, load.term, version))
+            self._reply(partial(controller.loaded, load.term, version))
 
     def _failed(self, effect: StoreEffect, now_s: float) -> None:
         controller = self._process.controller
@@ -105,11 +124,11 @@ class SimStoreDesk:
         elif isinstance(effect, Commit):
             controller.committed(effect.term, False, now_s)
 
-    def _reply(self, queue: deque[StoreEffect], answer: Answer) -> None:
-        self._later(self._done, queue, answer)
+    def _reply(self, answer: Answer) -> None:
+        self._later(self._done, answer)
 
-    def _done(self, queue: deque[StoreEffect], answer: Answer) -> None:
-        queue.popleft()
-        if queue:
-            self._serve(queue)
+    def _done(self, answer: Answer) -> None:
+        self._journal.popleft()
+        if self._journal:
+            self._serve()
         self._process.answered(answer)

@@ -16,7 +16,6 @@ from nearcast.core.names import CONTROL, RECORDS
 from nearcast.core.placement import Mode
 from nearcast.core.settings import Limits, Timing
 from nearcast.core.wire import decode_record
-from nearcast.runtime.store.memory import MemoryStore
 from nearcast.sim.clock import HostClock
 from nearcast.sim.faults import FaultPlan, Faults, Profile
 from nearcast.sim.history import History
@@ -29,6 +28,7 @@ from nearcast.sim.programs import SECRET, Publisher, Subscriber
 from nearcast.sim.rights import User, deny
 from nearcast.sim.script import Remove, Step
 from nearcast.sim.server import SimServer
+from nearcast.sim.store import SimStore
 from nearcast.sim.timeline import Timeline
 
 APP = Credentials("app", "secret")
@@ -104,7 +104,7 @@ class World:
         self.plan = plan
         for name in ["store", *self.brokers]:
             self.clocks[name] = self.new_clock()
-        self.store = MemoryStore()
+        self.store = SimStore()
         self.faults = Faults(self, plan, Random(root.getrandbits(64)))
         self._end_s = setup.start_s + setup.traffic_s
         self.operator = Operator(self, self._end_s)
@@ -207,6 +207,14 @@ class World:
             agent.crash()
         self.kill_server(broker, silent=False, down_s=away_s)
         self.timeline.after(away_s, self._control_up, f"agent {broker}")
+
+    def lose_store(self, commits: int | None, down_s: float) -> None:
+        """The store's server ends, and comes back as it was so many commits before; empty if None."""
+        host = self.hosts["store"]
+        host.crash(f"store-{self.rng.getrandbits(32):x}", silent=False)
+        self.store.lose(commits)
+        self.history.store_lost()
+        self.timeline.after(down_s, self._server_up, host)
 
     def readdress(self, broker: str) -> None:
         """The broker's server and agent end; both start again at once, at another address."""

@@ -235,6 +235,15 @@ class LocalCluster:
             arguments = ["controller", "--store", self.store_url, *options]
             self._controllers.append(await LocalProcess.start(f"controller-{number}", arguments, self._folder))
 
+    # --- the store
+
+    async def lose_store(self) -> None:
+        """SIGKILL the store's server, and start an empty one on the same port: nothing of it was on a disk."""
+        before = self._store
+        before.kill()
+        await before.stop()
+        self._store = await LocalServer.start(name=before.name, port=before.port)
+
     # --- all of them
 
     def pause(self) -> None:

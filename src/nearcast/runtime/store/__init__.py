@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
+from nearcast.core.effects import Leadership
+
 
 class Store(Protocol):
     """What a store must do. `tests/contract/test_store.py` holds every implementation to it."""
 
-    async def campaign(self, candidate: str, stale: str) -> tuple[int | None, str]:
-        """Become or stay the leader. Returns the term if it is us, and how the leadership is held now.
+    async def campaign(self, candidate: str, stale: str, above: int = 0) -> Leadership:
+        """Become or stay the leader. Returns the term if it is us, how the leadership is held now, and the version.
 
         Who holds it changes how it is held with every campaign. It is free for who knows how it is held, which says:
         I have watched this long enough to know that nobody renews it. The store needs no clock for that. A new leader
-        gets a higher term.
+        gets a higher term, also than `above`: a store that has lost its data may have given that out before.
         """
         ...
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from nearcast.core.effects import Leadership
+
 
 class MemoryStore:
     def __init__(self) -> None:
@@ -17,14 +19,14 @@ class MemoryStore:
     def _held(self) -> str:
         return f"{self._leader}#{self._beats}" if self._leader else ""
 
-    def campaign_now(self, candidate: str, stale: str) -> tuple[int | None, str]:
+    def campaign_now(self, candidate: str, stale: str, above: int = 0) -> Leadership:
         if self._leader != candidate:
             if self._held not in ("", stale):
-                return None, self._held
+                return Leadership(None, self._held, self._version)
             self._leader = candidate
-            self._term += 1
+            self._term = max(self._term, above) + 1
         self._beats += 1
-        return self._term, self._held
+        return Leadership(self._term, self._held, self._version)
 
     def resign_now(self, candidate: str) -> None:
         if self._leader == candidate:
@@ -40,8 +42,8 @@ class MemoryStore:
         self._version += 1
         return True
 
-    async def campaign(self, candidate: str, stale: str) -> tuple[int | None, str]:
-        return self.campaign_now(candidate, stale)
+    async def campaign(self, candidate: str, stale: str, above: int = 0) -> Leadership:
+        return self.campaign_now(candidate, stale, above)
 
     async def resign(self, candidate: str) -> None:
         self.resign_now(candidate)

@@ -7,27 +7,30 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from nearcast.core.effects import Leadership
 from nearcast.core.link import Reply
 from nearcast.errors import ClusterError
 from nearcast.runtime.requester import Requester
 
 _ENTRIES, _VERSION, _LEADER, _TERM = "nc:store", "nc:store:version", "nc:store:leader", "nc:store:term"
 
-# KEYS: leader, term. ARGV: candidate, what is stale. Returns {the term if the candidate leads, else 0; what is held}.
+# KEYS: leader, term, version. ARGV: candidate, what is stale, a term to be above.
+# Returns {the term if the candidate leads, else 0; what is held; the version}.
 # The leader's key is CANDIDATE#BEATS and has no end of its own: the server's clock may be set back or forth.
 _CAMPAIGN = b"""
-local held, term = redis.call('GET', KEYS[1]) or '', 0
+local held, term, version = redis.call('GET', KEYS[1]) or '', 0, tonumber(redis.call('GET', KEYS[3]) or '0')
 local leader, beats = string.match(held, '^(.*)#(%d+)$')
 if leader == ARGV[1] then
   term = tonumber(redis.call('GET', KEYS[2]))
 elseif held == '' or held == ARGV[2] then
-  term = redis.call('INCR', KEYS[2])
+  term = math.max(tonumber(redis.call('GET', KEYS[2]) or '0'), tonumber(ARGV[3])) + 1
+  redis.call('SET', KEYS[2], string.format('%d', term))
 else
-  return {0, held}
+  return {0, held, version}
 end
 held = ARGV[1] .. '#' .. string.format('%d', (tonumber(beats) or 0) + 1)
 redis.call('SET', KEYS[1], held)
-return {term, held}
+return {term, held, version}
 """
 
 # KEYS: entries, version, term. ARGV: version, term, then (key, value) repeated. Returns 1 if written.
@@ -51,11 +54,11 @@ class ValkeyStore:
         self._requester = Requester(url)
         self._leading = Requester(url)
 
-    async def campaign(self, candidate: str, stale: str) -> tuple[int | None, str]:
-        reply = await _run(self._leading, _CAMPAIGN, [_LEADER, _TERM], candidate, stale)
+    async def campaign(self, candidate: str, stale: str, above: int = 0) -> Leadership:
+        reply = await _run(self._leading, _CAMPAIGN, [_LEADER, _TERM, _VERSION], candidate, stale, above)
         assert isinstance(reply, list)
-        term, held = reply
-        return int(term) or None, held.decode()
+        term, held, version = reply
+        return Leadership(int(term) or None, held.decode(), int(version))
 
     async def resign(self, candidate: str) -> None:
         await _run(self._leading, _RESIGN, [_LEADER], candidate)

@@ -1,0 +1,192 @@
+"""Rebuilding: the journal that follows from what the brokers' servers have, after the store has lost it.
+
+The newest membership among them says who belongs to the cluster. Of each topic the record with the highest version says
+how far it had come: versions are never used twice, and a record is on servers only after its commit.
+
+    PREPARE   the topic rests at P, and is about to move: the move goes on
+    SWITCH    decided: the move goes on
+    SETTLED   the topic rests
+
+*What could be newer than anything found.* A record newer than the newest one found is first at the members of the
+placement which that names. So if all of them were asked, there was none. A topic of whose members one is missing gets a
+placement without it, in an epoch above all that can have been, by force; every broker is told, because publishers and
+subscribers may be at any.
+
+*Versions above all that can have been.* The membership goes on with the first version of a new *era*, far above every
+version and epoch found, so that no epoch of a first use that follows from it was ever used before. Servers that are
+missing, and clients that have seen them, know of lower ones alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+import msgspec
+
+from nearcast.core import bus
+from nearcast.core.journal import (
+    MEMBERSHIP_KEY,
+    BrokerEntry,
+    BrokerState,
+    Entry,
+    Journal,
+    MoveEntry,
+    Phase,
+    TopicEntry,
+    broker_key,
+    topic_key,
+)
+from nearcast.core.known import Known
+from nearcast.core.membership import Membership, ring_of
+from nearcast.core.placement import Placement, single
+from nearcast.core.record import Record
+
+ERA = 1 << 20  # versions; there is room for 4,096 eras in the epochs of frames
+
+_OUTSIDE = (BrokerState.RENTED, BrokerState.LEFT, BrokerState.DEAD)
+
+
+class Found(msgspec.Struct, frozen=True):
+    """What one broker's server had."""
+
+    hello: bus.Hello
+    membership: Membership
+    records: Mapping[str, Record]
+
+
+def newest_membership(journal: Journal, found: Iterable[Membership], known: Known) -> Membership:
+    """Of the cluster that is known. A blank journal is of none."""
+    blank = Membership(version=-1, term=0, brokers={}, cluster=known.cluster)
+    ours = [each for each in (journal.membership, *found) if each.cluster == known.cluster]
+    return max([blank, *ours], key=lambda membership: membership.version)
+
+
+def rebuilt(journal: Journal, found: Mapping[str, Found], known: Known, term: int, store_url: str) -> dict[str, Entry]:
+    """What to write so that the journal, blank or old, is that of the cluster again."""
+    newest = newest_membership(journal, (each.membership for each in found.values()), known)
+    there = {name: found[name] for name in newest.brokers if name in found}
+    topics = _topics(journal, [each.records for each in found.values()])
+    epochs = [_epoch(entry) for entry in topics.values()]
+    version = (max(newest.version, known.members, *epochs, 0) // ERA + 1) * ERA
+    named = {broker for entry in topics.values() for broker in _named(entry, newest)}
+    states = _states(newest, sorted(there), named)
+    membership = _membership(newest, states, version, term, store_url)
+    changes: dict[str, Entry] = {MEMBERSHIP_KEY: membership}
+    changes |= {topic_key(topic): _certain(topic, entry, membership) for topic, entry in topics.items()}
+    changes |= {broker_key(name): entry for name, entry in _brokers(journal, newest, there, states).items()}
+    return changes
+
+
+# --- topics
+
+
+def _topics(journal: Journal, servers: Iterable[Mapping[str, Record]]) -> dict[str, TopicEntry]:
+    """The newest that is known of each topic."""
+    newest = dict(journal.topics)
+    for records in servers:
+        for topic, record in records.items():
+            entry = _entry(record)
+            if topic not in newest or _version(newest[topic]) < _version(entry):
+                newest[topic] = entry
+    return newest
+
+
+def _entry(record: Record) -> TopicEntry:
+    if record.next is not None:
+        return TopicEntry(record.placement, MoveEntry(Phase.PREPARE, record.next))
+    if record.previous is not None:
+        return TopicEntry(record.previous, MoveEntry(Phase.SWITCH, record.placement, record.forced))
+    return TopicEntry(record.placement)
+
+
+def _version(entry: TopicEntry) -> int:
+    """Of the record that the entry is about (`record.py`)."""
+    if entry.move is None:
+        return 4 * entry.placement.epoch + 1
+    return 4 * entry.placement.epoch + 2 if entry.move.phase is Phase.PREPARE else 4 * entry.move.target.epoch
+
+
+def _epoch(entry: TopicEntry) -> int:
+    return entry.move.target.epoch if entry.move is not None else entry.placement.epoch
+
+
+def _named(entry: TopicEntry, membership: Membership) -> Iterator[str]:
+    """The brokers that the topic is at, or moves to; a namesake of one that was given up is not meant."""
+    for place in (entry.placement, entry.move.target if entry.move is not None else entry.placement):
+        yield from (broker for broker in place.brokers if membership.has(broker, place))
+
+
+def _certain(topic: str, entry: TopicEntry, membership: Membership) -> TopicEntry:
+    """The entry itself if nothing can be newer; else a move by force, away from brokers that may know better."""
+    move = entry.move
+    place = move.target if move is not None and move.phase is Phase.SWITCH else entry.placement
+    left = tuple(broker for broker in place.brokers if membership.has(broker, place))
+    if left == place.brokers or not membership.ring:
+        return entry
+    epoch = membership.version + 1
+    if len(left) > 1:
+        target = Placement(epoch, place.mode, left, membership.version)
+    else:
+        home = left[0] if left else ring_of(membership.ring).owner(topic.encode())
+        target = single(epoch, home, membership.version)
+    return TopicEntry(place, MoveEntry(Phase.SWITCH, target, forced=True, told=tuple(sorted(membership.brokers))))
+
+
+# --- brokers
+
+
+def _states(newest: Membership, there: list[str], named: set[str]) -> dict[str, BrokerState]:
+    """What the brokers that are there were, and go on being.
+
+    Who is outside of the ring and has topics was leaving; if nobody else is left to take them, it stays. Who has none
+    was joining, or is as good as gone.
+    """
+    carrying = [name for name in there if name in named and not newest.brokers[name].leaving]
+    members = [name for name in newest.ring if name in there] or carrying
+    return {
+        name: BrokerState.MEMBER
+        if name in members
+        else BrokerState.LEAVING
+        if name in carrying or (newest.brokers[name].leaving and members)
+        else BrokerState.JOINING
+        for name in there
+    }
+
+
+def _membership(
+    newest: Membership, states: Mapping[str, BrokerState], version: int, term: int, store_url: str
+) -> Membership:
+    ring = tuple(sorted(name for name, state in states.items() if state is BrokerState.MEMBER))
+    previous = newest.previous_ring
+    if ring != newest.ring and previous is None:
+        previous = newest.ring or None
+    return Membership(
+        version=version,
+        term=term,
+        brokers={name: info for name, info in newest.brokers.items() if name in states},
+        ring=ring,
+        previous_ring=previous if ring else None,
+        store_url=store_url,
+        cluster=newest.cluster,
+    )
+
+
+def _brokers(
+    journal: Journal, newest: Membership, there: Mapping[str, Found], states: Mapping[str, BrokerState]
+) -> dict[str, BrokerEntry]:
+    entries: dict[str, BrokerEntry] = {}
+    for name, info in newest.brokers.items():
+        before = journal.brokers.get(name, BrokerEntry(info.url, info.site, "", BrokerState.DEAD))
+        if name in there:
+            entries[name] = _present(there[name].hello, before, states[name])
+        else:
+            entries[name] = msgspec.structs.replace(before, state=BrokerState.DEAD)
+    for name, before in journal.brokers.items():
+        if name not in newest.brokers and before.state not in _OUTSIDE:  # it came while the journal was another one
+            entries[name] = msgspec.structs.replace(before, state=BrokerState.DEAD)
+    return entries
+
+
+def _present(hello: bus.Hello, before: BrokerEntry, state: BrokerState) -> BrokerEntry:
+    capacity = before.capacity_bytes_per_s or hello.capacity_bytes_per_s
+    return msgspec.structs.replace(before, run_id=hello.run_id, state=state, capacity_bytes_per_s=capacity)

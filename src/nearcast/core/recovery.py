@@ -1,0 +1,152 @@
+"""Recovery: a leader whose store has lost its data asks the brokers what they have, and writes the journal anew.
+
+Meanwhile nobody is granted a lease and nothing moves: acknowledgements pause. It is over when every broker that the
+newest membership names has told all it has; or after T_dead, when no client counts on one that has not. Those count as
+given up. If all are heard and nothing was under way, clients notice no more than the pause (`rebuilding.py`).
+
+What the store held besides the journal is gone: users' registrations and what was on its way to datasets. So the loss
+stands in the journal until an operator acknowledges it, and nobody can register the name of another one before.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from nearcast.core import bus
+from nearcast.core.journal import LOSS_KEY, LossEntry
+from nearcast.core.known import Known
+from nearcast.core.ledger import Ledger
+from nearcast.core.membership import Membership
+from nearcast.core.orders import Orders
+from nearcast.core.rebuilding import Found, newest_membership, rebuilt
+from nearcast.core.record import Record
+from nearcast.core.settings import Timing
+
+
+class _Recalled:
+    """What the server of one broker has, as far as it was told."""
+
+    __slots__ = ("after", "at_s", "complete", "hello", "membership", "records")
+
+    def __init__(self, hello: bus.Hello, now_s: float) -> None:
+        self.hello = hello
+        self.membership: Membership | None = None
+        self.records: dict[str, Record] = {}
+        self.after = ""  # the last topic
+        self.complete = False
+        self.at_s = now_s  # when it last told something
+
+
+class Recovery:
+    """Inputs: heard, tick. Outputs: told, alarms, and a ledger with something to commit when it is over."""
+
+    def __init__(
+        self, ledger: Ledger, known: Known, *, timing: Timing, store_url: str, wall_offset_s: float, now_s: float
+    ) -> None:
+        self.ledger = ledger
+        self.told: list[tuple[bytes, bytes]] = []
+        self.alarms = [
+            f"THE STORE HAS LOST DATA of cluster {known.cluster}: it has {ledger.version} commits where there were at"
+            f" least {known.journal[1]}; asking the brokers what they have"
+        ]
+        self._known = known
+        self._timing = timing
+        self._store_url = store_url
+        self._wall_offset_s = wall_offset_s
+        self._since_s = now_s
+        self.orders = Orders(ledger.term, timing.retry_s)
+        self._recalled: dict[str, _Recalled] = {}
+        self._heard = False
+        self._written = False
+        self.term_found = 0  # the highest of any record: with a lower one, nothing can be installed in its place
+
+    # --- inputs
+
+    def heard(self, message: bus.ToController, now_s: float) -> None:
+        if isinstance(message, bus.Hello):
+            self._heard = True
+            if message.known.cluster == self._known.cluster and message.answering:
+                self._greeted(message, now_s)
+        elif isinstance(message, bus.Answer):
+            self.orders.answered(message, now_s)
+        self.tick(now_s)
+
+    def tick(self, now_s: float) -> None:
+        if self._written:
+            return
+        for name, recalled in self._recalled.items():
+            if not recalled.complete:
+                self._ask(name, recalled, now_s)
+        self._flush_orders()
+        if self._over(now_s):
+            self._write(now_s)
+
+    # --- asking
+
+    def _greeted(self, hello: bus.Hello, now_s: float) -> None:
+        recalled = self._recalled.get(hello.broker)
+        if recalled is None or recalled.hello.run_id != hello.run_id:
+            self._recalled[hello.broker] = _Recalled(hello, now_s)
+        else:
+            recalled.hello = hello  # it may be another agent
+
+    def _ask(self, name: str, recalled: _Recalled, now_s: float) -> None:
+        after = recalled.after
+
+        def done(answer: bus.Answer, at_s: float) -> None:
+            if self._recalled.get(name) is not recalled or recalled.after != after:
+                return  # of an earlier run of the server, or the same batch again
+            recalled.at_s = at_s
+            recalled.records.update(answer.records)
+            recalled.after = max(answer.records, default=after)
+            self.term_found = max(self.term_found, *(record.term for record in answer.records.values()), 0)
+            recalled.membership = recalled.membership or answer.membership
+            recalled.complete = not answer.more
+
+        make = partial(bus.Recall, term=self.ledger.term, after=after)
+        self.orders.need(("recall", name, recalled.hello.run_id, after), name, make, done, now_s)
+
+    def _flush_orders(self) -> None:
+        for broker, order in self.orders.outgoing:
+            channel = bus.agent_channel(broker, self._recalled[broker].hello.agent)
+            self.told.append((channel, bus.encode(order)))
+        self.orders.outgoing.clear()
+
+    # --- the end
+
+    def _over(self, now_s: float) -> bool:
+        if any(not recalled.complete and self._waits(recalled, now_s) for recalled in self._recalled.values()):
+            return False
+        expected = newest_membership(self.ledger.journal, self._memberships(), self._known).brokers
+        if expected and all(name in self._recalled and self._recalled[name].complete for name in expected):
+            return True
+        return self._heard and now_s - self._since_s > self._timing.dead_s
+
+    def _waits(self, recalled: _Recalled, now_s: float) -> bool:
+        return now_s - recalled.at_s <= self._timing.dead_s
+
+    def _memberships(self) -> list[Membership]:
+        return [recalled.membership for recalled in self._recalled.values() if recalled.membership is not None]
+
+    def _write(self, now_s: float) -> None:
+        self._written = True
+        found = {
+            name: Found(recalled.hello, recalled.membership, recalled.records)
+            for name, recalled in self._recalled.items()
+            if recalled.complete and recalled.membership is not None and self._is_ours(recalled.membership)
+        }
+        term = self.ledger.term
+        changes = rebuilt(self.ledger.journal, found, self._known, term, self._store_url)
+        expected = newest_membership(self.ledger.journal, self._memberships(), self._known).brokers
+        missing = ", ".join(name for name in expected if name not in found)
+        text = (
+            f"the store had {self.ledger.version} commits where there were at least {self._known.journal[1]};"
+            f" the journal was put together from brokers {', '.join(sorted(found)) or '(none)'}"
+            + (f"; without {missing}, which did not answer" if missing else "")
+        )
+        changes[LOSS_KEY] = LossEntry(now_s + self._wall_offset_s, term, text)
+        self.alarms.append(text)
+        self.ledger.write(changes)
+
+    def _is_ours(self, membership: Membership) -> bool:
+        return membership.cluster == self._known.cluster

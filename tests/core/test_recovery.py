@@ -1,0 +1,248 @@
+"""A store that has lost its data: who finds out, and what the brokers give back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from nearcast.core import bus
+from nearcast.core.controller import Role
+from nearcast.core.journal import BrokerEntry, BrokerState, Journal, LossEntry, TopicEntry, topic_key
+from nearcast.core.known import Known, lost
+from nearcast.core.membership import BrokerInfo, Membership, ring_of
+from nearcast.core.message import Interrupted, Message
+from nearcast.core.placement import Mode, Placement, single
+from nearcast.core.rebuilding import ERA, Found, rebuilt
+from nearcast.core.record import Record, prepare, settled, switch
+from nearcast.runtime.store.memory import MemoryStore
+
+# --- finding out
+
+
+def journal_of(version: int, loss: LossEntry | None = None) -> Journal:
+    return Journal(membership=Membership(version=version, term=1, brokers={}, cluster="ours"), loss=loss)
+
+
+def test_a_journal_that_is_as_far_as_anybody_knows_has_lost_nothing() -> None:
+    assert not lost(Known("ours", members=3, term=1, journal=(0, 9)), journal_of(3), 9)
+
+
+@pytest.mark.parametrize(
+    "known", [Known("ours", members=4, term=1, journal=(0, 9)), Known("ours", 3, 1, journal=(0, 10))]
+)
+def test_somebody_who_knows_more_than_the_journal_proves_a_loss(known: Known) -> None:
+    assert lost(known, journal_of(3), 9)
+
+
+def test_a_blank_journal_has_lost_any_cluster_that_somebody_knows() -> None:
+    assert lost(Known("ours", members=0), Journal(), 0)
+    assert not lost(Known(), Journal(), 0)
+
+
+def test_what_is_known_of_another_cluster_proves_nothing() -> None:
+    assert not lost(Known("theirs", members=400, term=9, journal=(0, 900)), journal_of(3), 9)
+
+
+def test_who_has_heard_nothing_since_a_loss_proves_no_other_one() -> None:
+    journal = journal_of(ERA, LossEntry(at_s=0.0, term=5, text=""))
+    assert not lost(Known("ours", members=7, term=9, journal=(0, 900)), journal, 12)
+    assert lost(Known("ours", members=7, term=9, journal=(5, 13)), journal, 12)
+
+
+# --- what follows from what the brokers have
+
+
+def hello(broker: str, **fields: Any) -> bus.Hello:
+    return bus.Hello(broker, 1, 1, f"redis://{broker}", "local", f"run-{broker}", answering=True, **fields)
+
+
+OLD = Membership(
+    version=7,
+    term=2,
+    brokers={name: BrokerInfo(f"redis://{name}", joined=1) for name in ("b1", "b2", "b3")},
+    ring=("b1", "b2", "b3"),
+    cluster="ours",
+)
+KNOWN = Known("ours", members=7, term=2, journal=(0, 40))
+
+
+def found(**records: dict[str, Record]) -> dict[str, Found]:
+    return {broker: Found(hello(broker), OLD, theirs) for broker, theirs in records.items()}
+
+
+def topic_in(changes: dict[str, Any], topic: str = "t") -> TopicEntry:
+    entry = changes[topic_key(topic)]
+    assert isinstance(entry, TopicEntry)
+    return entry
+
+
+P, Q = single(8, "b1", 7), single(9, "b2", 7)
+
+
+@pytest.mark.parametrize(
+    ("at_b1", "at_b2", "phase"),
+    [
+        ({"t": settled(P, 2)}, {}, None),
+        ({"t": prepare(P, Q, 2)}, {"t": settled(P, 2)}, "prepare"),
+        ({"t": switch(P, Q, 2, forced=False)}, {"t": settled(P, 2)}, "switch"),
+    ],
+)
+def test_the_newest_record_says_how_far_a_topic_has_come(
+    at_b1: dict[str, Record], at_b2: dict[str, Record], phase: str | None
+) -> None:
+    entry = topic_in(rebuilt(Journal(), found(b1=at_b1, b2=at_b2, b3={}), KNOWN, 3, "redis://store"))
+    assert entry.placement == P
+    assert (entry.move.phase if entry.move else None) == phase
+    assert entry.move is None or entry.move.target == Q
+
+
+def test_a_topic_that_has_settled_anywhere_rests() -> None:
+    records = found(b1={"t": switch(P, Q, 2, forced=False)}, b2={"t": settled(Q, 2)}, b3={})
+    assert topic_in(rebuilt(Journal(), records, KNOWN, 3, "")) == TopicEntry(Q)
+
+
+def test_a_journal_that_knows_more_than_the_servers_is_believed() -> None:
+    journal = Journal(membership=OLD, topics={"t": TopicEntry(Q)})
+    assert topic_in(rebuilt(journal, found(b1={"t": prepare(P, Q, 2)}, b2={}, b3={}), KNOWN, 3, "")) == TopicEntry(Q)
+
+
+def test_versions_go_on_far_above_all_that_were_ever_used() -> None:
+    records = found(b1={"t": settled(single(ERA + 5, "b1", 7), 2)}, b2={}, b3={})
+    membership = rebuilt(Journal(), records, KNOWN, 3, "")["membership"]
+    assert isinstance(membership, Membership)
+    assert (membership.version, membership.cluster, membership.ring) == (2 * ERA, "ours", OLD.ring)
+
+
+def test_a_topic_whose_broker_is_missing_goes_where_nobody_can_know_better() -> None:
+    changes = rebuilt(Journal(), found(b2={"t": settled(P, 2)}, b3={}), KNOWN, 3, "")
+    move = topic_in(changes).move
+    assert move is not None
+    assert move.forced
+    assert move.target.epoch > ERA
+    assert set(move.target.brokers) <= {"b2", "b3"}
+    assert move.told == ("b2", "b3"), "publishers and subscribers may be at any"
+    entry, membership = changes["broker/b1"], changes["membership"]
+    assert isinstance(entry, BrokerEntry)
+    assert entry.state is BrokerState.DEAD
+    assert isinstance(membership, Membership)
+    assert (membership.ring, membership.previous_ring) == (("b2", "b3"), OLD.ring)
+
+
+def test_a_replicated_topic_goes_on_with_the_brokers_that_are_there() -> None:
+    placement = Placement(8, Mode.ALL_SUBSCRIBERS, ("b1", "b2", "b3"), 7)
+    move = topic_in(rebuilt(Journal(), found(b2={"t": settled(placement, 2)}, b3={}), KNOWN, 3, "")).move
+    assert move is not None
+    assert (move.target.mode, move.target.brokers) == (Mode.ALL_SUBSCRIBERS, ("b2", "b3"))
+
+
+def test_who_was_leaving_goes_on_leaving() -> None:
+    away = msgspec.structs.replace(OLD, ring=("b1", "b2"))
+    servers = {
+        broker: Found(hello(broker), away, {"t": settled(single(8, "b3", 7), 2)} if broker == "b3" else {})
+        for broker in ("b1", "b2", "b3")
+    }
+    entry = rebuilt(Journal(), servers, KNOWN, 3, "")["broker/b3"]
+    assert isinstance(entry, BrokerEntry)
+    assert entry.state is BrokerState.LEAVING
+
+
+def test_who_came_while_the_journal_was_blank_joins_again() -> None:
+    stranger = BrokerEntry("redis://b9", "local", "run-b9", BrokerState.MEMBER)
+    changes = rebuilt(Journal(brokers={"b9": stranger}), found(b1={}, b2={}, b3={}), KNOWN, 3, "")
+    entry = changes["broker/b9"]
+    assert isinstance(entry, BrokerEntry)
+    assert entry.state is BrokerState.DEAD
+
+
+# --- the whole way
+
+
+def lose(cluster: Any) -> None:
+    """The store comes back empty."""
+    cluster.store = MemoryStore()
+
+
+def test_a_store_that_comes_back_empty_is_filled_again_and_nobody_notices(cluster: Any) -> None:
+    cluster.move("scores", Mode.SINGLE, "b2")
+    cluster.run(1.0)
+    program = cluster.rig.client(7)
+    mailbox = program.subscribe(b"scores")
+    cluster.run(0.5)
+    before, placement = cluster.journal.membership, cluster.journal.topics["scores"].placement
+    lose(cluster)
+    cluster.run(3.0)
+    program.publish(b"scores", b"after")
+    cluster.run(0.5)
+    assert cluster.journal.topics["scores"] == TopicEntry(placement)
+    assert cluster.journal.membership.cluster == before.cluster
+    assert cluster.journal.membership.version == ERA
+    assert set(cluster.states().values()) == {BrokerState.MEMBER}
+    assert cluster.journal.loss.verified
+    assert program.acked == [b"after"]
+    events = mailbox.take()
+    assert [event.payload for event in events if isinstance(event, Message)] == [b"after"]
+    assert not [event for event in events if isinstance(event, Interrupted)]
+
+
+def test_the_loss_is_said_aloud(cluster: Any) -> None:
+    lose(cluster)
+    cluster.run(3.0)
+    assert any("THE STORE HAS LOST DATA" in alarm for alarm in cluster.leader.alarms)
+    assert cluster.leader.loss.startswith("the store has lost data: the store had 0 commits")
+    assert "put together from brokers b1, b2, b3" in cluster.ask(bus.Show("me.1")).loss.text
+
+
+def test_a_new_controller_finds_out_from_the_agents(cluster: Any) -> None:
+    cluster.move("scores", Mode.SINGLE, "b3")
+    cluster.run(1.0)
+    lose(cluster)
+    (old,) = cluster.controllers
+    cluster.stopped.add(old)
+    cluster.controllers.append(type(old)("c9", "redis://store", old._charter.dice))
+    cluster.rig.wired[:] = [wired for wired in cluster.rig.wired if wired.machine is not old]
+    cluster.rig.wire(cluster.controllers[-1])
+    cluster.run(5.0)
+    assert cluster.journal.topics["scores"].placement.brokers == ("b3",)
+
+
+def test_a_broker_that_does_not_answer_is_not_waited_for_longer_than_its_lease(cluster: Any) -> None:
+    ring = ring_of(cluster.journal.membership.ring)
+    topic = next(name for name in map(str, range(99)) if ring.owner(name.encode()) != "b3")
+    cluster.move(topic, Mode.SINGLE, "b3")
+    cluster.run(1.0)
+    cluster.rig.silent.add("b3")
+    lose(cluster)
+    cluster.run(1.5)
+    assert [controller.role for controller in cluster.controllers] == [Role.RECOVERING]
+    cluster.run(4.0)
+    assert cluster.states()["b3"] is BrokerState.DEAD
+    assert cluster.journal.topics[topic].placement.brokers != ("b3",)
+    assert "without b3" in cluster.journal.loss.text
+
+
+def test_nobody_registers_a_name_before_the_operator_knows_of_the_loss(cluster: Any) -> None:
+    lose(cluster)
+    cluster.run(3.0)
+    reign = cluster.leader.reign
+    said: list[bus.Seat] = []
+    reign.reply = said.append
+    reign.heard(bus.RegisterUser("gateway.1", "ann"), cluster.rig.now_s)
+    assert "nobody can register at the moment" in said.pop().problem
+    assert cluster.ask(bus.AcknowledgeLoss("me.1")).problem == ""
+    reign.heard(bus.RegisterUser("gateway.2", "ann"), cluster.rig.now_s)
+    assert said.pop().problem == ""
+
+
+def test_there_is_nothing_to_acknowledge_where_nothing_was_lost(cluster: Any) -> None:
+    assert "lost nothing" in cluster.ask(bus.AcknowledgeLoss("me.1")).problem
+
+
+def test_a_server_of_another_cluster_is_refused_with_the_reason(cluster_of: Any) -> None:
+    cluster = cluster_of("b1", "b2")
+    cluster.run(3.0)
+    agent = cluster.agents["b2"]
+    agent._known = Known("another", members=3, term=1, journal=(0, 4))
+    cluster.run(1.0)
+    assert "belongs to another cluster (another)" in agent.problem

@@ -1,0 +1,58 @@
+"""Planted bugs of a recovery after the store has lost data: each takes one of its rules out of the system."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from planting import LOST, LOST_WITH_A_BROKER, WENT_BACK, Patch, planting
+
+from nearcast.core import controller, rebuilding, reign
+from nearcast.core.agent import Agent
+from nearcast.core.journal import TopicEntry
+from nearcast.core.members import Members
+from nearcast.core.membership import Membership
+from nearcast.core.recovery import Recovery
+
+MUTATIONS, mutation = planting()
+
+
+@mutation("invariant", LOST)
+def a_lost_journal_is_taken_for_a_new_one(patch: Patch) -> None:
+    patch.setattr(controller, "lost", lambda known, journal, version: False)
+    patch.setattr(reign, "lost", lambda known, journal, version: False)
+
+
+@mutation("invariant", WENT_BACK)
+def nobody_notes_how_far_the_journal_was(patch: Patch) -> None:
+    patch.setattr(Agent, "_rest_on", lambda self, message: None)
+    patch.setattr(controller.Controller, "_remember", lambda self, known: None)
+
+
+@mutation("invariant", LOST_WITH_A_BROKER)
+def topics_of_a_missing_broker_stay_as_they_were_found(patch: Patch) -> None:
+    def certain(topic: str, entry: TopicEntry, membership: Membership) -> TopicEntry:
+        return entry
+
+    patch.setattr(rebuilding, "_certain", certain)
+
+
+@mutation("invariant", LOST_WITH_A_BROKER)
+def a_missing_broker_is_not_waited_for(patch: Patch) -> None:
+    def over(self: Recovery, now_s: float) -> bool:
+        return any(recalled.complete for recalled in self._recalled.values())
+
+    patch.setattr(Recovery, "_over", over)
+
+
+@mutation("invariant", WENT_BACK)
+def a_new_leader_decides_before_it_has_heard_all_brokers(patch: Patch) -> None:
+    def all_heard(self: Members, now_s: float) -> bool:
+        return True
+
+    patch.setattr(Members, "all_heard", all_heard)
+
+
+@mutation("invariant", LOST)
+def the_oldest_record_wins(patch: Patch) -> None:
+    original: Any = rebuilding._version
+    patch.setattr(rebuilding, "_version", lambda entry: -original(entry))
