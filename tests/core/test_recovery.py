@@ -239,6 +239,47 @@ def test_there_is_nothing_to_acknowledge_where_nothing_was_lost(cluster: Any) ->
     assert "lost nothing" in cluster.ask(bus.AcknowledgeLoss("me.1")).problem
 
 
+def test_a_client_forgets_a_cluster_that_was_started_anew(rig: Any) -> None:
+    world = rig("b1", "b2")
+    world.membership = msgspec.structs.replace(world.membership, cluster="old", version=9)
+    for broker in ("b1", "b2"):
+        world.prepare(broker)
+    world.install("b1", b"t", settled(single(30, "b1", 9), 1))
+    world.install("b2", b"t", settled(single(30, "b1", 9), 1))
+    program = world.client()
+    mailbox = program.subscribe(b"t")
+    program.publish(b"t", b"before")
+    world.run(0.5)
+    mailbox.take()
+    for name, server in world.servers.items():
+        server.restart(f"{name}-again")
+        server.keys.clear()
+        for link in [link for link, session in program.sessions.items() if session.server is server]:
+            program.cut(link)
+    world.membership = msgspec.structs.replace(world.membership, cluster="new", version=1)
+    for broker in ("b1", "b2"):
+        world.prepare(broker)
+    world.run(8.0)
+    assert program.machine.membership.cluster == "new"
+    program.publish(b"t", b"after")
+    world.run(1.0)
+    assert program.acked == [b"before", b"after"]
+    events = mailbox.take()
+    assert any(isinstance(event, Interrupted) and "started anew" in event.reason for event in events)
+    assert [event.payload for event in events if isinstance(event, Message)][-1] == b"after"
+
+
+def test_a_client_that_is_served_has_nothing_to_do_with_another_cluster(rig: Any) -> None:
+    world = rig("b1")
+    world.membership = msgspec.structs.replace(world.membership, cluster="ours", version=3)
+    world.prepare("b1")
+    program = world.client()
+    world.run(1.0)
+    other = msgspec.structs.replace(world.membership, cluster="theirs", version=90)
+    program.machine.update_membership(other, world.now_s)
+    assert program.machine.membership.cluster == "ours"
+
+
 def test_a_server_of_another_cluster_is_refused_with_the_reason(cluster_of: Any) -> None:
     cluster = cluster_of("b1", "b2")
     cluster.run(3.0)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+import tempfile
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 
 import pytest
 
@@ -14,6 +16,7 @@ from nearcast.core.message import Interrupted, Message
 from nearcast.core.placement import Mode
 from nearcast.errors import ClusterError
 from nearcast.runtime.console import Console
+from nearcast.runtime.servers import LocalServer
 from nearcast.testbed.cluster import LocalCluster
 
 pytestmark = [pytest.mark.live, pytest.mark.xdist_group("heavy")]
@@ -101,3 +104,54 @@ async def through_the_loss(cluster: LocalCluster, client: nearcast.Client, contr
                 if len(got) >= published:
                     break
         assert got == list(range(len(got)))
+
+
+def test_clients_of_a_cluster_that_was_started_anew_are_told_and_go_on_in_the_new_one() -> None:
+    async def scenario() -> None:
+        first = await LocalCluster.start(brokers=2)
+        ports = [int(url.rpartition(":")[2]) for url in (first.store_url, *first.urls.values())]
+        try:
+            async with Console(first.store_url) as console:
+                for broker in ("b1", "b2", "b1", "b2"):
+                    await console.move("scores", Mode.SINGLE, (broker,))
+            async with nearcast.connect(first.urls["b1"]) as client, client.subscribe("scores") as subscription:
+                await client.publish("scores", b"before")
+                await first.stop()
+                async with await started_at(ports) as second, nearcast.connect(second.urls["b2"]) as other:
+                    await until_heard(subscription, other)
+                    await client.publish("scores", b"after")
+        finally:
+            await first.stop()
+
+    asyncio.run(scenario())
+
+
+async def started_at(ports: list[int]) -> LocalCluster:
+    """A cluster of two at these ports, with nothing of the one before."""
+    store = await LocalServer.start(name="store", port=ports[0])
+    cluster = LocalCluster(store, Path(tempfile.mkdtemp(prefix="nearcast-cluster-")))
+    await cluster._start_controllers(1, ())
+    for name, port in zip(("b1", "b2"), ports[1:], strict=True):
+        await cluster.start_broker(name, port=port)
+    await cluster.until_members()
+    return cluster
+
+
+async def until_heard(subscription: nearcast.Subscription, other: nearcast.Client) -> None:
+    """Publish with a client that knows nothing of the old cluster, until it is heard."""
+
+    async def publish() -> None:
+        while True:
+            await other.publish("scores", b"again")
+            await asyncio.sleep(0.1)
+
+    task = asyncio.create_task(publish())
+    reasons = []
+    async with asyncio.timeout(RECOVERED_S):
+        async for event in subscription:
+            if isinstance(event, Interrupted):
+                reasons.append(event.reason)
+            elif isinstance(event, Message) and event.payload == b"again":
+                break
+    task.cancel()
+    assert "the cluster was started anew" in reasons

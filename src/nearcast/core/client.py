@@ -41,7 +41,7 @@ from nearcast.core.refusals import Refusals, not_found, refused
 from nearcast.core.repairs import ASKS_BURST, ASKS_PER_S
 from nearcast.core.settings import DEFAULT_LIMITS, DEFAULT_TIMING, Limits, Timing
 from nearcast.core.wire import ASK, HEADER, decode_control, decode_repair
-from nearcast.errors import Closed, ClusterError, LimitReached, NearcastError
+from nearcast.errors import Closed, ClusterError, LimitReached, NearcastError, Unavailable
 
 REPORT_EVERY_S = 1.0
 _NOT_ATTACHED = "the subscription was closed before it was attached"
@@ -315,6 +315,10 @@ class Client:
             pattern.repair(topic, frame, now_s)
 
     def update_membership(self, membership: Membership, now_s: float) -> None:
+        if self.membership.cluster not in ("", membership.cluster):
+            if self._is_served(now_s):
+                return  # of a cluster that we have nothing to do with
+            self._leave_cluster(now_s)
         if membership.version <= self.membership.version:
             return
         brokers = self.membership.brokers
@@ -328,6 +332,21 @@ class Client:
             pattern.spread(now_s)
         self.arrivals.look()
         self.finder.membership_changed(now_s)
+
+    def _leave_cluster(self, now_s: float) -> None:
+        """Where ours was is another one, because all was started anew: what we know of placements means nothing."""
+        gone, self.membership = list(self.membership.brokers), Membership(version=-1, term=0, brokers={})
+        self.tell(Note(Kind.LOST, f"the cluster was started anew: {len(gone)} brokers are forgotten"))
+        for broker in gone:
+            self.links.forget(broker, now_s)
+            for pattern in self.patterns.values():
+                pattern.forget(broker, now_s)
+        for outflow in self.outflows.values():
+            outflow.forget_place()
+            self.attend(outflow)
+        error = Unavailable("the cluster was started anew")
+        for inflow in list(self.inflows.values()):
+            inflow.refuse(error, now_s)
 
     # --- records
 
@@ -379,9 +398,11 @@ class Client:
 
     def _look_around(self, now_s: float) -> None:
         """Keep one leased link, so that news of the membership reach us when a broker dies."""
-        if any(link.lease_until_s >= now_s for link in self.links.all_up()):
-            return
-        self.links.reach_out(now_s)
+        if not self._is_served(now_s):
+            self.links.reach_out(now_s)
+
+    def _is_served(self, now_s: float) -> bool:
+        return any(link.lease_until_s >= now_s for link in self.links.all_up())
 
     def _look_at_state(self, now_s: float) -> None:
         if not self.closed:

@@ -194,7 +194,7 @@ class Outflow:
         self.client.in_flight.pop(self, None)
         self._trim()
         self._refused = True
-        self._forget_place()
+        self.forget_place()
 
     def _retire_lanes(self) -> None:
         for lane in self.lanes:
@@ -202,7 +202,7 @@ class Outflow:
             self.tried = max(self.tried, lane.sent)
         self.lanes, self._sole = (), None
 
-    def _forget_place(self) -> None:
+    def forget_place(self) -> None:
         self._retire_lanes()
         self.placement = self.upcoming = self._leave_at_s = None
         self._epoch = 0
@@ -374,7 +374,7 @@ class Outflow:
 
     def end(self) -> None:
         """Nobody uses the topic: let go of it. Whoever still has this outflow must ask for another one."""
-        self._forget_place()
+        self.forget_place()
         self._window = 0
 
     # --- repair
