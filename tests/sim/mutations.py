@@ -154,11 +154,11 @@ def bytes_that_were_read_late_count_as_just_sent(patch: Patch) -> None:
 def cancelled_numbers_leave_a_hole(patch: Patch) -> None:
     original = Outflow._command
 
-    def command(self: Outflow, channel: bytes, sequence: int, payload: bytes | None, time_ns: int) -> bytes:
+    def command(self: Outflow, sequence: int, payload: bytes | None, time_ns: int) -> bytes:
         if payload is None:
             packer, prefix = publish_command(b"elsewhere", 0)
             return packer.pack(prefix, 0, 0, 0, 0, 0, b"", b"\r\n")
-        return original(self, channel, sequence, payload, time_ns)
+        return original(self, sequence, payload, time_ns)
 
     patch.setattr(Outflow, "_command", command)
     patch.setattr(Answers, "ask", lambda self, outflow, link, asker, have, now_s: None)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import random
 import secrets
-import time
 from collections.abc import Callable, Collection, Generator
 from contextlib import AbstractAsyncContextManager, suppress
+from time import time_ns
 
 from nearcast.core.backend import ClientLink
 from nearcast.core.client import Client as Machine
@@ -130,6 +130,7 @@ class Client:
         def silent() -> set[ClientLink]:
             return asked.intersection(links.all_up()) - answered
 
+        self._machine.send()  # what was published before is asked for before
         for link in asked:
             ask(link)
         driver.soon()
@@ -144,7 +145,7 @@ class Client:
             return self
         self._loop = asyncio.get_running_loop()
         self._driver = self.consumers.driver = Driver(self._machine, self._after, self._resolve, on_tick=self._tick)
-        self._soon, self._flush = self._driver.soon, self._driver.flush
+        self._writer = self._driver
         self._deadlines = Deadlines(self._driver.now)
         self._new_future: Callable[[], asyncio.Future[int]] = self._loop.create_future
         self._room = asyncio.Event()
@@ -217,11 +218,13 @@ class Client:
         try:
             while not sequence and not future.done():
                 try:
-                    sequence = outflow.publish(data, time.time_ns(), future)
+                    sequence = outflow.publish(data, time_ns(), future)
                 except PublishBufferFull:
                     await self._wait_for_room()
                     outflow = self._outflows.get(topic) or self._outflow(topic)  # it may have ended meanwhile
-            self._write()
+            self._unwritten += 1
+            if self._unwritten >= WRITE_EVERY or not self._writer.scheduled:
+                self._write()
             return await future
         except asyncio.CancelledError:
             if sequence:
@@ -247,18 +250,18 @@ class Client:
         Raises PublishBufferFull at the limit: then `await drain()`.
         """
         outflow = self._outflows.get(topic) or self._outflow(topic)
-        data = payload if type(payload) is bytes else _payload(payload)
-        outflow.publish(data, time.time_ns(), None)
-        self._write()
+        outflow.publish(payload if type(payload) is bytes else _payload(payload), time_ns(), None)
+        self._unwritten += 1
+        if self._unwritten >= WRITE_EVERY or not self._writer.scheduled:
+            self._write()
 
     def _write(self) -> None:
-        """Have messages written at the end of this loop turn, or sooner if there are many."""
-        self._unwritten += 1
+        """Have messages written at the end of this loop turn, or now if there are many."""
         if self._unwritten < WRITE_EVERY:
-            self._soon()
+            self._writer.soon()
         else:
             self._unwritten = 0
-            self._flush()
+            self._writer.flush()
 
     def _outflow(self, topic: str | bytes) -> Outflow:
         driver = self._running()
@@ -271,11 +274,17 @@ class Client:
 
     async def drain(self, *, timeout_s: Timeout = CLIENT_DEFAULT) -> None:
         """Wait until publish_nowait has room again on every topic."""
-        full: list[Outflow] = []
-        async with self._within(timeout_s, "no room to publish", lambda: for_acknowledgements(full, self._now_s())):
-            while full := [outflow for outflow in self._machine.in_flight if not outflow.has_room]:
-                while not full[-1].has_room:
+        full = self._machine.full
+
+        def why() -> str:
+            return for_acknowledgements([outflow for outflow in full if not outflow.has_room], self._now_s())
+
+        async with self._within(timeout_s, "no room to publish", why):
+            while full:
+                outflow = next(iter(full))
+                while not outflow.has_room:
                     await self._wait_for_room()
+                full.pop(outflow, None)
 
     async def flush(self, *, timeout_s: Timeout = CLIENT_DEFAULT) -> None:
         """Wait until everything published so far is acknowledged.

@@ -53,7 +53,7 @@ class Driver:
         self._tick_s = tick_s
         self._connections: dict[str, Connection] = {}
         self._opening: dict[str, asyncio.Task[None]] = {}
-        self._scheduled = False
+        self.scheduled = False  # whether that which is to be written will be, at the end of this loop turn
         self._closed = False
         self._ticker: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
@@ -83,9 +83,9 @@ class Driver:
 
     def soon(self) -> None:
         """Write, and carry out what was asked for, at the end of this loop turn."""
-        if not self._scheduled:
-            self._scheduled = True
-            self._loop.call_soon(self.flush)
+        if not self.scheduled:
+            self.scheduled = True
+            self._loop.call_soon(self._end_turn)
 
     def settle(self) -> None:
         """Carry out what the last input asked for."""
@@ -129,9 +129,12 @@ class Driver:
         self._machine.tick(self.now())
         self.settle()
 
+    def _end_turn(self) -> None:
+        self.scheduled = False
+        self.flush()
+
     def flush(self) -> None:
         """Write what the machine has to send."""
-        self._scheduled = False
         if self._closed:
             return
         self._carry_out_all()
