@@ -22,10 +22,10 @@ from nearcast.core.lane import Lane
 from nearcast.core.log import Entry, Log
 from nearcast.core.names import decode_topic
 from nearcast.core.news import moved
+from nearcast.core.packing import Packing
 from nearcast.core.placement import Placement
 from nearcast.core.record import Record, Unreadable
 from nearcast.core.refusals import not_found
-from nearcast.core.wire import CRLF, DATA, publish_command, word_of
 from nearcast.errors import ClusterError, PayloadTooLarge, PublishBufferFull, Unavailable
 
 if TYPE_CHECKING:
@@ -46,12 +46,11 @@ class Outflow:
         self._window = client.limits.window
         self._window_bytes = client.limits.window_bytes
         self._payload_bytes = client.limits.payload_bytes
-        self._packed_bytes = 0  # payload size of the command at hand: mostly they are all alike
-        self._packer, self._prefix = publish_command(topic, 0)
         self._epoch = 0
         self._sole: Lane | None = None  # the only lane, open and with nothing to catch up on
         self._first = self.sequence + 1  # number of the first message
         self._log = Log(self._first)
+        self.packing = Packing(topic, client.client_id, self._first)
         self._unsent = False  # it stands in the client's list of those with something to send
         self._tokens: deque[tuple[int, object | None]] = deque()  # None: the caller was told, or has left
         self._entries: dict[str, ClientLink] = {}
@@ -134,37 +133,10 @@ class Outflow:
             if lane.link is not None and lane.sent < self.sequence:
                 if start != lane.sent + 1:  # mostly all lanes are at the same number
                     start = lane.sent + 1
-                    commands = self._commands(start)
+                    commands = self.packing.commands(self._log.newest(start), self._epoch)
                 lane.link.publish(commands, lane)
                 lane.sent = self.sequence
         self._sole = lanes[0] if len(lanes) == 1 and lanes[0].link is not None else None
-
-    def _commands(self, start: int) -> list[bytes]:
-        """The messages from a number on, as servers get them."""
-        epoch, publisher, first = self._epoch, self._publisher, self._first
-        size, pack, prefix = self._packed_bytes, self._packer.pack, self._prefix
-        commands: list[bytes] = []
-        for sequence, payload, time_ns in self._log.newest(start):
-            if type(payload) is not bytes or sequence == first:
-                commands.append(self._command(sequence, payload, time_ns))
-                continue
-            if len(payload) != size:
-                size = self._packed_bytes = len(payload)
-                self._packer, self._prefix = publish_command(self.topic, size)
-                pack, prefix = self._packer.pack, self._prefix
-            commands.append(pack(prefix, DATA, epoch, publisher, sequence, time_ns, payload, CRLF))
-        return commands
-
-    def _command(self, sequence: int, payload: bytes | None, time_ns: int) -> bytes:
-        """One that is not like the others."""
-        body = payload or b""
-        packer, prefix = publish_command(self.topic, len(body))
-        word = self.word(sequence, payload)
-        return packer.pack(prefix, word, self._epoch, self._publisher, sequence, time_ns, body, CRLF)
-
-    def word(self, sequence: int, payload: bytes | None) -> int:
-        """The kind of a frame."""
-        return word_of(payload, first=sequence == self._first > 1)
 
     # --- acknowledgement
 

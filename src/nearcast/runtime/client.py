@@ -39,7 +39,6 @@ from nearcast.runtime.driver import Driver, Resolve
 from nearcast.runtime.subscription import Subscription
 
 BOOTSTRAP_S = 10.0
-WRITE_EVERY = 32  # messages of one loop turn: the server works on these while we make the next
 
 Payload = bytes | str | bytearray | memoryview
 
@@ -84,7 +83,6 @@ class Client:
             client_id, random.Random(), credentials=self._credentials, timing=timing, limits=limits, tell=self._tell
         )
         self._driver: Driver | None = None
-        self._unwritten = 0
         self._outflows: dict[str | bytes, Outflow] = {}  # by the name the program uses
         self.consumers = Consumers(self._machine, timing.block_s)
         self._room: asyncio.Event | None = None
@@ -216,24 +214,27 @@ class Client:
         if limit_s is not None:
             self._deadlines.begin(future, limit_s)
         try:
-            while not sequence and not future.done():
+            while True:
                 try:
                     sequence = outflow.publish(data, time_ns(), future)
+                    break
                 except PublishBufferFull:
                     await self._wait_for_room()
+                    if future.done():
+                        break
                     outflow = self._outflows.get(topic) or self._outflow(topic)  # it may have ended meanwhile
-            self._unwritten += 1
-            if self._unwritten >= WRITE_EVERY or not self._writer.scheduled:
-                self._write()
+            writer = self._writer
+            writer.unwritten += 1
+            if writer.unwritten >= writer.enough:
+                writer.write()
             return await future
-        except asyncio.CancelledError:
-            if sequence:
+        except BaseException as error:
+            future.cancel()  # nobody waits for an answer, nor for the end of its time
+            if isinstance(error, Overdue):
+                raise self._not_acknowledged(outflow, sequence, limit_s) from None
+            if sequence and isinstance(error, asyncio.CancelledError):
                 outflow.give_up(sequence)
             raise
-        except Overdue:
-            raise self._not_acknowledged(outflow, sequence, limit_s) from None
-        finally:
-            future.cancel()  # if it failed before: nobody waits for an answer, nor for the end of its time
 
     def _not_acknowledged(self, outflow: Outflow, sequence: int, limit_s: float | None) -> TimedOut:
         """Nobody waits for the message any more: what has become of it."""
@@ -251,17 +252,10 @@ class Client:
         """
         outflow = self._outflows.get(topic) or self._outflow(topic)
         outflow.publish(payload if type(payload) is bytes else _payload(payload), time_ns(), None)
-        self._unwritten += 1
-        if self._unwritten >= WRITE_EVERY or not self._writer.scheduled:
-            self._write()
-
-    def _write(self) -> None:
-        """Have messages written at the end of this loop turn, or now if there are many."""
-        if self._unwritten < WRITE_EVERY:
-            self._writer.soon()
-        else:
-            self._unwritten = 0
-            self._writer.flush()
+        writer = self._writer
+        writer.unwritten += 1
+        if writer.unwritten >= writer.enough:
+            writer.write()
 
     def _outflow(self, topic: str | bytes) -> Outflow:
         driver = self._running()
