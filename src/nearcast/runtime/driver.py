@@ -94,6 +94,7 @@ class Driver:
         """Have the messages that were counted written: at the end of this loop turn, or now if there are many."""
         if not self.enough:
             self.soon()
+            self.unwritten = 1
         else:
             self.unwritten, self.enough = 0, min(2 * self.enough, WRITE_MOST)
             self.flush()
