@@ -11,8 +11,7 @@ from nearcast.core.log import Log
 def log_of(*payloads: bytes, first: int = 1) -> Log:
     log = Log(first)
     for number, payload in enumerate(payloads, first):
-        log.payloads.append(payload)
-        log.times_ns.append(10 * number)
+        log.queue.extend((payload, 10 * number))
         log.bytes += len(payload)
     return log
 
@@ -48,7 +47,7 @@ def test_trimming_forgets_no_more_than_it_must(sizes: list[int], data: st.DataOb
     assert dropped <= end
     assert log.bytes == sum(sizes[dropped:])
     assert log.bytes + log.forgotten_bytes == sum(sizes)
-    assert len(log.payloads) == len(log.times_ns) == len(sizes) - dropped
+    assert len(log.queue) == 2 * (len(sizes) - dropped)
     assert dropped == end or (end - dropped <= count and log.bytes <= size)
     if dropped:
         assert end - dropped + 1 > count or log.bytes + sizes[dropped - 1] > size

@@ -86,8 +86,8 @@ class Outflow:
                 "send it in parts, or raise Limits.payload_bytes"
             )
         self.sequence = sequence
-        log.payloads.append(payload)
-        log.times_ns.append(time_ns)
+        log.queue.append(payload)
+        log.queue.append(time_ns)
         log.bytes = total
         if token is not None:
             self._tokens.append((sequence, token))
@@ -122,9 +122,13 @@ class Outflow:
     def send(self) -> None:
         """Hand all that was published since the last time to the links."""
         self._unsent = False
-        self._catch_up()
-        if self._sole is None:
+        lane = self._sole
+        if lane is None or lane.link is None:
+            self._catch_up()
             self.client.attend(self)
+        elif lane.sent < self.sequence:
+            lane.link.publish(self.packing.commands(self._log.newest(lane.sent + 1), self._epoch), lane)
+            lane.sent = self.sequence
 
     def _catch_up(self) -> None:
         """Send on every open lane what it has not sent yet."""
