@@ -166,10 +166,10 @@ def test_a_fence_divides_acknowledgements_and_messages_at_one_point(place: Place
     subscriber.subscribe(b"t")
     place.settle()
     for payload in (b"1", b"2"):
-        publisher.publish(b"*3\r\n$7\r\nPUBLISH\r\n$1\r\nt\r\n$1\r\n%b\r\n" % payload, sink)
+        publisher.publish([b"*3\r\n$7\r\nPUBLISH\r\n$1\r\nt\r\n$1\r\n%b\r\n" % payload], sink)
     place.settle()
     assert place.answer(agent.install, 2, {"t": switch(HERE, single(6, "b2", 1), 2, forced=False)}) == [24]
-    publisher.publish(b"*3\r\n$7\r\nPUBLISH\r\n$1\r\nt\r\n$1\r\n3\r\n", sink)
+    publisher.publish([b"*3\r\n$7\r\nPUBLISH\r\n$1\r\nt\r\n$1\r\n3\r\n"], sink)
     place.settle()
     assert seen["publisher"] == ["reply", "reply", "fence", "reply"]
     assert seen["subscriber"] == [b"1", b"2", "fence", b"3"]

@@ -78,7 +78,7 @@ def test_commands_are_written_once_and_in_order(link: Link, log: Log) -> None:
     assert not link.waiting
     link.send(None, "PING")
     link.subscribe(b"a", b"b")
-    link.publish(PUBLISH, log)
+    link.publish([PUBLISH], log)
     link.tell(b"c", b"hi")
     link.unsubscribe(b"a")
     link.psubscribe(b"p*")
@@ -111,7 +111,7 @@ def test_a_subscription_to_nothing_is_no_command(link: Link) -> None:
 def test_replies_go_to_their_commands_by_position(link: Link, log: Log) -> None:
     other = Log()
     link.send(log.reply, "GET", "a")
-    link.publish(PUBLISH, other)
+    link.publish([PUBLISH], other)
     link.send(log.reply, "DEL", "a")
     link.send(None, "GET", "b")
     link.send(log.reply, "GET", "c")
@@ -123,7 +123,7 @@ def test_replies_go_to_their_commands_by_position(link: Link, log: Log) -> None:
 def test_a_run_of_replies_is_split_between_its_sinks(link: Link) -> None:
     one, two = Log(), Log()
     for sink in (one, one, two, one, None, one):
-        link.publish(PUBLISH, sink)
+        link.publish([PUBLISH], sink)
     link.feed(b":1\r\n:2\r\n:3\r\n", 1.0)
     link.feed(b":4\r\n:5\r\n:6\r\n", 1.0)
     assert one.entries == [("receivers", 1), ("receivers", 2), ("receivers", 4), ("receivers", 6)]
@@ -132,7 +132,7 @@ def test_a_run_of_replies_is_split_between_its_sinks(link: Link) -> None:
 
 def test_a_refused_publish_is_told_in_its_place(link: Link, log: Log) -> None:
     for _ in range(3):
-        link.publish(PUBLISH, log)
+        link.publish([PUBLISH], log)
     link.feed(b":1\r\n-OOM full\r\n:2\r\n", 1.0)
     assert log.entries == [("receivers", 1), ("refused", "OOM full"), ("receivers", 2)]
 
@@ -163,9 +163,9 @@ def test_a_reply_may_ask_again(link: Link, log: Log) -> None:
 
 
 def test_confirmations_stand_between_replies(link: Link, log: Log) -> None:
-    link.publish(PUBLISH, log)
+    link.publish([PUBLISH], log)
     link.subscribe(b"a", b"b")
-    link.publish(PUBLISH, log)
+    link.publish([PUBLISH], log)
     link.unsubscribe(b"a")
     link.send(log.reply, "PING")
     confirmed = push(b"subscribe", b"a", 1) + push(b"subscribe", b"b", 2)
@@ -243,7 +243,7 @@ def test_a_run_of_messages_is_handed_over_as_one_list(link: Link) -> None:
 
 def test_everything_before_a_marker_is_handed_over_before_it(link: Link, log: Log) -> None:
     for _ in range(3):
-        link.publish(PUBLISH, log)
+        link.publish([PUBLISH], log)
     link.feed(
         b":1\r\n" + message(b"t", b"a") + b":2\r\n" + message(b"nc:c:t", b"fence") + b":3\r\n" + message(b"t", b"b"),
         1.0,
@@ -277,8 +277,8 @@ def test_when_a_link_was_last_heard_is_known_after_the_bytes_are_handled(link: L
 # --- bytes
 
 STEPS = {
-    "publish": (lambda link, log: link.publish(PUBLISH, log), b":3\r\n"),
-    "refused": (lambda link, log: link.publish(PUBLISH, log), b"-OOM x\r\n"),
+    "publish": (lambda link, log: link.publish([PUBLISH], log), b":3\r\n"),
+    "refused": (lambda link, log: link.publish([PUBLISH], log), b"-OOM x\r\n"),
     "get": (lambda link, log: link.send(log.reply, "GET", "a"), b"$5\r\nva\r\nl\r\n"),
     "subscribe": (
         lambda link, log: link.subscribe(b"a", b"b"),

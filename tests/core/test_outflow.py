@@ -485,6 +485,63 @@ def test_topics_with_messages_in_flight_are_known(rig: Any) -> None:
     assert not client.machine.in_flight
 
 
+def test_messages_of_one_turn_are_sent_together_and_in_order(rig: Any) -> None:
+    world = rig("b1")
+    ear, client = Ear(world, "b1"), world.client()
+    client.publish(T, b"first")
+    for payload in (b"a", b"b", b"c"):
+        client.machine.publish(T, payload, 0, payload, world.now_s)
+    assert list(client.machine.unsent) == [client.machine.outflows[T]]
+    ((_, written),) = client.machine.outgoing()
+    assert written.count(b"PUBLISH") == 3
+    assert not client.machine.unsent
+    client.sessions["b1"].feed(written)
+    world.settle()
+    assert [payload for _, _, payload in ear.frames()] == [b"first", b"a", b"b", b"c"]
+    assert client.acked == [b"first", b"a", b"b", b"c"]
+
+
+def test_a_message_published_right_after_a_refusal_is_in_flight(rig: Any) -> None:
+    world = rig("b1")
+    client = world.client()
+    client.publish(T, b"first")
+    outflow = client.machine.outflows[T]
+    client.machine.publish(T, b"refused", 0, None, world.now_s)
+    outflow.refuse_all(Unavailable("no"))
+    assert not client.machine.unsent
+    client.machine.publish(T, b"later", 0, b"later", world.now_s)
+    assert list(client.machine.in_flight) == list(client.machine.unsent) == [outflow]
+    world.run(3)
+    assert b"later" in client.acked
+
+
+def test_a_message_given_up_in_the_turn_it_was_published_in_is_never_sent(rig: Any) -> None:
+    world = rig("b1")
+    ear, client = Ear(world, "b1"), world.client()
+    client.publish(T, b"first")
+    client.machine.publish(T, b"never", 0, b"never", world.now_s)
+    assert client.machine.give_up(T, 2)
+    client.publish(T, b"second")
+    assert [payload for _, _, payload in ear.frames()] == [b"first", b"<skip>", b"second"]
+
+
+def test_topics_without_room_are_known(rig: Any) -> None:
+    world = rig("b1")
+    client = world.client(limits=Limits(window=2, window_bytes=100, ring_bytes=10))
+    client.publish(T, b"first")
+    client.publish(b"long", b"first")
+    world.silent.add("b1")
+    client.publish(T, b"a")
+    client.publish(b"long", b"x" * 90)
+    assert not client.machine.full
+    client.publish(T, b"b")
+    assert list(client.machine.full) == [client.machine.outflows[T]]
+    client.publish(b"long", b"y" * 9)
+    assert list(client.machine.full) == [client.machine.outflows[T], client.machine.outflows[b"long"]]
+    with pytest.raises(PublishBufferFull):
+        client.publish(b"long", b"z")
+
+
 # --- repair
 
 

@@ -41,6 +41,7 @@ from nearcast.core.membership import Membership
 from nearcast.core.names import CONTROL as CONTROL_CHANNEL
 from nearcast.core.names import INBOX
 from nearcast.core.outflow import Outflow
+from nearcast.core.packing import Packing
 from nearcast.core.patterns import PatternFlow
 from nearcast.core.proof import Proof
 from nearcast.core.refusals import Refusals
@@ -152,15 +153,15 @@ def bytes_that_were_read_late_count_as_just_sent(patch: Patch) -> None:
 
 @mutation("guarantee 1", CANCELS)
 def cancelled_numbers_leave_a_hole(patch: Patch) -> None:
-    original = Outflow._command
+    original = Packing._command
 
-    def command(self: Outflow, channel: bytes, sequence: int, payload: bytes | None, time_ns: int) -> bytes:
+    def command(self: Packing, sequence: int, payload: bytes | None, time_ns: int, epoch: int) -> bytes:
         if payload is None:
             packer, prefix = publish_command(b"elsewhere", 0)
             return packer.pack(prefix, 0, 0, 0, 0, 0, b"", b"\r\n")
-        return original(self, channel, sequence, payload, time_ns)
+        return original(self, sequence, payload, time_ns, epoch)
 
-    patch.setattr(Outflow, "_command", command)
+    patch.setattr(Packing, "_command", command)
     patch.setattr(Answers, "ask", lambda self, outflow, link, asker, have, now_s: None)
 
 
@@ -326,7 +327,7 @@ def requests_for_repair_reach_everybody(patch: Patch) -> None:
 
 @mutation("invariant 11", CUTS)
 def messages_sent_again_forget_whose_they_are(patch: Patch) -> None:
-    patch.setattr("nearcast.core.outflow.word_of", lambda payload, first=False: word_of(payload and b"x", first=first))
+    patch.setattr("nearcast.core.packing.word_of", lambda payload, first=False: word_of(payload and b"x", first=first))
 
 
 # --- limits

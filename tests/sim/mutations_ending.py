@@ -9,6 +9,7 @@ from planting import SELDOM, SELDOM_NETWORK, Patch, planting
 from nearcast.core import forgetting
 from nearcast.core.client import Client
 from nearcast.core.outflow import Outflow
+from nearcast.core.packing import Packing
 from nearcast.core.scripts import KEEP
 from nearcast.core.wire import word_of
 from nearcast.sim import scripts
@@ -46,7 +47,7 @@ def numbers_of_a_topic_that_ended_begin_again_at_1(patch: Patch) -> None:
 
 @mutation("guarantee 1", SELDOM)
 def nobody_is_told_that_a_line_begins_anew(patch: Patch) -> None:
-    patch.setattr(Outflow, "word", lambda self, sequence, payload: word_of(payload))
+    patch.setattr(Packing, "word", lambda self, sequence, payload: word_of(payload))
 
 
 @mutation("invariant 7", SELDOM_NETWORK)

@@ -81,7 +81,7 @@ class Answers:
                 self._pace.spend(spent)
                 return False
             header = HEADER.pack(
-                outflow.word(sequence, payload), outflow.epoch, self._client.client_id, sequence, time_ns
+                outflow.packing.word(sequence, payload), outflow.epoch, self._client.client_id, sequence, time_ns
             )
             spent += self._tell(link, inbox, topic, header + (payload or b""))
         mark = HEADER.pack(MARK, outflow.epoch, self._client.client_id, outflow.mark, 0)

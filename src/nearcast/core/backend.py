@@ -178,8 +178,8 @@ class ClientLink(ServerLink, Protocol):
 
     def punsubscribe(self, *patterns: bytes) -> None: ...
 
-    def publish(self, data: bytes, sink: ReplySink | None) -> None:
-        """A command of `wire.publish_command`; acknowledged in order, and only after the server has run it."""
+    def publish(self, commands: Sequence[bytes], sink: ReplySink | None) -> None:
+        """Commands of `wire.publish_command`; acknowledged in order, and only after the server has run them."""
         ...
 
     def look(self, then: OnStanding) -> None: ...

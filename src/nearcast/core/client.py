@@ -1,11 +1,11 @@
 """The client machine: one program's publications and subscriptions over all brokers it uses.
 
 It owns the links, the view of the membership, and one outflow and one inflow per topic. It reads no clock and does no
-I/O: the driver calls the inputs with the time, then writes `links.outgoing()`, carries out `effects`, answers the
+I/O: the driver calls the inputs with the time, then writes `outgoing()`, carries out `effects`, answers the
 callers in `acks`, and wakes the consumers in `woken`.
 
     inputs    connected, received, lost, publish, subscribe, unsubscribe, psubscribe, punsubscribe, tick, close
-    outputs   links.outgoing(), effects, acks, woken, refusals, ended; `tell` is called with news
+    outputs   outgoing(), effects, acks, woken, refusals, ended; `tell` is called with news
 """
 
 from __future__ import annotations
@@ -93,6 +93,8 @@ class Client:
         self._reported_s = 0.0
         self._idle_turn = 0  # how far it has come round the topics without traffic
         self.in_flight: dict[Outflow, None] = {}  # those with messages that are not acknowledged
+        self.unsent: dict[Outflow, None] = {}  # those with messages that no link has yet
+        self.full: dict[Outflow, None] = {}  # those that had no room for another message, and may have it again by now
         self.active: dict[Outflow | Inflow, None] = {}  # those with traffic since the last report
 
     # --- inputs: what the program asks
@@ -186,6 +188,7 @@ class Client:
             self.finder.forget(outflow.topic)
         self._attention.pop(outflow, None)
         self.active.pop(outflow, None)
+        self.full.pop(outflow, None)
         self.links.unwant(outflow)
         outflow.end()
 
@@ -237,6 +240,12 @@ class Client:
         self._forgetting.tick(now_s)
         if now_s - self._reported_s >= REPORT_EVERY_S:
             self._report(now_s)
+
+    def send(self) -> None:
+        """Hand what was published to the links, in one batch for each topic."""
+        unsent, self.unsent = self.unsent, {}
+        for outflow in unsent:
+            outflow.send()
 
     # --- services for flows and links
 
@@ -443,4 +452,7 @@ class Client:
         return list(islice(self.inflows.values(), start, self._idle_turn))
 
     def outgoing(self) -> list[tuple[str, bytes]]:
+        """Everything to be written now, by link name."""
+        if self.unsent:
+            self.send()
         return self.links.outgoing()

@@ -103,7 +103,7 @@ class Inflow:
             return
         self.client.active[self] = None
         for mailbox in self.mailboxes:
-            mailbox.put(events, payload_bytes)
+            mailbox.put(events, payload_bytes, foreign=reception.foreign)
         self.client.wake(self.mailboxes)
 
     def older_open(self, publisher: int, epoch: int) -> bool:

@@ -120,6 +120,7 @@ class Lines:
     def __init__(self, topic: str, fences: Fences, timing: Timing, limits: Limits) -> None:
         self.topic = topic
         self.out: list[Event] = []
+        self.foreign = False  # whether there are messages without our envelope in it
         self.last: dict[int, int] = {}
         self.counters = LineCounters()
         self.wanted: dict[int, None] = {}  # publishers with a hole in their line: the owner asks them
@@ -137,18 +138,23 @@ class Lines:
         """Take a run of frames that came through one gate."""
         append = self.out.append
         last, topic, held = self.last, self.topic, self._held
+        speaker, expected = -1, 0  # whose line it is, and its next number: mostly a run is of one publisher
         for payload in payloads:
             try:
                 word, epoch, publisher, sequence, time_ns = _unpack(payload)
             except StructError:
                 self._foreign(payload, wall_s)
                 continue
-            if word == DATA and sequence == last.get(publisher, -1) + 1 and not held:
+            if publisher != speaker:
+                speaker, expected = publisher, last.get(publisher, -1) + 1
+            if word == DATA and sequence == expected and not held:
                 last[publisher] = sequence
+                expected += 1
                 append(Message(topic, payload[HEADER_BYTES:], publisher, sequence, time_ns * _NS, wall_s))
             elif word in NUMBERED:  # a MARK belongs on an inbox
                 frame = Frame(word, epoch, publisher, sequence, time_ns, payload[HEADER_BYTES:])
                 self._place(frame, gate, now_s, wall_s)
+                speaker = -1
             else:
                 self._foreign(payload, wall_s)
 
@@ -247,6 +253,7 @@ class Lines:
 
     def _foreign(self, payload: bytes, wall_s: float) -> None:
         self.counters.foreign += 1
+        self.foreign = True
         self.out.append(Message(self.topic, payload, None, None, wall_s, wall_s))
 
     # --- holding

@@ -12,7 +12,7 @@ no object is made per message.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from hiredis import ProtocolError, PushNotification, Reader, ReplyError
 
@@ -31,9 +31,9 @@ class _Run:
 
     __slots__ = ("count", "sink")
 
-    def __init__(self, sink: ReplySink | None) -> None:
+    def __init__(self, sink: ReplySink | None, count: int) -> None:
         self.sink = sink
-        self.count = 1
+        self.count = count
 
 
 class _Confirm:
@@ -110,20 +110,20 @@ class Link:
             self._outbox.append(command(verb, *channels))
             self._pending.append(_Confirm(len(channels), refused))
 
-    def publish(self, data: bytes, sink: ReplySink | None) -> None:
-        """A ready-made PUBLISH command whose reply goes to the sink."""
-        self._outbox.append(data)
+    def publish(self, commands: Sequence[bytes], sink: ReplySink | None) -> None:
+        """Ready-made PUBLISH commands whose replies go to the sink."""
+        self._outbox += commands
         pending = self._pending
         if pending:
             last = pending[-1]
             if type(last) is _Run and last.sink is sink:
-                last.count += 1
+                last.count += len(commands)
                 return
-        pending.append(_Run(sink))
+        pending.append(_Run(sink, len(commands)))
 
     def tell(self, channel: bytes, payload: bytes) -> None:
         """PUBLISH something small, whose reply nobody needs."""
-        self.publish(command(b"PUBLISH", channel, payload), None)
+        self.publish((command(b"PUBLISH", channel, payload),), None)
 
     def take(self) -> bytes:
         """What is to be written now."""

@@ -63,10 +63,11 @@ class Mailbox:
     def full(self) -> bool:
         return len(self._events) >= self.limit or self._bytes >= self.limit_bytes
 
-    def put(self, events: list[Event], payload_bytes: int) -> None:
+    def put(self, events: list[Event], payload_bytes: int, *, foreign: bool = True) -> None:
+        """`foreign`: whether there may be messages among them that came without our envelope."""
         if self.ended:
             return
-        if not self.accept_foreign:
+        if foreign and not self.accept_foreign:
             events = [event for event in events if type(event) is not Message or event.publisher is not None]
         self._events += events
         self._bytes += payload_bytes

@@ -1,8 +1,9 @@
 """An outflow: what one client publishes on one topic (PROTOCOL, publisher rules 1-8 and 10).
 
-Messages stand in one log, in order of their numbers: first the acknowledged ones kept for repairs, then the ones in
-flight. Acknowledging moves a number, not messages. An adopted epoch makes new lanes: replies that belong to an old one
-are counted by nobody, which is the fence as a publisher sees it.
+Publishing puts a message into the log and notes that there is something to send; the commands for all messages of one
+batch are made together, when the driver asks what is to be written. Acknowledging moves a number, not messages. An
+adopted epoch makes new lanes: replies that belong to an old one are counted by nobody, which is the fence as a
+publisher sees it.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterator
 from functools import partial
-from itertools import islice
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
@@ -19,12 +19,13 @@ from nearcast.core.backend import Denied
 from nearcast.core.counters import TopicCounters
 from nearcast.core.effects import Failed
 from nearcast.core.lane import Lane
+from nearcast.core.log import Entry, Log
 from nearcast.core.names import decode_topic
 from nearcast.core.news import moved
+from nearcast.core.packing import Packing
 from nearcast.core.placement import Placement
 from nearcast.core.record import Record, Unreadable
 from nearcast.core.refusals import not_found
-from nearcast.core.wire import CRLF, DATA, publish_command, word_of
 from nearcast.errors import ClusterError, PayloadTooLarge, PublishBufferFull, Unavailable
 
 if TYPE_CHECKING:
@@ -41,19 +42,16 @@ class Outflow:
         self.lanes: tuple[Lane, ...] = ()
         self.sequence = self.acknowledged = client.numbered  # above all it ever sent on topics it has forgotten
         self.tried = 0  # numbers up to this one were sent on connections or in epochs that are no more
-        self.published_bytes = 0
         self._publisher = client.client_id
         self._window = client.limits.window
         self._window_bytes = client.limits.window_bytes
         self._payload_bytes = client.limits.payload_bytes
-        self._packed_bytes = 0  # payload size of the command at hand: mostly they are all alike
-        self._packer, self._prefix = publish_command(topic, 0)
         self._epoch = 0
         self._sole: Lane | None = None  # the only lane, open and with nothing to catch up on
-        self._log: deque[tuple[bytes | None, int]] = deque()
         self._first = self.sequence + 1  # number of the first message
-        self._log_first = self._first  # and of the first in the log
-        self._log_bytes = 0
+        self._log = Log(self._first)
+        self.packing = Packing(topic, client.client_id, self._first)
+        self._unsent = False  # it stands in the client's list of those with something to send
         self._tokens: deque[tuple[int, object | None]] = deque()  # None: the caller was told, or has left
         self._entries: dict[str, ClientLink] = {}
         self._entering: dict[str, ClientLink] = {}
@@ -68,49 +66,44 @@ class Outflow:
     @property
     def has_room(self) -> bool:
         """Whether it can take a message, or has ended and need not."""
-        room = self.sequence - self.acknowledged < self._window and self._log_bytes < self._window_bytes
+        room = self.sequence - self.acknowledged < self._window and self._log.bytes < self._window_bytes
         return room or not self._window
 
     def publish(self, payload: bytes, time_ns: int, token: object) -> int:
-        """Send a message, and return its number; `token` comes back in the client's `acks`.
+        """Take a message to be sent, and return its number; `token` comes back in the client's `acks`.
 
-        If it raises, nothing was sent.
+        If it raises, nothing was taken. Runs for every message: what can be done once for many is done in `send`.
         """
-        sequence = self.sequence + 1
+        log = self._log
         size = len(payload)
-        in_flight = sequence - self.acknowledged
-        if in_flight > self._window or self._log_bytes >= self._window_bytes:
-            raise PublishBufferFull(
-                f"{self.sequence - self.acknowledged} messages wait for acknowledgement: await publish() or drain()"
-            )
+        sequence = self.sequence + 1
+        total = log.bytes + size
+        if sequence - self.acknowledged >= self._window or total >= self._window_bytes:
+            self._fill()
         if size > self._payload_bytes:
             raise PayloadTooLarge(
                 f"payload of {size} bytes: the limit is {self._payload_bytes}; "
                 "send it in parts, or raise Limits.payload_bytes"
             )
-        if in_flight == 1:
-            self.client.in_flight[self] = None
         self.sequence = sequence
-        self._log.append((payload, time_ns))
-        self._log_bytes += size
-        self.published_bytes += size
+        log.queue.append(payload)
+        log.queue.append(time_ns)
+        log.bytes = total
         if token is not None:
             self._tokens.append((sequence, token))
-        lane = self._sole
-        if lane is not None and lane.link is not None:
-            if size != self._packed_bytes:
-                self._packed_bytes = size
-                self._packer, self._prefix = publish_command(self.topic, size)
-            lane.sent = sequence
-            word = DATA if type(payload) is bytes else word_of(payload)
-            lane.link.publish(
-                self._packer.pack(self._prefix, word, self._epoch, self._publisher, sequence, time_ns, payload, CRLF),
-                lane,
-            )
-        else:
-            self._catch_up()
-            self.client.attend(self)
+        if not self._unsent:
+            self._unsent = True
+            self.client.unsent[self] = self.client.in_flight[self] = None
         return sequence
+
+    def _fill(self) -> None:
+        """The message at hand is the last for which there is room, or one too many."""
+        if self._window:
+            self.client.full[self] = None
+        if not self._window or not self.has_room:
+            raise PublishBufferFull(
+                f"{self.sequence - self.acknowledged} messages wait for acknowledgement: await publish() or drain()"
+            )
 
     def give_up(self, sequence: int) -> bool:
         """The caller waits no longer: a message nobody has sent yet becomes a SKIP, so that no hole is left.
@@ -123,39 +116,31 @@ class Outflow:
         self._tokens[index] = (sequence, None)  # still not one of those that nobody waited for
         if any(lane.sent >= sequence for lane in self.lanes):
             return False
-        self._empty(sequence)
+        self._log.empty(sequence)
         return sequence > self.tried
 
-    def _empty(self, sequence: int) -> bool:
-        """Make a number a SKIP. Returns whether it was a message."""
-        at = sequence - self._log_first
-        payload, time_ns = self._log[at]
-        self._log[at] = (None, time_ns)
-        self._log_bytes -= len(payload or b"")
-        return payload is not None
+    def send(self) -> None:
+        """Hand all that was published since the last time to the links."""
+        self._unsent = False
+        lane = self._sole
+        if lane is None or lane.link is None:
+            self._catch_up()
+            self.client.attend(self)
+        elif lane.sent < self.sequence:
+            lane.link.publish(self.packing.commands(self._log.newest(lane.sent + 1), self._epoch), lane)
+            lane.sent = self.sequence
 
     def _catch_up(self) -> None:
         """Send on every open lane what it has not sent yet."""
-        for lane in self.lanes:
-            if lane.link is None or lane.sent == self.sequence:
-                continue
-            start = lane.sent + 1
-            for sequence, (payload, time_ns) in enumerate(islice(self._log, start - self._log_first, None), start):
-                lane.link.publish(self._command(self.topic, sequence, payload, time_ns), lane)
-            lane.sent = self.sequence
-        lanes = self.lanes
-        begun = self.sequence >= self._first  # the first message is sent here: it says that it is
-        self._sole = lanes[0] if begun and len(lanes) == 1 and lanes[0].link is not None else None
-
-    def _command(self, channel: bytes, sequence: int, payload: bytes | None, time_ns: int) -> bytes:
-        body = payload or b""
-        packer, prefix = publish_command(channel, len(body))
-        word = self.word(sequence, payload)
-        return packer.pack(prefix, word, self._epoch, self._publisher, sequence, time_ns, body, CRLF)
-
-    def word(self, sequence: int, payload: bytes | None) -> int:
-        """The kind of a frame."""
-        return word_of(payload, first=sequence == self._first > 1)
+        lanes, start, commands = self.lanes, 0, list[bytes]()
+        for lane in lanes:
+            if lane.link is not None and lane.sent < self.sequence:
+                if start != lane.sent + 1:  # mostly all lanes are at the same number
+                    start = lane.sent + 1
+                    commands = self.packing.commands(self._log.newest(start), self._epoch)
+                lane.link.publish(commands, lane)
+                lane.sent = self.sequence
+        self._sole = lanes[0] if len(lanes) == 1 and lanes[0].link is not None else None
 
     # --- acknowledgement
 
@@ -172,7 +157,7 @@ class Outflow:
 
     def refuse(self, sequence: int, error: ClusterError) -> None:
         """A server will not take this message: its caller is told, and the line goes on behind a SKIP."""
-        if not self._empty(sequence):
+        if not self._log.empty(sequence):
             return  # another target has refused it before, or it was given up
         for index, (number, token) in enumerate(self._tokens):
             if number == sequence:
@@ -186,12 +171,14 @@ class Outflow:
         """The topic is not to be had: all that waits fails, and what is published later begins anew."""
         waited = {number for number, _ in self._tokens}
         numbers = range(self.acknowledged + 1, self.sequence + 1)
-        left = sum(self._empty(number) and number not in waited for number in numbers)
+        left = sum(self._log.empty(number) and number not in waited for number in numbers)
         if left:
             self.client.refusals.note(self.topic, error, left)
         self.client.effects.extend(Failed(token, error) for token in self.take_tokens())
         self.acknowledged = self.sequence
-        self.client.in_flight.pop(self, None)
+        self._unsent = False
+        for flows in (self.client.in_flight, self.client.unsent):
+            flows.pop(self, None)
         self._trim()
         self._refused = True
         self.forget_place()
@@ -229,18 +216,8 @@ class Outflow:
 
     def _trim(self) -> None:
         """Forget the oldest acknowledged messages beyond the limits of the repair ring."""
-        limits, log = self.client.limits, self._log
-        kept = self.acknowledged - self._log_first + 1
-        drop = kept - limits.ring
-        if drop <= 0 and self._log_bytes <= limits.ring_bytes:
-            return
-        while kept > 0 and (drop > 0 or self._log_bytes > limits.ring_bytes):
-            payload, _ = log.popleft()
-            if payload is not None:
-                self._log_bytes -= len(payload)
-            kept -= 1
-            drop -= 1
-            self._log_first += 1
+        limits = self.client.limits
+        self._log.trim(self.acknowledged, limits.ring, limits.ring_bytes)
 
     # --- placement
 
@@ -379,11 +356,9 @@ class Outflow:
 
     # --- repair
 
-    def kept(self, start: int) -> Iterator[tuple[int, bytes | None, int]]:
-        """(number, payload, time) of the acknowledged messages that are still here, from a number on."""
-        first = max(start, self._log_first)
-        entries = islice(self._log, first - self._log_first, self.acknowledged + 1 - self._log_first)
-        return ((sequence, payload, time_ns) for sequence, (payload, time_ns) in enumerate(entries, first))
+    def kept(self, start: int) -> Iterator[Entry]:
+        """The acknowledged messages that are still here, from a number on."""
+        return self._log.between(start, self.acknowledged)
 
     @property
     def mark(self) -> int:
@@ -430,10 +405,11 @@ class Outflow:
 
     def take_counters(self) -> tuple[str, str, TopicCounters] | None:
         """What was published since the last call, and the broker whose agent should know."""
-        published, size = self.sequence - self._reported[0], self.published_bytes - self._reported[1]
+        published_bytes = self._log.bytes + self._log.forgotten_bytes
+        published, size = self.sequence - self._reported[0], published_bytes - self._reported[1]
         if not published or not self.lanes:
             return None
-        self._reported = (self.sequence, self.published_bytes)
+        self._reported = (self.sequence, published_bytes)
         counters = TopicCounters(published=published, published_bytes=size, publishers=1)
         return self.lanes[0].broker, decode_topic(self.topic), counters
 

@@ -19,13 +19,14 @@ if TYPE_CHECKING:
 
 
 class Reception:
-    __slots__ = ("lines", "meter", "repairs")
+    __slots__ = ("foreign", "lines", "meter", "repairs")
 
     def __init__(self, inflow: Inflow) -> None:
         client = inflow.client
         self.lines = Lines(inflow.name, inflow, client.timing, client.limits)
         self.repairs = Repairs(client, inflow.topic, self.lines)
         self.meter = ReceiveMeter()
+        self.foreign = False  # whether there were messages without our envelope in what was taken last
 
     @property
     def unsettled(self) -> bool:
@@ -48,6 +49,7 @@ class Reception:
         events = self.lines.out
         if events:
             self.lines.out = []
+            self.foreign, self.lines.foreign = self.lines.foreign, False
             self.meter.count(events, payload_bytes)
         return events
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import random
 import secrets
-import time
 from collections.abc import Callable, Collection, Generator
 from contextlib import AbstractAsyncContextManager, suppress
+from time import time_ns
 
 from nearcast.core.backend import ClientLink
 from nearcast.core.client import Client as Machine
@@ -39,7 +39,6 @@ from nearcast.runtime.driver import Driver, Resolve
 from nearcast.runtime.subscription import Subscription
 
 BOOTSTRAP_S = 10.0
-WRITE_EVERY = 32  # messages of one loop turn: the server works on these while we make the next
 
 Payload = bytes | str | bytearray | memoryview
 
@@ -84,7 +83,6 @@ class Client:
             client_id, random.Random(), credentials=self._credentials, timing=timing, limits=limits, tell=self._tell
         )
         self._driver: Driver | None = None
-        self._unwritten = 0
         self._outflows: dict[str | bytes, Outflow] = {}  # by the name the program uses
         self.consumers = Consumers(self._machine, timing.block_s)
         self._room: asyncio.Event | None = None
@@ -130,6 +128,7 @@ class Client:
         def silent() -> set[ClientLink]:
             return asked.intersection(links.all_up()) - answered
 
+        self._machine.send()  # what was published before is asked for before
         for link in asked:
             ask(link)
         driver.soon()
@@ -144,7 +143,7 @@ class Client:
             return self
         self._loop = asyncio.get_running_loop()
         self._driver = self.consumers.driver = Driver(self._machine, self._after, self._resolve, on_tick=self._tick)
-        self._soon, self._flush = self._driver.soon, self._driver.flush
+        self._writer = self._driver
         self._deadlines = Deadlines(self._driver.now)
         self._new_future: Callable[[], asyncio.Future[int]] = self._loop.create_future
         self._room = asyncio.Event()
@@ -215,22 +214,27 @@ class Client:
         if limit_s is not None:
             self._deadlines.begin(future, limit_s)
         try:
-            while not sequence and not future.done():
+            while True:
                 try:
-                    sequence = outflow.publish(data, time.time_ns(), future)
+                    sequence = outflow.publish(data, time_ns(), future)
+                    break
                 except PublishBufferFull:
                     await self._wait_for_room()
+                    if future.done():
+                        break
                     outflow = self._outflows.get(topic) or self._outflow(topic)  # it may have ended meanwhile
-            self._write()
+            writer = self._writer
+            writer.unwritten += 1
+            if writer.unwritten >= writer.enough:
+                writer.write()
             return await future
-        except asyncio.CancelledError:
-            if sequence:
+        except BaseException as error:
+            future.cancel()  # nobody waits for an answer, nor for the end of its time
+            if isinstance(error, Overdue):
+                raise self._not_acknowledged(outflow, sequence, limit_s) from None
+            if sequence and isinstance(error, asyncio.CancelledError):
                 outflow.give_up(sequence)
             raise
-        except Overdue:
-            raise self._not_acknowledged(outflow, sequence, limit_s) from None
-        finally:
-            future.cancel()  # if it failed before: nobody waits for an answer, nor for the end of its time
 
     def _not_acknowledged(self, outflow: Outflow, sequence: int, limit_s: float | None) -> TimedOut:
         """Nobody waits for the message any more: what has become of it."""
@@ -247,18 +251,11 @@ class Client:
         Raises PublishBufferFull at the limit: then `await drain()`.
         """
         outflow = self._outflows.get(topic) or self._outflow(topic)
-        data = payload if type(payload) is bytes else _payload(payload)
-        outflow.publish(data, time.time_ns(), None)
-        self._write()
-
-    def _write(self) -> None:
-        """Have messages written at the end of this loop turn, or sooner if there are many."""
-        self._unwritten += 1
-        if self._unwritten < WRITE_EVERY:
-            self._soon()
-        else:
-            self._unwritten = 0
-            self._flush()
+        outflow.publish(payload if type(payload) is bytes else _payload(payload), time_ns(), None)
+        writer = self._writer
+        writer.unwritten += 1
+        if writer.unwritten >= writer.enough:
+            writer.write()
 
     def _outflow(self, topic: str | bytes) -> Outflow:
         driver = self._running()
@@ -271,11 +268,19 @@ class Client:
 
     async def drain(self, *, timeout_s: Timeout = CLIENT_DEFAULT) -> None:
         """Wait until publish_nowait has room again on every topic."""
-        full: list[Outflow] = []
-        async with self._within(timeout_s, "no room to publish", lambda: for_acknowledgements(full, self._now_s())):
-            while full := [outflow for outflow in self._machine.in_flight if not outflow.has_room]:
-                while not full[-1].has_room:
+        full = self._machine.full
+        if not full and timeout_s is CLIENT_DEFAULT:
+            return  # for programs that call it after every message
+
+        def why() -> str:
+            return for_acknowledgements([outflow for outflow in full if not outflow.has_room], self._now_s())
+
+        async with self._within(timeout_s, "no room to publish", why):
+            while full:
+                outflow = next(iter(full))
+                while not outflow.has_room:
                     await self._wait_for_room()
+                full.pop(outflow, None)
 
     async def flush(self, *, timeout_s: Timeout = CLIENT_DEFAULT) -> None:
         """Wait until everything published so far is acknowledged.

@@ -1,8 +1,9 @@
 """Deadlines: callers that wait for an answer, each for so long at most.
 
 Nearly every answer comes in time, and publishers wait in their hundred thousands a second: a timer for each would cost
-more than the message. So who begins to wait is put on a list and nothing else. With every tick the driver drops those
-that have their answer; the few that are left get their deadline then, which is late by a tick at most and never early.
+more than the message. So who begins to wait is put on a list and nothing else; those that have their answer are dropped
+when there are many. With every tick of the driver the few that are left get their deadline, which is late by a tick at
+most and never early.
 """
 
 from __future__ import annotations
@@ -27,6 +28,9 @@ CLIENT_DEFAULT = ClientDefault.CLIENT_DEFAULT
 Timeout = float | None | ClientDefault  # seconds; None waits without a limit
 
 
+MANY = 256  # answers are dropped before the garbage collector begins to look at them
+
+
 class Overdue(Exception):
     """What a future that waited too long is given."""
 
@@ -34,14 +38,19 @@ class Overdue(Exception):
 class _Line:
     """Those with the same limit. Their deadlines are in order by themselves."""
 
-    __slots__ = ("new", "waiting")
+    __slots__ = ("many", "new", "waiting")
 
     def __init__(self) -> None:
         self.new: list[asyncio.Future[int]] = []  # since the last look
+        self.many = MANY
         self.waiting: list[tuple[float, list[asyncio.Future[int]]]] = []  # until when, and who
 
     def __len__(self) -> int:
         return len(_undone(self.new)) + sum(len(_undone(futures)) for _, futures in self.waiting)
+
+    def drop_answered(self) -> None:
+        self.new = _undone(self.new)
+        self.many = 2 * len(self.new) + MANY  # so that those who wait long are not looked at for every few
 
     def look(self, limit_s: float, now_s: float) -> None:
         self.waiting.append((now_s + limit_s, self.new))
@@ -70,6 +79,8 @@ class Deadlines:
         if line is None:
             line = self._lines[checked(limit_s)] = _Line()
         line.new.append(future)
+        if len(line.new) > line.many:
+            line.drop_answered()
 
     def look(self) -> None:
         """Tell those whose time has come; forget lines that nobody stands in."""

@@ -15,6 +15,8 @@ from nearcast.core.effects import Connect, Disconnect, Effect, Rename
 from nearcast.runtime.connection import Connection, open_connection, parse_url, unreachable
 
 TICK_S = 0.1  # every timer of the protocol is several of these
+WRITE_FIRST = 32  # messages of one loop turn that are not written at its end: the server works on them meanwhile,
+WRITE_MOST = 128  # and the more it has to do already, the more are written at once
 
 Resolve = Callable[[str], str]
 
@@ -53,7 +55,8 @@ class Driver:
         self._tick_s = tick_s
         self._connections: dict[str, Connection] = {}
         self._opening: dict[str, asyncio.Task[None]] = {}
-        self._scheduled = False
+        self.unwritten = 0  # messages since the last write
+        self.enough = 0  # with so many `write` is to be called; 0 while nothing is to be written at the end of the turn
         self._closed = False
         self._ticker: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
@@ -83,9 +86,18 @@ class Driver:
 
     def soon(self) -> None:
         """Write, and carry out what was asked for, at the end of this loop turn."""
-        if not self._scheduled:
-            self._scheduled = True
-            self._loop.call_soon(self.flush)
+        if not self.enough:
+            self.unwritten, self.enough = 0, WRITE_FIRST
+            self._loop.call_soon(self._end_turn)
+
+    def write(self) -> None:
+        """Have the messages that were counted written: at the end of this loop turn, or now if there are many."""
+        if not self.enough:
+            self.soon()
+            self.unwritten = 1
+        else:
+            self.unwritten, self.enough = 0, min(2 * self.enough, WRITE_MOST)
+            self.flush()
 
     def settle(self) -> None:
         """Carry out what the last input asked for."""
@@ -129,9 +141,12 @@ class Driver:
         self._machine.tick(self.now())
         self.settle()
 
+    def _end_turn(self) -> None:
+        self.enough = 0
+        self.flush()
+
     def flush(self) -> None:
         """Write what the machine has to send."""
-        self._scheduled = False
         if self._closed:
             return
         self._carry_out_all()
