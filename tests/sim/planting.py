@@ -9,8 +9,9 @@ import pytest
 
 from nearcast.core.placement import Mode
 from nearcast.core.settings import Limits, Timing
+from nearcast.sim.drawing import BRISK, PATIENT
 from nearcast.sim.faults import Profile
-from nearcast.sim.script import Add, Deafen, Intrude, Lose, Pause, Readdress
+from nearcast.sim.script import Add, Deafen, Intrude, Lose, Pause, Readdress, Silence
 from nearcast.sim.world import Setup
 
 Patch = pytest.MonkeyPatch
@@ -127,6 +128,31 @@ READDRESSED = World(
 )
 INTRUDED = World(
     Setup(topics=1, brokers=2, moves_per_s=1, rate_per_s=10, script=(Intrude(2.5, "b0", "b1"),)), Profile.CONTROL
+)
+OTHER_TIMERS = World(
+    Setup(
+        topics=2,
+        brokers=2,
+        publishers=4,
+        moves_per_s=0,
+        traffic_s=7.0,
+        leaders=(BRISK,),
+        script=(Silence(3.0, "b0", 4.0),),
+    ),
+    Profile.CLOCKS,
+)
+OTHER_LEADER = World(
+    Setup(
+        topics=2,
+        brokers=2,
+        publishers=4,
+        moves_per_s=0,
+        traffic_s=9.0,
+        controllers=2,
+        leaders=(PATIENT, BRISK),
+        script=(Pause(3.0, 5.0), Silence(3.0, "b0", 5.0)),
+    ),
+    Profile.CLOCKS,
 )
 PLANNED = World(Setup(topics=1, moves_per_s=0, policy=True, traffic_s=3.0), Profile.CONTROL)
 

@@ -23,7 +23,7 @@ from nearcast.core.effects import Disconnect, Effect
 from nearcast.core.ending import Ending
 from nearcast.core.greeting import Credentials
 from nearcast.core.links import Ready
-from nearcast.core.membership import Membership
+from nearcast.core.membership import Membership, read_membership
 from nearcast.core.names import COUNTERS, PATTERNS, WANTED, pattern_readiness, readiness_channel
 from nearcast.core.pace import Pace
 from nearcast.core.record import Record, Unreadable, first_use
@@ -60,7 +60,9 @@ class Agent:
         timing: Timing = DEFAULT_TIMING,
     ) -> None:
         self.identity = identity
-        self.timing = timing
+        self._own_timing = timing
+        self.timing = timing  # our own until the membership says what all go by
+        self._members = -1  # the version of the membership we go by
         self.effects: list[Effect] = []
         self.wall_offset_s = 0.0
         self.agent_id = rng.getrandbits(63)
@@ -209,6 +211,18 @@ class Agent:
     def _looked(self, standing: Standing, now_s: float) -> None:
         self._run_id = standing.run_id
         self._ready = standing.ready == msgspec.json.encode(Ready(self.identity.broker, standing.run_id))
+        membership = read_membership(standing.membership)
+        if membership is not None:
+            self._go_by(membership)
+
+    def _go_by(self, membership: Membership) -> None:
+        """Take over the timers of the cluster."""
+        if membership.version < self._members:
+            return
+        self._members = membership.version
+        self.timing = self._own_timing.within(membership.timers) if membership.timers else self._own_timing
+        for part in (self.server, self.bus, self._claim, self._ending):
+            part.timing = self.timing
 
     def _bus_open(self, link: ServerLink, now_s: float) -> None:
         channel = bus.agent_channel(self.identity.broker, self.agent_id)
@@ -294,6 +308,7 @@ class Agent:
 
     def _install_members(self, order: bus.Order, link: AgentLink) -> None:
         assert isinstance(order, bus.InstallMembers)
+        self._go_by(order.membership)
 
         def installed(versions: Sequence[int], now_s: float) -> None:
             self._answer(bus.Answer(self.identity.broker, order.order, versions={"": versions[0]}))

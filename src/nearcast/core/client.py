@@ -67,7 +67,8 @@ class Client:
     ) -> None:
         self.client_id = client_id
         self.rng = rng
-        self.timing = timing
+        self._own_timing = timing
+        self.timing = timing  # our own until the membership says what all go by
         self.limits = limits
         self.tell = tell
         self.state = StateChange(State.DISCONNECTED)
@@ -320,6 +321,7 @@ class Client:
         brokers = self.membership.brokers
         gone = [name for name, info in brokers.items() if not info.same(membership.brokers.get(name))]
         self.membership = membership
+        self.timing = self._own_timing.within(membership.timers) if membership.timers else self._own_timing
         for broker in gone:
             self.links.forget(broker, now_s)
             for flow in self._subscribers():

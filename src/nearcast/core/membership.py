@@ -13,6 +13,7 @@ import msgspec
 
 from nearcast.core.placement import Placement
 from nearcast.core.ring import Ring
+from nearcast.core.settings import Agreed
 
 
 class BrokerInfo(msgspec.Struct, frozen=True):
@@ -33,6 +34,7 @@ class Membership(msgspec.Struct, frozen=True):
     ring: tuple[str, ...] = ()
     previous_ring: tuple[str, ...] | None = None
     store_url: str = ""
+    timers: Agreed | None = None  # None: its leader was of a version that did not say, and everybody had the defaults
 
     def has(self, broker: str, placement: Placement) -> bool:
         """Whether the broker the placement means is a member: not another one that joined later under its name."""
@@ -65,3 +67,11 @@ def encode_membership(membership: Membership) -> bytes:
 
 def decode_membership(data: bytes) -> Membership:
     return _decode(data)
+
+
+def read_membership(document: bytes | None) -> Membership | None:
+    """The membership on a server, if there is one that can be read."""
+    try:
+        return _decode(document) if document else None
+    except msgspec.DecodeError:
+        return None
