@@ -91,7 +91,9 @@ async def a_world() -> AsyncIterator[World]:
             await part.start()
             stack.push_async_callback(part.stop)
         async with asyncio.timeout(TEST_S):
-            while not await formed(store, len(servers)):
+            while True:
+                if await formed(store, len(servers)):
+                    break
                 await asyncio.sleep(0.05)
         yield World(store, servers, controller)
 
