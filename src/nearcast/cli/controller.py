@@ -25,7 +25,14 @@ from nearcast.cli.planning import (
     WaitOption,
     chosen_policy,
 )
-from nearcast.cli.running import errors_as_exit_codes, log_to_stderr, run, until_told_to_stop
+from nearcast.cli.running import (
+    errors_as_exit_codes,
+    log_problems,
+    log_to_stderr,
+    run,
+    until_one_ends,
+    until_told_to_stop,
+)
 from nearcast.cli.timers import TimerOption, chosen_timing
 
 if TYPE_CHECKING:
@@ -80,6 +87,6 @@ async def _serve(
     await process.start()
     log.info("controller %s", process.name)
     try:
-        await until_told_to_stop()
+        await until_one_ends(log_problems(log, lambda: process.problem), until_told_to_stop())
     finally:
         await process.stop()

@@ -31,7 +31,7 @@ from nearcast.cli.planning import (
     WaitOption,
     planning_arguments,
 )
-from nearcast.cli.running import errors_as_exit_codes, name_server, run, say, until_told_to_stop
+from nearcast.cli.running import errors_as_exit_codes, name_server, run, say, until_one_ends, until_told_to_stop
 from nearcast.cli.timers import TimerOption, timer_arguments
 
 if TYPE_CHECKING:
@@ -100,11 +100,9 @@ async def _up(start: Callable[[], Awaitable[LocalCluster]], dry: bool, output: O
 
 async def _until_stopped(cluster: LocalCluster, output: Output) -> None:
     _announce(cluster, output)
-    watching = asyncio.create_task(_tell_of_ends(cluster))
     try:
-        await until_told_to_stop()
+        await until_one_ends(_tell_of_ends(cluster), until_told_to_stop())
     finally:
-        watching.cancel()
         say("stopping ...")
 
 

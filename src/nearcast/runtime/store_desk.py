@@ -14,12 +14,21 @@ from nearcast.core.controller import Controller as Machine
 from nearcast.core.effects import Campaign, Commit, Load, Resign, StoreEffect
 from nearcast.errors import NearcastError
 from nearcast.runtime.store import Store
+from nearcast.runtime.troubles import Troubles
+from nearcast.runtime.workers import Workers
 
 log = logging.getLogger("nearcast.controller")
 
 
 class StoreDesk:
-    def __init__(self, store: Store, machine: Machine, now: Callable[[], float], settle: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        store: Store,
+        machine: Machine,
+        now: Callable[[], float],
+        settle: Callable[[], None],
+        troubles: Troubles,
+    ) -> None:
         """`settle` is called after each answer: the machine may have something to do."""
         self._store = store
         self._machine = machine
@@ -29,7 +38,10 @@ class StoreDesk:
         self._leading: asyncio.Queue[StoreEffect] = asyncio.Queue()
         self._journal: asyncio.Queue[StoreEffect] = asyncio.Queue()
         self._problems: dict[asyncio.Queue[StoreEffect], str] = {}
-        self._tasks = [asyncio.create_task(self._serve(queue)) for queue in (self._leading, self._journal)]
+        self._troubles = troubles
+        self._workers = Workers(troubles)
+        self._workers.start("the store's desk for the lead", lambda: self._serve(self._leading))
+        self._workers.start("the store's desk for the journal", lambda: self._serve(self._journal))
 
     @property
     def problem(self) -> str:
@@ -41,9 +53,7 @@ class StoreDesk:
         queue.put_nowait(effect)
 
     async def close(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._workers.stop()
         await self._store.close()
 
     async def _serve(self, queue: asyncio.Queue[StoreEffect]) -> None:
@@ -76,7 +86,7 @@ class StoreDesk:
         if isinstance(error, NearcastError):
             log.warning("the store failed: %s", error)
         else:
-            log.error("%s was not carried out", type(effect).__name__, exc_info=error)
+            self._troubles.note(f"{type(effect).__name__} at the store", error)
 
     def _fail(self, effect: StoreEffect, reason: str) -> None:
         """Tell the machine that nobody knows what came of it. It gives the lead away and begins with the journal."""
