@@ -7,6 +7,7 @@ once. A test sends records itself, and may hold back what a server says to see t
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from functools import partial
 from random import Random
 from typing import Any
@@ -31,6 +32,7 @@ from nearcast.core.planner import Planning
 from nearcast.core.record import Record
 from nearcast.core.resp import command
 from nearcast.core.scripts import INSTALL, INSTALL_MEMBERS
+from nearcast.core.settings import DEFAULT_TIMING, Timing
 from nearcast.core.wire import encode_record
 from nearcast.runtime.store.memory import MemoryStore
 from nearcast.sim.server import Session, SimServer
@@ -252,6 +254,7 @@ class Cluster:
         controllers: int = 1,
         planning: Planning | None = None,
         coordinating: Coordinating | None = None,
+        leaders: Sequence[Timing] = (DEFAULT_TIMING,),  # of the controllers, in turn
     ) -> None:
         self.rig = Rig(*brokers, "store")
         self.rig.leased.clear()
@@ -259,7 +262,14 @@ class Cluster:
         self.store = MemoryStore()
         self.answers: dict[str, bus.State] = {}
         self.controllers = [
-            Controller(f"c{number}", "redis://store", Random(number), planning=planning, coordinating=coordinating)
+            Controller(
+                f"c{number}",
+                "redis://store",
+                Random(number),
+                planning=planning,
+                coordinating=coordinating,
+                timing=leaders[(number - 1) % len(leaders)],
+            )
             for number in range(1, controllers + 1)
         ]
         self.agents = {

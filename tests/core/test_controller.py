@@ -29,14 +29,14 @@ LEADER_S = DEFAULT_TIMING.leader_s
 def candidate() -> Controller:
     controller = Controller("c1", "redis://store", Random(1))
     controller.tick(0.0)
-    assert controller.store == [Campaign(f"{controller.name}.0")]
+    assert controller.store == [Campaign(f"{controller.name}.0@1")]
     controller.store.clear()
     return controller
 
 
 def leader() -> Controller:
     controller = candidate()
-    controller.campaigned(Leadership(1, "c1.0#1", 0), 0.0)
+    controller.campaigned(Leadership(1, "c1.0@1#1", 0), 0.0)
     assert controller.store == [Load(1)]
     controller.store.clear()
     controller.loaded(1, 0, 0.0)
@@ -46,7 +46,7 @@ def leader() -> Controller:
 def test_a_candidate_loads_before_it_leads() -> None:
     controller = candidate()
     assert controller.role is Role.FOLLOWER
-    controller.campaigned(Leadership(1, "c1.0#1", 0), 0.1)
+    controller.campaigned(Leadership(1, "c1.0@1#1", 0), 0.1)
     assert controller.role is Role.LOADING
     controller.loaded(1, 7, 0.2)
     assert controller.role is Role.LEADER
@@ -60,7 +60,7 @@ def test_a_candidate_that_lost_asks_again() -> None:
     controller.tick(0.1)
     assert controller.store == []
     controller.tick(LEADER_S / 4)
-    assert controller.store == [Campaign(f"{controller.name}.0")]
+    assert controller.store == [Campaign(f"{controller.name}.0@1")]
 
 
 def campaign_at(controller: Controller, now_s: float) -> Campaign:
@@ -89,7 +89,7 @@ def test_a_store_that_takes_most_of_the_time_for_each_campaign_still_renews_the_
         now_s = step * LEADER_S / 20
         while asked and asked[0] + slow_s <= now_s:
             asked.pop(0)
-            controller.campaigned(Leadership(1, "c1.0#2", 0), now_s)
+            controller.campaigned(Leadership(1, "c1.0@1#2", 0), now_s)
         controller.tick(now_s)
         asked += [now_s for effect in controller.store if isinstance(effect, Campaign)]
         controller.store.clear()
@@ -115,7 +115,7 @@ def test_a_leader_that_cannot_renew_steps_down_in_time() -> None:
 
 def test_the_time_of_a_leader_counts_from_when_it_asked() -> None:
     controller = candidate()
-    controller.campaigned(Leadership(1, "c1.0#1", 0), 0.9 * LEADER_S)
+    controller.campaigned(Leadership(1, "c1.0@1#1", 0), 0.9 * LEADER_S)
     controller.loaded(1, 0, 0.9 * LEADER_S)
     controller.tick(1.1 * LEADER_S)
     assert controller.role is Role.FOLLOWER
@@ -124,7 +124,7 @@ def test_the_time_of_a_leader_counts_from_when_it_asked() -> None:
 def test_a_new_term_ends_the_reign() -> None:
     controller = leader()
     controller.tick(LEADER_S / 4)
-    controller.campaigned(Leadership(2, "c1.0#1", 0), LEADER_S / 4)
+    controller.campaigned(Leadership(2, "c1.0@1#1", 0), LEADER_S / 4)
     assert (controller.role, controller.reign) == (Role.FOLLOWER, None)
 
 
@@ -149,7 +149,7 @@ def test_a_refused_commit_ends_the_reign_and_gives_the_lead_away() -> None:
     controller.store.clear()
     controller.committed(1, False, 0.1)
     assert controller.role is Role.FOLLOWER
-    assert controller.store == [Resign("c1.0")]
+    assert controller.store == [Resign("c1.0@1")]
     controller.committed(1, True, 0.2)
 
 
@@ -157,7 +157,7 @@ def test_the_answer_to_a_commit_of_an_earlier_reign_is_not_taken_for_one_of_this
     controller = leader()
     controller.committed(1, False, 0.1)
     controller.tick(LEADER_S)
-    controller.campaigned(Leadership(2, "c1.0#1", 0), LEADER_S)
+    controller.campaigned(Leadership(2, "c1.0@1#1", 0), LEADER_S)
     controller.loaded(2, 5, LEADER_S)
     assert controller.reign is not None
     controller.reign.ledger.write({})
@@ -169,21 +169,21 @@ def test_the_answer_to_a_commit_of_an_earlier_reign_is_not_taken_for_one_of_this
 
 def test_a_failed_load_gives_the_lead_away() -> None:
     controller = candidate()
-    controller.campaigned(Leadership(1, "c1.0#1", 0), 0.0)
+    controller.campaigned(Leadership(1, "c1.0@1#1", 0), 0.0)
     controller.store.clear()
     controller.not_loaded(1, "closed by the server", 0.1)
     assert controller.role is Role.FOLLOWER
-    assert controller.store == [Resign("c1.0")]
+    assert controller.store == [Resign("c1.0@1")]
     assert controller.notes == ["c1 no longer leads: the journal could not be read: closed by the server"]
     controller.tick(0.1)
-    assert controller.store == [Resign("c1.0")], "the others first"
+    assert controller.store == [Resign("c1.0@1")], "the others first"
     controller.tick(0.11 + LEADER_S / 4)
-    assert controller.store[1:] == [Campaign("c1.1", above=1)]
+    assert controller.store[1:] == [Campaign("c1.1@1", above=1)]
 
 
 def test_a_journal_that_cannot_be_understood_gives_the_lead_away() -> None:
     controller = candidate()
-    controller.campaigned(Leadership(1, "c1.0#1", 0), 0.0)
+    controller.campaigned(Leadership(1, "c1.0@1#1", 0), 0.0)
     controller.read(1, {"topic/t": b'{"placement": 7}'}, 0.1)
     assert controller.role is Role.FOLLOWER
     assert "the journal has an entry of another version, or a damaged one" in controller.notes[-1]
@@ -191,13 +191,13 @@ def test_a_journal_that_cannot_be_understood_gives_the_lead_away() -> None:
 
 def test_the_lead_is_renewed_while_a_long_journal_is_read() -> None:
     controller = candidate()
-    controller.campaigned(Leadership(1, "c1.0#1", 0), 0.0)
+    controller.campaigned(Leadership(1, "c1.0@1#1", 0), 0.0)
     for step in range(1, 100):
         now_s = step * LEADER_S / 10
         controller.tick(now_s)
         if any(isinstance(effect, Campaign) for effect in controller.store):
             controller.store.clear()
-            controller.campaigned(Leadership(1, "c1.0#1", 0), now_s)
+            controller.campaigned(Leadership(1, "c1.0@1#1", 0), now_s)
         controller.read(1, {f"broker/b{step}": b'{"url":"u","site":"s","run_id":"r","state":"dead"}'}, now_s)
     controller.loaded(1, 7, 10 * LEADER_S)
     assert controller.role is Role.LEADER
@@ -217,7 +217,7 @@ LATE_S = 10 * LEADER_S
         lambda c: c.committed(1, True, LATE_S),
         lambda c: c.proposed(1, None, LATE_S),
         lambda c: c.seated(1, None, LATE_S),
-        lambda c: c.campaigned(Leadership(1, "c1.0#1", 0), LATE_S),
+        lambda c: c.campaigned(Leadership(1, "c1.0@1#1", 0), LATE_S),
         lambda c: c.tick(LATE_S),
     ],
     ids=["received", "connected", "lost", "committed", "proposed", "seated", "campaigned", "tick"],
@@ -232,7 +232,7 @@ def test_a_leader_that_was_paused_says_nothing_when_it_wakes(wake: Any) -> None:
 
 def test_a_journal_read_too_late_is_not_used() -> None:
     controller = candidate()
-    controller.campaigned(Leadership(1, "c1.0#1", 0), 0.0)
+    controller.campaigned(Leadership(1, "c1.0@1#1", 0), 0.0)
     controller.tick(LEADER_S + 0.1)
     controller.loaded(1, 0, LEADER_S + 0.1)
     assert controller.role is Role.FOLLOWER

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from nearcast.core import forgetting
@@ -202,3 +203,14 @@ def test_time_in_which_a_process_did_not_run_is_nobodys_silence(rig: Any) -> Non
         world.now_s += 3600.0
         world.run(0.1)
     assert client.machine.client_id in reader.machine.inflows[T].reception.lines.last
+
+
+def test_a_round_begins_sooner_when_the_cluster_goes_by_a_shorter_t_idle(rig: Any) -> None:
+    world = rig("b1")
+    client = world.client(timing=Timing(idle_s=1000.0))
+    client.publish(T, b"a")
+    world.run(1.0)
+    world.membership = msgspec.structs.replace(world.membership, version=2, timers=TIMING.agreed)
+    world.prepare("b1")
+    world.run(2.5 * TIMING.idle_s)
+    assert not client.machine.outflows

@@ -6,14 +6,15 @@ import asyncio
 import contextlib
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
 
 import pytest
 from gateway_world import WAIT_S, Worlds
 from websockets.asyncio.server import ServerConnection, serve
 
-from nearcast.errors import AuthenticationFailed, ProtocolError
+from nearcast.errors import AuthenticationFailed, ClusterError, ProtocolError
 from nearcast.gateway.client import Subscriber
-from nearcast.gateway.frames import Result, decode_for_subscriber
+from nearcast.gateway.frames import Result, TopicGap, decode_for_subscriber
 
 pytestmark = pytest.mark.live
 
@@ -87,5 +88,42 @@ def test_a_client_whose_token_is_refused_stops_and_tells_the_program(world: Worl
                     await asyncio.wait_for(ann.get(), WAIT_S)
                 with pytest.raises(AuthenticationFailed):
                     await ann.subscribe("by_kind", kind="fire")
+
+    asyncio.run(scenario())
+
+
+def test_what_nobody_thought_of_is_told_to_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        async def stays(connection: ServerConnection) -> None:
+            await connection.wait_closed()
+
+        async def surprise(self: Subscriber) -> None:
+            raise LookupError("a surprise")
+
+        monkeypatch.setattr(Subscriber, "_stay_connected", surprise)
+        async with a_gateway_that(stays) as url, Subscriber.connect(url, "ann", token="t") as ann:
+            with pytest.raises(ClusterError, match="a surprise"):
+                await asyncio.wait_for(ann.get(), WAIT_S)
+
+    asyncio.run(scenario())
+
+
+def test_a_frame_that_cannot_be_handled_ends_the_line_and_not_the_subscriber(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        original, raised = Subscriber._take, []
+
+        def take(self: Subscriber, frame: Any) -> None:
+            if not raised:
+                raised.append(frame)
+                raise LookupError("a surprise")
+            original(self, frame)
+
+        async def speaks(connection: ServerConnection) -> None:
+            await connection.send(json.dumps({"type": "gap", "topic": "t", "count": 1, "reason": "x"}))
+            await connection.wait_closed()
+
+        monkeypatch.setattr(Subscriber, "_take", take)
+        async with a_gateway_that(speaks) as url, Subscriber.connect(url, "ann", token="t") as ann:
+            assert isinstance(await asyncio.wait_for(ann.get(), WAIT_S), TopicGap)
 
     asyncio.run(scenario())

@@ -9,6 +9,7 @@ from gateway_world import take, until
 
 import nearcast
 from nearcast.errors import Refused
+from nearcast.gateway import topics
 from nearcast.gateway.client import Subscriber
 from nearcast.gateway.frames import TopicGap, TopicMessage, unpacked
 from nearcast.gateway.server import GatewayServer, listen
@@ -141,5 +142,36 @@ def test_users_have_the_topics_they_were_given_and_a_limit_of_new_ones() -> None
                 await ann.publish("chat.ann.1", "known")
                 await bob.publish("chat.bob.1", "of another")
             await server.stop()
+
+    asyncio.run(scenario())
+
+
+def test_a_message_that_cannot_be_handed_out_is_a_gap_and_those_behind_it_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    original, raised = topics._frame, []
+
+    def surprise(event: nearcast.Event) -> bytes | None:
+        if not raised:
+            raised.append(event)
+            raise LookupError("a surprise")
+        return original(event)
+
+    async def scenario() -> None:
+        async with await LocalCluster.start(brokers=1) as cluster:
+            gateway, server = await start_gateway(cluster, "b1")
+            try:
+                async with (
+                    Subscriber.connect(gateway.url, "ann") as ann,
+                    nearcast.connect(cluster.urls["b1"]) as client,
+                ):
+                    await ann.subscribe_topic("news")
+                    monkeypatch.setattr(topics, "_frame", surprise)
+                    for text in (b"one", b"two"):
+                        await client.publish("news", text)
+                    gap, message = await take(ann, 2)
+                    assert isinstance(gap, TopicGap)
+                    assert payload(message) == b"two"
+                    assert "a surprise" in gateway.health["problem"]
+            finally:
+                await server.stop()
 
     asyncio.run(scenario())

@@ -21,7 +21,7 @@ from nearcast.runtime.servers import LocalServer
 
 pytestmark = pytest.mark.live
 
-TIMING = Timing(idle_s=1.3)
+TIMING = Timing(idle_s=1.3)  # the controller's; everybody else takes it over
 TEST_S = 60.0
 AT_ONCE = 50
 
@@ -86,20 +86,25 @@ async def a_world() -> AsyncIterator[World]:
             stack.push_async_callback(servers[name].stop)
         store = servers.pop("store")
         controller = Controller(store.url, timing=TIMING)
-        agents = [
-            Agent(Identity(name, server.url), server.url, store.url, timing=TIMING) for name, server in servers.items()
-        ]
+        agents = [Agent(Identity(name, server.url), server.url, store.url) for name, server in servers.items()]
         for part in (controller, *agents):
             await part.start()
             stack.push_async_callback(part.stop)
-        async with Console(store.url) as console, asyncio.timeout(TEST_S):
+        async with asyncio.timeout(TEST_S):
             while True:
-                with contextlib.suppress(ClusterError):
-                    brokers = (await console.state()).brokers
-                    if sum(view.state == "member" for view in brokers.values()) == len(servers):
-                        break
+                if await formed(store, len(servers)):
+                    break
                 await asyncio.sleep(0.05)
         yield World(store, servers, controller)
+
+
+async def formed(store: LocalServer, brokers: int) -> bool:
+    """Whether so many brokers are members; the store has nothing to show before a controller has led once."""
+    with contextlib.suppress(ClusterError):
+        async with Console(store.url) as console:
+            views = (await console.state()).brokers
+            return sum(view.state == "member" for view in views.values()) == brokers
+    return False
 
 
 async def ask_and_answer(asker: Client, answerer: Client, topics: list[str]) -> None:
@@ -126,8 +131,8 @@ async def topics_used_once() -> None:
     async with (
         asyncio.timeout(TEST_S),
         a_world() as world,
-        nearcast.connect(*world.urls, timing=TIMING) as asker,
-        nearcast.connect(*world.urls, timing=TIMING) as answerer,
+        nearcast.connect(*world.urls) as asker,
+        nearcast.connect(*world.urls) as answerer,
     ):
         await ask_and_answer(asker, answerer, topics)
         before = await world.leftovers(asker, answerer)
@@ -146,8 +151,8 @@ async def many_topics_used_once(size: int) -> None:
     async with (
         asyncio.timeout(TEST_S),
         a_world() as world,
-        nearcast.connect(*world.urls, timing=TIMING) as asker,
-        nearcast.connect(*world.urls, timing=TIMING) as answerer,
+        nearcast.connect(*world.urls) as asker,
+        nearcast.connect(*world.urls) as answerer,
     ):
         await ask_and_answer(asker, answerer, [f"reply:{size}:{number}" for number in range(size)])
         await world.until_nothing_is_left(asker, answerer)
@@ -168,8 +173,8 @@ async def a_publisher_that_comes_back() -> None:
     async with (
         asyncio.timeout(TEST_S),
         a_world() as world,
-        nearcast.connect(*world.urls, timing=TIMING) as reader,
-        nearcast.connect(*world.urls, timing=TIMING) as writer,
+        nearcast.connect(*world.urls) as reader,
+        nearcast.connect(*world.urls) as writer,
     ):
         subscription = await reader.subscribe("reply")
         for payload in (b"one", b"two"):

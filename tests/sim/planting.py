@@ -9,8 +9,9 @@ import pytest
 
 from nearcast.core.placement import Mode
 from nearcast.core.settings import Limits, Timing
+from nearcast.sim.drawing import BRISK, PATIENT
 from nearcast.sim.faults import Profile
-from nearcast.sim.script import Add, Deafen, Intrude, Lose, LoseStore, Pause, Readdress
+from nearcast.sim.script import Add, Deafen, Intrude, Lose, LoseStore, Pause, Readdress, Silence
 from nearcast.sim.world import Setup
 
 Patch = pytest.MonkeyPatch
@@ -155,6 +156,31 @@ WENT_BACK = World(
         script=(LoseStore(3.5, 0.05, 1),),
     ),
     Profile.CONTROL,
+)
+OTHER_TIMERS = World(
+    Setup(
+        topics=2,
+        brokers=2,
+        publishers=4,
+        moves_per_s=0,
+        traffic_s=7.0,
+        leaders=(BRISK,),
+        script=(Silence(3.0, "b0", 4.0),),
+    ),
+    Profile.CLOCKS,
+)
+OTHER_LEADER = World(
+    Setup(
+        topics=2,
+        brokers=2,
+        publishers=4,
+        moves_per_s=0,
+        traffic_s=9.0,
+        controllers=2,
+        leaders=(PATIENT, BRISK),
+        script=(Pause(3.0, 5.0), Silence(3.0, "b0", 5.0)),
+    ),
+    Profile.CLOCKS,
 )
 PLANNED = World(Setup(topics=1, moves_per_s=0, policy=True, traffic_s=3.0), Profile.CONTROL)
 

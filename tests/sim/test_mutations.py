@@ -6,12 +6,19 @@ import mutations
 import mutations_control
 import mutations_ending
 import mutations_loss
+import mutations_timers
 import pytest
 
 from nearcast.sim.campaign import run_world
 from nearcast.sim.faults import FaultPlan
 
-MUTATIONS = mutations.MUTATIONS | mutations_control.MUTATIONS | mutations_ending.MUTATIONS | mutations_loss.MUTATIONS
+MUTATIONS = (
+    mutations.MUTATIONS
+    | mutations_control.MUTATIONS
+    | mutations_ending.MUTATIONS
+    | mutations_loss.MUTATIONS
+    | mutations_timers.MUTATIONS
+)
 SEEDS = 300  # most show within ten, and one within two hundred
 
 pytestmark = pytest.mark.timeout(300)

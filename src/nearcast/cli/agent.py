@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,7 +10,14 @@ import typer
 from nearcast.cli import gateway_options
 from nearcast.cli.options import StoreUrl, checked_name
 from nearcast.cli.rates import bytes_per_s
-from nearcast.cli.running import errors_as_exit_codes, log_to_stderr, run, until_told_to_stop
+from nearcast.cli.running import (
+    errors_as_exit_codes,
+    log_problems,
+    log_to_stderr,
+    run,
+    until_one_ends,
+    until_told_to_stop,
+)
 from nearcast.errors import UsageError
 
 if TYPE_CHECKING:
@@ -20,8 +26,6 @@ if TYPE_CHECKING:
     from nearcast.runtime.collector import Collector
 
 log = logging.getLogger("nearcast.agent")
-
-PROBLEM_LOOK_S = 1.0
 
 
 def agent(
@@ -115,31 +119,17 @@ async def _serve(
 
     await process.start()
     log.info("agent of broker %s; clients use %s", broker, url)
-    tasks = [asyncio.create_task(_log_problems(process)), asyncio.create_task(until_told_to_stop())]
-    tasks.append(asyncio.create_task(process.until_refused()))
-    tasks.append(asyncio.create_task(collector.serve()))
+    jobs = [
+        log_problems(log, lambda: process.problem or collector.problem),
+        until_told_to_stop(),
+        process.until_refused(),
+        collector.serve(),
+    ]
     if door is not None:
-        tasks.append(asyncio.create_task(door.serve()))
+        jobs.append(door.serve())
     if server_pid is not None:
-        tasks.append(asyncio.create_task(watch_server(server_pid, server, process.server_ended)))
+        jobs.append(watch_server(server_pid, server, process.server_ended))
     try:
-        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        for task in done:
-            task.result()
+        await until_one_ends(*jobs)
     finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
         await process.stop()
-
-
-async def _log_problems(process: Agent) -> None:
-    known = ""
-    while True:
-        await asyncio.sleep(PROBLEM_LOOK_S)
-        if process.problem != known:
-            known = process.problem
-            if known:
-                log.warning("%s", known)
-            else:
-                log.info("connected")

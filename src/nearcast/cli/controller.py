@@ -25,12 +25,21 @@ from nearcast.cli.planning import (
     WaitOption,
     chosen_policy,
 )
-from nearcast.cli.running import errors_as_exit_codes, log_to_stderr, run, until_told_to_stop
+from nearcast.cli.running import (
+    errors_as_exit_codes,
+    log_problems,
+    log_to_stderr,
+    run,
+    until_one_ends,
+    until_told_to_stop,
+)
+from nearcast.cli.timers import TimerOption, chosen_timing
 
 if TYPE_CHECKING:
     from nearcast.core.coordination import Coordinating
     from nearcast.core.planner import Planning
     from nearcast.core.proposal import Policy
+    from nearcast.core.settings import Timing
 
 log = logging.getLogger("nearcast.controller")
 
@@ -45,11 +54,13 @@ def controller(
     balance: BalanceOption = NO_BALANCE,
     balance_thresholds: BalanceSetOption = None,
     balance_every: BalanceEveryOption = DEFAULT_BALANCE_S,
+    timers: TimerOption = None,
 ) -> None:
     """Run a controller, until it is stopped. Run two on two machines: one leads, the other takes over.
 
     With a policy it moves and replicates topics by itself, and with --max-brokers it asks the provider for servers.
-    With --balance it moves subscribers between gateways.
+    With --balance it moves subscribers between gateways. --timer must be the same for all controllers: clients and
+    agents go by the timers of the one that leads.
 
     Example: nearcast controller --store redis://store.example.com:6379 --policy dynamoth --set lr_high=0.7
     --balance ldm --balance-set alpha=0.1 --balance-set beta_bytes_per_s=1000000
@@ -63,16 +74,19 @@ def controller(
             Planning(wait_s=wait, brokers_max=max_brokers),
         )
         coordinating = chosen_coordinating(placement, balance, balance_thresholds, balance_every)
-    run(lambda: _serve(store, chosen, planning, coordinating))
+        timing = chosen_timing(timers)
+    run(lambda: _serve(store, chosen, planning, coordinating, timing))
 
 
-async def _serve(store: str, policy: Policy | None, planning: Planning, coordinating: Coordinating) -> None:
+async def _serve(
+    store: str, policy: Policy | None, planning: Planning, coordinating: Coordinating, timing: Timing
+) -> None:
     from nearcast.runtime.controller import Controller
 
-    process = Controller(store, policy=policy, planning=planning, coordinating=coordinating)
+    process = Controller(store, policy=policy, planning=planning, coordinating=coordinating, timing=timing)
     await process.start()
     log.info("controller %s", process.name)
     try:
-        await until_told_to_stop()
+        await until_one_ends(log_problems(log, lambda: process.problem), until_told_to_stop())
     finally:
         await process.stop()

@@ -19,6 +19,8 @@ from nearcast.errors import NearcastError, UsageError
 
 T = TypeVar("T")
 
+PROBLEM_LOOK_S = 1.0
+
 EXTRAS = {  # package -> the extra that brings it
     "duckdb": "dev",
     "fastapi": "gateway",
@@ -86,6 +88,30 @@ async def until_told_to_stop() -> None:
     finally:
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.remove_signal_handler(number)
+
+
+async def until_one_ends(*jobs: Coroutine[Any, Any, None]) -> None:
+    """Run them together until one is done, or fails: then the process ends, and says why."""
+    tasks = [asyncio.create_task(job) for job in jobs]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def log_problems(log: logging.Logger, problem: Callable[[], str]) -> None:
+    """Say what keeps a process from working when that changes. Runs until it is cancelled."""
+    known = ""
+    while True:
+        await asyncio.sleep(PROBLEM_LOOK_S)
+        found = problem()
+        if found != known:
+            known = found
+            log.warning("%s", found) if found else log.info("the problem is over")
 
 
 def log_to_stderr() -> None:

@@ -31,7 +31,8 @@ from nearcast.cli.planning import (
     WaitOption,
     planning_arguments,
 )
-from nearcast.cli.running import errors_as_exit_codes, name_server, run, say, until_told_to_stop
+from nearcast.cli.running import errors_as_exit_codes, name_server, run, say, until_one_ends, until_told_to_stop
+from nearcast.cli.timers import TimerOption, timer_arguments
 
 if TYPE_CHECKING:
     from nearcast.testbed.cluster import LocalCluster
@@ -58,6 +59,7 @@ def up(
     balance: BalanceOption = NO_BALANCE,
     balance_thresholds: BalanceSetOption = None,
     balance_every: BalanceEveryOption = DEFAULT_BALANCE_S,
+    timers: TimerOption = None,
     dry: Annotated[
         bool, typer.Option("--dry", help="Say which servers the policy asks for and gives back, and start none.")
     ] = False,
@@ -73,6 +75,7 @@ def up(
         wanted: int | list[str] = int(brokers) if brokers.isdecimal() else list(name_list("broker", brokers))
         planning = planning_arguments(policy, thresholds, wait, max_brokers)
         planning += balancing_arguments(placement, balance, balance_thresholds, balance_every)
+        planning += timer_arguments(timers)
     start = partial(_start, wanted, controllers, planning, port)
     run(lambda: _up(start, dry, output))
 
@@ -97,11 +100,9 @@ async def _up(start: Callable[[], Awaitable[LocalCluster]], dry: bool, output: O
 
 async def _until_stopped(cluster: LocalCluster, output: Output) -> None:
     _announce(cluster, output)
-    watching = asyncio.create_task(_tell_of_ends(cluster))
     try:
-        await until_told_to_stop()
+        await until_one_ends(_tell_of_ends(cluster), until_told_to_stop())
     finally:
-        watching.cancel()
         say("stopping ...")
 
 

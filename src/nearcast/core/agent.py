@@ -25,7 +25,7 @@ from nearcast.core.greeting import Credentials
 from nearcast.core.journal import BEGINNING, Position
 from nearcast.core.known import Known
 from nearcast.core.links import Ready
-from nearcast.core.membership import Membership, decode_membership
+from nearcast.core.membership import Membership, read_membership
 from nearcast.core.names import COUNTERS, PATTERNS, WANTED, pattern_readiness, readiness_channel
 from nearcast.core.pace import Pace
 from nearcast.core.recollection import Recollection
@@ -63,7 +63,9 @@ class Agent:
         timing: Timing = DEFAULT_TIMING,
     ) -> None:
         self.identity = identity
-        self.timing = timing
+        self._own_timing = timing
+        self.timing = timing  # our own until the membership says what all go by
+        self._members = -1  # the version of the membership we go by
         self.effects: list[Effect] = []
         self.wall_offset_s = 0.0
         self.agent_id = rng.getrandbits(63)
@@ -222,19 +224,22 @@ class Agent:
     def _looked(self, standing: Standing, now_s: float) -> None:
         self._run_id = standing.run_id
         self._ready = standing.ready == msgspec.json.encode(Ready(self.identity.broker, standing.run_id))
-        if standing.membership is not None:
-            self._found(standing.membership)
-
-    def _found(self, document: bytes) -> None:
-        """The server has a membership from before we came."""
-        try:
-            membership = decode_membership(document)
-        except msgspec.DecodeError:
-            return  # of another version: it is replaced when the broker joins
-        self._learn(Known(membership.cluster, membership.version, membership.term, self._noted))
+        membership = read_membership(standing.membership)
+        if membership is not None:
+            self._go_by(membership)
+            self._learn(Known(membership.cluster, membership.version, membership.term, self._noted))
 
     def _learn(self, known: Known) -> None:
         self._known = known.merged(self._known) if known.cluster == self._known.cluster else known
+
+    def _go_by(self, membership: Membership) -> None:
+        """Take over the timers of the cluster."""
+        if membership.version < self._members:
+            return
+        self._members = membership.version
+        self.timing = self._own_timing.within(membership.timers) if membership.timers else self._own_timing
+        for part in (self.server, self.bus, self._claim, self._ending):
+            part.timing = self.timing
 
     def _bus_open(self, link: ServerLink, now_s: float) -> None:
         channel = bus.agent_channel(self.identity.broker, self.agent_id)
@@ -330,6 +335,7 @@ class Agent:
 
     def _install_members(self, order: bus.Order, link: AgentLink) -> None:
         assert isinstance(order, bus.InstallMembers)
+        self._go_by(order.membership)
 
         def installed(versions: Sequence[int], now_s: float) -> None:
             self._answer(bus.Answer(self.identity.broker, order.order, versions={"": versions[0]}))

@@ -17,7 +17,7 @@ class Claim:
         self._broker = broker
         self._me = f"{broker}:{agent_id:016x}"
         self._url = url
-        self._timing = timing
+        self.timing = timing
         self.held = False
         self._other: tuple[str, int] | None = None  # the holder and its beat, if that is not us
         self._seen_s = 0.0  # since when
@@ -26,7 +26,7 @@ class Claim:
     def ask(self, link: AgentLink, now_s: float, then: OnClaim) -> None:
         """Take the claim if nobody has it, or beat if it is ours."""
         stale = -1
-        if self._other is not None and now_s - self._seen_s > self._timing.dead_s:
+        if self._other is not None and now_s - self._seen_s > self.timing.dead_s:
             stale = self._other[1]
         link.claim(self._me, stale, then)
 

@@ -28,6 +28,7 @@ from nearcast.core.finder import Finder
 from nearcast.core.forgetting import Forgetting
 from nearcast.core.greeting import Credentials
 from nearcast.core.inflow import Inflow
+from nearcast.core.leaving import leave_cluster
 from nearcast.core.links import Links
 from nearcast.core.mailbox import Mailbox
 from nearcast.core.membership import Membership
@@ -41,7 +42,7 @@ from nearcast.core.refusals import Refusals, not_found, refused
 from nearcast.core.repairs import ASKS_BURST, ASKS_PER_S
 from nearcast.core.settings import DEFAULT_LIMITS, DEFAULT_TIMING, Limits, Timing
 from nearcast.core.wire import ASK, HEADER, decode_control, decode_repair
-from nearcast.errors import Closed, ClusterError, LimitReached, NearcastError, Unavailable
+from nearcast.errors import Closed, ClusterError, LimitReached, NearcastError
 
 REPORT_EVERY_S = 1.0
 _NOT_ATTACHED = "the subscription was closed before it was attached"
@@ -67,7 +68,8 @@ class Client:
     ) -> None:
         self.client_id = client_id
         self.rng = rng
-        self.timing = timing
+        self._own_timing = timing
+        self.timing = timing  # our own until the membership says what all go by
         self.limits = limits
         self.tell = tell
         self.state = StateChange(State.DISCONNECTED)
@@ -325,14 +327,15 @@ class Client:
 
     def update_membership(self, membership: Membership, now_s: float) -> None:
         if self.membership.cluster not in ("", membership.cluster):
-            if self._is_served(now_s):
+            if self.is_served(now_s):
                 return  # of a cluster that we have nothing to do with
-            self._leave_cluster(now_s)
+            leave_cluster(self, now_s)
         if membership.version <= self.membership.version:
             return
         brokers = self.membership.brokers
         gone = [name for name, info in brokers.items() if not info.same(membership.brokers.get(name))]
         self.membership = membership
+        self.timing = self._own_timing.within(membership.timers) if membership.timers else self._own_timing
         for broker in gone:
             self.links.forget(broker, now_s)
             for flow in self._subscribers():
@@ -341,21 +344,6 @@ class Client:
             pattern.spread(now_s)
         self.arrivals.look()
         self.finder.membership_changed(now_s)
-
-    def _leave_cluster(self, now_s: float) -> None:
-        """Where ours was is another one, because all was started anew: what we know of placements means nothing."""
-        gone, self.membership = list(self.membership.brokers), Membership(version=-1, term=0, brokers={})
-        self.tell(Note(Kind.LOST, f"the cluster was started anew: {len(gone)} brokers are forgotten"))
-        for broker in gone:
-            self.links.forget(broker, now_s)
-            for pattern in self.patterns.values():
-                pattern.forget(broker, now_s)
-        for outflow in self.outflows.values():
-            outflow.forget_place()
-            self.attend(outflow)
-        error = Unavailable("the cluster was started anew")
-        for inflow in list(self.inflows.values()):
-            inflow.refuse(error, now_s)
 
     # --- records
 
@@ -407,10 +395,10 @@ class Client:
 
     def _look_around(self, now_s: float) -> None:
         """Keep one leased link, so that news of the membership reach us when a broker dies."""
-        if not self._is_served(now_s):
+        if not self.is_served(now_s):
             self.links.reach_out(now_s)
 
-    def _is_served(self, now_s: float) -> bool:
+    def is_served(self, now_s: float) -> bool:
         return any(link.lease_until_s >= now_s for link in self.links.all_up())
 
     def _look_at_state(self, now_s: float) -> None:

@@ -255,7 +255,8 @@ class Controller:
     def _stale(self, now_s: float) -> str:
         """How the leadership is held, if we have seen nobody renew it for longer than a leader trusts itself."""
         held, since_s = self._seen
-        return held if now_s - since_s > CLOCKS * self.timing.leader_s else ""
+        trusted_s = max(self.timing.leader_s, _leader_s(held))
+        return held if now_s - since_s > CLOCKS * trusted_s else ""
 
     def _loads(self, term: int) -> bool:
         """Whether an answer to the Load of this term is waited for."""
@@ -335,8 +336,11 @@ class Controller:
 
     @property
     def _candidate(self) -> str:
-        """Another one after every reign: who comes back gets a new term, so that no order or answer is taken twice."""
-        return f"{self.name}.{self._reigns}"
+        """Another one after every reign: who comes back gets a new term, so that no order or answer is taken twice.
+
+        It also tells the others how long this one trusts itself, which may be longer than they do.
+        """
+        return f"{self.name}.{self._reigns}@{self.timing.leader_s:g}"
 
     def _step_down(self, reason: str, now_s: float) -> None:
         self.store.append(Resign(self._candidate))
@@ -348,3 +352,12 @@ class Controller:
         self.notes.append(f"{self.name} no longer leads: {reason}")
         self.role, self.reign, self.recovery = Role.FOLLOWER, None, None
         self._journal = Journal()
+
+
+def _leader_s(held: str) -> float:
+    """How long the holder of the lead trusts itself; 0 if it is of a version that does not say."""
+    candidate, _, _ = held.rpartition("#")
+    try:
+        return float(candidate.rpartition("@")[2])
+    except ValueError:
+        return 0.0

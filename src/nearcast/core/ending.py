@@ -14,9 +14,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
-import msgspec
-
-from nearcast.core.membership import Membership, decode_membership, ring_of
+from nearcast.core.membership import Membership, read_membership, ring_of
 from nearcast.core.record import Record
 from nearcast.core.settings import Timing
 
@@ -27,7 +25,7 @@ if TYPE_CHECKING:
 class Ending:
     def __init__(self, broker: str, timing: Timing) -> None:
         self._broker = broker
-        self._timing = timing
+        self.timing = timing
         self._begins_s: float | None = None
         self._cursor: bytes | None = None  # how far this round has come; None between rounds
         self._waiting = False  # for the server
@@ -39,12 +37,13 @@ class Ending:
 
     def tick(self, link: AgentLink, now_s: float) -> None:
         """Take the next step, or begin the next round: one step at a time, some milliseconds of a server's time."""
-        if self._begins_s is None:
-            self._begins_s = now_s + self._timing.idle_s
+        next_s = now_s + self.timing.idle_s
+        if self._begins_s is None or self._begins_s > next_s:  # the latter: the cluster goes by a shorter T_idle now
+            self._begins_s = next_s
         if self._waiting or (self._cursor is None and now_s < self._begins_s):
             return
         if self._cursor is None:
-            self._begins_s, self._cursor = now_s + self._timing.idle_s, b"0"
+            self._begins_s, self._cursor = next_s, b"0"
         self._waiting = True
         link.read_members(partial(self._look, link))
 
@@ -68,8 +67,5 @@ class Ending:
 
 def _read(document: bytes | None) -> Membership | None:
     """The membership on the server, if there is one with a ring."""
-    try:
-        membership = decode_membership(document) if document is not None else None
-    except msgspec.DecodeError:
-        return None
+    membership = read_membership(document)
     return membership if membership is not None and membership.ring else None

@@ -30,11 +30,12 @@ class Forgetting:
 
     def tick(self, now_s: float) -> None:
         looked = sum(1 for _ in islice(self._looks, self._client.limits.attended))
-        if self._begins_s is None:
-            self._begins_s = now_s + self._client.timing.idle_s
+        next_s = now_s + self._client.timing.idle_s
+        if self._begins_s is None or self._begins_s > next_s:  # the latter: the cluster goes by a shorter T_idle now
+            self._begins_s = next_s
         elif not looked and now_s >= self._begins_s:
             # From now, not from when it was due: time in which we did not run is nobody's silence.
-            self._begins_s = now_s + self._client.timing.idle_s
+            self._begins_s = next_s
             self._rounds += 1
             self._looks = self._look_around()
 

@@ -21,7 +21,7 @@ from nearcast.core.names import GRANTS, MEMBERS, WANTED, inbox_channel
 from nearcast.core.news import Kind, Note, State, StateChange
 from nearcast.core.proof import Lease
 from nearcast.core.valkey import ValkeyLink
-from nearcast.errors import ClusterError, ConnectFailed, NearcastError, NotACluster
+from nearcast.errors import ClusterError, ConnectFailed, NearcastError, NotACluster, Unsupported
 
 if TYPE_CHECKING:
     from nearcast.core.client import Client
@@ -65,6 +65,7 @@ class Links:
         self._ticked_s = 0.0
         self._awake_s = -1e9
         self.last_error: NearcastError | None = None
+        self._unread = ""  # why a membership could not be read
         self.opened = 0
 
     # --- asking for links
@@ -304,7 +305,10 @@ class Links:
         peer = self._peers[ready.broker]
         peer.attempts, peer.retry_at_s, peer.problem = 0, None, ""
         self._client.tell(Note(Kind.OPENED, f"connected to {ready.broker} ({self._url(name)})"))
-        self._members(standing.membership, now_s)
+        self._members(link, standing.membership, now_s)
+        if self._client.membership.version < 0:
+            self.drop(ready.broker, Unsupported(f"{self._url(name)}: {self._unread}"), now_s)
+            return
         if self._peers.get(ready.broker) is not peer:
             return  # it is another broker than the one we knew under this name; a new link is on its way
         self._admit(peer, now_s)
@@ -330,7 +334,7 @@ class Links:
 
         def read(document: bytes | None, now_s: float) -> None:
             if document is not None:
-                self._members(document, now_s)
+                self._members(link, document, now_s)
             then(now_s)
 
         link.read_members(read)
@@ -347,13 +351,16 @@ class Links:
     def _members_read(self, link: ClientLink, document: bytes | None, now_s: float) -> None:
         link.asking_members = False
         if document is not None:
-            self._members(document, now_s)
+            self._members(link, document, now_s)
 
-    def _members(self, document: bytes, now_s: float) -> None:
+    def _members(self, link: ClientLink, document: bytes, now_s: float) -> None:
+        """What cannot be read, timers that break their rules among it, leaves everything as it was."""
         try:
             membership = decode_membership(document)
-        except msgspec.DecodeError:
-            return  # not ours; the document is read again with the next link
+        except msgspec.DecodeError as error:
+            self._unread = f"the membership cannot be read ({error}): upgrade nearcast here, or look at what wrote it"
+            self._client.tell(Note(Kind.REFUSED, f"{link.broker}: {self._unread}"))
+            return
         self._client.update_membership(membership, now_s)
 
     # --- leases

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from nearcast.core import bus
+from nearcast.core.agreement import Agreement
 from nearcast.core.handover import Handover
 from nearcast.core.journal import (
     LOSS_KEY,
@@ -51,6 +52,7 @@ class Members:
         self._attended: dict[tuple[str, int], set[str]] = {}
         self._joining_since_s: dict[str, float] = {}
         self._handover = Handover(reign)
+        self.agreement = Agreement(reign)
         # Runs whose records may be other ones than the journal wants, although they are complete: see `recovery.py`.
         loss = reign.journal.loss
         self._doubted = {
@@ -84,7 +86,7 @@ class Members:
     def all_heard(self, now_s: float) -> bool:
         """Whether every broker that is expected to live was heard since we lead, or would be given up by now."""
         expected = [name for name, entry in self._reign.journal.brokers.items() if entry.state in LIVE]
-        return now_s - self._since_s > self._reign.timing.dead_s or all(name in self._heard_s for name in expected)
+        return now_s - self._since_s > self.agreement.dead_s or all(name in self._heard_s for name in expected)
 
     def granted_lately(self, broker: str, now_s: float) -> bool:
         return now_s - self._granted_s.get(broker, -1e9) < self._reign.timing.lease_s
@@ -155,10 +157,10 @@ class Members:
         """
         known = self._hellos.get(hello.broker)
         if hello.url != entry.url:
-            return self._reign.timing.dead_s
+            return self.agreement.dead_s
         if hello.run_id in ("", entry.run_id) or (known is not None and known.agent == hello.agent):
             return -1.0
-        return self._reign.timing.lease_over_s
+        return self.agreement.lease_over_s
 
     def _silent_s(self, broker: str, now_s: float) -> float:
         return now_s - self._heard_s.get(broker, self._since_s)
@@ -266,6 +268,7 @@ class Members:
             previous_ring=previous,
             store_url=self._reign.store_url,
             cluster=self._reign.cluster,
+            timers=self.agreement.after(now),
         )
 
     # --- every tick
@@ -274,10 +277,11 @@ class Members:
         for name, entry in self._reign.journal.brokers.items():
             if entry.state not in LIVE or self._reign.ledger.pending(broker_key(name)):
                 continue
-            if now_s - self._granted_s.get(name, now_s) > self._reign.timing.dead_s:
+            if now_s - self._granted_s.get(name, now_s) > self.agreement.dead_s:
                 self._give_up(name, now_s)
             else:
                 self._set_up(name, entry, now_s)
+        self.agreement.tick(now_s)
         if not self._reign.ledger.pending(MEMBERSHIP_KEY):
             self._drive_ring(now_s)
         self._verify()

@@ -13,6 +13,7 @@ import msgspec
 
 from nearcast.core.placement import Placement
 from nearcast.core.ring import Ring
+from nearcast.core.settings import Agreed
 
 
 class BrokerInfo(msgspec.Struct, frozen=True):
@@ -34,6 +35,7 @@ class Membership(msgspec.Struct, frozen=True):
     previous_ring: tuple[str, ...] | None = None
     store_url: str = ""
     cluster: str = ""  # drawn when the first of all memberships is written: no two clusters have the same
+    timers: Agreed | None = None  # None: its leader was of a version that did not say, and everybody had the defaults
 
     def has(self, broker: str, placement: Placement) -> bool:
         """Whether the broker the placement means is a member: not another one that joined later under its name."""
@@ -66,3 +68,11 @@ def encode_membership(membership: Membership) -> bytes:
 
 def decode_membership(data: bytes) -> Membership:
     return _decode(data)
+
+
+def read_membership(document: bytes | None) -> Membership | None:
+    """The membership on a server, if there is one that can be read."""
+    try:
+        return _decode(document) if document else None
+    except msgspec.DecodeError:
+        return None

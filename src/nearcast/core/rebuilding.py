@@ -168,6 +168,7 @@ def _membership(
         previous_ring=previous if ring else None,
         store_url=store_url,
         cluster=newest.cluster,
+        timers=newest.timers,  # clients go by these; a leader that has others looks after that (`agreement.py`)
     )
 
 

@@ -8,12 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import msgspec
-
 from nearcast.core import bus
 from nearcast.core.backend import AgentLink
 from nearcast.core.collection import Scanned
-from nearcast.core.membership import Membership, decode_membership
+from nearcast.core.membership import Membership, read_membership
 from nearcast.core.record import Record
 
 
@@ -40,7 +38,7 @@ class Recollection:
         found: list[Membership | None] = []
 
         def read(document: bytes | None, now_s: float) -> None:
-            found.append(_membership(document))
+            found.append(read_membership(document))
 
         def scanned(records: dict[bytes, Record], now_s: float) -> None:
             order, self._scanning = self._scanning, None
@@ -57,10 +55,3 @@ class Recollection:
             self._scanned = None
         records = {topic: scanned.records[topic] for topic in batch}
         self._answer(bus.Answer(self._broker, order.order, records=records, more=more, membership=membership))
-
-
-def _membership(document: bytes | None) -> Membership | None:
-    try:
-        return decode_membership(document) if document is not None else None
-    except msgspec.DecodeError:
-        return None

@@ -120,10 +120,16 @@ class Recovery:
         expected = newest_membership(self.ledger.journal, self._memberships(), self._known).brokers
         if expected and all(name in self._recalled and self._recalled[name].complete for name in expected):
             return True
-        return self._heard and now_s - self._since_s > self._timing.dead_s
+        return self._heard and now_s - self._since_s > self._dead_s
+
+    @property
+    def _dead_s(self) -> float:
+        """T_dead, long enough for whatever lease clients go by."""
+        memberships = (self.ledger.journal.membership, *self._memberships())
+        return max(self._timing.dead_s, *(each.timers.dead_s for each in memberships if each.timers is not None), 0.0)
 
     def _waits(self, recalled: _Recalled, now_s: float) -> bool:
-        return now_s - recalled.at_s <= self._timing.dead_s
+        return now_s - recalled.at_s <= self._dead_s
 
     def _memberships(self) -> list[Membership]:
         return [recalled.membership for recalled in self._recalled.values() if recalled.membership is not None]

@@ -30,7 +30,7 @@ class Tether:
         self.answered_s = -1e9  # when the newest probe was answered
         self._credentials = credentials
         self._on_open = on_open
-        self._timing = timing
+        self.timing = timing
         self._rng = rng
         self._greeting: ValkeyLink | None = None
         self._connecting = False
@@ -69,7 +69,7 @@ class Tether:
         self.link = self._greeting = None
         self._connecting = False
         self.problem = reason
-        self._retry_at_s = now_s + self._timing.reconnect_min_s * (1 + self._rng.random())
+        self._retry_at_s = now_s + self.timing.reconnect_min_s * (1 + self._rng.random())
 
     def tick(self, now_s: float, effects: list[Effect]) -> None:
         """Open the connection if it is closed; probe it if it is open; close it if it does not answer."""
@@ -79,10 +79,10 @@ class Tether:
                 effects.append(Connect(self.name, self.url))
             return
         if self._probing:
-            if now_s - self._probed_s > self._timing.lease_s:
+            if now_s - self._probed_s > self.timing.lease_s:
                 effects.append(Disconnect(self.name))
                 self.lost("no answer", now_s)
-        elif self.link is not None and now_s - self._probed_s >= self._timing.heartbeat_s / 2:
+        elif self.link is not None and now_s - self._probed_s >= self.timing.heartbeat_s / 2:
             self._probing, self._probed_s = True, now_s
             self.link.barrier(self._probed)
 

@@ -37,7 +37,7 @@ from nearcast.core.greeting import CLIENT_NAMES, Credentials, hello, refusal
 from nearcast.core.headcount import Headcount
 from nearcast.core.journal import Position
 from nearcast.core.link import Link, Reply, is_error
-from nearcast.core.membership import Membership, decode_membership, encode_membership
+from nearcast.core.membership import Membership, encode_membership, read_membership
 from nearcast.core.names import CLAIM_KEY, GRANTS, MEMBERS, READY_KEY, RECORDS
 from nearcast.core.proof import Lease
 from nearcast.core.record import Record
@@ -112,7 +112,7 @@ class ValkeyLink(Link):
             for (_, then), record in zip(batch, reply[1:], strict=True):
                 then(read_record(record), now_s)
         else:
-            membership = decode_membership(reply[1]) if reply[1] else None
+            membership = read_membership(reply[1])  # None: it is read again when it has changed
             for _, then in batch:
                 then(membership, now_s)
 

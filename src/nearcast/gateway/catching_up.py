@@ -13,8 +13,8 @@ from nearcast.gateway.data_cluster import DataCluster, Gone
 from nearcast.gateway.delivery import Delivery, State
 from nearcast.gateway.frames import Refused
 from nearcast.gateway.results import Results
-from nearcast.gateway.retrying import Pauses
 from nearcast.gateway.session import Session
+from nearcast.runtime.retrying import Pauses
 
 log = logging.getLogger("nearcast.gateway")
 

@@ -51,7 +51,7 @@ from nearcast.gateway.frames import Refused as RefusedFrame
 from nearcast.gateway.line import Line
 from nearcast.gateway.passport import Passport
 from nearcast.gateway.progress import Progress
-from nearcast.gateway.retrying import Pauses
+from nearcast.runtime.retrying import Pauses
 
 log = logging.getLogger("nearcast.subscriber")
 
@@ -409,7 +409,15 @@ class Subscriber:
             return
         task = asyncio.create_task(job)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        """What nobody thought of must not leave the program waiting for events that will not come."""
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None and not isinstance(error, NearcastError):
+            log.error("a subscriber failed", exc_info=error)
+            self._fail(ClusterError(f"an unexpected error has ended this subscriber: {error!r}: connect a new one"))
 
     def _fail(self, error: NearcastError) -> None:
         if self._failure is None:

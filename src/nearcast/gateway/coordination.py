@@ -21,9 +21,10 @@ import msgspec
 from nearcast.core import bus
 from nearcast.core.gateways import REPORT_S
 from nearcast.errors import NearcastError, Refused, UsageError
-from nearcast.gateway.workers import Workers
 from nearcast.runtime.inquiry import Inquiry
 from nearcast.runtime.requester import Requester
+from nearcast.runtime.troubles import Troubles
+from nearcast.runtime.workers import Workers
 
 MOVING_REPORT_S = 0.5  # after an order: by then most have moved
 ASK_S = 10.0  # for an answer of the controller; a new one leads within about two seconds, and listens for four
@@ -72,7 +73,7 @@ class BusCoordination:
         self._seats = Inquiry(self._requester, bus.decode_seat)
         self._whereabouts = whereabouts
         self._gateway: Served | None = None
-        self.workers = Workers()
+        self.workers = Workers(Troubles(log))
         self._rates: dict[str, float] = {}
         self._ordered = asyncio.Event()
         self._term = 0

@@ -19,7 +19,7 @@ import msgspec
 
 from nearcast.errors import ClusterError, Refused
 from nearcast.gateway.data_cluster import DataCluster, DataClusterFailed, DataClusterRefused, Gone, Granted, Wanted
-from nearcast.gateway.retrying import Pauses
+from nearcast.runtime.retrying import Pauses
 
 log = logging.getLogger("nearcast.gateway")
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import Awaitable, Callable
 
 from nearcast.errors import AuthenticationFailed, ConnectFailed, ProtocolError, Refused
 from nearcast.gateway.carriers import Carrier
 from nearcast.gateway.frames import LOGGED_OUT, Ack, Bye, Done, FromGateway, Login, Logout, Operation, Welcome
 from nearcast.gateway.frames import Refused as RefusedFrame
+
+log = logging.getLogger("nearcast.subscriber")
 
 WELCOME_S = 15.0  # the gateway may wait for the data cluster
 LEAVE_S = 5.0  # for the answers and frames that are still on their way
@@ -94,6 +97,9 @@ class Line:
                 await self._handle(await self._carrier.receive())
         except (ConnectFailed, ProtocolError, AuthenticationFailed) as error:
             self.goodbye = str(error)
+        except Exception as error:
+            log.exception("a line to %s failed", self.url)
+            self.goodbye = f"an unexpected error: {error!r}"
         finally:
             for future in self._unanswered.values():
                 if not future.done():

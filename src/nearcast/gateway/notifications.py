@@ -14,7 +14,7 @@ from nearcast.errors import ClusterError
 from nearcast.gateway.audience import Audience
 from nearcast.gateway.data_cluster import DataCluster, DataClusterRefused, Notification
 from nearcast.gateway.holdings import Holdings
-from nearcast.gateway.retrying import Pauses
+from nearcast.runtime.retrying import Pauses
 
 log = logging.getLogger("nearcast.gateway")
 

@@ -29,7 +29,6 @@ from nearcast.gateway.notifications import NotificationLoop
 from nearcast.gateway.operations import FAILED, Operations
 from nearcast.gateway.registering import Applicant, registrar
 from nearcast.gateway.results import Results
-from nearcast.gateway.retrying import Pauses
 from nearcast.gateway.revocation import Revocation
 from nearcast.gateway.rights import Rights
 from nearcast.gateway.session import Session
@@ -40,7 +39,9 @@ from nearcast.gateway.tokens import Token
 from nearcast.gateway.topics import Topics
 from nearcast.gateway.upkeep import Upkeep
 from nearcast.gateway.users import Users
-from nearcast.gateway.workers import Workers
+from nearcast.runtime.retrying import Pauses
+from nearcast.runtime.troubles import Troubles
+from nearcast.runtime.workers import Workers
 
 T = TypeVar("T")
 
@@ -91,7 +92,8 @@ class Gateway:
         self.users = Users(self._store, settings.token_s)
         self.directory = Directory(self._store)
         self.sharing = Sharing()
-        self.topics = Topics(server_url)
+        self._troubles = Troubles(log)
+        self.topics = Topics(server_url, self._troubles)
         self.rights = Rights(settings.allow)
         self.new_topics = NewTopics(settings.new_topics_per_minute)
         self.data = DataCluster(self.directory.data_url, data_token, settings.requests)
@@ -103,7 +105,7 @@ class Gateway:
         self.upkeep = Upkeep(self)
         self._revocation = Revocation(self)
         self._attendance = Attendance(self._store, settings.forget_days)
-        self.workers = Workers()
+        self.workers = Workers(self._troubles)
         self._coordination = coordination
         self._sessions: dict[str, Session] = {}  # of users who are logged in
         self._open: dict[Session, asyncio.Task[None]] = {}  # all, with the task that catches up
@@ -227,6 +229,7 @@ class Gateway:
             "waiting_for_data_cluster": self.holdings.waiting,
             "workers": self.workers.health | (self._coordination.workers.health if self._coordination else {}),
             "failed_operations": self._operations.failures,
+            "problem": self._troubles.problem,
         }
 
     # --- for transports

@@ -13,8 +13,9 @@ import logging
 import nearcast
 from nearcast.errors import Closed, ClusterError, NearcastError
 from nearcast.gateway.frames import TopicGap, TopicMessage, encode, packed
-from nearcast.gateway.retrying import Pauses
 from nearcast.gateway.session import Session
+from nearcast.runtime.retrying import Pauses
+from nearcast.runtime.troubles import Troubles
 
 log = logging.getLogger("nearcast.gateway")
 
@@ -34,8 +35,9 @@ class _Topic:
 class Topics:
     """Of one gateway, through the server of its broker."""
 
-    def __init__(self, server_url: str) -> None:
+    def __init__(self, server_url: str, troubles: Troubles) -> None:
         self._server_url = server_url
+        self._troubles = troubles
         self._topics: dict[str, _Topic] = {}
         self._client: nearcast.Client | None = None
         self._connected = asyncio.Event()
@@ -122,7 +124,12 @@ class Topics:
     async def _read(self, topic: str, found: _Topic) -> None:
         with contextlib.suppress(Closed, ClusterError):  # whoever joins is told, see above
             async for event in found.subscription:
-                _hand_out(topic, found, event)
+                try:
+                    _hand_out(topic, found, event)
+                except Exception as error:  # the messages after this one shall come
+                    self._troubles.note("handing out a message", error)
+                    for session in found.sessions:
+                        session.send(TopicGap(topic, None, "the gateway failed to hand out a message"))
 
 
 def _hand_out(topic: str, found: _Topic, event: nearcast.Event) -> None:

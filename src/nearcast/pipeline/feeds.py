@@ -25,6 +25,7 @@ from nearcast.pipeline.jobs.feed import DEFAULT_SETTINGS, FeedJob, FeedSettings
 from nearcast.pipeline.schemas import DEAD_LETTERS, checked_dataset_name, nullable_ddl
 from nearcast.pipeline.sources.resp import RespConnection
 from nearcast.runtime.feed_keys import FEEDS, feed_keys
+from nearcast.runtime.troubles import Troubles
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -51,6 +52,7 @@ class Feeds:
         store_url: str,
         committed: Callable[[str, int], None] = lambda dataset, number: None,
         settings: FeedSettings = DEFAULT_SETTINGS,
+        troubles: Troubles | None = None,
     ) -> None:
         """`committed(dataset, number)` is called from other threads, after each batch with records."""
         self._database = database
@@ -59,6 +61,7 @@ class Feeds:
         self._url = store_url
         self._committed = committed
         self._settings = settings
+        self._troubles = troubles or Troubles(log)
         self._spark: SparkSession | None = None
         self._queries: dict[str, StreamingQuery] = {}
         self._tried_s: dict[str, float] = {}
@@ -168,8 +171,8 @@ class Feeds:
                 self._start_missing()
                 self._sweep()
                 self._look_for_collectors()
-            except Exception:  # Spark and py4j have many ways to fail; the next look tries again
-                log.exception("feeds: a look at the queries failed")
+            except Exception as error:  # Spark and py4j have many ways to fail; the next look tries again
+                self._troubles.note("looking after the feeds", error)
             self._stopping.wait(LOOK_S)
 
     def _look_for_collectors(self) -> None:

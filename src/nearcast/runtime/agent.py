@@ -46,7 +46,7 @@ class Agent:
     @property
     def problem(self) -> str:
         """What keeps the agent from working, in words; empty if nothing does."""
-        return self._machine.problem
+        return self._machine.problem or (self._driver.troubles.problem if self._driver is not None else "")
 
     async def until_refused(self) -> None:
         """Raise `Misplaced` when another agent is what this one says it is; it has stopped working then."""

@@ -84,7 +84,7 @@ class Client:
         )
         self._driver: Driver | None = None
         self._outflows: dict[str | bytes, Outflow] = {}  # by the name the program uses
-        self.consumers = Consumers(self._machine, timing.block_s)
+        self.consumers = Consumers(self._machine)
         self._room: asyncio.Event | None = None
 
     # --- life

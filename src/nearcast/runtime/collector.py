@@ -18,6 +18,7 @@ from nearcast.runtime.client import Client
 from nearcast.runtime.feed_collector import FeedCollector
 from nearcast.runtime.feed_keys import FEEDS
 from nearcast.runtime.requester import Requester
+from nearcast.runtime.troubles import Troubles
 
 LOOK_S = 1.0  # between two looks at the list of feeds
 UNLISTED_S = 5.0  # a server that lost its memory is told its feeds again within this; then a feed was dropped
@@ -42,6 +43,12 @@ class Collector:
         self._client: Client | None = None
         self._connecting = asyncio.Lock()
         self._problem = ""
+        self._troubles = Troubles(log)
+
+    @property
+    def problem(self) -> str:
+        """What keeps feeds from being collected here, in words; empty if nothing does."""
+        return self._problem or self._troubles.problem
 
     async def serve(self) -> None:
         """Runs until cancelled; then what was received is appended, and other agents take over."""
@@ -60,6 +67,8 @@ class Collector:
                 self._said("")
             except (NearcastError, TimeoutError) as error:
                 self._said(str(error) or "the store does not answer")
+            except Exception as error:  # the agent has more to do than this
+                self._troubles.note("looking for feeds", error)
             await asyncio.sleep(LOOK_S)
 
     def _said(self, problem: str) -> None:
@@ -83,7 +92,9 @@ class Collector:
         for name, feed in listed.items():
             if name not in self._feeds:
                 self._listed_s[name] = now_s
-                self._feeds[name] = FeedCollector(name, feed.topic, self._agent, self._store, self._connect)
+                self._feeds[name] = FeedCollector(
+                    name, feed.topic, self._agent, self._store, self._connect, self._troubles
+                )
 
     async def _connect(self) -> Client:
         """One client for all feeds."""

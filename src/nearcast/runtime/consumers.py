@@ -44,10 +44,9 @@ class Attaching:
 
 
 class Consumers:
-    def __init__(self, machine: Machine, block_s: float) -> None:
+    def __init__(self, machine: Machine) -> None:
         self.driver: Driver | None = None  # before the client is opened
         self._machine = machine
-        self._block_s = block_s
         self._of: dict[Mailbox, Consumer] = {}
         self._blocked_until_s: float | None = None
 
@@ -104,7 +103,7 @@ class Consumers:
                 continue
             consumer.wake()
             if mailbox.overflow is Overflow.BLOCK and mailbox.full and self._blocked_until_s is None and self.driver:
-                self._blocked_until_s = self.driver.now() + self._block_s
+                self._blocked_until_s = self.driver.now() + self._machine.timing.block_s
                 self.driver.pause_reading(True)
 
     def taken(self) -> None:

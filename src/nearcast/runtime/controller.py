@@ -12,6 +12,7 @@ import os
 import random
 import socket
 from collections.abc import Callable, Coroutine
+from typing import TypeVar
 
 from nearcast.core.audience import Seats
 from nearcast.core.controller import Controller as Machine
@@ -26,12 +27,15 @@ from nearcast.runtime.driver import Driver
 from nearcast.runtime.store import Store
 from nearcast.runtime.store.valkey import ValkeyStore
 from nearcast.runtime.store_desk import StoreDesk
+from nearcast.runtime.troubles import Troubles
 
 DEFAULT_PLANNING = Planning()
 DEFAULT_COORDINATING = Coordinating()
 TICK_S = 0.05  # how often subscribers' readiness is asked for: it is part of how long a move takes
 
 log = logging.getLogger("nearcast.controller")
+
+T = TypeVar("T")
 
 
 class Controller:
@@ -61,6 +65,7 @@ class Controller:
         )
         self._driver: Driver | None = None
         self._desk: StoreDesk | None = None
+        self._troubles = Troubles(log)
         self._thinking: set[asyncio.Task[None]] = set()
         self.on_note: Callable[[str], None] = log.info
 
@@ -74,12 +79,13 @@ class Controller:
         bus = self._machine.bus
         if bus.link is None and bus.problem:
             return f"{bus.name} {bus.url}: {bus.problem}"
-        return (self._desk.problem if self._desk is not None else "") or self._machine.loss
+        asked = self._desk.problem if self._desk is not None else ""
+        return asked or self._machine.loss or self._troubles.problem
 
     async def start(self) -> None:
-        self._driver = driver = Driver(self._machine, self._after, tick_s=TICK_S)
+        self._driver = driver = Driver(self._machine, self._after, tick_s=TICK_S, troubles=self._troubles)
         self._machine.wall_offset_s = driver.wall_offset_s()
-        self._desk = StoreDesk(self._store, self._machine, driver.now, driver.settle)
+        self._desk = StoreDesk(self._store, self._machine, driver.now, driver.settle, self._troubles)
         driver.start()
 
     async def stop(self) -> None:
@@ -118,26 +124,32 @@ class Controller:
     async def _think(self, question: Propose) -> None:
         """Ask the policy. One that fails must not take the controller with it: topics stay where they are."""
         assert self._policy is not None
-        assert self._driver is not None
         proposal: Proposal | None = None
         try:
-            proposal = await asyncio.to_thread(_answer, self._policy, question)
-        except Exception:
-            log.exception("policy %s failed; the plan stays as it is", self._policy.name)
-        self._machine.proposed(question.number, proposal, self._driver.now())
-        self._driver.settle()
+            proposal = await asyncio.to_thread(_proposal, self._policy, question)
+        except Exception as error:
+            self._troubles.note(f"policy {self._policy.name}", error)
+        self._answer(self._machine.proposed, question.number, proposal)
 
     async def _seat(self, question: Balance) -> None:
         """Ask the balancer. If it fails, subscribers stay where they are."""
-        assert self._driver is not None
         seats: Seats | None = None
         try:
             seats = await asyncio.to_thread(question.balancer.seat, question.audience)
-        except Exception:
-            log.exception("balancer %s failed; subscribers stay where they are", question.balancer.name)
-        self._machine.seated(question.number, seats, self._driver.now())
+        except Exception as error:
+            self._troubles.note(f"balancer {question.balancer.name}", error)
+        self._answer(self._machine.seated, question.number, seats)
+
+    def _answer(self, tell: Callable[[int, T | None, float], None], number: int, answer: T | None) -> None:
+        """An answer the machine cannot take is none: it must not wait for one for ever."""
+        assert self._driver is not None
+        try:
+            tell(number, answer, self._driver.now())
+        except Exception as error:
+            self._troubles.note("taking an answer of the policy or the balancer", error)
+            tell(number, None, self._driver.now())
         self._driver.settle()
 
 
-def _answer(policy: Policy, question: Propose) -> Proposal:
+def _proposal(policy: Policy, question: Propose) -> Proposal:
     return policy.propose(*question.view.snapshot())

@@ -7,12 +7,17 @@ machine has to send. `sim/process.py` does the same under virtual time.
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable
 from typing import Protocol
 
 from nearcast.core.effects import Connect, Disconnect, Effect, Rename
+from nearcast.errors import NearcastError
 from nearcast.runtime.connection import Connection, open_connection, parse_url, unreachable
+from nearcast.runtime.troubles import Troubles
+
+log = logging.getLogger("nearcast.driver")
 
 TICK_S = 0.1  # every timer of the protocol is several of these
 WRITE_FIRST = 32  # messages of one loop turn that are not written at its end: the server works on them meanwhile,
@@ -37,7 +42,10 @@ class Machine(Protocol):
 
 
 class Driver:
-    """`after` is called whenever the machine may have produced something for the owner, `on_tick` before each tick."""
+    """`after` is called whenever the machine may have produced something for the owner, `on_tick` before each tick.
+
+    An error that the machine did not expect costs the connection it came from, and nothing else: see `troubles`.
+    """
 
     def __init__(
         self,
@@ -47,11 +55,13 @@ class Driver:
         *,
         tick_s: float = TICK_S,
         on_tick: Callable[[], None] = lambda: None,
+        troubles: Troubles | None = None,
     ) -> None:
         self._machine = machine
         self._after = after
         self._on_tick = on_tick
         self._resolve = resolve
+        self.troubles = troubles or Troubles(log)
         self._tick_s = tick_s
         self._connections: dict[str, Connection] = {}
         self._opening: dict[str, asyncio.Task[None]] = {}
@@ -101,9 +111,12 @@ class Driver:
 
     def settle(self) -> None:
         """Carry out what the last input asked for."""
-        self._carry_out_all()
-        self._after()
         self.soon()
+        try:
+            self._carry_out_all()
+            self._after()
+        except Exception as error:
+            self.troubles.note("carrying out effects", error)
 
     def pause_reading(self, paused: bool) -> None:
         for connection in self._connections.values():
@@ -117,28 +130,50 @@ class Driver:
             connection.close()  # a seed has turned out to be this broker in the meantime
             return
         self._connections[connection.name] = connection
-        self._machine.connected(connection.name, self.now())
+        try:
+            self._machine.connected(connection.name, self.now())
+        except Exception as error:
+            self._failed(connection, error)
         self.settle()
 
     def arrived(self, connection: Connection, data: bytes) -> None:
         if self._connections.get(connection.name) is connection:
-            self._machine.received(connection.name, data, self.now())
+            try:
+                self._machine.received(connection.name, data, self.now())
+            except Exception as error:
+                self._failed(connection, error)
             self.settle()
 
     def ended(self, connection: Connection, reason: str) -> None:
         if self._connections.get(connection.name) is connection:
             del self._connections[connection.name]
-            self._machine.lost(connection.name, reason, self.now())
-            self.settle()
+            self._lost(connection.name, reason)
 
     # --- inside
+
+    def _failed(self, connection: Connection, error: Exception) -> None:
+        """The machine did not expect what came: it begins anew with this connection."""
+        self.troubles.note("reading from a server", error)
+        if self._connections.pop(connection.name, None) is not None:
+            connection.close()
+            self._lost(connection.name, f"an unexpected error: {error!r}")
+
+    def _lost(self, name: str, reason: str) -> None:
+        try:
+            self._machine.lost(name, reason, self.now())
+        except Exception as error:
+            self.troubles.note("losing a connection", error)
+        self.settle()
 
     def _tick(self) -> None:
         if self._closed:
             return
         self._ticker = self._loop.call_later(self._tick_s, self._tick)
-        self._on_tick()
-        self._machine.tick(self.now())
+        try:
+            self._on_tick()
+            self._machine.tick(self.now())
+        except Exception as error:
+            self.troubles.note("a tick", error)
         self.settle()
 
     def _end_turn(self) -> None:
@@ -149,8 +184,13 @@ class Driver:
         """Write what the machine has to send."""
         if self._closed:
             return
-        self._carry_out_all()
-        for name, data in self._machine.outgoing():
+        try:
+            self._carry_out_all()
+            written = self._machine.outgoing()
+        except Exception as error:
+            self.troubles.note("writing to servers", error)
+            return
+        for name, data in written:
             connection = self._connections.get(name)
             if connection is not None:
                 connection.write(data)
@@ -176,15 +216,27 @@ class Driver:
         return True
 
     async def _open(self, name: str, url: str) -> None:
-        address, _ = parse_url(self._resolve(url) if self._resolve else url)
+        try:
+            reason = await self._try_to_open(name, url)
+        except Exception as error:  # else the machine would wait for this connection for ever
+            self.troubles.note("opening a connection", error)
+            reason = f"an unexpected error: {error!r}"
+        if reason:
+            self._opening.pop(name, None)
+            if name not in self._connections:  # else as in `opened`
+                self._lost(name, reason)
+
+    async def _try_to_open(self, name: str, url: str) -> str:
+        """Why no connection came about; empty if one did."""
+        try:
+            address, _ = parse_url(self._resolve(url) if self._resolve else url)
+        except NearcastError as error:
+            return str(error)
         try:
             await open_connection(address, lambda: Connection(name, self))
         except (OSError, TimeoutError, UnicodeError) as error:  # the last: a host name that cannot be one
-            self._opening.pop(name, None)
-            if name in self._connections:
-                return  # as in `opened`
-            self._machine.lost(name, unreachable(address, error), self.now())
-            self.settle()
+            return unreachable(address, error)
+        return ""
 
     def _close(self, name: str) -> None:
         task = self._opening.pop(name, None)

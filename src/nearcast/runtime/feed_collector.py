@@ -21,6 +21,7 @@ from nearcast.runtime.feed_keys import FEEDS, FeedKeys, feed_keys
 from nearcast.runtime.feed_scripts import APPEND, CLAIM, COLLECT, GONE, IDLE, NOT_OURS, RELEASE, STANDBY
 from nearcast.runtime.requester import Requester
 from nearcast.runtime.subscription import Subscription
+from nearcast.runtime.troubles import Troubles
 
 LEASE_S = 3.0
 CLAIM_S = 0.5  # between two renewals: several fit into a lease
@@ -42,7 +43,9 @@ Connect = Callable[[], Awaitable[Client]]
 class FeedCollector:
     """Runs until closed. `agent` must name this process and no other, also not an earlier one of the same broker."""
 
-    def __init__(self, feed: str, topic: str, agent: str, store: Requester, connect: Connect) -> None:
+    def __init__(
+        self, feed: str, topic: str, agent: str, store: Requester, connect: Connect, troubles: Troubles
+    ) -> None:
         self.topic = topic
         self._feed = feed
         self._agent = agent
@@ -59,6 +62,7 @@ class FeedCollector:
         self._told_ms = 0  # the last such time that we told the server
         self._next_claim_s = 0.0
         self._problem = ""
+        self._troubles = troubles
         self._task = asyncio.create_task(self._run(), name=f"feed-{feed}")
 
     async def close(self) -> None:
@@ -79,6 +83,9 @@ class FeedCollector:
                 self._said("")
             except (NearcastError, TimeoutError) as error:
                 self._said(str(error))
+                await asyncio.sleep(CLAIM_S)
+            except Exception as error:  # the others take over meanwhile
+                self._troubles.note("collecting a feed", error)
                 await asyncio.sleep(CLAIM_S)
             await asyncio.sleep(FLUSH_S if self._collecting else CLAIM_S / 2)
 

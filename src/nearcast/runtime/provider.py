@@ -18,6 +18,8 @@ from typing import Protocol, Self
 from nearcast.core import bus
 from nearcast.errors import NearcastError
 from nearcast.runtime.requester import Requester
+from nearcast.runtime.troubles import Troubles
+from nearcast.runtime.workers import Workers
 
 LISTEN_S = 1.0  # how often the desk makes sure that it is connected
 WAITING_MAX = 1000  # calls; more are dropped, since they are said again
@@ -58,22 +60,30 @@ class ProviderDesk:
         self._requester = Requester(store_url)
         self._calls: asyncio.Queue[bus.ToProvider | None] = asyncio.Queue()
         self._waiting: set[bus.ToProvider] = set()
-        self._tasks: list[asyncio.Task[None]] = []
+        self._troubles = Troubles(log)
+        self._listening = Workers(self._troubles)
+        self._serving: asyncio.Task[None] | None = None
+
+    @property
+    def problem(self) -> str:
+        """What went wrong lately that nobody had thought of; empty if nothing did."""
+        return self._troubles.problem
 
     async def __aenter__(self) -> Self:
         await self._requester.listen(bus.PROVIDER_CHANNEL, self._heard)
-        self._tasks = [asyncio.create_task(self._stay_connected()), asyncio.create_task(self._serve())]
+        self._listening.start("listening to the controller", self._stay_connected)
+        self._serving = asyncio.create_task(self._serve())
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
         """Ends when the call that is being made is done: half a server is worse than none."""
         await self._requester.close()
-        listening, serving = self._tasks
-        listening.cancel()
+        await self._listening.stop()
         while not self._calls.empty():
             self._calls.get_nowait()
         self._calls.put_nowait(None)
-        await asyncio.gather(listening, serving, return_exceptions=True)
+        if self._serving is not None:
+            await self._serving
 
     def _heard(self, payload: bytes) -> None:
         call = bus.decode_for_provider(payload)
@@ -98,5 +108,7 @@ class ProviderDesk:
                     await self._provider.release(call.broker, call.url)
             except (NearcastError, OSError) as error:
                 log.warning("%s of %s failed: %s", type(call).__name__.lower(), call.broker, error)
+            except Exception as error:  # of whoever wrote the provider; the controller asks again
+                self._troubles.note(f"the provider's {type(call).__name__.lower()}", error)
             finally:
                 self._waiting.discard(call)

@@ -16,6 +16,8 @@ from nearcast.core.controller import Controller as Machine
 from nearcast.core.effects import Campaign, Commit, Leadership, Load, Resign, StoreEffect
 from nearcast.errors import NearcastError
 from nearcast.runtime.store import Store
+from nearcast.runtime.troubles import Troubles
+from nearcast.runtime.workers import Workers
 
 log = logging.getLogger("nearcast.controller")
 
@@ -23,7 +25,14 @@ _Leading = tuple[Campaign | Resign, asyncio.Task[Leadership | None]]
 
 
 class StoreDesk:
-    def __init__(self, store: Store, machine: Machine, now: Callable[[], float], settle: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        store: Store,
+        machine: Machine,
+        now: Callable[[], float],
+        settle: Callable[[], None],
+        troubles: Troubles,
+    ) -> None:
         """`settle` is called after each answer: the machine may have something to do."""
         self._store = store
         self._machine = machine
@@ -33,8 +42,11 @@ class StoreDesk:
         self._leading: asyncio.Queue[_Leading] = asyncio.Queue()
         self._journal: asyncio.Queue[Load | Commit] = asyncio.Queue()
         self._problems: dict[str, str] = {}
-        self._tasks = [asyncio.create_task(self._serve_leading()), asyncio.create_task(self._serve_journal())]
         self._calls: set[asyncio.Task[Leadership | None]] = set()
+        self._troubles = troubles
+        self._workers = Workers(troubles)
+        self._workers.start("the store's desk for the lead", self._serve_leading)
+        self._workers.start("the store's desk for the journal", self._serve_journal)
 
     @property
     def problem(self) -> str:
@@ -51,10 +63,11 @@ class StoreDesk:
             self._journal.put_nowait(effect)
 
     async def close(self) -> None:
-        tasks = [*self._tasks, *self._calls]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._workers.stop()
+        calls = list(self._calls)
+        for call in calls:
+            call.cancel()
+        await asyncio.gather(*calls, return_exceptions=True)
         await self._store.close()
 
     # --- the leadership
@@ -108,7 +121,7 @@ class StoreDesk:
         if isinstance(error, NearcastError):
             log.warning("the store failed: %s", error)
         else:
-            log.error("%s was not carried out", type(effect).__name__, exc_info=error)
+            self._troubles.note(f"{type(effect).__name__} at the store", error)
 
     def _fail(self, effect: StoreEffect, reason: str) -> None:
         """Tell the machine that nobody knows what came of it. It gives the lead away and begins with the journal."""

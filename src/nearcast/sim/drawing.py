@@ -11,6 +11,9 @@ from nearcast.sim.faults import FaultPlan, Profile
 from nearcast.sim.script import Add
 from nearcast.sim.world import START_S, Setup
 
+BRISK = Timing(heartbeat_s=0.25, lease_s=1.2, dead_s=1.5, leader_s=0.7)
+PATIENT = Timing(heartbeat_s=0.8, lease_s=4.0, dead_s=5.0, leader_s=1.5)
+
 
 def draw_plan(seed: int) -> tuple[Setup, FaultPlan]:
     """The world and the faults of a seed."""
@@ -42,7 +45,20 @@ def draw_plan(seed: int) -> tuple[Setup, FaultPlan]:
     idle_rng = Random(seed ^ 0x1D1E)
     if idle_rng.random() < 1 / 6:  # drawn apart, too
         setup = _seldom_used(setup, idle_rng)
+    timers_rng = Random(seed ^ 0x71E5)
+    if timers_rng.random() < 1 / 6:
+        setup = _with_other_leaders(setup, timers_rng)
     return setup, FaultPlan(profile, boundaries, counted_from_s=START_S)
+
+
+def _with_other_leaders(setup: Setup, rng: Random) -> Setup:
+    """The same world with controllers of other timers than everybody begins with, each its own."""
+    # Far from the store a grant would take longer than a short lease.
+    choices = (PATIENT, Timing()) if setup.sites else (PATIENT, BRISK, Timing())
+    leaders = tuple(
+        msgspec.structs.replace(timing, idle_s=setup.timing.idle_s) for timing in rng.sample(choices, k=len(choices))
+    )
+    return msgspec.structs.replace(setup, timing=Timing(), leaders=leaders)
 
 
 def _seldom_used(setup: Setup, rng: Random) -> Setup:

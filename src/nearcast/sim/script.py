@@ -73,4 +73,12 @@ class Deafen(msgspec.Struct, frozen=True):
     for_s: float
 
 
-Step = Place | Add | Remove | Lose | LoseStore | Readdress | Intrude | Pause | Deafen
+class Silence(msgspec.Struct, frozen=True):
+    """A broker's agent cannot reach the store; clients use its server as before."""
+
+    at_s: float
+    broker: str
+    for_s: float
+
+
+Step = Place | Add | Remove | Lose | LoseStore | Readdress | Intrude | Pause | Deafen | Silence

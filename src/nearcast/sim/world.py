@@ -74,6 +74,9 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
     forbidden_share: float = 0.02  # of publish calls: on a topic the user may not use
     modes: tuple[Mode, ...] = (Mode.SINGLE, Mode.SINGLE, Mode.ALL_SUBSCRIBERS, Mode.ALL_PUBLISHERS)  # of moves
     timing: Timing = Timing()
+    leaders: tuple[
+        Timing, ...
+    ] = ()  # timers of the controllers, in turn, if they are other ones than everybody begins with
     limits: Limits = Limits(window=256)
 
 
@@ -102,6 +105,7 @@ class World:
         self.users: dict[str, User] = {}  # on each broker's server, the one that all programs are
         self.forbidden = root.choice(((SECRET,), (CONTROL + SECRET,), (SECRET, CONTROL + SECRET)))
         self.plan = plan
+        self._leaders = setup.leaders or (setup.timing,)
         for name in ["store", *self.brokers]:
             self.clocks[name] = self.new_clock()
         self.store = SimStore()
@@ -133,13 +137,14 @@ class World:
         kind, _, which = name.partition(" ")
         if self.setup.sites and kind == "agent":
             self.network.place(name, "store", far_link(self._sites_rng))
-        timing, rng = self.setup.timing, Random(self.rng.getrandbits(64))
+        rng = Random(self.rng.getrandbits(64))
         if kind == "agent":
             url = self._addresses.get(which, _url(which))
-            agent = Agent(Identity(which, url), _url("store"), rng, timing=timing)
+            agent = Agent(Identity(which, url), _url("store"), rng, timing=self.setup.timing)
             self.controls[name] = Process(self, name, agent, self.clocks[which])
         else:
             planning = PLANNING if self.setup.policy else None
+            timing = self._leaders[int(which) % len(self._leaders)]
             controller = Controller(
                 f"{name}.{rng.getrandbits(16)}", _url("store"), rng, timing=timing, planning=planning
             )
@@ -357,7 +362,7 @@ class World:
                 if outflow.unacknowledged:
                     found.append(f"{publisher.process.name} waits for {outflow.unacknowledged} of {topic!r}")
             found += publisher.untold()
-        if self.setup.timing.idle_s < self.setup.traffic_s:
+        if all(timing.idle_s < self.setup.traffic_s for timing in self._leaders):
             found += self._not_ended()
         for subscriber in self.subscribers:
             found += self._unfinished_subscriber(subscriber)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 import threading
 import time
 from collections import Counter
@@ -137,3 +138,23 @@ def test_a_channel_that_is_replaced_while_it_fails_goes_on_with_the_new_text(run
     until(lambda: cluster.catalog.channels.numbers("two").committed == 2, "the next number, without a pause")
     (new, old) = cluster.catalog.outcomes.history("two", 9)
     assert new["inputs"] == old["inputs"], "the same records"
+
+
+def test_a_catalogue_that_fails_ends_no_scheduling(runner, monkeypatch):
+    cluster, _, scheduler = runner
+    monkeypatch.setattr("nearcast.pipeline.service.scheduler._TROUBLE_S", 0.05)
+    raised, original = [], cluster.catalog.channels.all
+
+    def surprise():
+        if len(raised) < 3:
+            raised.append(1)
+            raise sqlite3.OperationalError("database or disk is full")
+        return original()
+
+    monkeypatch.setattr(cluster.catalog.channels, "all", surprise)
+    scheduler.changed()
+    until(lambda: len(raised) == 3, "looked at three times")
+    assert "database or disk is full" in scheduler._troubles.problem
+    cluster.add_batch()
+    scheduler.committed("reports")
+    until(lambda: committed(cluster) == [1] * 3, "scheduled all the same")

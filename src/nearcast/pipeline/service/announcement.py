@@ -9,6 +9,7 @@ import logging
 
 from nearcast.errors import ClusterError
 from nearcast.pipeline.sources.resp import RespConnection
+from nearcast.runtime.troubles import Troubles
 
 DATA_KEY = "nc:data"
 RENEW_S = 2.0
@@ -20,8 +21,9 @@ log = logging.getLogger("nearcast.data")
 class Announcement:
     """Says the URL again and again; the store's server may be down for a while, or have lost its memory."""
 
-    def __init__(self, store_url: str, url: str) -> None:
+    def __init__(self, store_url: str, url: str, troubles: Troubles | None = None) -> None:
         self._store_url = store_url
+        self._troubles = troubles or Troubles(log)
         self._said = json.dumps({"url": url})
 
     async def keep(self) -> None:
@@ -40,6 +42,8 @@ class Announcement:
                 connection.ask("SET", DATA_KEY, self._said, "PX", int(LIFETIME_S * 1000))
         except ClusterError as error:
             log.warning("gateways cannot be told where the data cluster is: %s", error)
+        except Exception as error:
+            self._troubles.note("telling gateways where the data cluster is", error)
 
     def _take_back(self) -> None:
         with RespConnection(self._store_url) as connection:

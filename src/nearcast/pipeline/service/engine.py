@@ -29,6 +29,7 @@ from nearcast.pipeline.service.settings import ServiceSettings
 from nearcast.pipeline.service.state import EngineNotReady, Schemas
 from nearcast.pipeline.service.telemetry import Telemetry
 from nearcast.pipeline.shared_folder import require_shared
+from nearcast.runtime.troubles import Troubles
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -55,7 +56,9 @@ class SparkEngine:
         session: Callable[[], AbstractContextManager[SparkSession]],
         store_url: str,
         ended: Callable[[BaseException | None], object],
+        troubles: Troubles | None = None,
     ) -> None:
+        self._troubles = troubles or Troubles(log)
         self._catalog = catalog
         self._settings = settings
         self._session = session
@@ -63,8 +66,8 @@ class SparkEngine:
         self._ended = ended
         self._spark: SparkSession | None = None
         self._jobs: dict[str, tuple[StoredChannel, ChannelJob]] = {}
-        self._scheduler = Scheduler(catalog, self._execute, settings.executions_at_once)
-        self._feeds = Feeds(catalog.database, catalog.datasets, store_url, self._committed)
+        self._scheduler = Scheduler(catalog, self._execute, settings.executions_at_once, self._troubles)
+        self._feeds = Feeds(catalog.database, catalog.datasets, store_url, self._committed, troubles=self._troubles)
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._live, name="spark", daemon=True)
         self._housekeeper = threading.Thread(target=self._keep_house, name="housekeeping", daemon=True)
@@ -81,6 +84,10 @@ class SparkEngine:
     @property
     def feeds(self) -> Feeds:
         return self._feeds
+
+    @property
+    def trouble(self) -> str:
+        return self._troubles.problem
 
     @property
     def uncollected(self) -> list[str]:
@@ -164,9 +171,9 @@ class SparkEngine:
         while not self._stopping.wait(self._settings.housekeeping_s):
             try:
                 housekeeping.run(self._ready())
-            except Exception:  # Spark and py4j have many ways to fail; the next round tries again
+            except Exception as error:  # Spark and py4j have many ways to fail; the next round tries again
                 if not self._stopping.is_set():
-                    log.exception("housekeeping failed")
+                    self._troubles.note("housekeeping", error)
 
 
 def _is_not_of_py4j(record: logging.LogRecord) -> bool:

@@ -28,6 +28,7 @@ from nearcast.pipeline.service.app import create_app
 from nearcast.pipeline.service.engine import SparkEngine
 from nearcast.pipeline.service.settings import ServiceSettings
 from nearcast.pipeline.session import SessionSettings, open_session
+from nearcast.runtime.troubles import Troubles
 
 _LAST_ANSWERS_S = 2  # for requests that run when the process is told to stop
 
@@ -80,12 +81,14 @@ async def _serve(
 ) -> None:
     loop = asyncio.get_running_loop()
     spark_ended: asyncio.Future[None] = loop.create_future()
+    troubles = Troubles(log)
     engine = SparkEngine(
         catalog,
         settings.service,
         partial(open_session, _session(settings)),
         settings.store_url,
         lambda error: loop.call_soon_threadsafe(_settle, spark_ended, error),
+        troubles,
     )
     app = create_app(catalog, settings.service, engine)
     logging.getLogger("py4j").setLevel(logging.WARNING)  # it tells of each callback server
@@ -94,7 +97,7 @@ async def _serve(
     )
     server = _Server(config)
     serving = asyncio.create_task(server.serve(sockets=[listener]))
-    announcing = asyncio.create_task(Announcement(settings.store_url, url).keep())
+    announcing = asyncio.create_task(Announcement(settings.store_url, url, troubles).keep())
     told = asyncio.create_task(until())
     engine.start()
     log.info("data cluster of %s at %s", settings.folder, url)

@@ -12,8 +12,10 @@ from nearcast.pipeline.catalog.catalog import Catalog
 from nearcast.pipeline.catalog.channels import StoredChannel
 from nearcast.pipeline.catalog.executions import Execution
 from nearcast.pipeline.service.schedule import Schedule
+from nearcast.runtime.troubles import Troubles
 
 _LOOK_S = 5.0  # at the latest
+_TROUBLE_S = 1.0  # between two looks that fail
 _STOP_WAIT_S = 10.0
 
 log = logging.getLogger("nearcast.data")
@@ -24,7 +26,8 @@ Run = Callable[[StoredChannel, Execution], object]
 class Scheduler:
     """A thread that starts executions in other threads. Without due channels it sleeps."""
 
-    def __init__(self, catalog: Catalog, run: Run, at_once: int) -> None:
+    def __init__(self, catalog: Catalog, run: Run, at_once: int, troubles: Troubles | None = None) -> None:
+        self._troubles = troubles or Troubles(log)
         self._catalog = catalog
         self._run = run
         self._at_once = at_once
@@ -71,10 +74,18 @@ class Scheduler:
             with self._woken:
                 if self._stopping:
                     return
-                self._start_due(time.monotonic())
-                full = self._running >= self._at_once  # then the end of one is what wakes us
-                wait_s = _LOOK_S if full else min(_LOOK_S, self._schedule.next_s() - time.monotonic())
-                self._woken.wait(max(0.0, wait_s))
+                self._woken.wait(max(0.0, self._look()))
+
+    def _look(self) -> float:
+        """Start what is due. Returns how long there is nothing to do."""
+        try:
+            self._start_due(time.monotonic())
+        except Exception as error:  # the catalogue is a file, and may be damaged or on a full disk
+            self._changed = True  # look again: what there is was not read to its end
+            self._troubles.note("starting executions that are due", error)
+            return _TROUBLE_S
+        full = self._running >= self._at_once  # then the end of one is what wakes us
+        return _LOOK_S if full else min(_LOOK_S, self._schedule.next_s() - time.monotonic())
 
     def _start_due(self, now_s: float) -> None:
         if self._changed:

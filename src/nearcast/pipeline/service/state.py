@@ -32,6 +32,10 @@ class Engine(Protocol):
         """To make, change and drop feeds."""
 
     @property
+    def trouble(self) -> str:
+        """What failed lately that nobody had thought of; empty if nothing did."""
+
+    @property
     def uncollected(self) -> list[str]:
         """Feeds that no agent has collected for a while, each with what to do."""
 
@@ -52,6 +56,7 @@ class CatalogOnly:
     """The engine of a service without Spark: it answers for what is stored, and runs nothing."""
 
     state = "none"
+    trouble = ""
 
     @property
     def uncollected(self) -> list[str]:

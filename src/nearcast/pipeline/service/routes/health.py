@@ -16,7 +16,8 @@ def get_health(service: ServiceOf) -> dict[str, Any]:
     """Answers as soon as the service is up.
 
     `spark`: starting, running, or why not; `open`: executions that run; `damaged`: what cannot be read any more;
-    `uncollected`: feeds that no agent has collected for a while.
+    `uncollected`: feeds that no agent has collected for a while; `problem`: what failed in the last minute that nobody
+    had thought of.
     """
     catalog = service.catalog
     return {
@@ -24,4 +25,5 @@ def get_health(service: ServiceOf) -> dict[str, Any]:
         "open": len(catalog.executions.open()),
         "damaged": catalog.damaged(),
         "uncollected": service.engine.uncollected,
+        "problem": service.engine.trouble,
     }

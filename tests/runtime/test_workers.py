@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 
-from nearcast.gateway.workers import Workers
+from nearcast.runtime.troubles import Troubles
+from nearcast.runtime.workers import Workers
 
 
 def test_a_worker_that_fails_begins_again_and_tells_its_health() -> None:
     async def scenario() -> None:
-        workers, turns, served = Workers(), iter([RecursionError("too deep"), KeyError("x")]), asyncio.Event()
+        workers, turns, served = (
+            Workers(Troubles(logging.getLogger("test"))),
+            iter([RecursionError("too deep"), KeyError("x")]),
+            asyncio.Event(),
+        )
 
         async def job() -> None:
             for error in turns:

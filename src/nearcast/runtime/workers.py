@@ -1,21 +1,18 @@
-"""Workers: the gateway's long-lived tasks. None ends by an error that nobody thought of, and each says how it fares.
+"""Workers: long-lived tasks. None ends by an error that nobody thought of, and each says how it fares.
 
 What a task expects to go wrong it handles itself. Anything else would end it silently, and with it what it does for
-everybody; so it is logged with its traceback, told in `/health`, and the task begins again after a pause.
+everybody; so it is noted (`troubles.py`), and the task begins again after a pause.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
-from collections import Counter
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from nearcast.gateway.retrying import Pauses
-
-log = logging.getLogger("nearcast.gateway")
+from nearcast.runtime.retrying import Pauses
+from nearcast.runtime.troubles import Troubles
 
 STEADY_S = 60.0  # a worker that ran for so long has recovered: its next pause is short again
 
@@ -25,10 +22,9 @@ Job = Callable[[], Coroutine[Any, Any, None]]
 class Workers:
     """Started by name, all stopped together."""
 
-    def __init__(self) -> None:
+    def __init__(self, troubles: Troubles) -> None:
+        self._troubles = troubles
         self._tasks: dict[str, asyncio.Task[None]] = {}
-        self._failures: Counter[str] = Counter()
-        self._last: dict[str, str] = {}  # the newest error of each that failed
 
     def start(self, name: str, job: Job) -> None:
         """`job` runs until it is done or cancelled; it must be able to begin again wherever it was."""
@@ -45,9 +41,8 @@ class Workers:
         return {name: self._state(name) for name in self._tasks}
 
     def _state(self, name: str) -> str:
-        state = "done" if self._tasks[name].done() else "running"
-        failures = self._failures[name]
-        return f"{state}; failed {failures} times, last: {self._last[name]}" if failures else state
+        state, failures = "done" if self._tasks[name].done() else "running", self._troubles.of(name)
+        return f"{state}; {failures}" if failures else state
 
     async def _run(self, name: str, job: Job) -> None:
         pauses = Pauses()
@@ -57,9 +52,7 @@ class Workers:
                 await job()
                 return
             except Exception as error:
-                log.exception("the gateway's worker %r failed and begins again", name)
-                self._failures[name] += 1
-                self._last[name] = repr(error)[:200]
+                self._troubles.note(name, error)
                 if time.monotonic() - began_s > STEADY_S:
                     pauses.reset()
                 await asyncio.sleep(pauses.next_s())

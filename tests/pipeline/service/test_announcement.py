@@ -1,0 +1,45 @@
+"""Where the data cluster is said again and again, whatever happens to the one who says it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any
+
+import pytest
+
+from nearcast.pipeline.service import announcement
+from nearcast.pipeline.service.announcement import Announcement
+from nearcast.runtime.requester import Requester
+from nearcast.runtime.servers import LocalServer
+from nearcast.runtime.troubles import Troubles
+
+WAIT_S = 10.0
+
+
+def test_an_announcement_that_fails_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    original, raised = announcement.RespConnection, []
+
+    def surprise(url: str) -> Any:
+        if not raised:
+            raised.append(url)
+            raise LookupError("a surprise")
+        return original(url)
+
+    async def scenario() -> None:
+        monkeypatch.setattr(announcement, "RENEW_S", 0.05)
+        monkeypatch.setattr(announcement, "RespConnection", surprise)
+        troubles = Troubles(logging.getLogger("test"))
+        async with await LocalServer.start() as store, asyncio.timeout(WAIT_S):
+            asker = Requester(store.url)
+            announcing = asyncio.create_task(Announcement(store.url, "http://here", troubles).keep())
+            while True:
+                if await asker.ask("GET", announcement.DATA_KEY) is not None:
+                    break
+                await asyncio.sleep(0.05)
+            assert "a surprise" in troubles.problem
+            announcing.cancel()
+            await asyncio.gather(announcing, return_exceptions=True)
+            await asker.close()
+
+    asyncio.run(scenario())
