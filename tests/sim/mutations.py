@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from planting import (
-    ALL,
     ASLEEP,
     BUSY_NETWORK,
+    CAME_BACK,
     CANCELS,
     CROWDED,
     CUTS,
@@ -203,7 +203,7 @@ def readiness_is_never_given_back(patch: Patch) -> None:
     patch.setattr(Attachment, "stale_readiness", lambda self, topic, before: [])
 
 
-@mutation("invariant", ALL)
+@mutation("invariant 6", CAME_BACK)
 def a_broker_that_came_back_is_taken_for_the_old_one(patch: Patch) -> None:
     patch.setattr(Membership, "has", lambda self, broker, placement: broker in self.brokers)
 

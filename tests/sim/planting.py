@@ -10,7 +10,7 @@ import pytest
 from nearcast.core.placement import Mode
 from nearcast.core.settings import Limits, Timing
 from nearcast.sim.faults import Profile
-from nearcast.sim.script import Add, Deafen, Intrude, Lose, Pause, Readdress
+from nearcast.sim.script import Add, Deafen, Intrude, Lose, Part, Pause, Place, Readdress
 from nearcast.sim.world import Setup
 
 Patch = pytest.MonkeyPatch
@@ -75,7 +75,6 @@ CROWDED = World(
     Profile.NETWORK,
 )
 FAR = World(Setup(topics=1, moves_per_s=1, client_distances_s=(0.2, 0.35, 0.45)), Profile.NETWORK)
-ALL = World(Setup(topics=2, controllers=2), Profile.ALL)
 _SELDOM = Setup(
     topics=8,
     rate_per_s=2.5,
@@ -121,6 +120,25 @@ RESTARTS = World(
         script=(Lose(1.6, "b0", 0.1), Lose(2.0, "b1", 0.1)),
     ),
     Profile.CONTROL,
+)
+# While a subscriber reaches nobody, its topic's broker dies and comes back as another one. The subscriber finds it
+# before the topic's directory, b2, which alone could tell it that the topic has moved.
+CAME_BACK = World(
+    Setup(
+        topics=1,
+        publishers=2,
+        late_subscribers=0,
+        hasty_subscribers=0,
+        moves_per_s=0,
+        rate_per_s=20,
+        traffic_s=9.5,
+        script=(
+            Place(2.0, {"topic-0": (Mode.SINGLE, ("b0",))}),
+            *(Part(2.9, "subscriber 0", server, away_s) for server, away_s in (("b0", 4.5), ("b1", 4.5), ("b2", 6.5))),
+            Lose(3.0, "b0", 0.8),
+        ),
+    ),
+    Profile.NETWORK,
 )
 READDRESSED = World(
     Setup(topics=1, brokers=1, moves_per_s=0, front=True, script=(Readdress(3.0, "b0"),)), Profile.NETWORK

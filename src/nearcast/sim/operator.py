@@ -13,7 +13,7 @@ from nearcast.core import bus
 from nearcast.core.controller import Controller
 from nearcast.core.journal import BrokerEntry, BrokerState, broker_key, decode_entry
 from nearcast.core.placement import Mode
-from nearcast.sim.script import Add, Deafen, Intrude, Lose, Pause, Readdress, Remove, Step
+from nearcast.sim.script import Add, Deafen, Intrude, Lose, Part, Pause, Readdress, Remove, Step
 
 if TYPE_CHECKING:
     from nearcast.sim.world import World
@@ -112,7 +112,7 @@ class Operator:
         if isinstance(step, Lose):
             self._world.kill_server(step.broker, silent=False, down_s=step.away_s, told=True)
             return True
-        if isinstance(step, Readdress | Intrude | Pause | Deafen):
+        if isinstance(step, Readdress | Intrude | Pause | Deafen | Part):
             return self._trouble(step)
         if isinstance(step, Remove):
             asked = self._state(step.broker) is BrokerState.MEMBER and self.ask(bus.Drain(self._request(), step.broker))
@@ -124,7 +124,7 @@ class Operator:
             return False
         return self.ask(bus.MoveTopics(self._request(), step.topics), patient=True)
 
-    def _trouble(self, step: Readdress | Intrude | Pause | Deafen) -> bool:
+    def _trouble(self, step: Readdress | Intrude | Pause | Deafen | Part) -> bool:
         """A fault of the script; False: not yet."""
         world = self._world
         leader = world.leader()
@@ -132,6 +132,8 @@ class Operator:
             world.readdress(step.broker)
         elif isinstance(step, Intrude):
             world.intrude(step.broker, step.server)
+        elif isinstance(step, Part):
+            world.network.partition(step.process, step.server, step.for_s)
         elif leader is None:
             return False
         elif isinstance(step, Pause):

@@ -65,4 +65,13 @@ class Deafen(msgspec.Struct, frozen=True):
     for_s: float
 
 
-Step = Place | Add | Remove | Lose | Readdress | Intrude | Pause | Deafen
+class Part(msgspec.Struct, frozen=True):
+    """A process and a server cannot reach each other for a while."""
+
+    at_s: float
+    process: str
+    server: str
+    for_s: float
+
+
+Step = Place | Add | Remove | Lose | Readdress | Intrude | Pause | Deafen | Part
