@@ -140,6 +140,22 @@ CAME_BACK = World(
     ),
     Profile.NETWORK,
 )
+# Publishers lose the only server, some between a message and its acknowledgement, and repeat it when it is back.
+REPEATED = World(
+    Setup(
+        topics=1,
+        brokers=1,
+        publishers=4,
+        late_subscribers=0,
+        hasty_subscribers=0,
+        moves_per_s=0,
+        rate_per_s=20,
+        traffic_s=8.0,
+        script=tuple(Part(4.0, f"publisher {number}", "b0", 4.0) for number in range(4)),
+        timing=Timing(idle_s=1.1),
+    ),
+    Profile.NETWORK,
+)
 READDRESSED = World(
     Setup(topics=1, brokers=1, moves_per_s=0, front=True, script=(Readdress(3.0, "b0"),)), Profile.NETWORK
 )
