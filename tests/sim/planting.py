@@ -89,7 +89,6 @@ _SELDOM = Setup(
 )
 SELDOM = World(_SELDOM, Profile.CALM)
 SELDOM_NETWORK = World(_SELDOM, Profile.NETWORK)
-STORE = World(Setup(topics=2, controllers=2), Profile.STORE)
 LARGE = World(Setup(topics=2, controllers=2, load_s=1.5), Profile.STORE)
 ASLEEP = World(
     Setup(topics=1, brokers=2, publishers=16, early_subscribers=10, late_subscribers=0, moves_per_s=1, rate_per_s=8),
