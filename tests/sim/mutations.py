@@ -11,6 +11,7 @@ from planting import (
     CANCELS,
     CROWDED,
     CUTS,
+    EMPTIED,
     FAR,
     JOINING,
     MANY_TOPICS,
@@ -20,7 +21,6 @@ from planting import (
     PAUSES,
     READDRESSED,
     REPLICAS,
-    RESTING,
     RIGHTS,
     SERVERS,
     Patch,
@@ -208,7 +208,7 @@ def a_broker_that_came_back_is_taken_for_the_old_one(patch: Patch) -> None:
     patch.setattr(Membership, "has", lambda self, broker, placement: broker in self.brokers)
 
 
-@mutation("invariant", RESTING)
+@mutation("invariant", EMPTIED)
 def an_empty_memory_is_taken_for_a_record(patch: Patch) -> None:
     patch.setattr(Inflow, "_forgotten", lambda self, attachment: False)
 

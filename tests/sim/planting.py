@@ -55,7 +55,21 @@ MANY_TOPICS = World(
     Profile.NETWORK,
 )
 CANCELS = World(Setup(topics=1, brokers=4, cancelled_share=0.5, rate_per_s=60, moves_per_s=10), Profile.CALM)
-RESTING = World(Setup(topics=4, brokers=2, moves_per_s=0, drains=2), Profile.SERVERS)
+# Servers come back with empty memories while the ring closes: the records are lost before they could be handed over.
+EMPTIED = World(
+    Setup(
+        topics=8,
+        brokers=2,
+        publishers=2,
+        early_subscribers=6,
+        late_subscribers=0,
+        hasty_subscribers=0,
+        moves_per_s=0,
+        rate_per_s=10,
+        script=(Add(2.5, "b2"), Lose(3.3, "b0", 0.05, told=False), Lose(3.3, "b1", 0.05, told=False)),
+    ),
+    Profile.NETWORK,
+)
 CONTROL = World(Setup(topics=2, controllers=2, moves_per_s=6), Profile.CONTROL)
 HANDOVERS = World(
     Setup(topics=8, controllers=2, moves_per_s=0, drains=2, script=(Add(2.5, "b3"), Add(3.5, "b4"))), Profile.CONTROL

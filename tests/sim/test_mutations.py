@@ -12,7 +12,7 @@ from nearcast.sim.campaign import run_world
 from nearcast.sim.faults import FaultPlan
 
 MUTATIONS = mutations.MUTATIONS | mutations_control.MUTATIONS | mutations_ending.MUTATIONS
-SEEDS = 150  # most show within ten, and all within about a hundred
+SEEDS = 100  # most show within ten, and all within about fifty
 
 pytestmark = pytest.mark.timeout(300)
 

@@ -110,7 +110,7 @@ class Operator:
             self._world.add_broker(step.broker)
             return True
         if isinstance(step, Lose):
-            self._world.kill_server(step.broker, silent=False, down_s=step.away_s, told=True)
+            self._world.kill_server(step.broker, silent=False, down_s=step.away_s, told=step.told)
             return True
         if isinstance(step, Readdress | Intrude | Pause | Deafen | Part):
             return self._trouble(step)

@@ -29,11 +29,12 @@ class Remove(msgspec.Struct, frozen=True):
 
 
 class Lose(msgspec.Struct, frozen=True):
-    """The broker's server ends and its agent is told; after a while it starts again with nothing in its memory."""
+    """The broker's server ends; after a while it starts again with nothing in its memory."""
 
     at_s: float
     broker: str
     away_s: float
+    told: bool = True  # whether the agent hears at once that it has ended
 
 
 class Readdress(msgspec.Struct, frozen=True):
