@@ -29,14 +29,13 @@ check: $(STAMP) ## lint, formatting and types
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# The pipeline's tests share one Spark session, so they run in one process, after the others.
+# Tests of one `xdist_group` run in one process, and the largest groups begin first: the tests that share a Spark
+# session keep one process busy for long, while the other runs what is left.
 test: check ## check, then the tests
-	$(PYTEST) --ignore=tests/pipeline
-	$(BIN)/pytest tests/pipeline
+	$(PYTEST)
 
 test-full: check ## check, then all tests, the slow ones too
-	$(PYTEST) -m "" --ignore=tests/pipeline
-	$(BIN)/pytest -m "" tests/pipeline
+	$(PYTEST) -m ""
 
 demo: $(STAMP) ## three acts on local clusters: topics move under fire, a policy follows the load, channels on Spark
 	$(BIN)/nearcast demo

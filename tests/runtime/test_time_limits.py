@@ -136,14 +136,14 @@ def test_a_publish_waits_for_room_no_longer_than_its_limit(world: World, topic: 
 def test_many_publishes_end_together_and_leave_no_waiter(world: World, topic: str) -> None:
     async def scenario() -> None:
         async with nearcast.connect(world.broker.url, timeout_s=SHORT_S) as client:
-            await client.publish(topic, b"first")
+            await client.publish(topic, b"first", timeout_s=None)
             with world.standing_still():
                 calls = [client.publish(topic, b"%d" % number) for number in range(3000)]
                 results = await asyncio.gather(*calls, return_exceptions=True)
             assert {type(result) for result in results} == {TimedOut}
             assert not client._deadlines
             await client.flush(timeout_s=10)
-            assert await client.publish(topic, b"after") == 0
+            assert await client.publish(topic, b"after", timeout_s=None) == 0
 
     world.run(scenario)
 
@@ -151,7 +151,7 @@ def test_many_publishes_end_together_and_leave_no_waiter(world: World, topic: st
 def test_without_a_limit_a_publish_waits_as_long_as_it_takes(world: World, topic: str) -> None:
     async def scenario() -> None:
         async with nearcast.connect(world.broker.url, timeout_s=SHORT_S) as client:
-            await client.publish(topic, b"first")
+            await client.publish(topic, b"first", timeout_s=None)
             with world.standing_still():
                 waiting = asyncio.ensure_future(client.publish(topic, b"1", timeout_s=None))
                 await asyncio.sleep(2 * SHORT_S)

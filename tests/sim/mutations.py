@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from planting import (
-    ALL,
     ASLEEP,
     BUSY_NETWORK,
+    CAME_BACK,
     CANCELS,
     CROWDED,
     CUTS,
+    EMPTIED,
     FAR,
     JOINING,
     MANY_TOPICS,
@@ -20,7 +21,6 @@ from planting import (
     PAUSES,
     READDRESSED,
     REPLICAS,
-    RESTING,
     RIGHTS,
     SERVERS,
     Patch,
@@ -204,12 +204,12 @@ def readiness_is_never_given_back(patch: Patch) -> None:
     patch.setattr(Attachment, "stale_readiness", lambda self, topic, before: [])
 
 
-@mutation("invariant", ALL)
+@mutation("invariant 6", CAME_BACK)
 def a_broker_that_came_back_is_taken_for_the_old_one(patch: Patch) -> None:
     patch.setattr(Membership, "has", lambda self, broker, placement: broker in self.brokers)
 
 
-@mutation("invariant", RESTING)
+@mutation("invariant", EMPTIED)
 def an_empty_memory_is_taken_for_a_record(patch: Patch) -> None:
     patch.setattr(Inflow, "_forgotten", lambda self, attachment: False)
 

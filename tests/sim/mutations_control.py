@@ -17,7 +17,6 @@ from planting import (
     MOVES,
     PLANNED,
     RESTARTS,
-    STORE,
     Patch,
     planting,
 )
@@ -109,7 +108,7 @@ def a_broker_leaves_with_its_topics(patch: Patch) -> None:
     patch.setattr(Departures, "_topics_of", lambda self, name: ([], 0))
 
 
-@mutation("invariant 7", STORE)
+@mutation("invariant 7", LARGE)
 def a_failed_load_is_not_noticed(patch: Patch) -> None:
     patch.setattr(Controller, "not_loaded", lambda self, term, reason, now_s: None)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from planting import SELDOM, SELDOM_NETWORK, Patch, planting
+from planting import REPEATED, SELDOM, SELDOM_NETWORK, Patch, planting
 
 from nearcast.core import forgetting
 from nearcast.core.client import Client
@@ -61,7 +61,7 @@ def a_client_forgets_what_is_not_acknowledged(patch: Patch) -> None:
     patch.setattr(Outflow, "unused", unused)
 
 
-@mutation("invariant 5", SELDOM_NETWORK)
+@mutation("invariant 5", REPEATED)
 def a_line_is_forgotten_before_its_publisher_stops_repeating(patch: Patch) -> None:
     patch.setattr(forgetting, "LINES_ROUNDS", 1)
     patch.setattr(Outflow, "unused", lambda self: False)

@@ -13,7 +13,7 @@ from nearcast.core import bus
 from nearcast.core.controller import Controller
 from nearcast.core.journal import BrokerEntry, BrokerState, broker_key, decode_entry
 from nearcast.core.placement import Mode
-from nearcast.sim.script import Add, Deafen, Intrude, Lose, LoseStore, Pause, Readdress, Remove, Silence, Step
+from nearcast.sim.script import Add, Deafen, Intrude, Lose, LoseStore, Part, Pause, Readdress, Remove, Step
 
 if TYPE_CHECKING:
     from nearcast.sim.world import World
@@ -110,12 +110,12 @@ class Operator:
             self._world.add_broker(step.broker)
             return True
         if isinstance(step, Lose):
-            self._world.kill_server(step.broker, silent=False, down_s=step.away_s, told=True)
+            self._world.kill_server(step.broker, silent=False, down_s=step.away_s, told=step.told)
             return True
         if isinstance(step, LoseStore):
             self._world.lose_store(step.commits, step.away_s)
             return True
-        if isinstance(step, Readdress | Intrude | Pause | Deafen | Silence):
+        if isinstance(step, Readdress | Intrude | Pause | Deafen | Part):
             return self._trouble(step)
         if isinstance(step, Remove):
             asked = self._state(step.broker) is BrokerState.MEMBER and self.ask(bus.Drain(self._request(), step.broker))
@@ -127,7 +127,7 @@ class Operator:
             return False
         return self.ask(bus.MoveTopics(self._request(), step.topics), patient=True)
 
-    def _trouble(self, step: Readdress | Intrude | Pause | Deafen | Silence) -> bool:
+    def _trouble(self, step: Readdress | Intrude | Pause | Deafen | Part) -> bool:
         """A fault of the script; False: not yet."""
         world = self._world
         leader = world.leader()
@@ -135,8 +135,8 @@ class Operator:
             world.readdress(step.broker)
         elif isinstance(step, Intrude):
             world.intrude(step.broker, step.server)
-        elif isinstance(step, Silence):
-            world.network.partition(f"agent {step.broker}", "store", step.for_s)
+        elif isinstance(step, Part):
+            world.network.partition(step.process, step.server, step.for_s)
         elif leader is None:
             return False
         elif isinstance(step, Pause):

@@ -29,11 +29,12 @@ class Remove(msgspec.Struct, frozen=True):
 
 
 class Lose(msgspec.Struct, frozen=True):
-    """The broker's server ends and its agent is told; after a while it starts again with nothing in its memory."""
+    """The broker's server ends; after a while it starts again with nothing in its memory."""
 
     at_s: float
     broker: str
     away_s: float
+    told: bool = True  # whether the agent hears at once that it has ended
 
 
 class LoseStore(msgspec.Struct, frozen=True):
@@ -73,12 +74,13 @@ class Deafen(msgspec.Struct, frozen=True):
     for_s: float
 
 
-class Silence(msgspec.Struct, frozen=True):
-    """A broker's agent cannot reach the store; clients use its server as before."""
+class Part(msgspec.Struct, frozen=True):
+    """A process and a server cannot reach each other for a while."""
 
     at_s: float
-    broker: str
+    process: str
+    server: str
     for_s: float
 
 
-Step = Place | Add | Remove | Lose | LoseStore | Readdress | Intrude | Pause | Deafen | Silence
+Step = Place | Add | Remove | Lose | LoseStore | Readdress | Intrude | Pause | Deafen | Part
