@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from typing import Any
 
 import msgspec
@@ -220,6 +221,42 @@ def test_a_broker_that_does_not_answer_is_not_waited_for_longer_than_its_lease(c
     assert cluster.states()["b3"] is BrokerState.DEAD
     assert cluster.journal.topics[topic].placement.brokers != ("b3",)
     assert "without b3" in cluster.journal.loss.text
+
+
+def restart_empty(cluster: Any, broker: str) -> None:
+    """The server of a broker ends and starts again with nothing in its memory."""
+    server = cluster.rig.servers[broker]
+    server.restart(f"{broker}-again")
+    server.keys.clear()
+    for wired in cluster.rig.wired:
+        for link in [link for link, session in wired.sessions.items() if session.server is server]:
+            wired.cut(link)
+
+
+@pytest.mark.parametrize("brokers", [("b1",), ("b1", "b2", "b3")])
+def test_an_old_journal_and_brokers_that_all_lost_their_memory_make_a_cluster_again(
+    cluster_of: Any, brokers: tuple[str, ...]
+) -> None:
+    cluster = cluster_of(*brokers)
+    cluster.run(3.0)
+    topics = [f"scores-{broker}" for broker in brokers]
+    for topic, broker in zip(topics, brokers, strict=True):
+        cluster.move(topic, Mode.SINGLE, broker)
+    cluster.run(1.0)
+    old = copy(cluster.store)
+    old._entries = dict(cluster.store._entries)
+    cluster.move("another", Mode.SINGLE, brokers[-1])
+    cluster.run(1.0)
+    cluster.store = old
+    for broker in brokers:
+        restart_empty(cluster, broker)
+    cluster.run(15.0)
+    program = cluster.rig.client(7)
+    for topic in (*topics, "another"):
+        program.publish(topic.encode(), topic.encode())
+    cluster.run(3.0)
+    assert set(cluster.states().values()) == {BrokerState.MEMBER}
+    assert sorted(program.acked) == sorted(topic.encode() for topic in (*topics, "another"))
 
 
 def test_nobody_registers_a_name_before_the_operator_knows_of_the_loss(cluster: Any) -> None:
