@@ -12,11 +12,14 @@ from nearcast.core import bus
 from nearcast.core.controller import Role
 from nearcast.core.journal import BrokerEntry, BrokerState, Journal, LossEntry, TopicEntry, topic_key
 from nearcast.core.known import Known, lost
+from nearcast.core.ledger import Ledger
 from nearcast.core.membership import BrokerInfo, Membership, ring_of
 from nearcast.core.message import Interrupted, Message
 from nearcast.core.placement import Mode, Placement, single
 from nearcast.core.rebuilding import ERA, Found, rebuilt
 from nearcast.core.record import Record, prepare, settled, switch
+from nearcast.core.recovery import Recovery
+from nearcast.core.settings import DEFAULT_TIMING
 from nearcast.runtime.store.memory import MemoryStore
 
 # --- finding out
@@ -221,6 +224,21 @@ def test_a_broker_that_does_not_answer_is_not_waited_for_longer_than_its_lease(c
     assert cluster.states()["b3"] is BrokerState.DEAD
     assert cluster.journal.topics[topic].placement.brokers != ("b3",)
     assert "without b3" in cluster.journal.loss.text
+
+
+def test_a_membership_older_than_one_that_is_known_does_not_say_who_is_expected() -> None:
+    """A broker that was given up long ago, alone in the cluster as it knows it, is the first to be heard."""
+    alone = Membership(5, 1, {"b1": BrokerInfo("redis://b1", joined=1)}, ring=("b1",), cluster="ours")
+    ledger = Ledger(0, Journal(), 3)
+    recovery = Recovery(ledger, KNOWN, timing=DEFAULT_TIMING, store_url="", wall_offset_s=0.0, now_s=0.0)
+    recovery.heard(hello("b1", known=Known("ours", members=5)), 0.1)
+    (_, payload) = recovery.told.pop()
+    recall = bus.decode_for_agent(payload)
+    assert isinstance(recall, bus.Recall)
+    recovery.heard(bus.Answer("b1", recall.order, membership=alone), 0.2)
+    assert ledger.commit(0.2) is None, "others carry topics, and clients count on their leases"
+    recovery.tick(DEFAULT_TIMING.dead_s + 0.3)
+    assert ledger.commit(DEFAULT_TIMING.dead_s + 0.3) is not None
 
 
 def restart_empty(cluster: Any, broker: str) -> None:

@@ -117,8 +117,9 @@ class Recovery:
     def _over(self, now_s: float) -> bool:
         if any(not recalled.complete and self._waits(recalled, now_s) for recalled in self._recalled.values()):
             return False
-        expected = newest_membership(self.ledger.journal, self._memberships(), self._known).brokers
-        if expected and all(name in self._recalled and self._recalled[name].complete for name in expected):
+        newest = newest_membership(self.ledger.journal, self._memberships(), self._known)
+        answered = all(name in self._recalled and self._recalled[name].complete for name in newest.brokers)
+        if newest.brokers and answered and newest.version >= self._known.members:  # else others were members later
             return True
         return self._heard and now_s - self._since_s > self._dead_s
 
