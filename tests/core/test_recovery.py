@@ -19,7 +19,7 @@ from nearcast.core.placement import Mode, Placement, single
 from nearcast.core.rebuilding import ERA, Found, rebuilt
 from nearcast.core.record import Record, prepare, settled, switch
 from nearcast.core.recovery import Recovery
-from nearcast.core.settings import DEFAULT_TIMING
+from nearcast.core.settings import DEFAULT_TIMING, Timing
 from nearcast.runtime.store.memory import MemoryStore
 
 # --- finding out
@@ -237,8 +237,25 @@ def test_a_membership_older_than_one_that_is_known_does_not_say_who_is_expected(
     assert isinstance(recall, bus.Recall)
     recovery.heard(bus.Answer("b1", recall.order, membership=alone), 0.2)
     assert ledger.commit(0.2) is None, "others carry topics, and clients count on their leases"
-    recovery.tick(DEFAULT_TIMING.dead_s + 0.3)
-    assert ledger.commit(DEFAULT_TIMING.dead_s + 0.3) is not None
+    recovery.tick(DEFAULT_TIMING.dead_s + 2.0)
+    assert ledger.commit(DEFAULT_TIMING.dead_s + 2.0) is not None
+
+
+def test_a_broker_is_not_given_up_while_a_lease_of_the_leader_before_may_last() -> None:
+    """A store that is blank lets us lead at once: who led before may not know yet, and grant until `leader_s` is over."""
+    timing = Timing(leader_s=2.2)
+    ledger = Ledger(0, Journal(), 3)
+    recovery = Recovery(ledger, KNOWN, timing=timing, store_url="", wall_offset_s=0.0, now_s=0.0)
+    recovery.heard(hello("b1", known=KNOWN), 0.1)
+    (_, payload) = recovery.told.pop()
+    recall = bus.decode_for_agent(payload)
+    assert isinstance(recall, bus.Recall)
+    recovery.heard(bus.Answer("b1", recall.order, membership=OLD), 0.2)
+    granted_s = timing.leader_s
+    recovery.tick(granted_s + timing.dead_s - 0.1)
+    assert ledger.commit(granted_s + timing.dead_s - 0.1) is None
+    recovery.tick(granted_s + timing.dead_s + 0.5)
+    assert ledger.commit(granted_s + timing.dead_s + 0.5) is not None
 
 
 def restart_empty(cluster: Any, broker: str) -> None:
