@@ -128,15 +128,19 @@ def _certain(topic: str, entry: TopicEntry, membership: Membership) -> TopicEntr
     move = entry.move
     place = move.target if move is not None and move.phase is Phase.SWITCH else entry.placement
     left = tuple(broker for broker in place.brokers if membership.has(broker, place))
-    if left == place.brokers or not membership.ring:
+    if left == place.brokers:
         return entry
     epoch = membership.version + 1
     if len(left) > 1:
         target = Placement(epoch, place.mode, left, membership.version)
     else:
-        home = left[0] if left else ring_of(membership.ring).owner(topic.encode())
-        target = single(epoch, home, membership.version)
+        target = single(epoch, left[0] if left else _home(topic, place, membership), membership.version)
     return TopicEntry(place, MoveEntry(Phase.SWITCH, target, forced=True, told=tuple(sorted(membership.brokers))))
+
+
+def _home(topic: str, place: Placement, membership: Membership) -> str:
+    """The topic's directory. If no broker is left it stays with one that is gone, until there is one to take it."""
+    return ring_of(membership.ring).owner(topic.encode()) if membership.ring else place.brokers[0]
 
 
 # --- brokers

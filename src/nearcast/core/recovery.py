@@ -1,8 +1,8 @@
 """Recovery: a leader whose store has lost its data asks the brokers what they have, and writes the journal anew.
 
 Meanwhile nobody is granted a lease and nothing moves: acknowledgements pause. It is over when every broker that the
-newest membership names has told all it has; or after T_dead, when no client counts on one that has not. Those count as
-given up. If all are heard and nothing was under way, clients notice no more than the pause (`rebuilding.py`).
+newest membership names has told all it has; or after T_dead and `leader_s`, when no client counts on one that has not.
+Those count as given up. If all are heard and nothing was under way, clients notice no more than the pause (`rebuilding.py`).
 
 What the store held besides the journal is gone: users' registrations and what was on its way to datasets. So the loss
 stands in the journal until an operator acknowledges it, and nobody can register the name of another one before.
@@ -20,7 +20,7 @@ from nearcast.core.membership import Membership
 from nearcast.core.orders import Orders
 from nearcast.core.rebuilding import Found, newest_membership, rebuilt
 from nearcast.core.record import Record
-from nearcast.core.settings import Timing
+from nearcast.core.settings import CLOCKS, Timing
 
 
 class _Recalled:
@@ -117,10 +117,12 @@ class Recovery:
     def _over(self, now_s: float) -> bool:
         if any(not recalled.complete and self._waits(recalled, now_s) for recalled in self._recalled.values()):
             return False
-        expected = newest_membership(self.ledger.journal, self._memberships(), self._known).brokers
-        if expected and all(name in self._recalled and self._recalled[name].complete for name in expected):
+        newest = newest_membership(self.ledger.journal, self._memberships(), self._known)
+        answered = all(name in self._recalled and self._recalled[name].complete for name in newest.brokers)
+        if newest.brokers and answered and newest.version >= self._known.members:  # else others were members later
             return True
-        return self._heard and now_s - self._since_s > self._dead_s
+        # A blank store lets us lead at once: who led before may not know yet, and grants until it was not renewed in time.
+        return self._heard and now_s - self._since_s > self._dead_s + CLOCKS * self._timing.leader_s
 
     @property
     def _dead_s(self) -> float:
