@@ -14,6 +14,11 @@ import msgspec
 
 from nearcast.core.placement import Placement, single
 
+# What can be: epochs have 32 bits in frames, versions follow from them, and numbers of orders begin with the term.
+EPOCHS = 1 << 32
+VERSIONS = 4 * EPOCHS
+TERMS = 1 << 31
+
 
 class Record(msgspec.Struct, frozen=True):
     version: int
@@ -29,14 +34,20 @@ class Record(msgspec.Struct, frozen=True):
 
     @property
     def well_formed(self) -> bool:
-        """Whether every placement in it names a broker: anybody may write to a channel."""
-        return all(place.brokers for place in (self.placement, self.next, self.previous) if place is not None)
+        """Whether it can be: anybody may write to a channel, and a first record to a server."""
+        places = [place for place in (self.placement, self.next, self.previous) if place is not None]
+        return (
+            0 <= self.version < VERSIONS
+            and 0 <= self.term < TERMS
+            and all(place.brokers and 0 <= place.epoch < EPOCHS and 0 <= place.members < EPOCHS for place in places)
+        )
 
 
 class Unreadable(msgspec.Struct, frozen=True):
-    """A record that only a newer version of nearcast can read, and what stands in the way."""
+    """A record that only a newer version of nearcast can read, and what stands in the way; or no record at all."""
 
     text: str
+    rubbish: bool = False  # no leader has written it
 
 
 @lru_cache(maxsize=256)
