@@ -42,7 +42,9 @@ placements = st.builds(
     st.lists(st.text(min_size=1, max_size=5), min_size=1, max_size=3).map(tuple),
     u32,
 )
-records = st.builds(Record, u32, st.integers(0, 2**31 - 1), placements, st.none() | placements, st.none() | placements, st.booleans())
+records = st.builds(
+    Record, u32, st.integers(0, 2**31 - 1), placements, st.none() | placements, st.none() | placements, st.booleans()
+)
 
 
 def test_a_header_is_32_bytes_and_starts_with_the_magic() -> None:

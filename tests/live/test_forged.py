@@ -17,6 +17,8 @@ import pytest
 import nearcast
 from nearcast.core.names import COUNTERS, MEMBERS, RECORDS
 from nearcast.core.placement import Mode
+from nearcast.errors import ClusterError
+from nearcast.runtime.console import Console
 from nearcast.runtime.requester import Requester
 from nearcast.testbed.cluster import LocalCluster
 
@@ -28,8 +30,8 @@ FLOOD_S = 8.0  # several times as long as a broker may be without a grant
 DEEP = "[" * 1500 + "]" * 1500
 
 
-def record(brokers: tuple[str, ...] = ("b1",), mode: str = "single", epoch: int = 1) -> str:
-    return json.dumps({"version": 5, "term": 1, "placement": [epoch, mode, brokers, 1]})
+def record(brokers: tuple[str, ...] = ("b1",), mode: str = "single", epoch: int = 1, term: int = 1) -> str:
+    return json.dumps({"version": 4 * epoch + 1, "term": term, "placement": [epoch, mode, brokers, 1]})
 
 
 FORGED = {
@@ -131,3 +133,27 @@ def test_an_agent_works_on_whatever_clients_say_they_have_counted() -> None:
             assert heard["Message"] > before + len(TOPICS)
 
     asyncio.run(scenario())
+
+
+def test_a_store_that_comes_back_empty_does_not_go_by_records_no_leader_has_written() -> None:
+    async def scenario() -> None:
+        async with await LocalCluster.start(brokers=2) as cluster:
+            await on_all(cluster, "HSETNX", RECORDS, "epoch", record(epoch=2**32 - 2))
+            await on_all(cluster, "HSETNX", RECORDS, "term", record(term=2**31 - 1))
+            await cluster.lose_store()
+            async with asyncio.timeout(JOIN_S), nearcast.connect(cluster.urls["b1"]) as client:
+                while not await loss_is_dealt_with(cluster):
+                    await asyncio.sleep(0.1)
+                for topic in TOPICS:
+                    await client.publish(topic, b"x")
+
+    asyncio.run(scenario())
+
+
+async def loss_is_dealt_with(cluster: LocalCluster) -> bool:
+    try:
+        async with Console(cluster.store_url) as console:
+            loss = (await console.state(timeout_s=1.0)).loss
+    except ClusterError:
+        return False
+    return loss is not None and loss.verified

@@ -18,6 +18,8 @@ from nearcast.core.placement import Placement, single
 EPOCHS = 1 << 32
 VERSIONS = 4 * EPOCHS
 TERMS = 1 << 31
+MOVES_MAX = 1 << 24  # of one topic: one every second for half a year
+LEADERS_MAX = 1 << 20  # since an agent, or the membership on its server, last heard of one
 
 
 class Record(msgspec.Struct, frozen=True):
@@ -41,6 +43,15 @@ class Record(msgspec.Struct, frozen=True):
             and 0 <= self.term < TERMS
             and all(place.brokers and 0 <= place.epoch < EPOCHS and 0 <= place.members < EPOCHS for place in places)
         )
+
+    def follows_from(self, members: int, term: int) -> bool:
+        """Whether a cluster with this version of the membership, and leaders up to this term, can have come so far.
+
+        Anybody may write a first record. One far ahead would be taken for the newest there is, and have the cluster go
+        on with epochs and terms above it, of which there are not enough.
+        """
+        latest = max(place.epoch for place in (self.placement, self.next) if place is not None)
+        return latest < members + MOVES_MAX and self.term < term + LEADERS_MAX
 
 
 class Unreadable(msgspec.Struct, frozen=True):

@@ -19,7 +19,7 @@ from nearcast.core.ledger import Ledger
 from nearcast.core.membership import Membership
 from nearcast.core.orders import Orders
 from nearcast.core.rebuilding import Found, newest_membership, rebuilt
-from nearcast.core.record import Record
+from nearcast.core.record import LEADERS_MAX, Record
 from nearcast.core.settings import Timing
 
 
@@ -99,7 +99,9 @@ class Recovery:
             recalled.at_s = at_s
             recalled.records.update(answer.records)
             recalled.after = max(answer.records, default=after)
-            self.term_found = max(self.term_found, *(record.term for record in answer.records.values()), 0)
+            possible = max(self._known.term, self.ledger.term) + LEADERS_MAX
+            terms = (record.term for record in answer.records.values() if record.term < possible)
+            self.term_found = max(self.term_found, *terms, 0)
             recalled.membership = recalled.membership or answer.membership
             recalled.complete = not answer.more
 
