@@ -119,6 +119,17 @@ def test_versions_go_on_far_above_all_that_were_ever_used() -> None:
     assert (membership.version, membership.cluster, membership.ring) == (2 * ERA, "ours", OLD.ring)
 
 
+@pytest.mark.parametrize("forged", [settled(single(2**32 - 2, "b1", 7), 2), settled(single(7, "b1", 7), 2**31 - 1)])
+def test_a_record_no_leader_can_have_written_is_left_out(forged: Record) -> None:
+    """A client has: epochs above it would not fit into frames, nor terms into numbers of orders."""
+    changes = rebuilt(Journal(), found(b1={"evil": forged, "t": settled(P, 2)}, b2={}, b3={}), KNOWN, 3, "")
+    membership = changes["membership"]
+    assert isinstance(membership, Membership)
+    assert membership.version == ERA
+    assert topic_key("evil") not in changes
+    assert topic_in(changes) == TopicEntry(P)
+
+
 def test_a_topic_whose_broker_is_missing_goes_where_nobody_can_know_better() -> None:
     changes = rebuilt(Journal(), found(b2={"t": settled(P, 2)}, b3={}), KNOWN, 3, "")
     move = topic_in(changes).move
@@ -242,7 +253,7 @@ def test_a_membership_older_than_one_that_is_known_does_not_say_who_is_expected(
 
 
 def test_a_broker_is_not_given_up_while_a_lease_of_the_leader_before_may_last() -> None:
-    """A store that is blank lets us lead at once: who led before may not know yet, and grant until `leader_s` is over."""
+    """A blank store lets us lead at once: who led before may not know yet, and grant until `leader_s` is over."""
     timing = Timing(leader_s=2.2)
     ledger = Ledger(0, Journal(), 3)
     recovery = Recovery(ledger, KNOWN, timing=timing, store_url="", wall_offset_s=0.0, now_s=0.0)

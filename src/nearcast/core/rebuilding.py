@@ -65,9 +65,11 @@ def rebuilt(journal: Journal, found: Mapping[str, Found], known: Known, term: in
     """What to write so that the journal, blank or old, is that of the cluster again."""
     newest = newest_membership(journal, (each.membership for each in found.values()), known)
     there = {name: found[name] for name in newest.brokers if name in found}
-    topics = _topics(journal, [each.records for each in found.values()])
+    members = max(newest.version, known.members)
+    possible = [_possible(each.records, members, max(term, known.term)) for each in found.values()]
+    topics = _topics(journal, possible)
     epochs = [_epoch(entry) for entry in topics.values()]
-    version = (max(newest.version, known.members, *epochs, 0) // ERA + 1) * ERA
+    version = (max(members, *epochs, 0) // ERA + 1) * ERA
     outside = there.keys() - set(newest.ring)
     named = {broker for entry in topics.values() for broker in _named(entry, newest)} if outside else set()
     states = _states(newest, sorted(there), named)
@@ -81,6 +83,11 @@ def rebuilt(journal: Journal, found: Mapping[str, Found], known: Known, term: in
 
 
 # --- topics
+
+
+def _possible(found: Mapping[str, Record], members: int, term: int) -> dict[str, Record]:
+    """Without what no leader can have written."""
+    return {topic: record for topic, record in found.items() if record.follows_from(members, term)}
 
 
 def _topics(journal: Journal, servers: Iterable[Mapping[str, Record]]) -> dict[str, TopicEntry]:

@@ -2,7 +2,8 @@
 
 Meanwhile nobody is granted a lease and nothing moves: acknowledgements pause. It is over when every broker that the
 newest membership names has told all it has; or after T_dead and `leader_s`, when no client counts on one that has not.
-Those count as given up. If all are heard and nothing was under way, clients notice no more than the pause (`rebuilding.py`).
+Those count as given up. If all are heard and nothing was under way, clients notice no more than the pause
+(`rebuilding.py`).
 
 What the store held besides the journal is gone: users' registrations and what was on its way to datasets. So the loss
 stands in the journal until an operator acknowledges it, and nobody can register the name of another one before.
@@ -19,7 +20,7 @@ from nearcast.core.ledger import Ledger
 from nearcast.core.membership import Membership
 from nearcast.core.orders import Orders
 from nearcast.core.rebuilding import Found, newest_membership, rebuilt
-from nearcast.core.record import Record
+from nearcast.core.record import LEADERS_MAX, Record
 from nearcast.core.settings import CLOCKS, Timing
 
 
@@ -99,7 +100,9 @@ class Recovery:
             recalled.at_s = at_s
             recalled.records.update(answer.records)
             recalled.after = max(answer.records, default=after)
-            self.term_found = max(self.term_found, *(record.term for record in answer.records.values()), 0)
+            possible = max(self._known.term, self.ledger.term) + LEADERS_MAX
+            terms = (record.term for record in answer.records.values() if record.term < possible)
+            self.term_found = max(self.term_found, *terms, 0)
             recalled.membership = recalled.membership or answer.membership
             recalled.complete = not answer.more
 
@@ -121,7 +124,7 @@ class Recovery:
         answered = all(name in self._recalled and self._recalled[name].complete for name in newest.brokers)
         if newest.brokers and answered and newest.version >= self._known.members:  # else others were members later
             return True
-        # A blank store lets us lead at once: who led before may not know yet, and grants until it was not renewed in time.
+        # A blank store lets us lead at once: who led before may not know yet, and grants until `leader_s` is over.
         return self._heard and now_s - self._since_s > self._dead_s + CLOCKS * self._timing.leader_s
 
     @property
