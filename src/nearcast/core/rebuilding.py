@@ -19,7 +19,9 @@ missing, and clients that have seen them, know of lower ones alone.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
+from itertools import chain, islice
+from typing import TypeVar
 
 import msgspec
 
@@ -41,6 +43,9 @@ from nearcast.core.membership import Membership, ring_of
 from nearcast.core.placement import Placement, single
 from nearcast.core.record import Record
 
+T = TypeVar("T")
+
+PART = 10_000  # topics: some tens of milliseconds
 ERA = 1 << 20  # versions; there is room for 4,096 eras in the epochs of frames
 
 _OUTSIDE = (BrokerState.RENTED, BrokerState.LEFT, BrokerState.DEAD)
@@ -61,33 +66,50 @@ def newest_membership(journal: Journal, found: Iterable[Membership], known: Know
     return max([blank, *ours], key=lambda membership: membership.version)
 
 
-def rebuilt(journal: Journal, found: Mapping[str, Found], known: Known, term: int, store_url: str) -> dict[str, Entry]:
-    """What to write so that the journal, blank or old, is that of the cluster again."""
+def rebuilding(
+    journal: Journal, found: Mapping[str, Found], known: Known, term: int, store_url: str
+) -> Generator[None, None, dict[str, Entry]]:
+    """What to write so that the journal, blank or old, is that of the cluster again.
+
+    It stops after every `PART` of the topics: all at once could take longer than a leadership lasts.
+    """
     newest = newest_membership(journal, (each.membership for each in found.values()), known)
     there = {name: found[name] for name in newest.brokers if name in found}
-    topics = _topics(journal, [each.records for each in found.values()])
-    epochs = [_epoch(entry) for entry in topics.values()]
-    version = (max(newest.version, known.members, *epochs, 0) // ERA + 1) * ERA
-    named = {broker for entry in topics.values() for broker in _named(entry, newest)}
+    topics = yield from _topics(journal, [each.records for each in found.values()])
+    highest, named = max(newest.version, known.members, 0), set[str]()
+    for part in _parts(topics.values()):
+        highest = max(highest, *map(_epoch, part))
+        named.update(broker for entry in part for broker in _named(entry, newest))
+        yield
+    version = (highest // ERA + 1) * ERA
     states = _states(newest, sorted(there), named)
     membership = _membership(newest, states, version, term, store_url)
     changes: dict[str, Entry] = {MEMBERSHIP_KEY: membership}
-    changes |= {topic_key(topic): _certain(topic, entry, membership) for topic, entry in topics.items()}
+    for some in _parts(topics.items()):
+        changes |= {topic_key(topic): _certain(topic, entry, membership) for topic, entry in some}
+        yield
     changes |= {broker_key(name): entry for name, entry in _brokers(journal, newest, there, states).items()}
     return changes
+
+
+def _parts(items: Iterable[T]) -> Iterator[list[T]]:
+    left = iter(items)
+    while part := list(islice(left, PART)):
+        yield part
 
 
 # --- topics
 
 
-def _topics(journal: Journal, servers: Iterable[Mapping[str, Record]]) -> dict[str, TopicEntry]:
+def _topics(journal: Journal, servers: Iterable[Mapping[str, Record]]) -> Generator[None, None, dict[str, TopicEntry]]:
     """The newest that is known of each topic."""
     newest = dict(journal.topics)
-    for records in servers:
-        for topic, record in records.items():
+    for part in _parts(chain.from_iterable(records.items() for records in servers)):
+        for topic, record in part:
             entry = _entry(record)
             if topic not in newest or _version(newest[topic]) < _version(entry):
                 newest[topic] = entry
+        yield
     return newest
 
 
