@@ -11,6 +11,7 @@ from random import Random
 from typing import Any
 
 from nearcast.core import bus
+from nearcast.core.counters import TopicCounters
 from nearcast.core.journal import BrokerEntry, BrokerState, Journal, LossEntry, TopicEntry
 from nearcast.core.known import Known
 from nearcast.core.ledger import Ledger
@@ -106,6 +107,23 @@ def test_all_brokers_get_their_records_back_a_part_at_a_time() -> None:
             most = max(most, calls(reign.heard, answer, now_s))
             reign.go_on(now_s)
     assert most < AT_ONCE, most
+
+
+def test_looking_at_brokers_costs_no_more_with_many_topics() -> None:
+    topics = {f"t{number:06d}": TopicEntry(single(6, "b1", 5)) for number in range(TOPICS)}
+    brokers = {name: BrokerEntry(f"redis://{name}", "", f"run-{name}", BrokerState.MEMBER) for name in BROKERS}
+    journal = Journal(MEMBERS, topics, brokers)
+    reign = Reign(Ledger(50, journal, 1), leader="c1", store_url="", charter=Charter(dice=Random(1)), now_s=0.0)
+    counted = {topic: TopicCounters(subscribers=1) for topic in list(topics)[:10_000]}
+    reign.heard(bus.Report("b1", 0.0, 1.0, 5.0, 0.0, 1, 1, 0.0, 0.0, counted), 0.0)
+    assert calls(reign.heard, bus.Show("me.1", brokers_only=True), 0.0) < 1000
+    ((_, payload),) = reign.told
+    state = bus.decode_state(payload)
+    assert state is not None
+    assert set(state.brokers) == set(BROKERS)
+    assert state.brokers["b1"].report is not None
+    assert state.brokers["b1"].report.output_bytes_per_s == 5.0
+    assert len(payload) < 10_000
 
 
 def done(reign: Reign) -> list[bus.Answer]:
