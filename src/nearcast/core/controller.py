@@ -112,8 +112,8 @@ class Controller:
         if self._answer_s <= limit_s:
             return ""
         return (
-            f"the store took {self._answer_s:.1f} s for an answer, and who leads must have one within {limit_s:g} s: look"
-            " at its disk and at the way to it, or give all controllers a longer --timer leader_s"
+            f"the store took {self._answer_s:.1f} s for an answer, and who leads must have one within {limit_s:g} s:"
+            " look at its disk and at the way to it, or give all controllers a longer --timer leader_s"
         )
 
     # --- inputs
