@@ -43,6 +43,18 @@ def leader() -> Controller:
     return controller
 
 
+def test_who_gets_its_answers_too_late_to_lead_says_so() -> None:
+    controller = Controller("c1", "redis://store", Random(1))
+    for now_s in (1.0, 2.0):
+        controller.tick(now_s)
+    controller.campaigned(Leadership(1, "c1.0@1#1", 0), 2.4)
+    assert controller.role is Role.FOLLOWER
+    assert "the store took 1.4 s for an answer, and who leads must have one within 1 s" in controller.too_late
+    controller.campaigned(Leadership(1, "c1.0@1#2", 0), 2.6)
+    assert controller.role is Role.LOADING
+    assert controller.too_late == ""
+
+
 def test_a_candidate_loads_before_it_leads() -> None:
     controller = candidate()
     assert controller.role is Role.FOLLOWER

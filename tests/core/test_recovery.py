@@ -16,7 +16,7 @@ from nearcast.core.ledger import Ledger
 from nearcast.core.membership import BrokerInfo, Membership, ring_of
 from nearcast.core.message import Interrupted, Message
 from nearcast.core.placement import Mode, Placement, single
-from nearcast.core.rebuilding import ERA, Found, rebuilt
+from nearcast.core.rebuilding import ERA, Found, rebuilding
 from nearcast.core.record import Record, prepare, settled, switch
 from nearcast.core.recovery import Recovery
 from nearcast.core.settings import DEFAULT_TIMING, Timing
@@ -74,6 +74,16 @@ KNOWN = Known("ours", members=7, term=2, journal=(0, 40))
 
 def found(**records: dict[str, Record]) -> dict[str, Found]:
     return {broker: Found(hello(broker), OLD, theirs) for broker, theirs in records.items()}
+
+
+def rebuilt(*arguments: Any) -> dict[str, Any]:
+    """All parts of it at once."""
+    parts = rebuilding(*arguments)
+    while True:
+        try:
+            next(parts)
+        except StopIteration as end:
+            return dict(end.value)
 
 
 def topic_in(changes: dict[str, Any], topic: str = "t") -> TopicEntry:

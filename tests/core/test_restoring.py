@@ -24,7 +24,7 @@ def test_orders_grow_with_the_number_of_records(topics: int) -> None:
     agent: deque[tuple[float, int]] = deque()  # when each order is done: one after the other, 10 ms each
     while not done:
         now_s += 0.05
-        restoring.drive("records", "b1", lambda: records, lambda: done.append(True), now_s)
+        restoring.drive("records", "b1", lambda: iter(records.items()), lambda: done.append(True), now_s)
         while agent and agent[0][0] <= now_s:
             orders.answered(bus.Answer("b1", agent.popleft()[1]), now_s)
         for _, order in orders.outgoing:
@@ -38,8 +38,9 @@ def test_a_batch_without_an_answer_is_sent_again() -> None:
     orders = Orders(1, RETRY_S)
     restoring = Restoring(orders, term=1)
     done: list[bool] = []
+    record = settled(single(6, "b1", 5), term=1)
     for now_s in (0.0, 0.1, 0.4):
-        restoring.drive("k", "b1", lambda: {"t": settled(single(6, "b1", 5), term=1)}, lambda: done.append(True), now_s)
+        restoring.drive("k", "b1", lambda: iter([("t", record)]), lambda: done.append(True), now_s)
     (_, first), (_, second) = orders.outgoing
     assert (first.records, done) == (second.records, [])
     orders.answered(bus.Answer("b1", second.order), 0.5)

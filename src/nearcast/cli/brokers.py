@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nearcast.cli.asking import ASK_S, ask_state, known
+from nearcast.cli.asking import ASK_S, ask_overview, known
 from nearcast.cli.calibrate import calibrate
 from nearcast.cli.options import DEFAULT_URL, Output, OutputOption, Url, checked_name, refuse_options_before
 from nearcast.cli.output import show
@@ -33,7 +33,7 @@ def brokers(context: typer.Context, url: Url = DEFAULT_URL, output: OutputOption
     Example: nearcast brokers --url redis://127.0.0.1:7001
     """
     if context.invoked_subcommand is None:
-        _show(run(lambda: ask_state(url)).brokers, output)
+        _show(run(lambda: ask_overview(url)).brokers, output)
         return
     with errors_as_exit_codes():
         refuse_options_before(context)
@@ -62,7 +62,7 @@ async def _set_capacity(url: str, broker: str, rate: str) -> BrokerView:
     checked_name("broker", broker)
     wanted = bytes_per_s(rate)
     async with Console(url) as console:
-        known(await console.state(timeout_s=ASK_S), broker)
+        known(await console.overview(timeout_s=ASK_S), broker)
         return await console.set_capacity(broker, wanted)
 
 
@@ -88,7 +88,7 @@ async def _drain(url: str, broker: str, *, cancel: bool, wait: bool, timeout_s: 
 
     checked_name("broker", broker)
     async with Console(url) as console:
-        known(await console.state(timeout_s=ASK_S), broker)
+        known(await console.overview(timeout_s=ASK_S), broker)
         return await console.drain(broker, cancel=cancel, wait=wait, timeout_s=timeout_s)
 
 

@@ -66,7 +66,7 @@ async def _calibrate(
     _, credentials = parse_url(url)
     found: dict[str, Calibration] = {}
     async with Console(url) as console:
-        for name in chosen(await console.state(timeout_s=ASK_S), names):
+        for name in chosen(await console.overview(timeout_s=ASK_S), names):
             view = await _quiet(console, name, force=force)
             say(f"{name}: measuring for at most {settings.seconds:g} s ...")
             found[name] = await calibration.calibrate(view.url, credentials, settings)
@@ -91,7 +91,7 @@ async def _quiet(console: Console, name: str, *, force: bool) -> BrokerView:
     import asyncio
 
     for _ in range(round(QUIET_WAIT_S / LOOK_S)):
-        view = known(await console.state(timeout_s=ASK_S), name)
+        view = known(await console.overview(timeout_s=ASK_S), name)
         share = busy_share(view)
         if force or (share is not None and share <= BUSY_SHARE):
             return view

@@ -6,7 +6,7 @@ import time
 
 import typer
 
-from nearcast.cli.asking import ask_state
+from nearcast.cli.asking import ask_overview, ask_state
 from nearcast.cli.options import DEFAULT_URL, Output, OutputOption, Url
 from nearcast.cli.output import show
 from nearcast.cli.running import run, say
@@ -43,7 +43,7 @@ def decisions(url: Url = DEFAULT_URL, output: OutputOption = Output.TABLE) -> No
 
     Example: nearcast plan decisions
     """
-    state = run(lambda: ask_state(url))
+    state = run(lambda: ask_overview(url))
     rows = [(time.strftime("%H:%M:%S", time.localtime(decision.at_s)), decision.text) for decision in state.decisions]
     if not rows and output is Output.TABLE:
         say("nothing was decided yet: is a controller running with --policy?")

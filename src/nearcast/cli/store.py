@@ -49,7 +49,7 @@ async def _ask(url: str) -> State:
     from nearcast.runtime.console import Console
 
     async with Console(url) as console:
-        return await console.state(timeout_s=ASK_S)
+        return await console.overview(timeout_s=ASK_S)
 
 
 async def _acknowledge(url: str) -> State:

@@ -301,10 +301,14 @@ class AcknowledgeLoss(msgspec.Struct, frozen=True, tag=True):
 
 
 class Show(msgspec.Struct, frozen=True, tag=True):
-    """Ask for the state: of these topics, or of all if none is named."""
+    """Ask for the state: of these topics, or of all if none is named.
+
+    The answer for all costs the leader as much time as they are many, so who only looks at brokers says so.
+    """
 
     request: str
     topics: tuple[str, ...] = ()
+    brokers_only: bool = False
 
 
 class TopicState(msgspec.Struct, frozen=True):

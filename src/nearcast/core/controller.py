@@ -94,6 +94,7 @@ class Controller:
         self._seen = ("", 0.0)  # how another one held the leadership, and when we saw that first
         self._journal = Journal()  # as far as it was read
         self._known: dict[str, Known] = {}  # of each cluster, by agents' words and by what we led ourselves
+        self._answer_s = 0.0  # how long the store took for its last answer
         self._terms_known = 0  # the highest term of any leader that somebody has heard
 
     @property
@@ -103,6 +104,17 @@ class Controller:
             return "the store has lost data: the journal is being put together from what the brokers have"
         loss = self.reign.journal.loss if self.reign is not None else None
         return f"the store has lost data: {loss.text}" if loss is not None and not loss.acknowledged else ""
+
+    @property
+    def too_late(self) -> str:
+        """Why nobody can lead although the store answers; empty if it answers in time."""
+        limit_s = self.timing.leader_s
+        if self._answer_s <= limit_s:
+            return ""
+        return (
+            f"the store took {self._answer_s:.1f} s for an answer, and who leads must have one within {limit_s:g} s:"
+            " look at its disk and at the way to it, or give all controllers a longer --timer leader_s"
+        )
 
     # --- inputs
 
@@ -125,6 +137,7 @@ class Controller:
         if leadership.held != self._seen[0]:
             self._seen = (leadership.held, now_s)
         candidate, sent_s, committed = self._campaigns.popleft()
+        self._answer_s = now_s - sent_s
         if candidate != self._candidate or sent_s + self.timing.leader_s < now_s:
             return  # asked for a reign that has ended, or answered too late
         if self.role is not Role.FOLLOWER and term != self._term:

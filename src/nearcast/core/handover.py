@@ -6,6 +6,7 @@ directories, so that the journal knows every one of them, and installed at the n
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -126,9 +127,13 @@ class Handover:
                 del self._handing_over[owner]
                 continue
             there = partial(self._arrived, owner, wanted)
-            self._reign.restoring.drive(("handover", version, owner), owner, partial(dict, wanted), there, now_s)
+            self._reign.restoring.drive(("handover", version, owner), owner, partial(_each, wanted), there, now_s)
         return bool(self._handing_over)
 
     def _arrived(self, owner: str, wanted: dict[str, records.Record]) -> None:
         self._handed_over[1].update(wanted)
         self._handing_over.pop(owner, None)
+
+
+def _each(wanted: dict[str, records.Record]) -> Iterator[tuple[str, records.Record]]:
+    return iter(wanted.items())

@@ -159,9 +159,10 @@ def _directories(topic: str, membership: Membership) -> set[str]:
     return {ring_of(ring).owner(topic.encode()) for ring in rings if ring}
 
 
-def records_for(broker: str, journal: Journal, term: int) -> Iterator[tuple[str, Record]]:
-    """All records a server must carry before clients may use it again."""
-    for topic, entry in journal.topics.items():
-        record = record_at(broker, topic, entry, journal.membership, term)
-        if record is not None:
-            yield topic, record
+def records_for(broker: str, journal: Journal, term: int) -> Iterator[tuple[str, Record | None]]:
+    """Of all topics the record a server must carry before clients may use it again, if any.
+
+    The journal may change between two of them: who needs them by and by gets them as they are then.
+    """
+    for topic in list(journal.topics):
+        yield topic, record_at(broker, topic, journal.topics[topic], journal.membership, term)

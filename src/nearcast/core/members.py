@@ -31,7 +31,6 @@ from nearcast.core.journal import (
 from nearcast.core.membership import BrokerInfo, Membership, ring_of
 
 if TYPE_CHECKING:
-    from nearcast.core.record import Record
     from nearcast.core.reign import Reign
 
 LIVE = (BrokerState.JOINING, BrokerState.MEMBER, BrokerState.LEAVING)  # states of brokers that are expected to answer
@@ -341,9 +340,7 @@ class Members:
         self._reign.orders.need(("members", name, membership.version), name, make, done, now_s)
 
     def _order_records(self, name: str, run: tuple[str, str], now_s: float) -> None:
-        def wanted() -> dict[str, Record]:
-            return dict(records_for(name, self._reign.journal, self._reign.term))
-
+        wanted = partial(records_for, name, self._reign.journal, self._reign.term)
         self._reign.restoring.drive(("records", run), name, wanted, partial(self._restored.add, run), now_s)
 
     def _order_mark(self, name: str, run_id: str, now_s: float) -> None:

@@ -19,7 +19,9 @@ missing, and clients that have seen them, know of lower ones alone.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
+from itertools import islice
+from typing import TypeVar
 
 import msgspec
 
@@ -41,6 +43,9 @@ from nearcast.core.membership import Membership, ring_of
 from nearcast.core.placement import Placement, single
 from nearcast.core.record import Record
 
+T = TypeVar("T")
+
+PART = 10_000  # topics: some tens of milliseconds
 ERA = 1 << 20  # versions; there is room for 4,096 eras in the epochs of frames
 
 _OUTSIDE = (BrokerState.RENTED, BrokerState.LEFT, BrokerState.DEAD)
@@ -61,47 +66,67 @@ def newest_membership(journal: Journal, found: Iterable[Membership], known: Know
     return max([blank, *ours], key=lambda membership: membership.version)
 
 
-def rebuilt(journal: Journal, found: Mapping[str, Found], known: Known, term: int, store_url: str) -> dict[str, Entry]:
-    """What to write so that the journal, blank or old, is that of the cluster again."""
+def rebuilding(
+    journal: Journal, found: Mapping[str, Found], known: Known, term: int, store_url: str
+) -> Generator[None, None, dict[str, Entry]]:
+    """What to write so that the journal, blank or old, is that of the cluster again.
+
+    It stops after every `PART` of the topics: all at once could take longer than a leadership lasts.
+    """
     newest = newest_membership(journal, (each.membership for each in found.values()), known)
     there = {name: found[name] for name in newest.brokers if name in found}
-    members = max(newest.version, known.members)
-    possible = [_possible(each.records, members, max(term, known.term)) for each in found.values()]
-    topics = _topics(journal, possible)
-    epochs = [_epoch(entry) for entry in topics.values()]
-    version = (max(members, *epochs, 0) // ERA + 1) * ERA
+    members = max(newest.version, known.members, 0)
+    possible = _possible([each.records for each in found.values()], members, max(term, known.term))
+    topics = yield from _topics(journal, possible)
     outside = there.keys() - set(newest.ring)
-    named = {broker for entry in topics.values() for broker in _named(entry, newest)} if outside else set()
+    highest, named = members, set[str]()
+    for part in _parts(topics.values()):
+        highest = max(highest, *map(_epoch, part))
+        if outside:
+            named.update(broker for entry in part for broker in _named(entry, newest))
+        yield
+    version = (highest // ERA + 1) * ERA
     states = _states(newest, sorted(there), named)
     membership = _membership(newest, states, version, term, store_url)
-    if len(there) < len(newest.brokers):
-        topics = {topic: _certain(topic, entry, membership) for topic, entry in topics.items()}
     changes: dict[str, Entry] = {MEMBERSHIP_KEY: membership}
-    changes |= {topic_key(topic): entry for topic, entry in topics.items()}
+    missing = len(there) < len(newest.brokers)
+    for some in _parts(topics.items()):
+        changes |= {topic_key(topic): _certain(topic, entry, membership) if missing else entry for topic, entry in some}
+        yield
     changes |= {broker_key(name): entry for name, entry in _brokers(journal, newest, there, states).items()}
     return changes
+
+
+def _parts(items: Iterable[T]) -> Iterator[list[T]]:
+    left = iter(items)
+    while part := list(islice(left, PART)):
+        yield part
 
 
 # --- topics
 
 
-def _possible(found: Mapping[str, Record], members: int, term: int) -> dict[str, Record]:
-    """Without what no leader can have written."""
-    return {topic: record for topic, record in found.items() if record.follows_from(members, term)}
-
-
-def _topics(journal: Journal, servers: Iterable[Mapping[str, Record]]) -> dict[str, TopicEntry]:
-    """The newest that is known of each topic."""
-    found: dict[str, Record] = {}
+def _possible(servers: Iterable[Mapping[str, Record]], members: int, term: int) -> Iterator[tuple[str, Record]]:
+    """All records but for what no leader can have written."""
     for records in servers:
-        for topic, record in records.items():
-            known = found.get(topic)
+        yield from (found for found in records.items() if found[1].follows_from(members, term))
+
+
+def _topics(journal: Journal, found: Iterable[tuple[str, Record]]) -> Generator[None, None, dict[str, TopicEntry]]:
+    """The newest that is known of each topic."""
+    highest: dict[str, Record] = {}
+    for part in _parts(found):
+        for topic, record in part:
+            known = highest.get(topic)
             if known is None or known.version < record.version:
-                found[topic] = record
+                highest[topic] = record
+        yield
     newest = dict(journal.topics)
-    for topic, record in found.items():
-        if topic not in newest or _version(newest[topic]) < record.version:
-            newest[topic] = _entry(record)
+    for some in _parts(highest.items()):
+        for topic, record in some:
+            if topic not in newest or _version(newest[topic]) < record.version:
+                newest[topic] = _entry(record)
+        yield
     return newest
 
 

@@ -11,6 +11,7 @@ stands in the journal until an operator acknowledges it, and nobody can register
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
 
 from nearcast.core import bus
@@ -19,7 +20,7 @@ from nearcast.core.known import Known
 from nearcast.core.ledger import Ledger
 from nearcast.core.membership import Membership
 from nearcast.core.orders import Orders
-from nearcast.core.rebuilding import Found, newest_membership, rebuilt
+from nearcast.core.rebuilding import Found, newest_membership, rebuilding
 from nearcast.core.record import LEADERS_MAX, Record
 from nearcast.core.settings import CLOCKS, Timing
 
@@ -58,7 +59,7 @@ class Recovery:
         self.orders = Orders(ledger.term, timing.retry_s)
         self._recalled: dict[str, _Recalled] = {}
         self._heard = False
-        self._written = False
+        self._writing: Iterator[None] | None = None
         self.term_found = 0  # the highest of any record: with a lower one, nothing can be installed in its place
 
     # --- inputs
@@ -73,16 +74,20 @@ class Recovery:
         self.tick(now_s)
 
     def tick(self, now_s: float) -> None:
-        if self._written:
-            return
+        if self._writing is None:
+            self._ask_all(now_s)
+            if self._over(now_s):
+                self._writing = self._write(now_s)
+        if self._writing is not None:
+            next(self._writing, None)  # a part of it in every tick: the leadership is renewed in between
+
+    # --- asking
+
+    def _ask_all(self, now_s: float) -> None:
         for name, recalled in self._recalled.items():
             if not recalled.complete:
                 self._ask(name, recalled, now_s)
         self._flush_orders()
-        if self._over(now_s):
-            self._write(now_s)
-
-    # --- asking
 
     def _greeted(self, hello: bus.Hello, now_s: float) -> None:
         recalled = self._recalled.get(hello.broker)
@@ -139,16 +144,15 @@ class Recovery:
     def _memberships(self) -> list[Membership]:
         return [recalled.membership for recalled in self._recalled.values() if recalled.membership is not None]
 
-    def _write(self, now_s: float) -> None:
-        self._written = True
+    def _write(self, now_s: float) -> Iterator[None]:
         found = {
             name: Found(recalled.hello, recalled.membership, recalled.records)
             for name, recalled in self._recalled.items()
             if recalled.complete and recalled.membership is not None and self._is_ours(recalled.membership)
         }
         term = self.ledger.term
-        changes = rebuilt(self.ledger.journal, found, self._known, term, self._store_url)
         expected = newest_membership(self.ledger.journal, self._memberships(), self._known).brokers
+        changes = yield from rebuilding(self.ledger.journal, found, self._known, term, self._store_url)
         missing = ", ".join(name for name in expected if name not in found)
         text = (
             f"the store had {self.ledger.version} commits where there were at least {self._known.journal[1]};"

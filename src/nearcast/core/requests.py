@@ -48,7 +48,7 @@ class Requests:
 
     def heard(self, message: bus.AboutTopics, now_s: float) -> None:
         if isinstance(message, bus.Show):
-            self._answer(message.request, message.topics, now_s)
+            self._show(message, now_s)
         elif isinstance(message, bus.Drain):
             self._drain(message)
         elif isinstance(message, bus.SetCapacity):
@@ -202,9 +202,11 @@ class Requests:
         reign = self._reign
         self._send(bus.State(request, reign.leader, reign.term, reign.ledger.version, problem))
 
-    def _answer(self, request: str, topics: tuple[str, ...], now_s: float) -> None:
-        reign = self._reign
-        names = topics or tuple(reign.journal.topics)
+    def _show(self, request: bus.Show, now_s: float) -> None:
+        everything = () if request.brokers_only else tuple(self._reign.journal.topics)
+        self._answer(request.request, request.topics or everything, now_s)
+
+    def _answer(self, request: str, names: tuple[str, ...], now_s: float) -> None:
         states = {topic: state for topic in names if (state := self._topic_state(topic)) is not None}
         self._send(self._state(request, states, now_s))
 
@@ -219,6 +221,8 @@ class Requests:
         entry, members = self._reign.journal.brokers[name], self._reign.members
         responds = members.alive(name) and members.granted_lately(name, now_s)
         report = self._reign.planner.book.latest(name)
+        if report is not None:
+            report = msgspec.structs.replace(report, topics={})  # up to 10,000 of them, and nobody looks at them here
         capacity = entry.capacity_bytes_per_s
         return bus.BrokerView(entry.url, entry.site, entry.state, responds, report, capacity, entry.rented)
 

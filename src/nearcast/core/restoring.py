@@ -2,12 +2,16 @@
 
 Whoever needs it says so at every tick; what is on its way goes on where it is and does not begin again, so the orders
 sent grow with the number of records. If a move has replaced a record meanwhile, the server keeps the newer one.
+
+Which topics of a long journal concern a broker is found out a part at a time: a leader that thinks for longer than its
+leadership lasts has lost it, and so has the one after it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterator
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from nearcast.core import bus
@@ -17,21 +21,32 @@ if TYPE_CHECKING:
     from nearcast.core.orders import Orders
 
 INSTALL_BATCH = 500  # records in one order: some milliseconds of a server's time
+LOOKED_AT = 5_000  # topics looked at in one go: some 20 milliseconds of ours
 
-Wanted = Callable[[], Mapping[str, Record]]
+# All topics that may concern the broker, each with its record if it does.
+Wanted = Callable[[], Iterator[tuple[str, Record | None]]]
 
 
 class _Restore:
-    __slots__ = ("at", "broker", "records", "topics")
+    __slots__ = ("at", "batch", "broker", "complete", "topics")
 
-    def __init__(self, broker: str, records: Mapping[str, Record]) -> None:
+    def __init__(self, broker: str, topics: Iterator[tuple[str, Record | None]]) -> None:
         self.broker = broker
-        self.records = records
-        self.topics = list(records)
-        self.at = 0  # how many are installed
+        self.topics = topics
+        self.batch: dict[str, Record] = {}  # the next one, or the one on its way
+        self.complete = False  # all topics were looked at
+        self.at = 0  # how many batches are installed
 
-    def batch(self) -> dict[str, Record]:
-        return {topic: self.records[topic] for topic in self.topics[self.at : self.at + INSTALL_BATCH]}
+    def look(self) -> None:
+        """Fill the next batch, as far as one go allows."""
+        looked = 0
+        for topic, record in islice(self.topics, LOOKED_AT):
+            looked += 1
+            if record is not None:
+                self.batch[topic] = record
+                if len(self.batch) == INSTALL_BATCH:
+                    return
+        self.complete = looked < LOOKED_AT
 
 
 class Restoring:
@@ -45,19 +60,21 @@ class Restoring:
         restore = self._under_way.get(key)
         if restore is None:
             restore = self._under_way[key] = _Restore(broker, wanted())
-        batch = restore.batch()
-        if not batch:
-            del self._under_way[key]
-            then()
+        if not restore.batch:
+            restore.look()
+        if not restore.batch:
+            if restore.complete:
+                del self._under_way[key]
+                then()
             return
 
         def done(answer: bus.Answer, at_s: float) -> None:
             if self._under_way.get(key) is restore and restore.at == at:
-                restore.at += len(batch)
+                restore.at, restore.batch = restore.at + 1, {}
                 self.drive(key, broker, wanted, then, at_s)
 
         at = restore.at
-        make = partial(bus.Install, term=self._term, records=batch)
+        make = partial(bus.Install, term=self._term, records=restore.batch)
         self._orders.need(("restore", key, at), broker, make, done, now_s)
 
     def forget(self, broker: str) -> None:

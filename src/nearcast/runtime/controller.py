@@ -80,7 +80,7 @@ class Controller:
         if bus.link is None and bus.problem:
             return f"{bus.name} {bus.url}: {bus.problem}"
         asked = self._desk.problem if self._desk is not None else ""
-        return asked or self._machine.loss or self._troubles.problem
+        return asked or self._machine.too_late or self._machine.loss or self._troubles.problem
 
     async def start(self) -> None:
         self._driver = driver = Driver(self._machine, self._after, tick_s=TICK_S, troubles=self._troubles)

@@ -110,7 +110,7 @@ class ChannelsAct(Act[ChannelsSummary]):
         while await self._going_on(LOOK_S):
             try:
                 self.gateways = (await console.subscribers(timeout_s=ANSWER_S)).gateways
-                state = await console.state(timeout_s=ANSWER_S)
+                state = await console.overview(timeout_s=ANSWER_S)
             except ClusterError:
                 continue
             self.brokers = state.brokers

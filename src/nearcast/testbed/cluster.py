@@ -271,7 +271,7 @@ class LocalCluster:
 
     async def _members(self) -> set[str]:
         try:
-            state = await self._console.state(timeout_s=1.0)
+            state = await self._console.overview(timeout_s=1.0)
         except ClusterError:
             return set()  # no controller leads yet
         members = [name for name, view in state.brokers.items() if view.state == BrokerState.MEMBER and view.alive]

@@ -30,7 +30,7 @@ class Killer:
         self._tell(f"the agent of {broker} is back, it reports after {time.monotonic() - begun_s:.1f} s")
 
     async def controller(self) -> None:
-        before = (await (await self._cluster.console()).state()).leader
+        before = (await (await self._cluster.console()).overview()).leader
         self._tell("kill -9 of the controller")
         begun_s = time.monotonic()
         await self._cluster.restart_controller(0)
@@ -41,7 +41,7 @@ class Killer:
         console, ends_s = await self._cluster.console(), time.monotonic() + BACK_S
         while time.monotonic() < ends_s:
             try:
-                if condition(await console.state(timeout_s=1.0)):
+                if condition(await console.overview(timeout_s=1.0)):
                     return
             except ClusterError:
                 continue  # nobody leads at the moment
