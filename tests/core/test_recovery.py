@@ -13,9 +13,11 @@ from nearcast.core.journal import BrokerEntry, BrokerState, Journal, LossEntry, 
 from nearcast.core.known import Known, lost
 from nearcast.core.membership import BrokerInfo, Membership, ring_of
 from nearcast.core.message import Interrupted, Message
+from nearcast.core.names import RECORDS
 from nearcast.core.placement import Mode, Placement, single
 from nearcast.core.rebuilding import ERA, Found, rebuilt
 from nearcast.core.record import Record, prepare, settled, switch
+from nearcast.core.wire import decode_record, encode_record
 from nearcast.runtime.store.memory import MemoryStore
 
 # --- finding out
@@ -184,6 +186,17 @@ def test_a_store_that_comes_back_empty_is_filled_again_and_nobody_notices(cluste
     events = mailbox.take()
     assert [event.payload for event in events if isinstance(event, Message)] == [b"after"]
     assert not [event for event in events if isinstance(event, Interrupted)]
+
+
+def test_afterwards_every_broker_has_the_records_it_should_have(cluster: Any) -> None:
+    cluster.move("scores", Mode.ALL_SUBSCRIBERS, "b1", "b2")
+    cluster.run(1.0)
+    now = decode_record(cluster.rig.ask("b2", "HGET", RECORDS, "scores"))
+    before = switch(single(now.epoch - 1, "b1", 0), now.placement, now.term, forced=False)
+    cluster.rig.ask("b2", "HSET", RECORDS, "scores", encode_record(before))  # it was not told of the end of the move
+    lose(cluster)
+    cluster.run(3.0)
+    assert decode_record(cluster.rig.ask("b2", "HGET", RECORDS, "scores")).version == now.version
 
 
 def test_the_loss_is_said_aloud(cluster: Any) -> None:
