@@ -166,6 +166,15 @@ def lose(cluster: Any) -> None:
     cluster.store = MemoryStore()
 
 
+def replace_controller(cluster: Any) -> None:
+    """One takes over that remembers nothing."""
+    (old,) = cluster.controllers
+    cluster.stopped.add(old)
+    cluster.controllers.append(type(old)("c9", "redis://store", old._charter.dice))
+    cluster.rig.wired[:] = [wired for wired in cluster.rig.wired if wired.machine is not old]
+    cluster.rig.wire(cluster.controllers[-1])
+
+
 def test_a_store_that_comes_back_empty_is_filled_again_and_nobody_notices(cluster: Any) -> None:
     cluster.move("scores", Mode.SINGLE, "b2")
     cluster.run(1.0)
@@ -211,13 +220,21 @@ def test_a_new_controller_finds_out_from_the_agents(cluster: Any) -> None:
     cluster.move("scores", Mode.SINGLE, "b3")
     cluster.run(1.0)
     lose(cluster)
-    (old,) = cluster.controllers
-    cluster.stopped.add(old)
-    cluster.controllers.append(type(old)("c9", "redis://store", old._charter.dice))
-    cluster.rig.wired[:] = [wired for wired in cluster.rig.wired if wired.machine is not old]
-    cluster.rig.wire(cluster.controllers[-1])
+    replace_controller(cluster)
     cluster.run(5.0)
     assert cluster.journal.topics["scores"].placement.brokers == ("b3",)
+
+
+def test_one_agent_of_another_cluster_does_not_decide_whose_the_journal_is(cluster: Any) -> None:
+    ours = cluster.journal.membership.cluster
+    wrong = cluster.agents["b1"]  # the first to be heard
+    wrong._known = Known("another", members=3, term=1, journal=(0, 4))
+    lose(cluster)
+    replace_controller(cluster)
+    cluster.run(5.0)
+    assert cluster.journal.membership.cluster == ours
+    assert "belongs to another cluster (another)" in wrong.problem
+    assert cluster.agents["b2"].problem == ""
 
 
 def test_a_broker_that_does_not_answer_is_not_waited_for_longer_than_its_lease(cluster: Any) -> None:
