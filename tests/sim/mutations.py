@@ -27,6 +27,7 @@ from planting import (
     planting,
 )
 
+from nearcast.core import inflow
 from nearcast.core.answers import Answers
 from nearcast.core.attachment import Attachment
 from nearcast.core.backend import LinkRefused
@@ -82,12 +83,12 @@ def replies_of_two_epochs_count_together(patch: Patch) -> None:
 
 @mutation("invariant 4", MOVES)
 def ready_before_attached(patch: Patch) -> None:
-    def say_ready(self: Inflow) -> None:
-        if self.upcoming is not None:
-            for attachment in self.attachments.values():
-                attachment.say_ready(self.topic, self.upcoming.epoch)
+    def say_ready(flow: Inflow) -> None:
+        if flow.upcoming is not None:
+            for attachment in flow.attachments.values():
+                attachment.say_ready(flow.topic, flow.upcoming.epoch)
 
-    patch.setattr(Inflow, "_say_ready", say_ready)
+    patch.setattr(inflow, "say_ready", say_ready)
 
 
 @mutation("invariant 6", MOVES)

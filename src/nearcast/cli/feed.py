@@ -111,7 +111,8 @@ def _show(feeds: list[dict[str, Any]], output: Output) -> None:
     rows = [
         (
             *(feed["name"], feed["topic"], feed["format"], feed["key"], feed["collector"] or "nobody"),
-            *(str(feed[part]) for part in ("records", "dead", "gaps", "lost")),
+            *(str(feed[part]) for part in ("records", "dead", "gaps")),
+            f"{feed['lost']} and more" if feed["remade"] else str(feed["lost"]),
             ", ".join(f"{name} {kind}" for name, kind in feed["columns"].items() if not name.startswith("_")),
         )
         for feed in feeds

@@ -68,11 +68,14 @@ def rebuilt(journal: Journal, found: Mapping[str, Found], known: Known, term: in
     topics = _topics(journal, [each.records for each in found.values()])
     epochs = [_epoch(entry) for entry in topics.values()]
     version = (max(newest.version, known.members, *epochs, 0) // ERA + 1) * ERA
-    named = {broker for entry in topics.values() for broker in _named(entry, newest)}
+    outside = there.keys() - set(newest.ring)
+    named = {broker for entry in topics.values() for broker in _named(entry, newest)} if outside else set()
     states = _states(newest, sorted(there), named)
     membership = _membership(newest, states, version, term, store_url)
+    if len(there) < len(newest.brokers):
+        topics = {topic: _certain(topic, entry, membership) for topic, entry in topics.items()}
     changes: dict[str, Entry] = {MEMBERSHIP_KEY: membership}
-    changes |= {topic_key(topic): _certain(topic, entry, membership) for topic, entry in topics.items()}
+    changes |= {topic_key(topic): entry for topic, entry in topics.items()}
     changes |= {broker_key(name): entry for name, entry in _brokers(journal, newest, there, states).items()}
     return changes
 
@@ -82,12 +85,16 @@ def rebuilt(journal: Journal, found: Mapping[str, Found], known: Known, term: in
 
 def _topics(journal: Journal, servers: Iterable[Mapping[str, Record]]) -> dict[str, TopicEntry]:
     """The newest that is known of each topic."""
-    newest = dict(journal.topics)
+    found: dict[str, Record] = {}
     for records in servers:
         for topic, record in records.items():
-            entry = _entry(record)
-            if topic not in newest or _version(newest[topic]) < _version(entry):
-                newest[topic] = entry
+            known = found.get(topic)
+            if known is None or known.version < record.version:
+                found[topic] = record
+    newest = dict(journal.topics)
+    for topic, record in found.items():
+        if topic not in newest or _version(newest[topic]) < record.version:
+            newest[topic] = _entry(record)
     return newest
 
 

@@ -26,6 +26,7 @@ class Agreed(msgspec.Struct, frozen=True, kw_only=True):
         _check_rules(
             (4 * self.heartbeat_s <= self.lease_s, "4 * heartbeat_s <= lease_s"),
             (self.lease_over_s < self.dead_s, f"{CLOCKS:g} * lease_s < dead_s"),
+            (self.lease_s < 2 * self.idle_s, "lease_s < 2 * idle_s"),
         )
 
     @property
@@ -57,7 +58,6 @@ class Timing(Agreed, frozen=True, kw_only=True):
             (self.resync_s < self.gap_s, "resync_s < gap_s"),
             (self.leader_s < self.lease_s, "leader_s < lease_s"),
             (self.gap_s < self.idle_s, "gap_s < idle_s"),
-            (self.lease_s < 2 * self.idle_s, "lease_s < 2 * idle_s"),
         )
 
     @property

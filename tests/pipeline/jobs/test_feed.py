@@ -195,6 +195,21 @@ def test_records_that_left_the_stream_unread_are_told(
     assert bench.feeds.get("reports").progress.lost == 12
 
 
+def test_a_stream_that_was_lost_is_told_and_not_counted_as_nothing(
+    spark: SparkSession, bench: Bench, valkey: RespConnection
+) -> None:
+    fill(valkey, 1, 5)
+    bench.run(spark)
+    valkey.ask("DEL", STREAM)
+    fill(valkey, 8, 9)
+    bench.run(spark)
+    assert bench.ids(spark) == [1, 2, 3, 4, 5, 8, 9]
+    told = "the stream was deleted and made anew: what it held and was not read is gone"
+    assert bench.dead(spark) == [("loss", told)]
+    progress = bench.feeds.get("reports").progress
+    assert (progress.lost, progress.remade) == (0, 1)
+
+
 @pytest.mark.slow
 def test_a_lost_checkpoint_costs_nothing(spark: SparkSession, bench: Bench, valkey: RespConnection) -> None:
     fill(valkey, 1, 5)

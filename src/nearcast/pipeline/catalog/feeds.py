@@ -19,6 +19,7 @@ CREATE TABLE IF NOT EXISTS feeds (
     dead INTEGER NOT NULL DEFAULT 0,
     gaps INTEGER NOT NULL DEFAULT 0,
     lost INTEGER NOT NULL DEFAULT 0,
+    remade INTEGER NOT NULL DEFAULT 0,
     commits INTEGER NOT NULL DEFAULT 0
 );
 CREATE TABLE IF NOT EXISTS dead_letters (
@@ -40,6 +41,7 @@ class FeedProgress(msgspec.Struct, frozen=True, kw_only=True):
     dead: int = 0  # that could not be read
     gaps: int = 0  # reports of messages that the collector did not get
     lost: int = 0  # dropped from the stream before they were read
+    remade: int = 0  # how often the stream was gone, with what was unread in it: nobody knows how much
     commits: int = 0
 
 

@@ -117,7 +117,8 @@ class FeedJob:
         with self._database.transaction():
             if segment is not None:
                 self._datasets.commit(feed.name, segment)
-            self._feeds.advance(feed.name, _progress(feed, batch, end, counts, lost), dead_letters=has_dead)
+            remade = end.restarts - start.restarts
+            self._feeds.advance(feed.name, _progress(feed, batch, end, counts, lost, remade), dead_letters=has_dead)
         if segment is not None:
             self._committed(feed.name, segment.last)
 
@@ -155,7 +156,7 @@ def _losses(feed: Feed, lost: int, made_anew: bool) -> list[tuple[str | None, ..
     return [("loss", text, feed.topic, *[None] * (len(DEAD_LETTERS) - 3)) for text in told]
 
 
-def _progress(feed: Feed, batch: int, end: Offset, counts: dict[str, int], lost: int) -> FeedProgress:
+def _progress(feed: Feed, batch: int, end: Offset, counts: dict[str, int], lost: int, remade: int) -> FeedProgress:
     before = feed.progress
     return FeedProgress(
         spark_batch=batch,
@@ -164,5 +165,6 @@ def _progress(feed: Feed, batch: int, end: Offset, counts: dict[str, int], lost:
         dead=before.dead + counts["dead"],
         gaps=before.gaps + counts["gaps"],
         lost=before.lost + lost,
+        remade=before.remade + remade,
         commits=before.commits + 1,
     )

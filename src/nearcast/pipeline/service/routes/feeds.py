@@ -80,4 +80,5 @@ def _shown(service: Service, feed: Feed, collectors: Mapping[str, str]) -> dict[
         "dead": progress.dead,
         "gaps": progress.gaps,
         "lost": progress.lost,
+        "remade": progress.remade,
     }
