@@ -63,10 +63,38 @@ def test_counters_of_all_clients_are_added_once() -> None:
     assert after.topics == {}
 
 
-@pytest.mark.parametrize("payload", [b"", b"hello", b"{}", b'{"client": 1, "seconds": 1, "topics": {"t": 5}}'])
+DEEP = b'{"client":1,"seconds":1,"topics":{},"x":' + b"[" * 1500 + b"]" * 1500 + b"}"
+
+
+@pytest.mark.parametrize("payload", [b"", b"hello", b"{}", b'{"client": 1, "seconds": 1, "topics": {"t": 5}}', DEEP])
 def test_what_is_no_report_is_dropped_and_counted(payload: bytes) -> None:
     meter = LoadMeter("b1")
     meter.client_report(payload, 1.0)
+    assert meter.dropped == 1
+
+
+@pytest.mark.parametrize(
+    ("topic", "counters"),
+    [
+        ("t", TopicCounters(received=10**400)),
+        ("t", TopicCounters(received_bytes=1 << 41)),
+        ("t", TopicCounters(published=-1)),
+        ("t", TopicCounters(latencies={10**9: 1})),
+        ("t", TopicCounters(latencies={-1: 1})),
+        ("t", TopicCounters(latencies={1: -1})),
+        ("t" * 513, TopicCounters(published=1)),
+        ("nc:c:t", TopicCounters(published=1)),
+    ],
+)
+def test_what_no_client_can_have_counted_is_dropped_and_the_rest_is_reported(
+    topic: str, counters: TopicCounters
+) -> None:
+    meter = LoadMeter("b1")
+    meter.measure(info(0), 1.0, 0.0)
+    meter.client_report(told(1, **{topic: counters, "honest": TopicCounters(published=1)}), 1.5)
+    report = meter.measure(info(0), 2.0, 0.0)
+    assert report is not None
+    assert report.topics == {"honest": TopicCounters(published=1)}
     assert meter.dropped == 1
 
 

@@ -43,6 +43,7 @@ def document(version: int, timers: str) -> bytes:
 
 NONSENSE = {
     "a lease longer than T_dead": '{"lease_s":9,"dead_s":3}',
+    "a lease longer than two T_idle": '{"idle_s":1}',
     "a negative one": '{"idle_s":-1}',
     "one of a million years": '{"idle_s":3e13}',
     "a word": '{"lease_s":"long"}',

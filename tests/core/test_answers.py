@@ -133,3 +133,14 @@ def test_a_pace_is_paid_back_by_waiting(after_s: float, room: float) -> None:
     assert pace.room(100.0) == 20.0
     pace.spend(25.0)
     assert pace.room(100.0 + after_s) == room
+
+
+@pytest.mark.parametrize("have", [10**6, 2**63, 2**64 - 1])
+def test_who_says_it_has_more_than_there_is_gets_nothing_and_harms_nobody(rig: Any, have: int) -> None:
+    """Anybody may write to an inbox."""
+    world, publisher, heard = full_ring(rig)
+    link = publisher.machine.links.up("b1")
+    ask(world, 7, have)
+    world.run(1.0)
+    assert publisher.machine.links.up("b1") is link
+    assert 0 < heard.bytes_to(7) < 100  # the mark alone

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from typing import Any
 
 import msgspec
@@ -11,12 +12,15 @@ from nearcast.core import bus
 from nearcast.core.controller import Role
 from nearcast.core.journal import BrokerEntry, BrokerState, Journal, LossEntry, TopicEntry, topic_key
 from nearcast.core.known import Known, lost
+from nearcast.core.ledger import Ledger
 from nearcast.core.membership import BrokerInfo, Membership, ring_of
 from nearcast.core.message import Interrupted, Message
 from nearcast.core.names import RECORDS
 from nearcast.core.placement import Mode, Placement, single
 from nearcast.core.rebuilding import ERA, Found, rebuilt
 from nearcast.core.record import Record, prepare, settled, switch
+from nearcast.core.recovery import Recovery
+from nearcast.core.settings import DEFAULT_TIMING, Timing
 from nearcast.core.wire import decode_record, encode_record
 from nearcast.runtime.store.memory import MemoryStore
 
@@ -115,6 +119,17 @@ def test_versions_go_on_far_above_all_that_were_ever_used() -> None:
     membership = rebuilt(Journal(), records, KNOWN, 3, "")["membership"]
     assert isinstance(membership, Membership)
     assert (membership.version, membership.cluster, membership.ring) == (2 * ERA, "ours", OLD.ring)
+
+
+@pytest.mark.parametrize("forged", [settled(single(2**32 - 2, "b1", 7), 2), settled(single(7, "b1", 7), 2**31 - 1)])
+def test_a_record_no_leader_can_have_written_is_left_out(forged: Record) -> None:
+    """A client has: epochs above it would not fit into frames, nor terms into numbers of orders."""
+    changes = rebuilt(Journal(), found(b1={"evil": forged, "t": settled(P, 2)}, b2={}, b3={}), KNOWN, 3, "")
+    membership = changes["membership"]
+    assert isinstance(membership, Membership)
+    assert membership.version == ERA
+    assert topic_key("evil") not in changes
+    assert topic_in(changes) == TopicEntry(P)
 
 
 def test_a_topic_whose_broker_is_missing_goes_where_nobody_can_know_better() -> None:
@@ -250,6 +265,74 @@ def test_a_broker_that_does_not_answer_is_not_waited_for_longer_than_its_lease(c
     assert cluster.states()["b3"] is BrokerState.DEAD
     assert cluster.journal.topics[topic].placement.brokers != ("b3",)
     assert "without b3" in cluster.journal.loss.text
+
+
+def test_a_membership_older_than_one_that_is_known_does_not_say_who_is_expected() -> None:
+    """A broker that was given up long ago, alone in the cluster as it knows it, is the first to be heard."""
+    alone = Membership(5, 1, {"b1": BrokerInfo("redis://b1", joined=1)}, ring=("b1",), cluster="ours")
+    ledger = Ledger(0, Journal(), 3)
+    recovery = Recovery(ledger, KNOWN, timing=DEFAULT_TIMING, store_url="", wall_offset_s=0.0, now_s=0.0)
+    recovery.heard(hello("b1", known=Known("ours", members=5)), 0.1)
+    (_, payload) = recovery.told.pop()
+    recall = bus.decode_for_agent(payload)
+    assert isinstance(recall, bus.Recall)
+    recovery.heard(bus.Answer("b1", recall.order, membership=alone), 0.2)
+    assert ledger.commit(0.2) is None, "others carry topics, and clients count on their leases"
+    recovery.tick(DEFAULT_TIMING.dead_s + 2.0)
+    assert ledger.commit(DEFAULT_TIMING.dead_s + 2.0) is not None
+
+
+def test_a_broker_is_not_given_up_while_a_lease_of_the_leader_before_may_last() -> None:
+    """A blank store lets us lead at once: who led before may not know yet, and grant until `leader_s` is over."""
+    timing = Timing(leader_s=2.2)
+    ledger = Ledger(0, Journal(), 3)
+    recovery = Recovery(ledger, KNOWN, timing=timing, store_url="", wall_offset_s=0.0, now_s=0.0)
+    recovery.heard(hello("b1", known=KNOWN), 0.1)
+    (_, payload) = recovery.told.pop()
+    recall = bus.decode_for_agent(payload)
+    assert isinstance(recall, bus.Recall)
+    recovery.heard(bus.Answer("b1", recall.order, membership=OLD), 0.2)
+    granted_s = timing.leader_s
+    recovery.tick(granted_s + timing.dead_s - 0.1)
+    assert ledger.commit(granted_s + timing.dead_s - 0.1) is None
+    recovery.tick(granted_s + timing.dead_s + 0.5)
+    assert ledger.commit(granted_s + timing.dead_s + 0.5) is not None
+
+
+def restart_empty(cluster: Any, broker: str) -> None:
+    """The server of a broker ends and starts again with nothing in its memory."""
+    server = cluster.rig.servers[broker]
+    server.restart(f"{broker}-again")
+    server.keys.clear()
+    for wired in cluster.rig.wired:
+        for link in [link for link, session in wired.sessions.items() if session.server is server]:
+            wired.cut(link)
+
+
+@pytest.mark.parametrize("brokers", [("b1",), ("b1", "b2", "b3")])
+def test_an_old_journal_and_brokers_that_all_lost_their_memory_make_a_cluster_again(
+    cluster_of: Any, brokers: tuple[str, ...]
+) -> None:
+    cluster = cluster_of(*brokers)
+    cluster.run(3.0)
+    topics = [f"scores-{broker}" for broker in brokers]
+    for topic, broker in zip(topics, brokers, strict=True):
+        cluster.move(topic, Mode.SINGLE, broker)
+    cluster.run(1.0)
+    old = copy(cluster.store)
+    old._entries = dict(cluster.store._entries)
+    cluster.move("another", Mode.SINGLE, brokers[-1])
+    cluster.run(1.0)
+    cluster.store = old
+    for broker in brokers:
+        restart_empty(cluster, broker)
+    cluster.run(15.0)
+    program = cluster.rig.client(7)
+    for topic in (*topics, "another"):
+        program.publish(topic.encode(), topic.encode())
+    cluster.run(3.0)
+    assert set(cluster.states().values()) == {BrokerState.MEMBER}
+    assert sorted(program.acked) == sorted(topic.encode() for topic in (*topics, "another"))
 
 
 def test_nobody_registers_a_name_before_the_operator_knows_of_the_loss(cluster: Any) -> None:

@@ -42,7 +42,9 @@ placements = st.builds(
     st.lists(st.text(min_size=1, max_size=5), min_size=1, max_size=3).map(tuple),
     u32,
 )
-records = st.builds(Record, u32, u32, placements, st.none() | placements, st.none() | placements, st.booleans())
+records = st.builds(
+    Record, u32, st.integers(0, 2**31 - 1), placements, st.none() | placements, st.none() | placements, st.booleans()
+)
 
 
 def test_a_header_is_32_bytes_and_starts_with_the_magic() -> None:
@@ -116,6 +118,39 @@ def test_a_mode_that_only_a_newer_version_knows_is_named() -> None:
 
 def test_a_record_of_another_shape_cannot_be_read() -> None:
     assert isinstance(read_record(b'{"version":"one"}'), Unreadable)
+
+
+DEEP = b"[" * 1500 + b"]" * 1500
+
+
+def forged(
+    version: object = 5, term: object = 1, epoch: object = 1, brokers: str = '["b1"]', members: int = 1
+) -> bytes:
+    return f'{{"version":{version},"term":{term},"placement":[{epoch},"single",{brokers},{members}]}}'.encode()
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"7",
+        b'{"x":' + DEEP + b"}",
+        forged(version=1 << 34),
+        forged(version=-1),
+        forged(term=1 << 31),
+        forged(term=-1),
+        forged(epoch=1 << 32),
+        forged(epoch=-1),
+        forged(epoch=10**400),
+        forged(members=-1),
+        forged(brokers="[]"),
+        forged(brokers=str([f"b{number}" for number in range(3000)]).replace("'", '"')),
+    ],
+)
+def test_a_record_that_cannot_be_is_none(data: bytes) -> None:
+    assert isinstance(read_record(forged()), Record)
+    assert isinstance(read_record(data), Unreadable)
+    assert decode_control(b"R" + data) is None
 
 
 @given(st.binary(max_size=100))

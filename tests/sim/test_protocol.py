@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from nearcast.sim.campaign import Outcome, run_seed, run_seeds, run_world
+from nearcast.sim.drawing import draw_plan
 from nearcast.sim.faults import FaultPlan, Profile
 from nearcast.sim.world import START_S, Setup, World
 
@@ -25,6 +26,11 @@ def test_seeds_keep_every_invariant(first: int) -> None:
     for seed in range(first, first + BATCH):
         outcome = run_seed(seed)
         assert not outcome.violations, _explain(outcome)
+
+
+def test_every_seed_draws_a_world_whose_timers_keep_the_rules() -> None:
+    for seed in range(2_000):
+        draw_plan(seed)
 
 
 @pytest.mark.slow

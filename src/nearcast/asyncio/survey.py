@@ -22,7 +22,7 @@ from nearcast.core.link import Reply, is_error
 from nearcast.core.names import RECORDS, RESERVED
 from nearcast.core.placement import Mode
 from nearcast.core.record import Record
-from nearcast.core.wire import decode_record
+from nearcast.core.wire import read_record
 from nearcast.errors import ClusterError, ProtocolError
 from nearcast.runtime.client import Client
 from nearcast.runtime.requester import Requester
@@ -99,7 +99,8 @@ def _at(answers: Mapping[str, Reply], index: int) -> dict[str, Reply]:
 
 def _subscribers(counts: Mapping[str, Reply], records: Mapping[str, Reply]) -> int:
     numbers = {broker: count for broker, count in counts.items() if isinstance(count, int)}
-    known: list[Record] = [decode_record(record) for record in records.values() if isinstance(record, bytes)]
+    read = [read_record(record) for record in records.values() if isinstance(record, bytes)]
+    known = [record for record in read if isinstance(record, Record)]
     if not known:
         return sum(numbers.values())  # no client of ours has used the topic
     placement = max(known, key=lambda record: record.version).placement

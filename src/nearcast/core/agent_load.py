@@ -12,6 +12,7 @@ import msgspec
 from nearcast.core.backend import Figures
 from nearcast.core.bus import Report
 from nearcast.core.counters import ClientReport, TopicCounters
+from nearcast.core.names import is_topic
 from nearcast.core.wire import HEADER_BYTES
 
 TOPICS_MAX = 10_000  # of one report; counters of further ones are dropped, and that is counted
@@ -29,12 +30,13 @@ class LoadMeter:
         """One client's second."""
         try:
             report = msgspec.json.decode(payload, type=ClientReport)
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, RecursionError):
             self.dropped += 1
             return
         for topic, counters in report.topics.items():
             known = self._topics.get(topic)
-            if known is None and len(self._topics) >= TOPICS_MAX:
+            full = known is None and len(self._topics) >= TOPICS_MAX
+            if full or not counters.plausible or not is_topic(topic.encode("utf-8", "surrogatepass")):
                 self.dropped += 1
                 continue
             self._topics[topic] = known.merged(counters) if known is not None else counters

@@ -9,6 +9,7 @@ import msgspec
 from nearcast.core.message import Event, Message
 
 SAMPLES_MAX = 256  # latencies of one topic in one report
+COUNT_MAX = 1 << 40  # messages or bytes of one topic in one report
 
 # Latency histogram: fixed logarithmic buckets, so that histograms of all clients and seconds add up exactly.
 # Bucket i holds latencies up to 100 us * 2^(i/2): 0.1 ms .. about 100 s in 40 buckets.
@@ -51,6 +52,20 @@ class TopicCounters(msgspec.Struct, frozen=True):
             self.subscribers + other.subscribers,
             latencies,
         )
+
+    @property
+    def plausible(self) -> bool:
+        """Whether a client can have counted this in a second: anybody may write to the channel of counters."""
+        counts = (
+            self.published,
+            self.published_bytes,
+            self.received,
+            self.received_bytes,
+            self.publishers,
+            self.subscribers,
+            *self.latencies.values(),
+        )
+        return all(0 <= count <= COUNT_MAX for count in counts) and all(0 <= b < BUCKETS for b in self.latencies)
 
 
 SILENT = TopicCounters(subscribers=1)  # of a subscription that has received nothing

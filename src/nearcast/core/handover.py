@@ -67,7 +67,7 @@ class Handover:
             if collected.writing or collected.after != after or collected.complete:
                 return  # the same batch again
             collected.writing = True
-            self._reign.ledger.write(self._unknown(answer.records), partial(written, answer))
+            self._reign.ledger.write(self._unknown(answer.records, membership.version), partial(written, answer))
 
         def written(answer: bus.Answer, at_s: float) -> None:
             collected.writing = False
@@ -82,13 +82,13 @@ class Handover:
         )
         self._reign.orders.need(("collect", name, membership.version, after), name, make, done, now_s)
 
-    def _unknown(self, found: dict[str, records.Record]) -> dict[str, Entry]:
+    def _unknown(self, found: dict[str, records.Record], members: int) -> dict[str, Entry]:
         """Entries for the topics that the journal does not know yet."""
-        topics, ledger = self._reign.journal.topics, self._reign.ledger
+        topics, ledger, term = self._reign.journal.topics, self._reign.ledger, self._reign.term
         return {
             topic_key(topic): TopicEntry(record.placement)
             for topic, record in found.items()
-            if topic not in topics and not ledger.pending(topic_key(topic))
+            if topic not in topics and not ledger.pending(topic_key(topic)) and record.follows_from(members, term)
         }
 
     def _evacuate(self, found: dict[str, records.Record]) -> None:

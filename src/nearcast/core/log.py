@@ -43,7 +43,9 @@ class Log:
         return zip(range(start, start + count), newest[::-2], newest[-2::-2], strict=True)
 
     def between(self, start: int, end: int) -> Iterator[Entry]:
-        """The messages from `start` to `end` that are here."""
+        """The messages from `start` to `end` that are here; none if others say they have more than that."""
+        if start > end:
+            return iter(())
         first = max(start, self.first)
         span = islice(self.queue, 2 * (first - self.first), 2 * max(0, end + 1 - self.first))
         return zip(range(first, end + 1), span, span, strict=False)

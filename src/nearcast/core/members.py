@@ -383,7 +383,9 @@ class Members:
         hello = self._hellos.get(name)
         if entry.state is not BrokerState.JOINING or hello is None or self._reign.ledger.pending(broker_key(name)):
             return False
-        if not hello.ready or (name, entry.run_id) not in self._reset or self._reign.names(name):
+        if not hello.ready or (name, entry.run_id) not in self._reset:
+            return False
+        if self._reign.names(name) and self.carriers():  # with no carrier left, those topics wait for this one
             return False
         since_s = self._joining_since_s.setdefault(name, now_s)
         return self._is_attended(name, now_s) or now_s - since_s > self._reign.timing.ready_s

@@ -54,6 +54,11 @@ def _is_utf8(name: bytes) -> bool:
     return True
 
 
+def is_topic(name: bytes) -> bool:
+    """Whether a client of ours may have used it as the name of a topic."""
+    return 0 < len(name) <= TOPIC_BYTES_MAX and _is_utf8(name) and not name.startswith(RESERVED)
+
+
 def decode_topic(name: bytes) -> str:
     """The inverse of `encode_topic`; also for names of foreign programs, which need not be UTF-8."""
     return name.decode("utf-8", "surrogateescape")

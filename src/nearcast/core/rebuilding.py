@@ -65,9 +65,11 @@ def rebuilt(journal: Journal, found: Mapping[str, Found], known: Known, term: in
     """What to write so that the journal, blank or old, is that of the cluster again."""
     newest = newest_membership(journal, (each.membership for each in found.values()), known)
     there = {name: found[name] for name in newest.brokers if name in found}
-    topics = _topics(journal, [each.records for each in found.values()])
+    members = max(newest.version, known.members)
+    possible = [_possible(each.records, members, max(term, known.term)) for each in found.values()]
+    topics = _topics(journal, possible)
     epochs = [_epoch(entry) for entry in topics.values()]
-    version = (max(newest.version, known.members, *epochs, 0) // ERA + 1) * ERA
+    version = (max(members, *epochs, 0) // ERA + 1) * ERA
     outside = there.keys() - set(newest.ring)
     named = {broker for entry in topics.values() for broker in _named(entry, newest)} if outside else set()
     states = _states(newest, sorted(there), named)
@@ -81,6 +83,11 @@ def rebuilt(journal: Journal, found: Mapping[str, Found], known: Known, term: in
 
 
 # --- topics
+
+
+def _possible(found: Mapping[str, Record], members: int, term: int) -> dict[str, Record]:
+    """Without what no leader can have written."""
+    return {topic: record for topic, record in found.items() if record.follows_from(members, term)}
 
 
 def _topics(journal: Journal, servers: Iterable[Mapping[str, Record]]) -> dict[str, TopicEntry]:
@@ -128,15 +135,19 @@ def _certain(topic: str, entry: TopicEntry, membership: Membership) -> TopicEntr
     move = entry.move
     place = move.target if move is not None and move.phase is Phase.SWITCH else entry.placement
     left = tuple(broker for broker in place.brokers if membership.has(broker, place))
-    if left == place.brokers or not membership.ring:
+    if left == place.brokers:
         return entry
     epoch = membership.version + 1
     if len(left) > 1:
         target = Placement(epoch, place.mode, left, membership.version)
     else:
-        home = left[0] if left else ring_of(membership.ring).owner(topic.encode())
-        target = single(epoch, home, membership.version)
+        target = single(epoch, left[0] if left else _home(topic, place, membership), membership.version)
     return TopicEntry(place, MoveEntry(Phase.SWITCH, target, forced=True, told=tuple(sorted(membership.brokers))))
+
+
+def _home(topic: str, place: Placement, membership: Membership) -> str:
+    """The topic's directory. If no broker is left it stays with one that is gone, until there is one to take it."""
+    return ring_of(membership.ring).owner(topic.encode()) if membership.ring else place.brokers[0]
 
 
 # --- brokers

@@ -1,8 +1,9 @@
 """Recovery: a leader whose store has lost its data asks the brokers what they have, and writes the journal anew.
 
 Meanwhile nobody is granted a lease and nothing moves: acknowledgements pause. It is over when every broker that the
-newest membership names has told all it has; or after T_dead, when no client counts on one that has not. Those count as
-given up. If all are heard and nothing was under way, clients notice no more than the pause (`rebuilding.py`).
+newest membership names has told all it has; or after T_dead and `leader_s`, when no client counts on one that has not.
+Those count as given up. If all are heard and nothing was under way, clients notice no more than the pause
+(`rebuilding.py`).
 
 What the store held besides the journal is gone: users' registrations and what was on its way to datasets. So the loss
 stands in the journal until an operator acknowledges it, and nobody can register the name of another one before.
@@ -19,8 +20,8 @@ from nearcast.core.ledger import Ledger
 from nearcast.core.membership import Membership
 from nearcast.core.orders import Orders
 from nearcast.core.rebuilding import Found, newest_membership, rebuilt
-from nearcast.core.record import Record
-from nearcast.core.settings import Timing
+from nearcast.core.record import LEADERS_MAX, Record
+from nearcast.core.settings import CLOCKS, Timing
 
 
 class _Recalled:
@@ -104,7 +105,9 @@ class Recovery:
             recalled.at_s = at_s
             recalled.records.update(answer.records)
             recalled.after = max(answer.records, default=after)
-            self.term_found = max(self.term_found, *(record.term for record in answer.records.values()), 0)
+            possible = max(self._known.term, self.ledger.term) + LEADERS_MAX
+            terms = (record.term for record in answer.records.values() if record.term < possible)
+            self.term_found = max(self.term_found, *terms, 0)
             recalled.membership = recalled.membership or answer.membership
             recalled.complete = not answer.more
 
@@ -124,10 +127,12 @@ class Recovery:
             return False  # by then every agent has said hello, and whose cluster this is
         if any(not recalled.complete and self._waits(recalled, now_s) for recalled in self._recalled.values()):
             return False
-        expected = newest_membership(self.ledger.journal, self._memberships(), self._known).brokers
-        if expected and all(name in self._recalled and self._recalled[name].complete for name in expected):
+        newest = newest_membership(self.ledger.journal, self._memberships(), self._known)
+        answered = all(name in self._recalled and self._recalled[name].complete for name in newest.brokers)
+        if newest.brokers and answered and newest.version >= self._known.members:  # else others were members later
             return True
-        return self._heard and now_s - self._since_s > self._dead_s
+        # A blank store lets us lead at once: who led before may not know yet, and grants until `leader_s` is over.
+        return self._heard and now_s - self._since_s > self._dead_s + CLOCKS * self._timing.leader_s
 
     @property
     def _dead_s(self) -> float:

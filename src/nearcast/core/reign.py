@@ -79,7 +79,9 @@ class Reign:
         self.coordination = Coordination(self, charter.coordinating, charter.dice, now_s)
         self.requests = Requests(self)
         # The leader before us may have given a broker up and gone before its topics were on their way.
-        self._evacuating = dict.fromkeys(name for name in self.journal.brokers if not self.members.carries(name))
+        self._evacuating: dict[str, None] = {}
+        for entry in self.journal.topics.values():
+            self._leave_behind(entry.placement)
         self._counted_s: dict[str, float] = {}
         self._lazy_at_s: dict[str, float] = {}
         self._touched: dict[str, None] = {}  # topics whose move may go on at once
@@ -221,6 +223,7 @@ class Reign:
         self._moves.pop(move.topic, None)
         self.moves_done += 1
         self._rescue(move.topic, now_s)
+        self._leave_behind(move.entry.target)
 
     def _order_installs(self, broker: str, wanted: dict[str, Record], now_s: float) -> None:
         topics = list(wanted)
@@ -294,18 +297,32 @@ class Reign:
         """A broker was given up: bring the topics at rest that name it elsewhere. Moves look after themselves."""
         self._evacuating[broker] = None
 
+    def _leave_behind(self, placement: Placement) -> None:
+        """Evacuate the brokers of the placement that are not there any more."""
+        self._evacuating |= {broker: None for broker in placement.brokers if not self._is_at(broker, placement)}
+
     def _evacuate_all(self, now_s: float) -> None:
-        """Until no topic at rest names such a broker: an entry that is being written cannot be changed yet."""
+        """Until no topic at rest names such a broker: an entry that is being written cannot be changed yet.
+
+        Nor can any, while there is no ring: after a loss of the store all brokers may be gone, and join again.
+        """
         for broker in list(self._evacuating):
             resting = [
                 topic
                 for topic, entry in self.journal.topics.items()
-                if entry.move is None and broker in entry.placement.brokers
+                if entry.move is None and broker in entry.placement.brokers and not self._is_at(broker, entry.placement)
             ]
             for topic in resting:
                 self._rescue(topic, now_s)
-            if not resting or self.members.carries(broker):
+            if not resting:
                 del self._evacuating[broker]
+
+    def _is_at(self, broker: str, placement: Placement) -> bool:
+        """Whether the broker that the placement means carries its topics; not one that joined later under its name."""
+        return self.members.carries(broker) and self.journal.membership.has(broker, placement)
+
+    def _whole(self, placement: Placement) -> bool:
+        return all(self._is_at(broker, placement) for broker in placement.brokers)
 
     def names(self, broker: str) -> bool:
         """Whether a topic still names the broker, now or as its target."""
@@ -319,7 +336,7 @@ class Reign:
         entry = self.journal.topics[topic]
         if entry.move is not None or self.ledger.pending(topic_key(topic)):
             return
-        if all(self.members.carries(broker) for broker in entry.placement.brokers):
+        if self._whole(entry.placement):
             return
         target = self._refuge(topic, entry.placement, entry.placement.epoch + 1)
         if target is not None:
@@ -329,7 +346,7 @@ class Reign:
     def _refuge(self, topic: str, placement: Placement, epoch: int) -> Placement | None:
         """The same placement without its dead brokers; the directory if none is left."""
         members = self.journal.membership.version
-        left = tuple(broker for broker in placement.brokers if self.members.carries(broker))
+        left = tuple(broker for broker in placement.brokers if self._is_at(broker, placement))
         if len(left) > 1:
             return Placement(epoch, placement.mode, left, members)
         directory = self.members.directory(topic)
@@ -338,21 +355,20 @@ class Reign:
 
     def _reconsider(self, move: Move) -> bool:
         """Change a move that a death has overtaken. True: a new decision is on its way to the store."""
-        carries = self.members.carries
         target, old = move.entry.target, move.old
         if move.stage in (Stage.PREPARE, Stage.READY):
-            if all(map(carries, target.brokers)) and all(map(carries, old.brokers)):
+            if self._whole(target) and self._whole(old):
                 return False
-            aim = target if all(map(carries, target.brokers)) else old
+            aim = target if self._whole(target) else old
             refuge = self._refuge(move.topic, aim, target.epoch + 1)
             if refuge is None:
                 return False
             told = tuple(sorted({*move.entry.told, *target.brokers}))
             # Giving up a move is a switch too: to a fresh epoch with the old placement, where everybody already is.
-            forced = not (refuge.same_place(old) and all(map(carries, old.brokers)))
+            forced = not (refuge.same_place(old) and self._whole(old))
             self._redirect(move, MoveEntry(Phase.SWITCH, refuge, forced, told))
             return True
-        if move.stage is Stage.SWITCH and not move.entry.forced and not all(map(carries, old.brokers)):
+        if move.stage is Stage.SWITCH and not move.entry.forced and not self._whole(old):
             self._redirect(move, msgspec.structs.replace(move.entry, forced=True))
             return True
         return False

@@ -6,16 +6,31 @@ a conformance test holds both to the same answers.
 
 from __future__ import annotations
 
+# Any client may write a record, once, so there may be anything: what is no record counts as none. `record.py` has the
+# bounds too.
+_READ = b"""
+local function read(text)
+  local decoded, record = pcall(cjson.decode, text)
+  if not decoded or type(record) ~= 'table' then return nil end
+  local version, term = record['version'], record['term']
+  if type(version) ~= 'number' or type(term) ~= 'number' or version % 1 ~= 0 or term % 1 ~= 0 then return nil end
+  if version < 0 or version >= 2^34 or term < 0 or term >= 2^31 then return nil end
+  return record
+end
+"""
+
 # KEYS: records. ARGV: term, then (topic, version, record) repeated.
 # Returns for each topic the version now on the server, or -1 if our term is older than the record's.
-INSTALL = b"""
+INSTALL = (
+    _READ
+    + b"""
 local versions = {}
 local term = tonumber(ARGV[1])
 for i = 2, #ARGV, 3 do
   local topic, version = ARGV[i], tonumber(ARGV[i + 1])
   local stored, stored_version, stored_term = redis.call('HGET', KEYS[1], topic), -1, -1
-  if stored then
-    local record = cjson.decode(stored)
+  local record = stored and read(stored)
+  if record then
     stored_version, stored_term = record['version'], record['term']
   end
   if term < stored_term then
@@ -29,6 +44,7 @@ for i = 2, #ARGV, 3 do
 end
 return versions
 """
+)
 
 # KEYS: membership. ARGV: version, document. Returns the version now on the server.
 # The news is the version alone: anybody may publish it, so who hears it reads the key.
@@ -59,29 +75,36 @@ return {ARGV[1], next_beat}
 
 # KEYS: records. ARGV: term, then topics. Returns the record of each, empty if it has none.
 # From now on the controller knows of them: they are no longer those of a first use, which may end by themselves.
-KEEP = b"""
+KEEP = (
+    _READ
+    + b"""
 local found = {}
 for i = 2, #ARGV do
-  local record = redis.call('HGET', KEYS[1], ARGV[i])
-  if record and cjson.decode(record)['term'] == 0 then
-    record = string.gsub(record, '"term":0,', '"term":' .. ARGV[1] .. ',', 1)
-    redis.call('HSET', KEYS[1], ARGV[i], record)
+  local stored = redis.call('HGET', KEYS[1], ARGV[i])
+  local record = stored and read(stored)
+  if record and record['term'] == 0 then
+    stored = string.gsub(stored, '"term":0,', '"term":' .. ARGV[1] .. ',', 1)
+    redis.call('HSET', KEYS[1], ARGV[i], stored)
   end
-  found[#found + 1] = record or ''
+  found[#found + 1] = stored or ''
 end
 return found
 """
+)
 
 # KEYS: records. ARGV: membership version by which this server is the directory of the topics, then topics.
 # Deletes the records of first uses that no publisher and no subscriber holds. Returns how many.
-END_UNUSED = b"""
+END_UNUSED = (
+    _READ
+    + b"""
 if redis.call('HGET', 'nc:m', 'version') ~= ARGV[1] then
   return {0}
 end
 local ended = 0
 for i = 2, #ARGV do
-  local record = redis.call('HGET', KEYS[1], ARGV[i])
-  if record and cjson.decode(record)['term'] == 0 then
+  local stored = redis.call('HGET', KEYS[1], ARGV[i])
+  local record = stored and read(stored)
+  if record and record['term'] == 0 then
     local held = redis.call('PUBSUB', 'NUMSUB', ARGV[i], 'nc:c:' .. ARGV[i])
     if held[2] == 0 and held[4] == 0 then
       ended = ended + redis.call('HDEL', KEYS[1], ARGV[i])
@@ -90,6 +113,7 @@ for i = 2, #ARGV do
 end
 return {ended}
 """
+)
 
 # KEYS: records. ARGV: membership version the client believes in, record for a first use, then topics.
 # Returns {'records', record...} or {'stale', membership}: a directory speaks only to those who share its view of the

@@ -6,7 +6,7 @@ Valkey's counts, `resp.py` the encoding. Everything else of nearcast knows serve
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -38,11 +38,11 @@ from nearcast.core.headcount import Headcount
 from nearcast.core.journal import Position
 from nearcast.core.link import Link, Reply, is_error
 from nearcast.core.membership import Membership, encode_membership, read_membership
-from nearcast.core.names import CLAIM_KEY, GRANTS, MEMBERS, READY_KEY, RECORDS
+from nearcast.core.names import CLAIM_KEY, GRANTS, MEMBERS, READY_KEY, RECORDS, is_topic
 from nearcast.core.proof import Lease
-from nearcast.core.record import Record
+from nearcast.core.record import Record, Unreadable
 from nearcast.core.scripts import CLAIM, END_UNUSED, FIRST_USE, INSTALL, INSTALL_MEMBERS, KEEP
-from nearcast.core.wire import decode_record, encode_record, read_record
+from nearcast.core.wire import encode_record, read_record
 
 if TYPE_CHECKING:
     from nearcast.core.backend import AgentLink, ClientLink
@@ -100,7 +100,8 @@ class ValkeyLink(Link):
                 then(Denied(str(reply)), now_s)
             return
         for (_, then), record in zip(batch, reply, strict=True):
-            then(read_record(record) if record is not None else None, now_s)
+            found = read_record(record) if record is not None else None
+            then(None if isinstance(found, Unreadable) and found.rubbish else found, now_s)
 
     def _were_looked_up(self, batch: list[tuple[bytes, OnLookup]], reply: Reply, now_s: float) -> None:
         self.unanswered -= len(batch)
@@ -192,24 +193,21 @@ class ValkeyLink(Link):
             if cursor != b"0":
                 self.send(step, "HSCAN", RECORDS, cursor, "COUNT", SCAN_COUNT)
                 return
-            then({topic: decode_record(value) for topic, value in found.items()}, now_s)
+            then(_records(found.items()), now_s)
 
         self.send(step, "HSCAN", RECORDS, "0", "COUNT", SCAN_COUNT)
 
     def scan_records(self, cursor: bytes, then: OnScanned) -> None:
         def scanned(reply: Reply, now_s: float) -> None:
             if isinstance(reply, list):
-                pairs = zip(reply[1][::2], reply[1][1::2], strict=True)
-                read = {topic: read_record(value) for topic, value in pairs}
-                then(reply[0], {topic: record for topic, record in read.items() if isinstance(record, Record)})
+                then(reply[0], _records(zip(reply[1][::2], reply[1][1::2], strict=True)))
 
         self.send(scanned, "HSCAN", RECORDS, cursor, "COUNT", SCAN_COUNT)
 
     def keep_records(self, term: int, topics: Sequence[bytes], then: OnRecords) -> None:
         def kept(reply: Reply, now_s: float) -> None:
             if isinstance(reply, list):
-                found = zip(topics, reply, strict=True)
-                then({topic: decode_record(record) for topic, record in found if record}, now_s)
+                then(_records(zip(topics, reply, strict=True)), now_s)
 
         self.send(kept, "EVAL", KEEP, 1, RECORDS, term, *topics)
 
@@ -256,6 +254,12 @@ class ValkeyLink(Link):
                 then(figures_of(reply), now_s)
 
         self.send(observed, "INFO")
+
+
+def _records(found: Iterable[tuple[bytes, bytes]]) -> dict[bytes, Record]:
+    """Those that can be read, of topics that can be: any client may have written anything under any name."""
+    read = ((topic, read_record(value)) for topic, value in found if is_topic(topic))
+    return {topic: record for topic, record in read if isinstance(record, Record)}
 
 
 def _lease_of(reply: Reply) -> Lease:

@@ -89,6 +89,7 @@ def speaker_of(payload: bytes) -> tuple[int | None, int]:
 
 
 _RECORD = b"R"
+RECORD_BYTES_MAX = 16 << 10  # two placements of some hundred brokers each
 _encode = msgspec.json.Encoder().encode
 _decode_record = msgspec.json.Decoder(Record).decode
 
@@ -122,20 +123,30 @@ _MODES = frozenset(Mode)
 _decode_outline = msgspec.json.Decoder(_RecordOutline).decode
 
 
-@lru_cache(maxsize=256)
 def read_record(data: bytes) -> Record | Unreadable:
-    """A record as it is on a server: a newer version may have written it. Many topics have the very same."""
+    """A record as it is on a server: a newer version may have written it, or anybody anything."""
+    if len(data) > RECORD_BYTES_MAX:
+        return Unreadable(f"what is no record ({len(data)} bytes)", rubbish=True)
+    return _read_record(data)
+
+
+@lru_cache(maxsize=256)
+def _read_record(data: bytes) -> Record | Unreadable:
+    """Many topics have the very same."""
     try:
-        return _decode_record(data)
-    except msgspec.DecodeError as error:
-        return _newer(data) or Unreadable(f"what cannot be read ({error})")
+        record = _decode_record(data)
+    except (msgspec.DecodeError, RecursionError) as error:
+        return _newer(data) or Unreadable(f"what cannot be read ({error})", rubbish=True)
+    if not record.well_formed:
+        return Unreadable("what is no record (numbers that cannot be, or no broker)", rubbish=True)
+    return record
 
 
 def _newer(data: bytes) -> Unreadable | None:
     """What a newer version says that we do not know; None if this is no record at all."""
     try:
         outline = _decode_outline(data)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return None
     places = [place for place in (outline.placement, outline.next, outline.previous) if place is not None]
     unknown = [place.mode for place in places if place.mode not in _MODES]
@@ -144,11 +155,11 @@ def _newer(data: bytes) -> Unreadable | None:
 
 def decode_control(payload: bytes) -> Record | Unreadable | None:
     """A message of a control channel; None for one that is not ours, which is ignored."""
-    if not payload.startswith(_RECORD):
+    if not payload.startswith(_RECORD) or len(payload) > RECORD_BYTES_MAX + 1:
         return None
     try:
         record = _decode_record(payload[1:])
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return _newer(payload[1:])
     return record if record.well_formed else None
 

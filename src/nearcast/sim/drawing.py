@@ -55,7 +55,7 @@ def _with_other_leaders(setup: Setup, rng: Random) -> Setup:
     """The same world with controllers of other timers than everybody begins with, each its own."""
     # Far from the store a grant would take longer than a short lease.
     choices = (PATIENT, Timing()) if setup.sites else (PATIENT, BRISK, Timing())
-    idle_s = max(setup.timing.idle_s, PATIENT.lease_s / 2 + 0.1)
+    idle_s = max(setup.timing.idle_s, *(0.55 * timing.lease_s for timing in choices))  # the same for all, by the rules
     leaders = tuple(msgspec.structs.replace(timing, idle_s=idle_s) for timing in rng.sample(choices, k=len(choices)))
     return msgspec.structs.replace(setup, timing=Timing(), leaders=leaders)
 

@@ -1,7 +1,7 @@
 """EVAL of the simulated server: the scripts of `core/scripts.py`, step by step in Python.
 
-Arguments are those of the Lua scripts, and so are the answers; the conformance test holds both to that. A record or
-number that Lua could not read raises here: in a simulation that is a defect of ours, not something to answer politely.
+Arguments are those of the Lua scripts, and so are the answers; the conformance test holds both to that. A number that
+Lua could not read raises here: in a simulation that is a defect of ours, not something to answer politely.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from nearcast.core.names import CONTROL, MEMBERS
+from nearcast.core.record import TERMS, VERSIONS
 from nearcast.core.scripts import CLAIM, END_UNUSED, FIRST_USE, INSTALL, INSTALL_MEMBERS, KEEP
 from nearcast.sim.replies import CommandError, array, bulks, integer, parse_integer
 
@@ -30,6 +31,15 @@ class _Stored(msgspec.Struct):
 
 _decode = msgspec.json.Decoder(_Stored).decode
 _NOTHING_STORED = _Stored(version=-1, term=-1)
+
+
+def _read(data: bytes | None) -> _Stored | None:
+    """None for what is no record."""
+    try:
+        stored = _decode(data) if data is not None else None
+    except (msgspec.DecodeError, RecursionError):
+        return None
+    return stored if stored is not None and 0 <= stored.version < VERSIONS and 0 <= stored.term < TERMS else None
 
 
 def evaluate(session: Session, arguments: list[bytes]) -> bytes:
@@ -51,8 +61,7 @@ def install(server: SimServer, keys: list[bytes], arguments: list[bytes]) -> byt
 
 
 def _install_one(server: SimServer, key: bytes, term: int, topic: bytes, version: bytes, record: bytes) -> int:
-    data = server.keys.fields(key).get(topic)
-    stored = _NOTHING_STORED if data is None else _decode(data)
+    stored = _read(server.keys.fields(key).get(topic)) or _NOTHING_STORED
     if term < stored.term:
         return -1
     if _is_older(int(version), stored):
@@ -95,10 +104,11 @@ def keep(server: SimServer, keys: list[bytes], arguments: list[bytes]) -> bytes:
     term, *topics = arguments
     for topic in topics:
         record = server.keys.fields(keys[0]).get(topic)
-        if record is not None and _decode(record).term == 0:
+        stored = _read(record)
+        if record is not None and stored is not None and stored.term == 0:
             server.keys.set_fields(keys[0], {topic: record.replace(b'"term":0,', b'"term":%b,' % term, 1)})
-    stored = server.keys.fields(keys[0])
-    return bulks(stored.get(topic, b"") for topic in topics)
+    records = server.keys.fields(keys[0])
+    return bulks(records.get(topic, b"") for topic in topics)
 
 
 def end_unused(server: SimServer, keys: list[bytes], arguments: list[bytes]) -> bytes:
@@ -109,8 +119,8 @@ def end_unused(server: SimServer, keys: list[bytes], arguments: list[bytes]) -> 
 
 
 def _end_unused(server: SimServer, key: bytes, topic: bytes) -> bool:
-    record = server.keys.fields(key).get(topic)
-    if record is None or _decode(record).term != 0 or _is_held(server, topic):
+    stored = _read(server.keys.fields(key).get(topic))
+    if stored is None or stored.term != 0 or _is_held(server, topic):
         return False
     server.keys.delete_fields(key, [topic])
     return True
