@@ -68,3 +68,22 @@ def test_the_map_of_the_layout_is_true() -> None:
 def test_a_map_is_read_by_package() -> None:
     text = "## Layout\n\n```\nsrc/\n  core/   pure\n    a.py  one; b.py: two\n  sim/    c.py\n```\n"
     assert layout_of(text) == {"": set(), "core": {"a.py", "b.py"}, "sim": {"c.py"}}
+
+
+# --- the table of planted bugs
+
+
+def planted_bugs() -> set[str]:
+    """The names of the planted bugs, as words."""
+    sources = [path.read_text(encoding="utf-8") for path in (REPOSITORY / "tests" / "sim").glob("mutations*.py")]
+    return {
+        name.replace("_", " ") for text in sources for name in re.findall(r"^def (\w+)\(patch: Patch\)", text, re.M)
+    }
+
+
+def test_the_table_of_planted_bugs_is_complete() -> None:
+    text = (REPOSITORY / "docs" / "guarantees.md").read_text(encoding="utf-8")
+    table = text.split("| planted bug |", 1)[1].split("\n\n", 1)[0]
+    named = re.findall(r"^\| ([^|-][^|]*) \|", table, re.MULTILINE)
+    assert len(named) > 50
+    assert {name.replace(",", "") for name in named} == planted_bugs()

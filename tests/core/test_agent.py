@@ -430,3 +430,21 @@ def test_messages_of_the_bus_survive_the_way_there_and_back() -> None:
     state = bus.State("asker.1", problem="no")
     assert bus.decode_state(bus.encode(state)) == state
     assert bus.decode_state(b"{}") is None
+
+
+# --- what keeps it from working
+
+
+def test_an_agent_that_no_controller_answers_says_so(office: Office) -> None:
+    office.rig.run(2 * DEFAULT_TIMING.dead_s + 1)
+    assert "no controller answers at redis://store" in office.agent.problem
+    office.order(bus.Grant(TERM, office.hello().beat, office.hello().run_id))
+    assert office.agent.problem == ""
+
+
+def test_a_leader_that_falls_silent_is_a_problem_again(office: Office) -> None:
+    office.order(bus.Grant(TERM, office.hello().beat, office.hello().run_id))
+    office.rig.run(DEFAULT_TIMING.dead_s)
+    assert office.agent.problem == ""
+    office.rig.run(2 * DEFAULT_TIMING.dead_s)
+    assert "no controller answers" in office.agent.problem

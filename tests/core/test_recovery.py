@@ -15,11 +15,13 @@ from nearcast.core.known import Known, lost
 from nearcast.core.ledger import Ledger
 from nearcast.core.membership import BrokerInfo, Membership, ring_of
 from nearcast.core.message import Interrupted, Message
+from nearcast.core.names import RECORDS
 from nearcast.core.placement import Mode, Placement, single
 from nearcast.core.rebuilding import ERA, Found, rebuilding
 from nearcast.core.record import Record, prepare, settled, switch
 from nearcast.core.recovery import Recovery
 from nearcast.core.settings import DEFAULT_TIMING, Timing
+from nearcast.core.wire import decode_record, encode_record
 from nearcast.runtime.store.memory import MemoryStore
 
 # --- finding out
@@ -189,6 +191,15 @@ def lose(cluster: Any) -> None:
     cluster.store = MemoryStore()
 
 
+def replace_controller(cluster: Any) -> None:
+    """One takes over that remembers nothing."""
+    (old,) = cluster.controllers
+    cluster.stopped.add(old)
+    cluster.controllers.append(type(old)("c9", "redis://store", old._charter.dice))
+    cluster.rig.wired[:] = [wired for wired in cluster.rig.wired if wired.machine is not old]
+    cluster.rig.wire(cluster.controllers[-1])
+
+
 def test_a_store_that_comes_back_empty_is_filled_again_and_nobody_notices(cluster: Any) -> None:
     cluster.move("scores", Mode.SINGLE, "b2")
     cluster.run(1.0)
@@ -211,6 +222,17 @@ def test_a_store_that_comes_back_empty_is_filled_again_and_nobody_notices(cluste
     assert not [event for event in events if isinstance(event, Interrupted)]
 
 
+def test_afterwards_every_broker_has_the_records_it_should_have(cluster: Any) -> None:
+    cluster.move("scores", Mode.ALL_SUBSCRIBERS, "b1", "b2")
+    cluster.run(1.0)
+    now = decode_record(cluster.rig.ask("b2", "HGET", RECORDS, "scores"))
+    before = switch(single(now.epoch - 1, "b1", 0), now.placement, now.term, forced=False)
+    cluster.rig.ask("b2", "HSET", RECORDS, "scores", encode_record(before))  # it was not told of the end of the move
+    lose(cluster)
+    cluster.run(3.0)
+    assert decode_record(cluster.rig.ask("b2", "HGET", RECORDS, "scores")).version == now.version
+
+
 def test_the_loss_is_said_aloud(cluster: Any) -> None:
     lose(cluster)
     cluster.run(3.0)
@@ -223,13 +245,21 @@ def test_a_new_controller_finds_out_from_the_agents(cluster: Any) -> None:
     cluster.move("scores", Mode.SINGLE, "b3")
     cluster.run(1.0)
     lose(cluster)
-    (old,) = cluster.controllers
-    cluster.stopped.add(old)
-    cluster.controllers.append(type(old)("c9", "redis://store", old._charter.dice))
-    cluster.rig.wired[:] = [wired for wired in cluster.rig.wired if wired.machine is not old]
-    cluster.rig.wire(cluster.controllers[-1])
+    replace_controller(cluster)
     cluster.run(5.0)
     assert cluster.journal.topics["scores"].placement.brokers == ("b3",)
+
+
+def test_one_agent_of_another_cluster_does_not_decide_whose_the_journal_is(cluster: Any) -> None:
+    ours = cluster.journal.membership.cluster
+    wrong = cluster.agents["b1"]  # the first to be heard
+    wrong._known = Known("another", members=3, term=1, journal=(0, 4))
+    lose(cluster)
+    replace_controller(cluster)
+    cluster.run(5.0)
+    assert cluster.journal.membership.cluster == ours
+    assert "belongs to another cluster (another)" in wrong.problem
+    assert cluster.agents["b2"].problem == ""
 
 
 def test_a_broker_that_does_not_answer_is_not_waited_for_longer_than_its_lease(cluster: Any) -> None:

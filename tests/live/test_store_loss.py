@@ -6,8 +6,10 @@ import asyncio
 import json
 import sys
 import tempfile
+from asyncio.subprocess import PIPE
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -43,15 +45,30 @@ async def recovered(cluster: LocalCluster) -> bool:
     return state.loss is not None and state.loss.verified
 
 
-async def store_command(cluster: LocalCluster, *arguments: str) -> dict[str, object]:
-    command = (sys.executable, "-P", "-m", "nearcast", "store", *arguments, "--output", "json")
-    url = ("--url", cluster.urls["b1"])
-    process = await asyncio.create_subprocess_exec(*command, *url, stdout=asyncio.subprocess.PIPE)
-    out, _ = await process.communicate()
-    assert process.returncode == 0
+async def command(cluster: LocalCluster, *arguments: str) -> tuple[dict[str, Any], str]:
+    """What the command prints as JSON, and what it says besides."""
+    line = (sys.executable, "-P", "-m", "nearcast", *arguments, "--output", "json", "--url", cluster.urls["b1"])
+    process = await asyncio.create_subprocess_exec(*line, stdout=PIPE, stderr=PIPE)
+    out, said = await process.communicate()
+    assert process.returncode == 0, said
     found = json.loads(out)
     assert isinstance(found, dict)
-    return found
+    return found, said.decode()
+
+
+async def check_what_is_told(cluster: LocalCluster) -> None:
+    """Controllers log it, every look at the cluster warns of it, until somebody acknowledges it."""
+    logged = cluster._controllers[0].log.read_text()
+    assert "ERROR THE STORE HAS LOST DATA" in logged
+    assert "WARNING the store has lost data: " in logged
+    warning = "warning: the store has lost data, see `nearcast store`"
+    for look in (("brokers",), ("topic", "show"), ("plan", "show")):
+        assert warning in (await command(cluster, *look))[1]
+    told, _ = await command(cluster, "store")
+    assert "put together from brokers b1, b2" in told["loss"]["text"]
+    acknowledged, _ = await command(cluster, "store", "acknowledge")
+    assert acknowledged["loss"]["acknowledged"] is True
+    assert (await command(cluster, "brokers"))[1] == ""
 
 
 @pytest.mark.parametrize("controllers_too", [False, True], ids=["the store alone", "the store and all controllers"])
@@ -66,9 +83,7 @@ def test_a_store_that_comes_back_empty_costs_no_message_and_no_place(controllers
             async with Console(cluster.store_url) as console:
                 after = (await console.state("scores")).topics["scores"].placement
             assert after == before
-            told = await store_command(cluster)
-            assert "put together from brokers b1, b2" in str(told["loss"])
-            assert (await store_command(cluster, "acknowledge"))["loss"]["acknowledged"] is True  # type: ignore[index]
+            await check_what_is_told(cluster)
 
     asyncio.run(scenario())
 

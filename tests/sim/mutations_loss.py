@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from planting import LOST, LOST_WITH_A_BROKER, WENT_BACK, Patch, planting
 
 from nearcast.core import controller, rebuilding, reign
 from nearcast.core.agent import Agent
-from nearcast.core.journal import TopicEntry
+from nearcast.core.journal import Journal, TopicEntry
 from nearcast.core.members import Members
 from nearcast.core.membership import Membership
+from nearcast.core.record import Record
 from nearcast.core.recovery import Recovery
 
 MUTATIONS, mutation = planting()
@@ -54,5 +56,13 @@ def a_new_leader_decides_before_it_has_heard_all_brokers(patch: Patch) -> None:
 
 @mutation("invariant", LOST)
 def the_oldest_record_wins(patch: Patch) -> None:
-    original: Any = rebuilding._version
-    patch.setattr(rebuilding, "_version", lambda entry: -original(entry))
+    original: Any = rebuilding._topics
+
+    def topics(journal: Journal, servers: Iterable[Mapping[str, Record]]) -> Any:
+        oldest: dict[str, Record] = {}
+        for records in servers:
+            for topic, record in records.items():
+                oldest[topic] = min(record, oldest.get(topic, record), key=lambda one: one.version)
+        return original(journal, [oldest])
+
+    patch.setattr(rebuilding, "_topics", topics)

@@ -103,6 +103,7 @@ class Agent:
         self._ending = Ending(identity.broker, timing)
         self._beat_at_s = -1e9
         self._hello_at_s = -1e9
+        self._unanswered_s: float | None = None  # since when nobody has answered our hellos
         self._measure_at_s = -1e9
         self._orders: dict[type, Callable[[bus.Order, AgentLink], None]] = {
             bus.Install: self._install,
@@ -164,7 +165,15 @@ class Agent:
         for tether in (self.server, self.bus):
             if tether.link is None and tether.problem:
                 return f"{tether.name} {tether.url}: {tether.problem}"
-        return self.refused or self._claim.problem or self._refusal
+        return self.refused or self._claim.problem or self._refusal or self._no_leader
+
+    @property
+    def _no_leader(self) -> str:
+        """That nobody leads where we say hello; empty if somebody does, or another one may take over any moment."""
+        since_s = self._unanswered_s
+        if since_s is None or self._hello_at_s - since_s < 2 * self.timing.dead_s:
+            return ""
+        return f"no controller answers at {self.bus.url}: does one run, with this store?"
 
     # --- being there
 
@@ -251,6 +260,8 @@ class Agent:
         if self.bus.link is None:
             return
         self._hello_at_s = now_s
+        if self._unanswered_s is None:
+            self._unanswered_s = now_s
         answering = self.server.link is not None and now_s - self.server.answered_s < 2 * self.timing.heartbeat_s
         identity = self.identity
         hello = bus.Hello(
@@ -274,7 +285,7 @@ class Agent:
         message = bus.decode_for_agent(payload)
         if message is None or message.term < self._term:
             return  # a deposed leader
-        self._term = message.term
+        self._term, self._unanswered_s = message.term, None
         if isinstance(message, bus.Refusal):
             self._turned_away(message, now_s)
             return

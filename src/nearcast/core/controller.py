@@ -15,7 +15,7 @@ a store whose disk takes most of `leader_s` for each still renews the leadership
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from enum import StrEnum
 from random import Random
 
@@ -95,6 +95,7 @@ class Controller:
         self._journal = Journal()  # as far as it was read
         self._known: dict[str, Known] = {}  # of each cluster, by agents' words and by what we led ourselves
         self._answer_s = 0.0  # how long the store took for its last answer
+        self._voices: dict[str, str] = {}  # broker -> the cluster that its agent knows of
         self._terms_known = 0  # the highest term of any leader that somebody has heard
 
     @property
@@ -282,7 +283,7 @@ class Controller:
     def _heard(self, payload: bytes, now_s: float) -> None:
         message = bus.decode_for_controller(payload)
         if isinstance(message, bus.Hello):
-            self._learn(message.known, now_s)
+            self._learn(message, now_s)
         if message is not None and self.reign is not None:
             self.reign.heard(message, now_s)
             self.reign.go_on(now_s)
@@ -297,12 +298,17 @@ class Controller:
         alarms, recovery.alarms = recovery.alarms, []
         self.alarms += alarms
 
-    def _learn(self, known: Known, now_s: float) -> None:
+    def _learn(self, hello: bus.Hello, now_s: float) -> None:
         """Take note of what an agent knows, and begin again with the journal if that is more than it holds."""
+        known = hello.known
         self._remember(known)
+        if known.cluster:
+            self._voices[hello.broker] = known.cluster
         self._outranked(known.term, now_s)
         if self.reign is not None and self.reign.lost(known):
             self._step_down("an agent knows more than the journal: the store has lost data", now_s)
+        if self.recovery is not None and self.recovery.mistaken(self._known_of("")):
+            self._step_down("most brokers are of another cluster than the one that is put together", now_s)
 
     def _remember(self, known: Known) -> None:
         if known.cluster in self._known:
@@ -311,8 +317,14 @@ class Controller:
             self._known[known.cluster] = known
 
     def _known_of(self, cluster: str) -> Known | None:
-        """What is known of the journal's cluster; if that is blank, of the one we have known longest."""
-        return self._known.get(cluster) if cluster else next(iter(self._known.values()), None)
+        """What is known of the journal's cluster; if that is blank, of the one that most brokers are of.
+
+        One agent with a wrong store must not make all others strangers.
+        """
+        if cluster:
+            return self._known.get(cluster)
+        voices = Counter(self._voices.values())
+        return max(self._known.values(), key=lambda known: voices[known.cluster], default=None)
 
     def _outranked(self, term: int, now_s: float) -> None:
         """Somebody has heard of this term. Nobody leads in a higher one than ours while we lead: it was lost."""

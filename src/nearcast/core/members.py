@@ -136,7 +136,8 @@ class Members:
         if cluster and known and known != cluster:
             reason = (
                 f"the server at {hello.url} belongs to another cluster ({known}) than this store ({cluster}): start the"
-                " agent with the store of that one; or, if it is to join this one, empty the server (FLUSHALL) first"
+                " agent with the store of that one; or, if the server is to join this one, stop the agent, empty the"
+                " server (FLUSHALL), and start the agent again"
             )
             return bus.Refusal(self._reign.term, reason, other_heard=False, final=False)
         silent_s = self._silent_s(hello.broker, now_s)

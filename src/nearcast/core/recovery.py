@@ -81,6 +81,11 @@ class Recovery:
         if self._writing is not None:
             next(self._writing, None)  # a part of it in every tick: the leadership is renewed in between
 
+    def mistaken(self, known: Known | None) -> bool:
+        """Whether a blank journal should be that of another cluster, and can still be."""
+        blank = not self.ledger.journal.membership.cluster
+        return blank and self._writing is None and known is not None and known.cluster != self._known.cluster
+
     # --- asking
 
     def _ask_all(self, now_s: float) -> None:
@@ -123,6 +128,8 @@ class Recovery:
     # --- the end
 
     def _over(self, now_s: float) -> bool:
+        if now_s - self._since_s < self._timing.heartbeat_s:
+            return False  # by then every agent has said hello, and whose cluster this is
         if any(not recalled.complete and self._waits(recalled, now_s) for recalled in self._recalled.values()):
             return False
         newest = newest_membership(self.ledger.journal, self._memberships(), self._known)
