@@ -242,7 +242,7 @@ def test_a_membership_older_than_one_that_is_known_does_not_say_who_is_expected(
 
 
 def test_a_broker_is_not_given_up_while_a_lease_of_the_leader_before_may_last() -> None:
-    """A store that is blank lets us lead at once: who led before may not know yet, and grant until `leader_s` is over."""
+    """A blank store lets us lead at once: who led before may not know yet, and grant until `leader_s` is over."""
     timing = Timing(leader_s=2.2)
     ledger = Ledger(0, Journal(), 3)
     recovery = Recovery(ledger, KNOWN, timing=timing, store_url="", wall_offset_s=0.0, now_s=0.0)
@@ -256,6 +256,38 @@ def test_a_broker_is_not_given_up_while_a_lease_of_the_leader_before_may_last() 
     assert ledger.commit(granted_s + timing.dead_s - 0.1) is None
     recovery.tick(granted_s + timing.dead_s + 0.5)
     assert ledger.commit(granted_s + timing.dead_s + 0.5) is not None
+
+
+def recall_of(recovery: Recovery) -> bus.Recall:
+    """The last one that was asked."""
+    recall = bus.decode_for_agent(recovery.told[-1][1])
+    assert isinstance(recall, bus.Recall)
+    return recall
+
+
+def test_agents_that_are_all_away_for_long_cost_no_broker_its_records() -> None:
+    ledger = Ledger(0, Journal(), 3)
+    recovery = Recovery(ledger, KNOWN, timing=DEFAULT_TIMING, store_url="", wall_offset_s=0.0, now_s=0.0)
+    recovery.heard(hello("b1", known=KNOWN), 0.1)
+    for tenth in range(2, 80):
+        recovery.tick(tenth / 10)
+    assert ledger.commit(8.0) is None, "nobody is there who could take its topics"
+    for number, broker in enumerate(OLD.brokers):
+        now_s = 8.0 + number / 2
+        recovery.heard(msgspec.structs.replace(hello(broker, known=KNOWN), agent=2), now_s)
+        recovery.heard(bus.Answer(broker, recall_of(recovery).order, membership=OLD), now_s + 0.1)
+    written = ledger.commit(9.5)
+    assert written is not None
+    assert not any(b'"dead"' in value for value in written.changes.values())
+
+
+def test_a_broker_that_takes_long_to_read_its_records_is_waited_for_while_it_is_heard() -> None:
+    ledger = Ledger(0, Journal(), 3)
+    recovery = Recovery(ledger, KNOWN, timing=DEFAULT_TIMING, store_url="", wall_offset_s=0.0, now_s=0.0)
+    for second in range(10):
+        for broker in OLD.brokers:
+            recovery.heard(hello(broker, known=KNOWN), second + 0.1)
+    assert ledger.commit(10.0) is None
 
 
 def restart_empty(cluster: Any, broker: str) -> None:
