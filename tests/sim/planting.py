@@ -166,7 +166,7 @@ REPEATED = World(
         rate_per_s=20,
         traffic_s=8.0,
         script=tuple(Part(4.0, f"publisher {number}", "b0", 4.0) for number in range(4)),
-        timing=Timing(idle_s=1.1),
+        timing=Timing(idle_s=1.3),
     ),
     Profile.NETWORK,
 )
