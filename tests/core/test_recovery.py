@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from copy import copy
+from random import Random
 from typing import Any
 
 import msgspec
 import pytest
 
 from nearcast.core import bus
-from nearcast.core.controller import Role
+from nearcast.core.controller import Controller, Role
 from nearcast.core.journal import BrokerEntry, BrokerState, Journal, LossEntry, TopicEntry, topic_key
 from nearcast.core.known import Known, lost
 from nearcast.core.ledger import Ledger
@@ -309,6 +310,38 @@ def test_a_broker_is_not_given_up_while_a_lease_of_the_leader_before_may_last() 
     assert ledger.commit(granted_s + timing.dead_s + 0.5) is not None
 
 
+def recall_of(recovery: Recovery) -> bus.Recall:
+    """The last one that was asked."""
+    recall = bus.decode_for_agent(recovery.told[-1][1])
+    assert isinstance(recall, bus.Recall)
+    return recall
+
+
+def test_agents_that_are_all_away_for_long_cost_no_broker_its_records() -> None:
+    ledger = Ledger(0, Journal(), 3)
+    recovery = Recovery(ledger, KNOWN, timing=DEFAULT_TIMING, store_url="", wall_offset_s=0.0, now_s=0.0)
+    recovery.heard(hello("b1", known=KNOWN), 0.1)
+    for tenth in range(2, 80):
+        recovery.tick(tenth / 10)
+    assert ledger.commit(8.0) is None, "nobody is there who could take its topics"
+    for number, broker in enumerate(OLD.brokers):
+        now_s = 8.0 + number / 2
+        recovery.heard(msgspec.structs.replace(hello(broker, known=KNOWN), agent=2), now_s)
+        recovery.heard(bus.Answer(broker, recall_of(recovery).order, membership=OLD), now_s + 0.1)
+    written = ledger.commit(9.5)
+    assert written is not None
+    assert not any(b'"dead"' in value for value in written.changes.values())
+
+
+def test_a_broker_that_takes_long_to_read_its_records_is_waited_for_while_it_is_heard() -> None:
+    ledger = Ledger(0, Journal(), 3)
+    recovery = Recovery(ledger, KNOWN, timing=DEFAULT_TIMING, store_url="", wall_offset_s=0.0, now_s=0.0)
+    for second in range(10):
+        for broker in OLD.brokers:
+            recovery.heard(hello(broker, known=KNOWN), second + 0.1)
+    assert ledger.commit(10.0) is None
+
+
 def restart_empty(cluster: Any, broker: str) -> None:
     """The server of a broker ends and starts again with nothing in its memory."""
     server = cluster.rig.servers[broker]
@@ -410,3 +443,34 @@ def test_a_server_of_another_cluster_is_refused_with_the_reason(cluster_of: Any)
     agent._known = Known("another", members=3, term=1, journal=(0, 4))
     cluster.run(1.0)
     assert "belongs to another cluster (another)" in agent.problem
+
+
+def test_a_young_cluster_gives_way_to_the_one_its_store_has_lost() -> None:
+    """A broker that knew nothing was heard before those that know: the journal is not blank any more."""
+    young = Journal(membership=Membership(version=3, term=1, brokers={}, cluster="young", store_url="redis://store"))
+    assert lost(Known("old", members=57, term=4, journal=(0, 90), store="redis://store"), young, 5)
+    assert not lost(Known("old", members=57, term=4, journal=(0, 90), store="redis://other"), young, 5)
+
+
+def test_brokers_with_data_take_a_store_back_from_a_blank_one_that_came_first(cluster_of: Any) -> None:
+    cluster = cluster_of("b1", "b2", "b3")
+    silent = [wired for wired in cluster.rig.wired if wired.machine is cluster.agents["b3"]]
+    cluster.rig.wired[:] = [wired for wired in cluster.rig.wired if wired not in silent]
+    cluster.run(4.0)
+    cluster.move("scores", Mode.SINGLE, "b2")
+    cluster.run(1.0)
+    old = cluster.journal.membership.cluster
+    known = [wired for wired in cluster.rig.wired if wired.machine in (cluster.agents["b1"], cluster.agents["b2"])]
+    (controller,) = cluster.controllers
+    cluster.stopped.add(controller)
+    cluster.rig.wired[:] = silent  # only the broker that knows nothing is heard
+    lose(cluster)
+    cluster.controllers.append(Controller("c9", "redis://store", Random(9)))
+    cluster.rig.wire(cluster.controllers[-1])
+    cluster.run(3.0)
+    assert cluster.journal.membership.cluster != old
+    cluster.rig.wired.extend(known)
+    cluster.run(15.0)
+    assert cluster.journal.membership.cluster == old
+    assert cluster.journal.topics["scores"].placement.brokers == ("b2",)
+    assert set(cluster.states().values()) == {BrokerState.MEMBER}

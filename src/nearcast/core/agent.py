@@ -236,7 +236,9 @@ class Agent:
         membership = read_membership(standing.membership)
         if membership is not None:
             self._go_by(membership)
-            self._learn(Known(membership.cluster, membership.version, membership.term, self._noted))
+            self._learn(
+                Known(membership.cluster, membership.version, membership.term, self._noted, membership.store_url)
+            )
 
     def _learn(self, known: Known) -> None:
         self._known = known.merged(self._known) if known.cluster == self._known.cluster else known
@@ -352,7 +354,7 @@ class Agent:
             self._answer(bus.Answer(self.identity.broker, order.order, versions={"": versions[0]}))
 
         membership = order.membership
-        self._learn(Known(membership.cluster, membership.version, order.term, order.journal))
+        self._learn(Known(membership.cluster, membership.version, order.term, order.journal, membership.store_url))
         link.install_members(order.membership, installed)
 
     def _count(self, order: bus.Order, link: AgentLink) -> None:

@@ -174,8 +174,8 @@ class Controller:
             return
         journal, self._journal = self._journal, Journal()
         ledger = Ledger(version, journal, self._term)
-        known = self._known_of(journal.membership.cluster)
-        if known is None or not lost(known, journal, version):
+        known = self._lost_by(journal, version)
+        if known is None:
             self._lead(ledger, now_s)
             return
         self.role = Role.RECOVERING
@@ -307,7 +307,7 @@ class Controller:
         self._outranked(known.term, now_s)
         if self.reign is not None and self.reign.lost(known):
             self._step_down("an agent knows more than the journal: the store has lost data", now_s)
-        if self.recovery is not None and self.recovery.mistaken(self._known_of("")):
+        if self.recovery is not None and self.recovery.mistaken(self._lost_by(Journal(), 0)):
             self._step_down("most brokers are of another cluster than the one that is put together", now_s)
 
     def _remember(self, known: Known) -> None:
@@ -316,15 +316,17 @@ class Controller:
         elif known.cluster and len(self._known) < CLUSTERS_MAX:
             self._known[known.cluster] = known
 
-    def _known_of(self, cluster: str) -> Known | None:
-        """What is known of the journal's cluster; if that is blank, of the one that most brokers are of.
+    def _lost_by(self, journal: Journal, version: int) -> Known | None:
+        """The cluster of which the journal has lost something: of several, its own, or that which most brokers are of.
 
         One agent with a wrong store must not make all others strangers.
         """
-        if cluster:
-            return self._known.get(cluster)
         voices = Counter(self._voices.values())
-        return max(self._known.values(), key=lambda known: voices[known.cluster], default=None)
+
+        def claim(known: Known) -> tuple[bool, int]:
+            return (known.cluster == journal.membership.cluster, voices[known.cluster])
+
+        return max((known for known in self._known.values() if lost(known, journal, version)), key=claim, default=None)
 
     def _outranked(self, term: int, now_s: float) -> None:
         """Somebody has heard of this term. Nobody leads in a higher one than ours while we lead: it was lost."""

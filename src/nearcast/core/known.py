@@ -25,6 +25,7 @@ class Known(msgspec.Struct, frozen=True):
     members: int = -1  # the version of the membership
     term: Term = 0  # of the newest leader heard
     journal: Position = BEGINNING
+    store: str = ""  # the URL of its store, as the leader calls it
 
     def merged(self, other: Known) -> Known:
         """What two know who mean the same cluster."""
@@ -33,17 +34,19 @@ class Known(msgspec.Struct, frozen=True):
             max(self.members, other.members),
             max(self.term, other.term),
             max(self.journal, other.journal),
+            self.store or other.store,
         )
 
 
 def lost(known: Known, journal: Journal, version: int) -> bool:
     """Whether the journal, at this version, has lost something of what is known of its cluster.
 
-    A blank journal has lost any cluster that somebody knows.
+    A blank journal has lost any cluster that somebody knows. So has a young one of another cluster in the same store: a
+    broker that knew nothing was heard before those that do.
     """
     membership = journal.membership
     if not known.cluster or not membership.cluster:
         return bool(known.cluster)
     if known.cluster != membership.cluster:
-        return False
+        return known.store == membership.store_url != "" and known.members > membership.version
     return known.members > membership.version or known.journal > journal.position(version)

@@ -133,7 +133,7 @@ class Members:
                 final = hello.run_id == theirs.run_id
                 return bus.Refusal(self._reign.term, reason, self._heard_now(other, now_s), final)
         cluster, known = self._reign.journal.membership.cluster, hello.known.cluster
-        if cluster and known and known != cluster:
+        if cluster and known and known != cluster and hello.known.store != self._reign.store_url:
             reason = (
                 f"the server at {hello.url} belongs to another cluster ({known}) than this store ({cluster}): start the"
                 " agent with the store of that one; or, if the server is to join this one, stop the agent, empty the"

@@ -1,8 +1,8 @@
 """Recovery: a leader whose store has lost its data asks the brokers what they have, and writes the journal anew.
 
 Meanwhile nobody is granted a lease and nothing moves: acknowledgements pause. It is over when every broker that the
-newest membership names has told all it has; or after T_dead and `leader_s`, when no client counts on one that has not.
-Those count as given up. If all are heard and nothing was under way, clients notice no more than the pause
+newest membership names has told all it has; or T_dead after the first has, when no client counts on one that is not
+heard. Those count as given up. If all are heard and nothing was under way, clients notice no more than the pause
 (`rebuilding.py`).
 
 What the store held besides the journal is gone: users' registrations and what was on its way to datasets. So the loss
@@ -36,7 +36,7 @@ class _Recalled:
         self.records: dict[str, Record] = {}
         self.after = ""  # the last topic
         self.complete = False
-        self.at_s = now_s  # when it last told something
+        self.at_s = now_s  # when it was last heard
 
 
 class Recovery:
@@ -48,8 +48,8 @@ class Recovery:
         self.ledger = ledger
         self.told: list[tuple[bytes, bytes]] = []
         self.alarms = [
-            f"THE STORE HAS LOST DATA of cluster {known.cluster}: it has {ledger.version} commits where there were at"
-            f" least {known.journal[1]}; asking the brokers what they have"
+            f"THE STORE HAS LOST DATA of cluster {known.cluster}: it has {ledger.version} commits of its journal, which"
+            f" had {known.journal[1]} or more; asking the brokers what they have"
         ]
         self._known = known
         self._timing = timing
@@ -58,7 +58,7 @@ class Recovery:
         self._since_s = now_s
         self.orders = Orders(ledger.term, timing.retry_s)
         self._recalled: dict[str, _Recalled] = {}
-        self._heard = False
+        self._first_s: float | None = None  # when the first broker had told all it has, or said that it has nothing
         self._writing: Iterator[None] | None = None
         self.term_found = 0  # the highest of any record: with a lower one, nothing can be installed in its place
 
@@ -66,8 +66,7 @@ class Recovery:
 
     def heard(self, message: bus.ToController, now_s: float) -> None:
         if isinstance(message, bus.Hello):
-            self._heard = True
-            if message.known.cluster == self._known.cluster and message.answering:
+            if message.answering:
                 self._greeted(message, now_s)
         elif isinstance(message, bus.Answer):
             self.orders.answered(message, now_s)
@@ -95,11 +94,17 @@ class Recovery:
         self._flush_orders()
 
     def _greeted(self, hello: bus.Hello, now_s: float) -> None:
+        if hello.known.cluster != self._known.cluster:
+            self._told_all(now_s)
+            return
         recalled = self._recalled.get(hello.broker)
         if recalled is None or recalled.hello.run_id != hello.run_id:
             self._recalled[hello.broker] = _Recalled(hello, now_s)
         else:
-            recalled.hello = hello  # it may be another agent
+            recalled.hello, recalled.at_s = hello, now_s  # it may be another agent
+
+    def _told_all(self, now_s: float) -> None:
+        self._first_s = now_s if self._first_s is None else self._first_s
 
     def _ask(self, name: str, recalled: _Recalled, now_s: float) -> None:
         after = recalled.after
@@ -115,6 +120,8 @@ class Recovery:
             self.term_found = max(self.term_found, *terms, 0)
             recalled.membership = recalled.membership or answer.membership
             recalled.complete = not answer.more
+            if recalled.complete:
+                self._told_all(at_s)
 
         make = partial(bus.Recall, term=self.ledger.term, after=after)
         self.orders.need(("recall", name, recalled.hello.run_id, after), name, make, done, now_s)
@@ -136,8 +143,10 @@ class Recovery:
         answered = all(name in self._recalled and self._recalled[name].complete for name in newest.brokers)
         if newest.brokers and answered and newest.version >= self._known.members:  # else others were members later
             return True
-        # A blank store lets us lead at once: who led before may not know yet, and grants until `leader_s` is over.
-        return self._heard and now_s - self._since_s > self._dead_s + CLOCKS * self._timing.leader_s
+        if self._first_s is None:
+            return False  # nobody is there who could take the topics of another
+        # A blank store lets us lead at once: who led before may not know yet, and grants for `leader_s` at most.
+        return now_s - max(self._first_s, self._since_s + CLOCKS * self._timing.leader_s) > self._dead_s
 
     @property
     def _dead_s(self) -> float:
@@ -162,8 +171,8 @@ class Recovery:
         changes = yield from rebuilding(self.ledger.journal, found, self._known, term, self._store_url)
         missing = ", ".join(name for name in expected if name not in found)
         text = (
-            f"the store had {self.ledger.version} commits where there were at least {self._known.journal[1]};"
-            f" the journal was put together from brokers {', '.join(sorted(found)) or '(none)'}"
+            f"the store had {self.ledger.version} commits of a journal that had {self._known.journal[1]} or more;"
+            f" it was put together from brokers {', '.join(sorted(found)) or '(none)'}"
             + (f"; without {missing}, which did not answer" if missing else "")
         )
         changes[LOSS_KEY] = LossEntry(now_s + self._wall_offset_s, term, text)

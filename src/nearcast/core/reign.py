@@ -106,7 +106,7 @@ class Reign:
     def known(self) -> Known:
         """What everybody may know of this cluster by now."""
         membership = self.journal.membership
-        return Known(membership.cluster, membership.version, self.term, self._position)
+        return Known(membership.cluster, membership.version, self.term, self._position, self.store_url)
 
     @property
     def _position(self) -> Position:
