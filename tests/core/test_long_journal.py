@@ -10,6 +10,8 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
+import msgspec
+
 from nearcast.core import bus
 from nearcast.core.counters import TopicCounters
 from nearcast.core.journal import BrokerEntry, BrokerState, Journal, LossEntry, TopicEntry
@@ -109,6 +111,27 @@ def test_all_brokers_get_their_records_back_a_part_at_a_time() -> None:
     assert most < AT_ONCE, most
 
 
+def test_a_ring_is_handed_over_a_part_at_a_time() -> None:
+    topics = {f"t{number:06d}": TopicEntry(single(6, BROKERS[number % 3], 5)) for number in range(TOPICS)}
+    brokers = {name: BrokerEntry(f"redis://{name}", "", f"run-{name}", BrokerState.MEMBER) for name in BROKERS}
+    closed = msgspec.structs.replace(MEMBERS, previous_ring=("b1", "b2"))
+    journal = Journal(closed, topics, brokers)
+    reign = Reign(Ledger(50, journal, 1), leader="c1", store_url="", charter=Charter(dice=Random(1)), now_s=0.0)
+    most, now_s = 0, 0.0
+    while not reign.ledger.pending("membership"):
+        now_s += 0.05
+        assert now_s < 60
+        for broker in BROKERS:
+            reign.heard(hello(broker), now_s)
+        most = max(most, calls(reign.tick, now_s))
+        for answer in done(reign):
+            most = max(most, calls(reign.heard, answer, now_s))
+            reign.go_on(now_s)
+        if not reign.ledger.pending("membership"):
+            reign.ledger.commit(now_s)  # of what was collected, which is nothing
+    assert most < AT_ONCE, most
+
+
 def test_looking_at_brokers_costs_no_more_with_many_topics() -> None:
     topics = {f"t{number:06d}": TopicEntry(single(6, "b1", 5)) for number in range(TOPICS)}
     brokers = {name: BrokerEntry(f"redis://{name}", "", f"run-{name}", BrokerState.MEMBER) for name in BROKERS}
@@ -132,7 +155,7 @@ def done(reign: Reign) -> list[bus.Answer]:
     reign.told.clear()
     answers = []
     for order in told:
-        if isinstance(order, bus.Install | bus.InstallMembers):
+        if isinstance(order, bus.Install | bus.InstallMembers | bus.Collect):
             versions = {"": MEMBERS.version} if isinstance(order, bus.InstallMembers) else {}
             answers.append(bus.Answer(reign.orders._waiting[order.order][1], order.order, versions=versions))
     return answers

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -16,6 +17,8 @@ from nearcast.core import bus
 from nearcast.core import record as records
 from nearcast.core.journal import MEMBERSHIP_KEY, Entry, Phase, TopicEntry, topic_key
 from nearcast.core.membership import Membership, ring_of
+from nearcast.core.restoring import LOOKED_AT
+from nearcast.core.ring import Ring
 
 if TYPE_CHECKING:
     from nearcast.core.reign import Reign
@@ -38,6 +41,9 @@ class Handover:
         self._collected: dict[tuple[int, str], _Collected] = {}  # membership version, old directory
         self._handed_over: tuple[int, set[str]] = (-1, set())  # version, topics whose new directory has them
         self._handing_over: dict[str, dict[str, records.Record]] = {}  # to each new directory, at this moment
+        self._unseen: Iterator[str] | None = None  # topics that are yet to be looked at, a part in every tick
+        self._missing: dict[str, dict[str, records.Record]] = {}  # found so far: what new directories lack,
+        self._switching = False  # and whether a topic is in the middle of a move
 
     def drive(self, membership: Membership, now_s: float) -> None:
         """Collect the records of topics that change their directory, install them at the new one, then open."""
@@ -52,7 +58,7 @@ class Handover:
             return
         if self._handed_over[0] != membership.version:
             self._handed_over = (membership.version, set())
-            self._handing_over = {}
+            self._handing_over, self._unseen = {}, None
         if self._install_at_new(old, new, now_s):
             self._collected = {}
             opened = msgspec.structs.replace(membership, version=membership.version + 1, previous_ring=None)
@@ -102,22 +108,28 @@ class Handover:
         """Whether every planned topic whose directory changed has its record at the new one."""
         if self._go_on(now_s):
             return False
-        done = self._handed_over[1]
-        before, after = ring_of(old), ring_of(new)
-        missing: dict[str, dict[str, records.Record]] = {}
-        switching = False
-        for topic, entry in self._reign.journal.topics.items():
-            name = topic.encode()
+        if self._unseen is None:
+            self._unseen = iter(list(self._reign.journal.topics))
+            self._missing, self._switching = {}, False
+        part = list(islice(self._unseen, LOOKED_AT))
+        self._look(part, ring_of(old), ring_of(new))
+        if len(part) == LOOKED_AT:
+            return False
+        self._unseen, self._handing_over = None, self._missing
+        self._go_on(now_s)
+        return not self._missing and not self._switching
+
+    def _look(self, topics: list[str], before: Ring, after: Ring) -> None:
+        """Find out which of these topics a new directory does not have yet."""
+        for topic in topics:
+            name, entry = topic.encode(), self._reign.journal.topics[topic]
             owner = after.owner(name)
-            if topic in done or before.owner(name) == owner or not self._reign.members.carries(owner):
+            if topic in self._handed_over[1] or before.owner(name) == owner or not self._reign.members.carries(owner):
                 continue
             if entry.move is not None and entry.move.phase is Phase.SWITCH:
-                switching = True  # it tells the new directory itself when it settles
+                self._switching = True  # it tells the new directory itself when it settles
                 continue
-            missing.setdefault(owner, {})[topic] = records.settled(entry.placement, self._reign.term)
-        self._handing_over = missing
-        self._go_on(now_s)
-        return not missing and not switching
+            self._missing.setdefault(owner, {})[topic] = records.settled(entry.placement, self._reign.term)
 
     def _go_on(self, now_s: float) -> bool:
         """Whether records are on their way: all topics are looked through again when these are there."""

@@ -12,6 +12,7 @@ from nearcast.core.backend import ServerLink
 
 REPORT_STREAM = b"nc:reports"  # on the store's server
 REPORTS_MAX = 10_000  # the server keeps about so many of all brokers, and drops the oldest: 16 minutes of ten brokers
+REPORTS_BYTES_MAX = 256 << 20  # and so much, all as long as the newest: one of 10,000 topics has 1.5 MB
 UNANSWERED_BYTES_MAX = 4 << 20  # kept by one agent to be appended again; a report of 100 topics has about 15 kB
 
 Fields = tuple[bytes | str | int, ...]
@@ -45,7 +46,10 @@ class ReportLog:
             self._write(link, number, fields)
 
     def _write(self, link: ServerLink, number: int, fields: Fields) -> None:
-        link.append(REPORT_STREAM, REPORTS_MAX, fields, partial(self._answered, number))
+        report = fields[-1]
+        assert isinstance(report, bytes)
+        kept = min(REPORTS_MAX, max(1, REPORTS_BYTES_MAX // max(1, len(report))))
+        link.append(REPORT_STREAM, kept, fields, partial(self._answered, number))
 
     def _answered(self, number: int, appended: bool) -> None:
         if number in self._unanswered:

@@ -168,7 +168,7 @@ class Client:
                         raise error
                     if isinstance(error, ConnectFailed) and links.all_tried and not self._patient:
                         raise error
-                    await asyncio.sleep(0.01)
+                    await self._wait_for_room()  # something has happened
                 return
         raise links.last_error or self._no_answer()
 
