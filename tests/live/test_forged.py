@@ -142,7 +142,7 @@ def test_a_store_that_comes_back_empty_does_not_go_by_records_no_leader_has_writ
             await on_all(cluster, "HSETNX", RECORDS, "term", record(term=2**31 - 1))
             await cluster.lose_store()
             async with asyncio.timeout(JOIN_S), nearcast.connect(cluster.urls["b1"]) as client:
-                while not await loss_is_dealt_with(cluster):
+                while not await loss_is_dealt_with(cluster):  # noqa: ASYNC110
                     await asyncio.sleep(0.1)
                 for topic in TOPICS:
                     await client.publish(topic, b"x")
