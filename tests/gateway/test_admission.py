@@ -93,6 +93,20 @@ def test_a_users_name_has_rules(user: str) -> None:
         tokens.checked_user(user)
 
 
+@pytest.mark.parametrize(
+    "user", ["ann\u200b", "ann\u202e", "\ufeffann", "ann\u00ad", "\u009b2Jann", "ae\u0301", "\ud800"]
+)
+def test_nobody_registers_a_name_that_looks_like_another(user: str) -> None:
+    assert tokens.checked_user(user) == user  # who has such a name from before may log in
+    with pytest.raises(UsageError, match="user name"):
+        tokens.checked_new_user(user)
+
+
+@pytest.mark.parametrize("user", ["ann", "Ann", "ada@example.com", "a\u00e9", "\u0632\u0647\u0631\u0627"])
+def test_names_of_all_languages_may_be_registered(user: str) -> None:
+    assert tokens.checked_new_user(user) == user
+
+
 @pytest.mark.parametrize("wrong", [{"stall_s": 0}, {"origins": ("city.example.com",)}, {"origins": ("https://a/b",)}])
 def test_settings_say_what_is_wrong(wrong: dict[str, object]) -> None:
     with pytest.raises(UsageError, match=r"must be more than 0|bad origin"):

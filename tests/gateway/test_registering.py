@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any
 
@@ -109,3 +110,33 @@ def test_a_service_of_the_operator_decides_and_what_fails_is_refused(
             assert [user.name async for user in w.gateways["b1"].users.all()] == ["ann"]
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    "body", [b'{"user":"bob","USER":"ann"}', b'{"USER":"ann","user":"bob"}', b'{"user":"ann","user":"bob"}']
+)
+def test_the_service_of_the_operator_reads_the_name_that_is_registered(world: Worlds, body: bytes) -> None:
+    """However it reads JSON: some take the first of two fields, and some do not tell User from user."""
+
+    async def run() -> None:
+        service = Service()
+        async with world() as w, service.serving() as hook:
+            url = await w.start_gateway(register=hook)
+            async with httpx.AsyncClient(trust_env=False) as http:
+                answer = await http.post(f"{url}/register", content=body[:-1] + b',"invitation":{"code":7}}')
+            assert answer.json()["user"] == "bob"
+            asked = service.heard[0].partition(b"\r\n\r\n")[2]
+            assert asked.lower().count(b'"user"') == 1
+            assert json.loads(asked) == {"user": "bob", "invitation": {"code": 7}}
+
+    asyncio.run(run())
+
+
+def test_a_name_that_looks_like_another_is_refused(world: Worlds) -> None:
+    async def scenario(w: World, url: str) -> None:
+        assert await register(url, "ann")
+        for user in ("ann\u200b", "\u202enna"):
+            with pytest.raises(Refused, match="can be seen"):
+                await register(url, user)
+
+    play(world, scenario)

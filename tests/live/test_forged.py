@@ -157,3 +157,17 @@ async def loss_is_dealt_with(cluster: LocalCluster) -> bool:
     except ClusterError:
         return False
     return loss is not None and loss.verified
+
+
+def test_a_broker_leaves_whatever_term_a_client_has_written() -> None:
+    """No leader has a higher term than the one that leads: nothing could be installed in the place of such a record."""
+
+    async def scenario() -> None:
+        async with await LocalCluster.start(brokers=2) as cluster, an_honest_client(cluster) as heard:
+            for number in range(20):
+                await on_all(cluster, "HSETNX", RECORDS, f"evil{number}", record(term=1000))
+            console = await cluster.console()
+            assert (await console.drain("b1", timeout_s=JOIN_S)).state == "left"
+            assert set(heard) == {"Message"}
+
+    asyncio.run(scenario())

@@ -67,9 +67,6 @@ def add(user: Name, url: Url = DEFAULT_URL, output: OutputOption = Output.TABLE)
 
 
 async def _add(url: str, user: str) -> str:
-    from nearcast.gateway.tokens import checked_user
-
-    checked_user(user)
     async with _users(url) as users:
         return await users.register(user)
 

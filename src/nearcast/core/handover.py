@@ -91,12 +91,16 @@ class Handover:
 
     def _unknown(self, found: dict[str, records.Record], members: int) -> dict[str, Entry]:
         """Entries for the topics that the journal does not know yet."""
-        topics, ledger, term = self._reign.journal.topics, self._reign.ledger, self._reign.term
+        topics, ledger = self._reign.journal.topics, self._reign.ledger
         return {
             topic_key(topic): TopicEntry(record.placement)
             for topic, record in found.items()
-            if topic not in topics and not ledger.pending(topic_key(topic)) and record.follows_from(members, term)
+            if topic not in topics and not ledger.pending(topic_key(topic)) and self._can_be(record, members)
         }
+
+    def _can_be(self, record: records.Record, members: int) -> bool:
+        """Whether a leader has written it, or a first use: with a term above ours nothing could replace it, ever."""
+        return record.term <= self._reign.term and record.follows_from(members, self._reign.term)
 
     def _evacuate(self, found: dict[str, records.Record]) -> None:
         """What was found may lie on a broker that was given up meanwhile, when the journal did not know of it."""

@@ -95,7 +95,7 @@ class _Doors:
         if not self._gateway.admission.may_register(address, time.monotonic()):
             return _problem(429, "too many registrations of this address: wait a minute")
         shown = request.headers.get("authorization", "").encode("latin-1")  # as it was decoded
-        applicant = Applicant(asked.user, address, bytes(body), shown)
+        applicant = Applicant(asked.user, address, _unambiguous(body, asked.user), shown)
         token = await self._gateway.register(applicant, asked.token)
         return JSONResponse({"user": asked.user, "token": token}, 201)
 
@@ -183,6 +183,13 @@ def _decoded(body: bytes | msgspec.Raw, kind: type[T]) -> T:
         return msgspec.json.decode(body, type=kind)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         raise UsageError(f"bad body: {error}") from None
+
+
+def _unambiguous(body: msgspec.Raw, user: str) -> bytes:
+    """The body with one name in it, however somebody reads JSON: some take the first field, or do not look at case."""
+    fields = _decoded(body, dict[str, msgspec.Raw])
+    others = {name: value for name, value in fields.items() if name.casefold() != "user"}
+    return msgspec.json.encode({"user": user} | others)
 
 
 def _number(text: str | None, name: str) -> float | None:

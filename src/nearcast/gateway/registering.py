@@ -31,7 +31,7 @@ class Applicant(msgspec.Struct, frozen=True):
 
     user: str
     address: str
-    body: bytes  # of the request, as it was sent
+    body: bytes  # of the request, with one name in it
     authorization: bytes  # the header of this name
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import re
+import unicodedata
 from collections.abc import Mapping
 
 import msgspec
@@ -71,6 +72,16 @@ def checked_user(user: str) -> str:
     """A user's name stands in keys of the store, so it has rules."""
     if not _USER.fullmatch(user):
         raise UsageError(f"bad user name {user[:40]!r}: use 1 to 128 characters without spaces and colons")
+    return user
+
+
+def checked_new_user(user: str) -> str:
+    """A name that is taken from now on must look like no other: nobody else shall be seen in it."""
+    checked_user(user)
+    if not user.isprintable():
+        raise UsageError(f"bad user name {ascii(user)[:40]}: use characters that can be seen")
+    if not unicodedata.is_normalized("NFC", user):
+        raise UsageError(f"bad user name {ascii(user)[:40]}: write it in the normal form NFC")
     return user
 
 

@@ -84,7 +84,8 @@ class Users:
     # --- tokens
 
     async def register(self, user: str) -> str:
-        """A token for a new user; Refused if the name is taken."""
+        """A token for a new user; Refused if the name is taken, UsageError if nobody may have it."""
+        tokens.checked_new_user(user)
         registration = secrets.token_hex(_REGISTRATION_BYTES)
         if not await self._registered(user, registration, again=False):
             raise Refused(
