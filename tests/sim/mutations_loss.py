@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 from planting import LOST, LOST_WITH_A_BROKER, WENT_BACK, Patch, planting
@@ -58,11 +58,10 @@ def a_new_leader_decides_before_it_has_heard_all_brokers(patch: Patch) -> None:
 def the_oldest_record_wins(patch: Patch) -> None:
     original: Any = rebuilding._topics
 
-    def topics(journal: Journal, servers: Iterable[Mapping[str, Record]]) -> Any:
+    def topics(journal: Journal, found: Iterable[tuple[str, Record]]) -> Any:
         oldest: dict[str, Record] = {}
-        for records in servers:
-            for topic, record in records.items():
-                oldest[topic] = min(record, oldest.get(topic, record), key=lambda one: one.version)
-        return original(journal, [oldest])
+        for topic, record in found:
+            oldest[topic] = min(record, oldest.get(topic, record), key=lambda one: one.version)
+        return original(journal, oldest.items())
 
     patch.setattr(rebuilding, "_topics", topics)
