@@ -59,7 +59,7 @@ class History:
         self._fenced: dict[tuple[str, bytes], int] = {}  # highest epoch each server was ever switched to
         self._previous: dict[tuple[bytes, int], Placement] = {}  # (topic, new epoch) -> placement before
         self._switched: set[tuple[bytes, int]] = set()
-        self._rested_s: dict[bytes, float] = {}  # when the last move of a topic ended
+        self._rested: dict[bytes, tuple[int, float]] = {}  # the epoch a topic last came to rest in, and when
 
     # --- servers
 
@@ -128,7 +128,7 @@ class History:
         for broker in previous.brokers if previous is not None else ():
             # A broker given up since the topic last rested counts as fenced, even if it has joined again as a new one.
             fenced = self._fenced.get((broker, topic), 0) >= record.epoch
-            if not fenced and not self._given_up_since(broker, self._rested_s.get(topic, 0.0)):
+            if not fenced and not self._given_up_since(broker, self._rested.get(topic, (0, 0.0))[1]):
                 self.faults.append(f"invariant 3: epoch {record.epoch} of {topic!r} settled before {broker} was fenced")
 
     def _look_for_unready(self, topic: bytes, placement: Placement) -> None:
@@ -151,9 +151,9 @@ class History:
                 topic = key.removeprefix("topic/").encode()
                 if entry.move is not None:
                     self._previous[(topic, entry.move.target.epoch)] = entry.placement
-                else:
+                elif self._rested.get(topic, (-1, 0.0))[0] != entry.placement.epoch:  # else written down once more
                     self.moves += 1
-                    self._rested_s[topic] = now_s
+                    self._rested[topic] = (entry.placement.epoch, now_s)
 
     def store_lost(self) -> None:
         """What was committed is gone. Who was given up stays so until it has joined again."""
