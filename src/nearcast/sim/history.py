@@ -155,9 +155,6 @@ class History:
                     self.moves += 1
                     self._rested[topic] = (entry.placement.epoch, now_s)
 
-    def store_lost(self) -> None:
-        """What was committed is gone. Who was given up stays so until it has joined again."""
-
     def _broker(self, name: str, entry: BrokerEntry, now_s: float) -> None:
         if entry.state is BrokerState.DEAD:
             self.given_up_s.setdefault(name, now_s)
