@@ -14,7 +14,7 @@ from nearcast.core.names import CONTROL, COUNTERS, PATTERNS, RECORDS, inbox_chan
 from nearcast.core.placement import Mode, Placement, single
 from nearcast.core.record import prepare, settled, switch
 from nearcast.core.settings import DEFAULT_TIMING, Limits
-from nearcast.core.wire import DATA, HEADER
+from nearcast.core.wire import DATA, HEADER, encode_record
 from nearcast.errors import Closed, InvalidTopic, LimitReached, PayloadTooLarge
 
 T = b"t"
@@ -164,6 +164,26 @@ def test_a_lost_connection_is_repaired_and_told(rig: Any) -> None:
     assert ended.since_s == begun.since_s
     assert ended.until_s is not None
     assert ended.until_s > begun.since_s
+
+
+def test_a_subscriber_that_has_no_record_of_a_placement_is_interrupted_and_joins_it(rig: Any) -> None:
+    world = rig("b1")
+    world.install("b1", b"t", settled(single(5, "b1", 1), 1))
+    subscriber, publisher = world.client(), world.client(2)
+    mailbox = subscriber.subscribe(b"t")
+    world.run(0.5)
+    world.servers["b1"].keys.clear()  # all that was known of the topic is lost, and nobody is told
+    world.prepare("b1")
+    world.ask("b1", "HSET", RECORDS, b"t", encode_record(settled(single(900, "b1", 1), 0)))
+    publisher.publish(b"t", b"unheard of")
+    world.run(4.0)
+    publisher.publish(b"t", b"after")
+    world.run(0.5)
+    events = mailbox.take()
+    interrupted = [event for event in events if isinstance(event, Interrupted)]
+    assert [event.until_s is None for event in interrupted] == [True, False]
+    assert "has no record of" in interrupted[0].reason
+    assert [event.payload for event in events if isinstance(event, Message)] == [b"after"]
 
 
 def test_what_no_ring_holds_any_more_becomes_a_gap(rig: Any) -> None:

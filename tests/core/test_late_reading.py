@@ -69,7 +69,7 @@ def test_a_subscription_is_not_attached_where_its_broker_was_forgotten_meanwhile
     assert inflow.whole
     inflow.whole = False
     inflow._check_whole(world.now_s)
-    verification = inflow._verification
+    verification = inflow.verification
     assert verification is not None
     inflow.forget("b2", world.now_s)
     inflow.verified(verification, world.now_s)

@@ -19,9 +19,10 @@ GAP_S = DEFAULT_TIMING.gap_s
 class Gate:
     """The place frames come through: admits the epochs it was told."""
 
-    def __init__(self, *roles: int, floor: int = 0) -> None:
+    def __init__(self, *roles: int, floor: int = 0, newest: int = 1) -> None:
         self.roles = roles
         self.floor = floor
+        self.newest = newest
 
     def admits(self, epoch: int) -> bool:
         return epoch in self.roles
@@ -419,3 +420,11 @@ def test_in_whatever_order_frames_come_the_line_is_whole(
     assert told == [number for number in range(1, 12) if number in lost or number not in skipped]
     assert {number for event in taken if type(event) is tuple for number in range(event[0], event[1] + 1)} == lost
     assert not reader.lines.unsettled
+
+
+def test_a_frame_of_an_epoch_that_no_record_has_spoken_of_is_noted(reader: Reader) -> None:
+    assert reader.run(frame(1, epoch=1)) == [1]
+    assert reader.run(frame(1, epoch=0, publisher=8)) == []  # late: from an epoch that is over here
+    assert not reader.lines.unheard
+    assert reader.run(frame(2, epoch=5, publisher=8)) == []
+    assert reader.lines.unheard

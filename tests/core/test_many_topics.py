@@ -7,13 +7,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from nearcast.core.client import REPORTED_MAX
 from nearcast.core.counters import ClientReport
 from nearcast.core.effects import Done
 from nearcast.core.inflow import Inflow
 from nearcast.core.mailbox import Mailbox, Overflow
 from nearcast.core.message import Interrupted
 from nearcast.core.names import CONTROL, COUNTERS
+from nearcast.core.reporting import REPORTED_MAX
 from nearcast.core.settings import Limits
 from nearcast.core.valkey import BATCH
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from copy import copy
 from random import Random
 from typing import Any
@@ -11,6 +12,8 @@ import pytest
 
 from nearcast.core import bus
 from nearcast.core.controller import Controller, Role
+from nearcast.core.effects import Failed
+from nearcast.core.inflow import Inflow
 from nearcast.core.journal import BrokerEntry, BrokerState, Journal, LossEntry, TopicEntry, topic_key
 from nearcast.core.known import Known, lost
 from nearcast.core.ledger import Ledger
@@ -21,7 +24,7 @@ from nearcast.core.placement import Mode, Placement, single
 from nearcast.core.rebuilding import ERA, Found, rebuilding
 from nearcast.core.record import Record, prepare, settled, switch
 from nearcast.core.recovery import Recovery
-from nearcast.core.settings import DEFAULT_TIMING, Timing
+from nearcast.core.settings import DEFAULT_TIMING, Limits, Timing
 from nearcast.core.wire import decode_record, encode_record
 from nearcast.runtime.store.memory import MemoryStore
 
@@ -395,11 +398,29 @@ def test_there_is_nothing_to_acknowledge_where_nothing_was_lost(cluster: Any) ->
     assert "lost nothing" in cluster.ask(bus.AcknowledgeLoss("me.1")).problem
 
 
-def test_a_client_forgets_a_cluster_that_was_started_anew(rig: Any) -> None:
+def start_anew(world: Any, program: Any) -> None:
+    """All servers end and come back empty, as brokers of another cluster."""
+    for name, server in world.servers.items():
+        server.restart(f"{name}-again")
+        server.keys.clear()
+        for link in [link for link, session in program.sessions.items() if session.server is server]:
+            program.cut(link)
+    world.membership = msgspec.structs.replace(world.membership, cluster="new", version=1)
+    for broker in world.servers:
+        world.prepare(broker)
+
+
+@pytest.fixture
+def old_cluster(rig: Any) -> Any:
     world = rig("b1", "b2")
     world.membership = msgspec.structs.replace(world.membership, cluster="old", version=9)
     for broker in ("b1", "b2"):
         world.prepare(broker)
+    return world
+
+
+def test_a_client_forgets_a_cluster_that_was_started_anew(old_cluster: Any) -> None:
+    world = old_cluster
     world.install("b1", b"t", settled(single(30, "b1", 9), 1))
     world.install("b2", b"t", settled(single(30, "b1", 9), 1))
     program = world.client()
@@ -407,14 +428,7 @@ def test_a_client_forgets_a_cluster_that_was_started_anew(rig: Any) -> None:
     program.publish(b"t", b"before")
     world.run(0.5)
     mailbox.take()
-    for name, server in world.servers.items():
-        server.restart(f"{name}-again")
-        server.keys.clear()
-        for link in [link for link, session in program.sessions.items() if session.server is server]:
-            program.cut(link)
-    world.membership = msgspec.structs.replace(world.membership, cluster="new", version=1)
-    for broker in ("b1", "b2"):
-        world.prepare(broker)
+    start_anew(world, program)
     world.run(8.0)
     assert program.machine.membership.cluster == "new"
     program.publish(b"t", b"after")
@@ -423,6 +437,45 @@ def test_a_client_forgets_a_cluster_that_was_started_anew(rig: Any) -> None:
     events = mailbox.take()
     assert any(isinstance(event, Interrupted) and "started anew" in event.reason for event in events)
     assert [event.payload for event in events if isinstance(event, Message)][-1] == b"after"
+
+
+def test_calls_that_wait_while_the_cluster_is_started_anew_go_on_in_the_new_one(old_cluster: Any) -> None:
+    world, program = old_cluster, old_cluster.client()
+    world.run(0.5)
+    for broker in ("b1", "b2"):
+        program.deaf.add(broker)
+    mailbox = program.subscribe(b"t")
+    program.publish(b"t", b"waits")
+    world.run(0.5)
+    program.deaf.clear()
+    start_anew(world, program)
+    world.run(8.0)
+    assert not [effect for effect in program.effects if isinstance(effect, Failed)]
+    assert program.acked == [b"waits"]
+    program.publish(b"t", b"after")
+    world.run(1.0)
+    assert [event.payload for event in mailbox.take() if isinstance(event, Message)][-1] == b"after"
+
+
+def test_very_many_topics_leave_a_cluster_in_parts(old_cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    world, left_s = old_cluster, list[float]()
+    begin_again = Inflow.begin_again
+
+    def leave(inflow: Inflow, reason: str, now_s: float) -> None:
+        left_s.append(now_s)
+        begin_again(inflow, reason, now_s)
+
+    monkeypatch.setattr(Inflow, "begin_again", leave)
+    program = world.client(limits=Limits(attended=10))
+    mailboxes = [program.subscribe(b"t%d" % number) for number in range(95)]
+    world.run(2.0)
+    for mailbox in mailboxes:
+        mailbox.take()
+    start_anew(world, program)
+    world.run(8.0)
+    assert program.machine.membership.cluster == "new"
+    assert all(inflow.whole for inflow in program.machine.inflows.values())
+    assert sorted(Counter(left_s).values()) == [5, *[10] * 9]
 
 
 def test_a_client_that_is_served_has_nothing_to_do_with_another_cluster(rig: Any) -> None:

@@ -302,9 +302,9 @@ def a_check_of_the_records_is_not_waited_for(patch: Patch) -> None:
     begun_s: dict[object, float] = {}
 
     def tick(self: Inflow, now_s: float) -> bool:
-        verification = self._verification
+        verification = self.verification
         if verification is not None and now_s - begun_s.setdefault(verification, now_s) > 0.5:
-            self._verification = None
+            self.verification = None
         return original(self, now_s)
 
     patch.setattr(Inflow, "tick", tick)

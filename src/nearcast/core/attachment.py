@@ -48,6 +48,11 @@ class Attachment:
     def frames(self, payloads: list[bytes], now_s: float) -> None:
         self._inflow.frames(self, payloads, now_s)
 
+    @property
+    def newest(self) -> int:
+        upcoming = self._inflow.upcoming
+        return max(self._inflow.epoch, upcoming.epoch if upcoming is not None else 0)
+
     def admits(self, epoch: int) -> bool:
         return epoch in self.roles
 

@@ -13,26 +13,22 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterable
 from functools import partial
-from itertools import islice
 from random import Random
 from typing import Protocol
-
-import msgspec
 
 from nearcast.core.answers import Answers
 from nearcast.core.arrivals import Arrivals
 from nearcast.core.backend import ClientLink, Denied, OnRefused
-from nearcast.core.counters import ClientReport, TopicCounters
 from nearcast.core.effects import Done, Effect, Failed
 from nearcast.core.finder import Finder
 from nearcast.core.forgetting import Forgetting
 from nearcast.core.greeting import Credentials
 from nearcast.core.inflow import Inflow
-from nearcast.core.leaving import leave_cluster
+from nearcast.core.leaving import Leaving
 from nearcast.core.links import Links
 from nearcast.core.mailbox import Mailbox
 from nearcast.core.membership import Membership
-from nearcast.core.names import CONTROL, COUNTERS, decode_topic, encode_topic
+from nearcast.core.names import CONTROL, decode_topic, encode_topic
 from nearcast.core.news import Kind, Note, State, StateChange, Tell, silent
 from nearcast.core.outflow import Outflow
 from nearcast.core.pace import Pace
@@ -40,13 +36,12 @@ from nearcast.core.patterns import PatternFlow
 from nearcast.core.record import Record, Unreadable
 from nearcast.core.refusals import Refusals, not_found, refused
 from nearcast.core.repairs import ASKS_BURST, ASKS_PER_S
+from nearcast.core.reporting import Reporting
 from nearcast.core.settings import DEFAULT_LIMITS, DEFAULT_TIMING, Limits, Timing
 from nearcast.core.wire import ASK, HEADER, decode_control, decode_repair
 from nearcast.errors import Closed, ClusterError, LimitReached, NearcastError
 
-REPORT_EVERY_S = 1.0
 _NOT_ATTACHED = "the subscription was closed before it was attached"
-REPORTED_MAX = 1000  # topics in one message; and of those without traffic, topics in one second: each has its turn
 
 
 class Ticking(Protocol):
@@ -86,14 +81,14 @@ class Client:
         self.inflows: dict[bytes, Inflow] = {}
         self.patterns: dict[bytes, PatternFlow] = {}
         self.arrivals = Arrivals(self)
+        self.leaving: Leaving | None = None
         self.closed = False
         self.numbered = 0  # no topic that has ended had a higher number
         self.ended: list[bytes] = []  # topics that are published no more, for the driver
         self.finder = Finder(self)
         self._forgetting = Forgetting(self)
+        self._reporting = Reporting(self)
         self._attention: OrderedDict[Ticking, None] = OrderedDict()
-        self._reported_s = 0.0
-        self._idle_turn = 0  # how far it has come round the topics without traffic
         self.in_flight: dict[Outflow, None] = {}  # those with messages that are not acknowledged
         self.unsent: dict[Outflow, None] = {}  # those with messages that no link has yet
         self.full: dict[Outflow, None] = {}  # those that had no room for another message, and may have it again by now
@@ -233,6 +228,7 @@ class Client:
 
     def tick(self, now_s: float) -> None:
         self.links.tick(now_s)
+        self._leave_on(now_s)
         for _ in range(self.attended):
             ticking, _ = self._attention.popitem(last=False)
             if ticking.tick(now_s):
@@ -240,8 +236,7 @@ class Client:
         self._look_around(now_s)
         self._look_at_state(now_s)
         self._forgetting.tick(now_s)
-        if now_s - self._reported_s >= REPORT_EVERY_S:
-            self._report(now_s)
+        self._reporting.tick(now_s)
 
     def send(self) -> None:
         """Hand what was published to the links, in one batch for each topic."""
@@ -326,10 +321,13 @@ class Client:
             pattern.repair(topic, frame, now_s)
 
     def update_membership(self, membership: Membership, now_s: float) -> None:
+        if self.leaving is not None:
+            self.leaving.hear(membership)
+            return
         if self.membership.cluster not in ("", membership.cluster):
-            if self.is_served(now_s):
-                return  # of a cluster that we have nothing to do with
-            leave_cluster(self, now_s)
+            if not self.is_served(now_s):  # else we have nothing to do with that cluster
+                self.leaving = Leaving(self, membership, now_s)
+            return
         if membership.version <= self.membership.version:
             return
         brokers = self.membership.brokers
@@ -344,6 +342,13 @@ class Client:
             pattern.spread(now_s)
         self.arrivals.look()
         self.finder.membership_changed(now_s)
+
+    def _leave_on(self, now_s: float) -> None:
+        """If this client is leaving a cluster, let it leave a little more, and join the next one when it has."""
+        leaving = self.leaving
+        if leaving is not None and leaving.go_on(now_s):
+            self.leaving = None
+            self.update_membership(leaving.successor, now_s)
 
     # --- records
 
@@ -410,34 +415,6 @@ class Client:
         news, self.state = change.state is not self.state.state, change
         if news:
             self.tell(change)
-
-    # --- counters for the agents
-
-    def _report(self, now_s: float) -> None:
-        elapsed_s, self._reported_s = now_s - self._reported_s, now_s
-        by_broker: dict[str, dict[str, TopicCounters]] = {}
-        active, self.active = self.active, {}
-        for flow in active | dict.fromkeys(self._idle()):
-            counted = flow.take_counters()
-            if counted is not None:
-                broker, topic, counters = counted
-                topics = by_broker.setdefault(broker, {})
-                topics[topic] = topics[topic].merged(counters) if topic in topics else counters
-        for broker, topics in by_broker.items():
-            link = self.links.up(broker)
-            if link is not None:
-                self._tell_counters(link, list(topics.items()), min(elapsed_s, 60.0))
-
-    def _tell_counters(self, link: ClientLink, counted: list[tuple[str, TopicCounters]], seconds: float) -> None:
-        for start in range(0, len(counted), REPORTED_MAX):
-            part = dict(counted[start : start + REPORTED_MAX])
-            link.tell(COUNTERS, msgspec.json.encode(ClientReport(self.client_id, seconds, part)))
-
-    def _idle(self) -> list[Inflow]:
-        """The subscriptions whose turn it is to be reported although nothing came: agents count subscribers by it."""
-        start = self._idle_turn if self._idle_turn < len(self.inflows) else 0
-        self._idle_turn = start + REPORTED_MAX
-        return list(islice(self.inflows.values(), start, self._idle_turn))
 
     def outgoing(self) -> list[tuple[str, bytes]]:
         """Everything to be written now, by link name."""

@@ -15,8 +15,6 @@ from collections.abc import Collection
 from functools import partial
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from nearcast.core.attachment import Attachment
 from nearcast.core.backend import Denied
 from nearcast.core.counters import SILENT, TopicCounters
@@ -28,7 +26,7 @@ from nearcast.core.placement import Placement
 from nearcast.core.readiness import say_ready, unready
 from nearcast.core.reception import Reception, route
 from nearcast.core.record import Record, Unreadable
-from nearcast.core.refusals import not_found, refused
+from nearcast.core.refusals import not_found, refused, unheard_of
 from nearcast.core.verification import Verification
 from nearcast.errors import ClusterError
 
@@ -42,7 +40,6 @@ class Inflow:
         "_closed",
         "_interrupted",
         "_refused_until_s",
-        "_verification",
         "attachments",
         "client",
         "epoch",
@@ -53,6 +50,7 @@ class Inflow:
         "reception",
         "topic",
         "upcoming",
+        "verification",
         "waiting",
         "whole",
     )
@@ -71,7 +69,7 @@ class Inflow:
         self.whole = False
         self.reception: Reception | None = None
         self._interrupted: Interrupted | None = None
-        self._verification: Verification | None = None
+        self.verification: Verification | None = None
         self._refused_until_s: float | None = None  # a server would not let us have the topic: not before then again
         self._closed = False
 
@@ -85,6 +83,9 @@ class Inflow:
             reception = self.reception = Reception(self)
         reception.lines.run(payloads, attachment, now_s, now_s + self.client.wall_offset_s)
         self._hand_over(reception, sum(map(len, payloads)), now_s)
+        if reception.lines.unheard:
+            reception.lines.unheard = False
+            self.refuse(unheard_of(attachment.broker), now_s)
 
     def repair(self, frame: bytes, now_s: float) -> None:
         reception = self.reception
@@ -210,8 +211,8 @@ class Inflow:
     def _opened(
         self, attachment: Attachment, link: ClientLink, record: Record | Unreadable | Denied | None, now_s: float
     ) -> None:
-        if not self._held(attachment, link):
-            return
+        if attachment.link is not link:
+            return  # detached, or attached anew
         if isinstance(record, (Unreadable, Denied)):
             self.refuse(not_found(link.broker, self.topic, record), now_s)
             return
@@ -255,7 +256,7 @@ class Inflow:
         if attachment is None or attachment.link is not link:
             return
         attachment.lose()
-        self._verification = None
+        self.verification = None
         if not attachment.roles:
             del self.attachments[broker]
         else:
@@ -268,7 +269,7 @@ class Inflow:
     def forget(self, broker: str, now_s: float) -> None:
         """The broker is no member any more: nothing is expected from it."""
         if self.attachments.pop(broker, None) is not None:
-            self._verification = None
+            self.verification = None
             self.progress(now_s)
 
     def _tidy(self, now_s: float) -> None:
@@ -285,8 +286,8 @@ class Inflow:
 
     def _detach(self, broker: str, attachment: Attachment) -> None:
         del self.attachments[broker]
-        self._verification = None  # its answer may be lost with a link that is not ours any more: begin anew
-        link = attachment.link
+        self.verification = None  # its answer may be lost with a link that is not ours any more: begin anew
+        link, attachment.link = attachment.link, None
         if link is not None:
             link.topics.pop(self.topic, None)
             channels = [self.topic, *attachment.stale_readiness(self.topic, max(attachment.ready, default=0))]
@@ -295,13 +296,9 @@ class Inflow:
 
     # --- refusals
 
-    def _held(self, attachment: Attachment, link: ClientLink) -> bool:
-        """Whether an answer for this attachment still concerns us."""
-        return attachment.link is link and self.attachments.get(link.broker) is attachment
-
     def denied(self, attachment: Attachment, link: ClientLink, text: str, now_s: float) -> None:
         """A server refuses us a channel of the topic."""
-        if self._held(attachment, link):
+        if attachment.link is link:
             self.refuse(refused(link.broker, f"a subscription to {self.name!r}", text), now_s)
 
     def refuse(self, error: ClusterError, now_s: float) -> None:
@@ -309,22 +306,24 @@ class Inflow:
         if not self.joined:
             self.client.end_inflow(self, error, now_s)
             return
-        self._interrupt(str(error), self._sound_s(now_s), now_s)
-        if self._interrupted is not None and self._interrupted.reason != str(error):
-            self._interrupted = msgspec.structs.replace(self._interrupted, reason=str(error))
-            self._report(self._interrupted)
+        self.begin_again(str(error), now_s)
+        self._refused_until_s = now_s + self.client.timing.reconnect_max_s
+
+    def begin_again(self, reason: str, now_s: float) -> None:
+        """Look for the topic as if it were new to us, but for the lines: what was delivered stays delivered."""
+        if self.joined:
+            self._interrupt(reason, self._sound_s(now_s), now_s, renewed=True)
         for broker, attachment in list(self.attachments.items()):
             self._detach(broker, attachment)
-        self._verification = self.placement = self.upcoming = None
-        self.epoch = 0  # as if the topic were new to us, but for the lines: what was delivered stays delivered
-        self._refused_until_s = now_s + self.client.timing.reconnect_max_s
+        self.verification = self.placement = self.upcoming = None
+        self.epoch = 0
         self.client.attend(self)
 
     # --- being whole
 
     def _check_whole(self, now_s: float) -> None:
         """When everything needed is open, read every record once more; unchanged means nothing can be missed."""
-        if self.whole or self._verification is not None or self.placement is None:
+        if self.whole or self.verification is not None or self.placement is None:
             return
         unproven: list[ClientLink] = []
         for broker in self.needed():
@@ -339,9 +338,9 @@ class Inflow:
             link.lease_waiters[self] = None
         if unproven:
             return
-        self._verification = Verification(self, [held for held in self.attachments.values() if held.open])
+        self.verification = Verification(self, [held for held in self.attachments.values() if held.open])
         self.client.attend(self)
-        self._verification.start()
+        self.verification.start()
 
     def leased(self, link: ClientLink, now_s: float) -> None:
         """A lease is proven that we waited for."""
@@ -349,15 +348,12 @@ class Inflow:
 
     def verified(self, verification: Verification, now_s: float) -> None:
         """All brokers have been read again."""
-        if self._verification is verification:
-            self._verification = None
+        if self.verification is verification:
+            self.verification = None
             if verification.unchanged:
                 self._become_whole(now_s)
             else:
                 self._check_whole(now_s)
-
-    def verifying(self, verification: Verification) -> bool:
-        return self._verification is verification
 
     def _become_whole(self, now_s: float) -> None:
         self.whole = self.joined = True
@@ -368,14 +364,16 @@ class Inflow:
             self._report(Interrupted(self.name, self._interrupted.since_s, wall_s, self._interrupted.reason))
             self._interrupted = None
 
-    def _interrupt(self, reason: str, since_s: float, now_s: float) -> None:
+    def _interrupt(self, reason: str, since_s: float, now_s: float, *, renewed: bool = False) -> None:
+        """`renewed`: the reason is worth telling although another one was told before."""
         self.whole = False
         if self.reception is not None:
             self.reception.repairs.ask_all(now_s)
         self.client.attend(self)
-        since_s += self.client.wall_offset_s
-        if self._interrupted is None or since_s < self._interrupted.since_s:
+        told, since_s = self._interrupted, since_s + self.client.wall_offset_s
+        if told is None or since_s < told.since_s or (renewed and told.reason != reason):
             # Said again if what we learn now reaches further back: another link was silent for longer.
+            since_s = since_s if told is None else min(since_s, told.since_s)
             self._interrupted = Interrupted(self.name, since_s, None, reason)
             self._report(self._interrupted)
 
@@ -407,7 +405,7 @@ class Inflow:
             self._attach_needed(now_s)
         if lost:
             self.client.ask(self.topic, now_s)
-        lingering = any(attachment.linger_until_s is not None for attachment in self.attachments.values())
+        lingering = any(held.linger_until_s is not None for held in self.attachments.values())
         return not self.whole or lingering or (reception is not None and reception.unsettled)
 
     def lost(self, now_s: float) -> bool:

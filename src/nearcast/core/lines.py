@@ -41,6 +41,11 @@ class Gate(Protocol):
 
     floor: int  # frames of older epochs cannot be a baseline: what came before them was not seen
 
+    @property
+    def newest(self) -> int:
+        """The newest epoch that records speak of."""
+        ...
+
     def admits(self, epoch: int) -> bool:
         """Whether frames of this epoch are in their right place here."""
         ...
@@ -123,6 +128,7 @@ class Lines:
         self.foreign = False  # whether there are messages without our envelope in it
         self.last: dict[int, int] = {}
         self.counters = LineCounters()
+        self.unheard = False  # a frame was dropped of an epoch that no record has spoken of
         self.wanted: dict[int, None] = {}  # publishers with a hole in their line: the owner asks them
         self._fences = fences
         self._timing = timing
@@ -222,6 +228,7 @@ class Lines:
                 self._advance(frame, last, now_s, wall_s)
             else:
                 self.counters.late += 1
+                self.unheard = self.unheard or frame.epoch > gate.newest
             return
         if last is None:
             if frame.epoch < gate.floor:

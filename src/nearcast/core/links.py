@@ -306,7 +306,7 @@ class Links:
         peer.attempts, peer.retry_at_s, peer.problem = 0, None, ""
         self._client.tell(Note(Kind.OPENED, f"connected to {ready.broker} ({self._url(name)})"))
         self._members(link, standing.membership, now_s)
-        if self._client.membership.version < 0:
+        if self._client.membership.version < 0 and self._client.leaving is None:
             self.drop(ready.broker, Unsupported(f"{self._url(name)}: {self._unread}"), now_s)
             return
         if self._peers.get(ready.broker) is not peer:

@@ -189,6 +189,11 @@ class Outflow:
             self.tried = max(self.tried, lane.sent)
         self.lanes, self._sole = (), None
 
+    def begin_again(self, reason: str, now_s: float) -> None:
+        """Look for the topic as if it were new to us; what is not acknowledged is sent when it is found."""
+        self.forget_place()
+        self.client.attend(self)
+
     def forget_place(self) -> None:
         self._retire_lanes()
         self.placement = self.upcoming = self._leave_at_s = None

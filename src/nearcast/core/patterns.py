@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 class _Matched:
     """One matching topic. It is its own gate: frames of every epoch may come from every broker."""
 
-    floor = 0
+    floor = newest = 0
 
     def __init__(self, flow: PatternFlow, topic: bytes) -> None:
         client = flow.client

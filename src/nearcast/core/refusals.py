@@ -76,3 +76,8 @@ def not_found(broker: str, topic: bytes, answer: Denied | Unreadable) -> Cluster
     if isinstance(answer, Unreadable):
         return Unsupported(f"{broker} has a record of {name!r} that says {answer.text}: upgrade nearcast here")
     return refused(broker, f"to say where {name!r} is", answer.text)
+
+
+def unheard_of(broker: str) -> ClusterError:
+    """The error for messages of a placement that no record has told us of."""
+    return Unavailable(f"{broker} brings messages of a placement that this client has no record of: it looks again")

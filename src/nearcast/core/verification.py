@@ -42,7 +42,7 @@ class Verification:
 
     def _read(self, attachment: Attachment, record: Record | Unreadable | Denied | None, now_s: float) -> None:
         inflow, broker = self._inflow, attachment.broker
-        if not inflow.verifying(self):
+        if inflow.verification is not self:
             return
         if isinstance(record, (Unreadable, Denied)):
             inflow.refuse(not_found(broker, inflow.topic, record), now_s)

@@ -37,18 +37,24 @@ class BusyProcess(Process):
 
     def _turn(self) -> None:
         if self.alive and not self.paused:
-            self._work.appendleft((self._client.attended * ATTENDED_S, self._look_after))
+            self._work.appendleft((self._client.attended * ATTENDED_S * self.scale, self._look_after))
             self._next()
 
     def _look_after(self) -> None:
         self.machine.tick(self.now_s)
 
     def _arrived(self, pipe: Pipe, data: bytes) -> None:
-        step = max(1, READ_BYTES // self.scale)
+        scale = self.scale if self._brings_topics(pipe) else 1
+        step = max(1, READ_BYTES // scale)
         for start in range(0, len(data), step):
             part = data[start : start + step]
-            self._work.append((len(part) * BYTE_S, partial(self._read, pipe, part)))
+            self._work.append((len(part) * BYTE_S * scale, partial(self._read, pipe, part)))
         self._next()
+
+    def _brings_topics(self, pipe: Pipe) -> bool:
+        """Whether what comes there stands for many; a greeting or the proof of a lease stands for itself."""
+        link = self._client.links.up(pipe.link)
+        return link is not None and link.unanswered > 0
 
     def _read(self, pipe: Pipe, part: bytes) -> None:
         if self.pipes.get(pipe.link) is pipe:
@@ -61,7 +67,7 @@ class BusyProcess(Process):
         cost_s, work = self._work.popleft()
         work()
         self.settle()
-        self.world.timeline.after(cost_s * self.scale, self._done)
+        self.world.timeline.after(cost_s, self._done)
 
     def _done(self) -> None:
         self._busy = False
