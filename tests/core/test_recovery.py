@@ -17,11 +17,11 @@ from nearcast.core.inflow import Inflow
 from nearcast.core.journal import BrokerEntry, BrokerState, Journal, LossEntry, TopicEntry, topic_key
 from nearcast.core.known import Known, lost
 from nearcast.core.ledger import Ledger
-from nearcast.core.membership import BrokerInfo, Membership, ring_of
+from nearcast.core.membership import ERA, BrokerInfo, Membership, ring_of
 from nearcast.core.message import Interrupted, Message
 from nearcast.core.names import RECORDS
 from nearcast.core.placement import Mode, Placement, single
-from nearcast.core.rebuilding import ERA, Found, rebuilding
+from nearcast.core.rebuilding import Found, rebuilding
 from nearcast.core.record import Record, prepare, settled, switch
 from nearcast.core.recovery import Recovery
 from nearcast.core.settings import DEFAULT_TIMING, Limits, Timing
@@ -476,6 +476,49 @@ def test_very_many_topics_leave_a_cluster_in_parts(old_cluster: Any, monkeypatch
     assert program.machine.membership.cluster == "new"
     assert all(inflow.whole for inflow in program.machine.inflows.values())
     assert sorted(Counter(left_s).values()) == [5, *[10] * 9]
+
+
+def test_in_a_new_era_every_topic_is_looked_up_once_more(rig: Any) -> None:
+    """A broker was lost with the store: nobody knows any more of a topic that was just leaving it."""
+    world = rig("b1", "b2")
+    topic = next(name for n in range(99) if world.membership.directory(name := b"t%d" % n) == "b2")
+    for broker in ("b1", "b2"):
+        world.install(broker, topic, settled(single(30, "b1", 1), 1))
+    subscriber, publisher = world.client(), world.client(2, limits=Limits(attended=1))
+    mailbox = subscriber.subscribe(topic)
+    publisher.publish(topic, b"before")
+    world.run(0.5)
+    mailbox.take()
+    for broker in ("b1", "b2"):
+        world.ask(broker, "DEL", RECORDS)
+    world.membership = msgspec.structs.replace(world.membership, version=ERA)
+    for broker in ("b1", "b2"):
+        world.prepare(broker)
+    world.run(1.0)
+    placements = {
+        flow.placement
+        for program in (subscriber, publisher)
+        for flow in (program.machine.inflows.get(topic), program.machine.outflows.get(topic))
+        if flow is not None
+    }
+    assert placements == {single(ERA, "b2", ERA)}
+    publisher.publish(topic, b"after")
+    world.run(0.5)
+    events = mailbox.take()
+    assert [event.payload for event in events if isinstance(event, Message)] == [b"after"]
+    assert [event.until_s is None for event in events if isinstance(event, Interrupted)] == [True, False]
+
+
+def test_a_recheck_that_brings_no_news_is_not_noticed(rig: Any) -> None:
+    world = rig("b1")
+    program = world.client()
+    mailbox = program.subscribe(b"t")
+    world.run(0.5)
+    world.membership = msgspec.structs.replace(world.membership, version=ERA)
+    world.prepare("b1")
+    world.run(1.0)
+    assert b"t" not in program.machine._recheck
+    assert mailbox.take() == []
 
 
 def test_a_client_that_is_served_has_nothing_to_do_with_another_cluster(rig: Any) -> None:

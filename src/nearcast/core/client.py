@@ -33,6 +33,7 @@ from nearcast.core.news import Kind, Note, State, StateChange, Tell, silent
 from nearcast.core.outflow import Outflow
 from nearcast.core.pace import Pace
 from nearcast.core.patterns import PatternFlow
+from nearcast.core.recheck import Recheck
 from nearcast.core.record import Record, Unreadable
 from nearcast.core.refusals import Refusals, not_found, refused
 from nearcast.core.repairs import ASKS_BURST, ASKS_PER_S
@@ -86,6 +87,7 @@ class Client:
         self.numbered = 0  # no topic that has ended had a higher number
         self.ended: list[bytes] = []  # topics that are published no more, for the driver
         self.finder = Finder(self)
+        self._recheck = Recheck(self)
         self._forgetting = Forgetting(self)
         self._reporting = Reporting(self)
         self._attention: OrderedDict[Ticking, None] = OrderedDict()
@@ -233,6 +235,7 @@ class Client:
             ticking, _ = self._attention.popitem(last=False)
             if ticking.tick(now_s):
                 self.attend(ticking)
+        self._recheck.tick(now_s)
         self._look_around(now_s)
         self._look_at_state(now_s)
         self._forgetting.tick(now_s)
@@ -332,6 +335,8 @@ class Client:
             return
         brokers = self.membership.brokers
         gone = [name for name, info in brokers.items() if not info.same(membership.brokers.get(name))]
+        if 0 <= self.membership.era < membership.era:
+            self._recheck.begin()
         self.membership = membership
         self.timing = self._own_timing.within(membership.timers) if membership.timers else self._own_timing
         for broker in gone:
@@ -360,7 +365,7 @@ class Client:
         elif isinstance(news, Unreadable):
             self._refuse(topic, not_found(link.broker, topic, news), now_s)
 
-    def _record(self, broker: str | None, topic: bytes, record: Record, now_s: float) -> None:
+    def _record(self, broker: str, topic: bytes, record: Record, now_s: float) -> None:
         outflow = self.outflows.get(topic)
         if outflow is not None:
             outflow.record(record, now_s)
@@ -370,6 +375,8 @@ class Client:
 
     def looks_for(self, topic: bytes, now_s: float) -> bool:
         """Whether a directory must still tell somebody here where the topic is."""
+        if topic in self._recheck:
+            return True
         inflow, outflow = self.inflows.get(topic), self.outflows.get(topic)
         return (inflow is not None and inflow.lost(now_s)) or (outflow is not None and outflow.lost(now_s))
 
@@ -382,7 +389,8 @@ class Client:
     ) -> None:
         """What a directory has said of a topic."""
         if isinstance(found, Record):
-            self._record(None, topic, found, now_s)
+            self._recheck.found(topic)
+            self._record(directory, topic, found, now_s)
         elif isinstance(found, Membership):
             self.update_membership(found, now_s)
         elif found is not None:

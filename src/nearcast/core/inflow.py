@@ -112,11 +112,11 @@ class Inflow:
 
     # --- records
 
-    def record(self, broker: str | None, record: Record, now_s: float) -> None:
-        """A record, as the broker has it; `broker` is None for one that came by another road."""
+    def record(self, broker: str, record: Record, now_s: float) -> None:
+        """A record, as the broker has it."""
         if self._closed or self._refused_until_s is not None:
             return  # an answer to a question asked before
-        if self._learn(self.attachments.get(broker or ""), record, now_s):
+        if self._learn(self.attachments.get(broker), record, now_s):
             self.progress(now_s)
 
     def _learn(self, attachment: Attachment | None, record: Record, now_s: float) -> bool:

@@ -15,6 +15,8 @@ from nearcast.core.placement import Placement
 from nearcast.core.ring import Ring
 from nearcast.core.settings import Agreed
 
+ERA = 1 << 20  # versions; there is room for 4,096 eras in the epochs of frames
+
 
 class BrokerInfo(msgspec.Struct, frozen=True):
     url: str
@@ -36,6 +38,11 @@ class Membership(msgspec.Struct, frozen=True):
     store_url: str = ""
     cluster: str = ""  # drawn when the first of all memberships is written: no two clusters have the same
     timers: Agreed | None = None  # None: its leader was of a version that did not say, and everybody had the defaults
+
+    @property
+    def era(self) -> int:
+        """How often the store has lost data, and the journal was put together again."""
+        return self.version // ERA
 
     def has(self, broker: str, placement: Placement) -> bool:
         """Whether the broker the placement means is a member: not another one that joined later under its name."""

@@ -39,14 +39,13 @@ from nearcast.core.journal import (
     topic_key,
 )
 from nearcast.core.known import Known
-from nearcast.core.membership import Membership, ring_of
+from nearcast.core.membership import ERA, Membership, ring_of
 from nearcast.core.placement import Placement, single
 from nearcast.core.record import Record
 
 T = TypeVar("T")
 
 PART = 10_000  # topics: some tens of milliseconds
-ERA = 1 << 20  # versions; there is room for 4,096 eras in the epochs of frames
 
 _OUTSIDE = (BrokerState.RENTED, BrokerState.LEFT, BrokerState.DEAD)
 
