@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from planting import LOST, LOST_WITH_A_BROKER, WENT_BACK, Patch, planting
+from planting import LOST, LOST_WITH_A_BROKER, UNHEARD, WENT_BACK, Patch, planting
 
-from nearcast.core import controller, rebuilding, reign
+from nearcast.core import controller, members, rebuilding, reign
 from nearcast.core.agent import Agent
 from nearcast.core.journal import Journal, TopicEntry
 from nearcast.core.members import Members
@@ -65,3 +65,8 @@ def the_oldest_record_wins(patch: Patch) -> None:
         return original(journal, oldest.items())
 
     patch.setattr(rebuilding, "_topics", topics)
+
+
+@mutation("invariant 1", UNHEARD)
+def a_broker_that_was_never_heard_is_given_up_in_the_next_version(patch: Patch) -> None:
+    patch.setattr(members, "UNHEARD_STEP", 1)

@@ -204,6 +204,28 @@ WENT_BACK = World(
     ),
     Profile.CONTROL,
 )
+# Only b0 hears of the last commit before the store loses it, and b0 is not heard again before it is given up.
+UNHEARD = World(
+    Setup(
+        topics=1,
+        brokers=2,
+        controllers=2,
+        publishers=3,
+        late_subscribers=0,
+        hasty_subscribers=0,
+        rate_per_s=20,
+        moves_per_s=0,
+        traffic_s=9.0,
+        script=(
+            Place(2.2, {"topic-0": (Mode.SINGLE, ("b0",))}),
+            Part(3.2, "agent b1", "store", 1.2),
+            Place(3.3, {"topic-0": (Mode.SINGLE, ("b1",))}),
+            LoseStore(3.5, 0.05, 1),
+            Part(3.5, "agent b0", "store", 6.0),
+        ),
+    ),
+    Profile.NETWORK,
+)
 OTHER_TIMERS = World(
     Setup(
         topics=2,

@@ -35,6 +35,10 @@ if TYPE_CHECKING:
 
 LIVE = (BrokerState.JOINING, BrokerState.MEMBER, BrokerState.LEAVING)  # states of brokers that are expected to answer
 
+# A broker that a leader has never heard may know of commits the store has lost, of which nobody else knows. When it is
+# given up, versions go on above all that can have followed from those; there is room for a million such steps.
+UNHEARD_STEP = 1 << 12
+
 
 class Members:
     def __init__(self, reign: Reign, now_s: float) -> None:
@@ -222,7 +226,8 @@ class Members:
         }
         brokers = {broker: info for broker, info in membership.brokers.items() if broker != name}
         ring = tuple(broker for broker in membership.ring if broker != name) or tuple(sorted(others))
-        changes[MEMBERSHIP_KEY] = self.changed(membership, brokers, ring)
+        step = 1 if name in self._heard_s else UNHEARD_STEP
+        changes[MEMBERSHIP_KEY] = self.changed(membership, brokers, ring, step)
         self._membership_at.pop(name, None)
         self._reign.ledger.write(changes, partial(self._gave_up, name))
 
@@ -255,13 +260,15 @@ class Members:
         self._reset = {(broker, run) for broker, run in self._reset if broker != name}
         self._restored = {(broker, run) for broker, run in self._restored if broker != name}
 
-    def changed(self, now: Membership, brokers: dict[str, BrokerInfo], ring: tuple[str, ...]) -> Membership:
+    def changed(
+        self, now: Membership, brokers: dict[str, BrokerInfo], ring: tuple[str, ...], step: int = 1
+    ) -> Membership:
         """The next membership; a changed ring begins closed for the topics whose directory changes."""
         previous = now.previous_ring
         if ring != now.ring and previous is None and now.ring:
             previous = now.ring
         return Membership(
-            version=now.version + 1,
+            version=now.version + step,
             term=self._reign.term,
             brokers=brokers,
             ring=ring,

@@ -346,6 +346,7 @@ class Reign:
     def _refuge(self, topic: str, placement: Placement, epoch: int) -> Placement | None:
         """The same placement without its dead brokers; the directory if none is left."""
         members = self.journal.membership.version
+        epoch = max(epoch, members)  # the dead may know of epochs that the store has lost, but of no such version
         left = tuple(broker for broker in placement.brokers if self._is_at(broker, placement))
         if len(left) > 1:
             return Placement(epoch, placement.mode, left, members)
