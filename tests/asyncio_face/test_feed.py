@@ -23,6 +23,7 @@ class FakeClient:
         self.consumers = self
         self.begun = {}
         self.detached = []
+        self.released = []
         self.mailbox = None
 
     def attach(self, names, mailbox, consumer, *, pattern):
@@ -32,6 +33,9 @@ class FakeClient:
 
     def detach(self, names, mailbox, *, pattern):
         self.detached.append(Key(names[0], pattern))
+
+    def release(self, mailbox):
+        self.released.append(mailbox)
 
     def taken(self):
         pass
@@ -147,6 +151,20 @@ def test_closing_ends_readers_and_subscribers():
             with pytest.raises(ClosedWhileUsed):
                 await task
         assert sorted(client.detached) == [A, B]
+
+    run(test)
+
+
+def test_one_that_is_closed_holding_nothing_leaves_nothing_behind():
+    """A client that many PubSubs share would keep each of them."""
+
+    async def test(client, feed):
+        held = await begin(feed, A)
+        client.begun[A].set_result(None)
+        await held
+        await feed.unsubscribe([A], None, pattern=False)
+        feed.close()
+        assert client.released == [client.mailbox]
 
     run(test)
 

@@ -173,6 +173,7 @@ class Feed:
         """Leave everything; what was not read is gone."""
         self._mailbox.ended = True
         self._detach(list(self._held))
+        self._client.consumers.release(self._mailbox)  # if nothing was held any more
         self._ready.clear()
         self._mailbox.take()
         self._news.set()
