@@ -13,7 +13,7 @@ import pytest
 import nearcast
 from nearcast import Interrupted, Limits, Message
 from nearcast.core.agent import Identity
-from nearcast.errors import AccessDenied, Closed, LimitReached
+from nearcast.errors import AccessDenied, Closed, LimitReached, SlowSubscriber
 from nearcast.runtime.agent import Agent
 from nearcast.runtime.controller import Controller
 from nearcast.runtime.requester import Requester
@@ -216,6 +216,40 @@ def test_a_closed_subscription_is_not_attached_again(world: World, topic: str) -
                 await subscription
 
     world.run(scenario)
+
+
+def test_one_that_was_too_slow_is_let_go_when_it_is_closed(world: World, topic: str) -> None:
+    """Its policy has ended the mailbox before: that is no reason to stay on the server."""
+
+    async def scenario() -> None:
+        async with nearcast.connect(world.broker.url) as client:
+            async with client.subscribe(topic, mailbox=10, overflow="disconnect"):
+                await _overflow(client, topic)
+                assert await subscribers(world, topic) == 1
+            await client.sync()
+            assert await subscribers(world, topic) == 0
+            assert len(client.consumers) == 0
+
+    world.run(scenario)
+
+
+def test_whoever_only_takes_is_told_of_being_too_slow(world: World, topic: str) -> None:
+    async def scenario() -> None:
+        async with nearcast.connect(world.broker.url) as client:
+            subscription = await client.subscribe(topic, mailbox=10, overflow="disconnect")
+            await _overflow(client, topic)
+            assert len(subscription.take()) > 10
+            with pytest.raises(SlowSubscriber):
+                subscription.take()
+
+    world.run(scenario)
+
+
+async def _overflow(client: nearcast.Client, topic: str) -> None:
+    for number in range(50):
+        client.publish_nowait(topic, b"%d" % number)
+    await client.flush()
+    await client.sync()
 
 
 async def _awaited(subscription: nearcast.Subscription) -> nearcast.Subscription:

@@ -53,6 +53,9 @@ class Consumers:
     def __len__(self) -> int:
         return len(self._of)
 
+    def __contains__(self, mailbox: Mailbox) -> bool:
+        return mailbox in self._of
+
     def attach(
         self, names: tuple[bytes, ...], mailbox: Mailbox, consumer: Consumer, *, pattern: bool
     ) -> asyncio.Future[object]:

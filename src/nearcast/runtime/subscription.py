@@ -101,22 +101,27 @@ class Subscription:
 
     def _let_go(self) -> None:
         self._attaching = None
-        self._client.consumers.detach(self._topics, self._mailbox, pattern=self._pattern)
+        self._detach()
         self._client.consumers.release(self._mailbox)
 
     def close(self) -> None:
         """Leave all topics. Events that wait are still there for `take`."""
-        if not self._mailbox.ended:
-            self._mailbox.ended = True
-            self._client.consumers.detach(self._topics, self._mailbox, pattern=self._pattern)
+        self._mailbox.ended = True
+        if self._mailbox in self._client.consumers:  # it may have ended before, by its policy at its limit
+            self._detach()
         self.wake()
+
+    def _detach(self) -> None:
+        self._client.consumers.detach(self._topics, self._mailbox, pattern=self._pattern)
 
     # --- reading
 
     def take(self) -> list[Event]:
-        """Everything that has come, without waiting."""
+        """Everything that has come, without waiting. Raises SlowSubscriber as `get` does."""
         events = [*self._ready, *self._mailbox.take()]
         self._client.consumers.taken()
+        if not events:
+            self._check_in_time()
         return events
 
     async def get(self) -> Event:
@@ -146,16 +151,19 @@ class Subscription:
                 self._ready = iter(self._mailbox.take())
                 self._client.consumers.taken()
                 break
-            if self._mailbox.overflowed:
-                self._client.consumers.detach(self._topics, self._mailbox, pattern=self._pattern)
-                raise SlowSubscriber(
-                    "the program read too slowly and the subscription was ended: read faster, raise "
-                    "the mailbox limit, or choose overflow='drop_oldest'"
-                )
+            self._check_in_time()
             if self._mailbox.ended:
                 return False
             await self._news()
         return True
+
+    def _check_in_time(self) -> None:
+        if self._mailbox.overflowed:
+            self._detach()
+            raise SlowSubscriber(
+                "the program read too slowly and the subscription was ended: read faster, raise "
+                "the mailbox limit, or choose overflow='drop_oldest'"
+            )
 
     async def _news(self) -> None:
         reader = asyncio.get_running_loop().create_future()
