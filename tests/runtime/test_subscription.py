@@ -252,6 +252,25 @@ async def _overflow(client: nearcast.Client, topic: str) -> None:
     await client.sync()
 
 
+def test_a_close_that_is_cancelled_leaves_no_connection_open(world: World, topic: str) -> None:
+    async def scenario() -> None:
+        silent = await asyncio.start_server(lambda reader, writer: None, "127.0.0.1", 0)  # no TLS: opening hangs there
+        port = silent.sockets[0].getsockname()[1]
+        client = await nearcast.connect(world.broker.url, f"rediss://127.0.0.1:{port}")
+        await client.subscribe(topic)
+        before = await open_connections(world)
+        closing = asyncio.create_task(client.close())
+        await asyncio.sleep(0)
+        closing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await closing
+        await client.close()
+        assert await open_connections(world) == before - 1
+        silent.close()
+
+    world.run(scenario)
+
+
 async def _awaited(subscription: nearcast.Subscription) -> nearcast.Subscription:
     return await subscription
 
@@ -327,6 +346,14 @@ def _sort(event: object, messages: list[bytes], reasons: list[str]) -> None:
 
 async def connections(world: World) -> int:
     """How many the server has had so far."""
-    info = await ask(world.broker, "INFO", "stats")
+    return await _info(world, "stats", b"total_connections_received:")
+
+
+async def open_connections(world: World) -> int:
+    return await _info(world, "clients", b"connected_clients:")
+
+
+async def _info(world: World, section: str, field: bytes) -> int:
+    info = await ask(world.broker, "INFO", section)
     assert isinstance(info, bytes)
-    return int(info.split(b"total_connections_received:")[1].split()[0])
+    return int(info.split(field)[1].split()[0])

@@ -88,10 +88,11 @@ class Driver:
             self._ticker.cancel()
         for task in self._opening.values():
             task.cancel()
-        await asyncio.gather(*self._opening.values(), return_exceptions=True)
         for connection in self._connections.values():
             connection.close()
         self._connections.clear()
+        # Nothing is left to be done from here on: the caller may be cancelled while it waits.
+        await asyncio.gather(*self._opening.values(), return_exceptions=True)
         await asyncio.sleep(0)  # lets the transports close their sockets
 
     def soon(self) -> None:
@@ -126,8 +127,8 @@ class Driver:
 
     def opened(self, connection: Connection) -> None:
         self._opening.pop(connection.name, None)
-        if connection.name in self._connections:
-            connection.close()  # a seed has turned out to be this broker in the meantime
+        if self._closed or connection.name in self._connections:
+            connection.close()  # too late; or a seed has turned out to be this broker in the meantime
             return
         self._connections[connection.name] = connection
         try:
