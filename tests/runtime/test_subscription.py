@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import uuid
 from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass
@@ -269,6 +270,51 @@ def test_a_close_that_is_cancelled_leaves_no_connection_open(world: World, topic
         silent.close()
 
     world.run(scenario)
+
+
+def test_one_that_the_program_drops_is_let_go(world: World, topic: str) -> None:
+    """As in a program that reads one answer on a topic of its own and leaves the loop."""
+
+    async def scenario() -> None:
+        async with nearcast.connect(world.broker.url) as client:
+            answering = asyncio.create_task(_answer(client, topic))
+            async for event in client.subscribe(topic):
+                assert isinstance(event, Message)
+                break
+            answering.cancel()
+            await asyncio.sleep(0.05)  # the loop that was left is ended by the event loop
+            await client.sync()
+            assert await subscribers(world, topic) == 0
+            assert not client.consumers
+
+    world.run(scenario)
+
+
+def test_a_task_that_waits_for_events_keeps_its_subscription(world: World, topic: str) -> None:
+    async def scenario() -> None:
+        got = asyncio.Event()
+
+        async def read() -> None:
+            async for _ in client.subscribe(topic):
+                gc.collect()
+                got.set()
+
+        async with nearcast.connect(world.broker.url) as client:
+            asyncio.create_task(read())  # noqa: RUF006 - as programs do
+            answering = asyncio.create_task(_answer(client, topic))
+            for _ in range(3):
+                got.clear()
+                gc.collect()
+                await got.wait()
+            answering.cancel()
+
+    world.run(scenario)
+
+
+async def _answer(client: nearcast.Client, topic: str) -> None:
+    while True:
+        await client.publish(topic, b"1")
+        await asyncio.sleep(0.01)
 
 
 async def _awaited(subscription: nearcast.Subscription) -> nearcast.Subscription:
