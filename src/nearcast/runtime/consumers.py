@@ -63,6 +63,7 @@ class Consumers:
         driver = self.driver
         if driver is None:
             raise not_open()
+        driver.check_loop()
         known = mailbox in self._of
         self._of[mailbox] = consumer
         attach = self._machine.psubscribe if pattern else self._machine.subscribe

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from nearcast.core.effects import Connect, Disconnect, Effect, Rename
-from nearcast.errors import NearcastError
+from nearcast.errors import NearcastError, UsageError
 from nearcast.runtime.connection import Connection, open_connection, parse_url, unreachable
 from nearcast.runtime.troubles import Troubles
 
@@ -77,6 +77,11 @@ class Driver:
 
     def wall_offset_s(self) -> float:
         return time.time() - self.now()
+
+    def check_loop(self) -> None:
+        """For calls that wait: in another event loop they would wait for what happens in ours."""
+        if asyncio.get_running_loop() is not self._loop:
+            raise UsageError("this client belongs to another event loop: connect one in the loop that uses it")
 
     async def stop(self) -> None:
         """Write what is left, close everything. Nothing of the machine runs after this."""
