@@ -116,3 +116,32 @@ def test_one_that_says_hello_before_its_server_answers_is_awaited(lot: Lot) -> N
     lot.cluster.leader.reign.heard(hello, lot.cluster.rig.now_s)
     lot.cluster.run(2.0)
     assert set(lot.heard) == {bus.Rent(NAME, 1)}
+
+
+def test_one_that_was_given_up_and_does_not_come_back_is_given_back(lot: Lot) -> None:
+    """Its server may be gone and its machine still there, to be paid for."""
+    lot.rented()
+    lot.stop()
+    lot.cluster.run(5.0)
+    assert lot.state is BrokerState.DEAD
+    lot.heard.clear()
+    lot.cluster.run(25.0)
+    assert lot.heard == []  # it may come back
+    lot.cluster.run(10.0)
+    assert lot.state is BrokerState.LEFT
+    assert set(lot.heard) == {bus.Release(NAME, 1, f"redis://{NAME}")}
+    lot.cluster.run(30.0)
+    lot.heard.clear()
+    lot.ask(AddBroker(REASON))
+    lot.cluster.run(1.0)
+    assert set(lot.heard) == {bus.Rent(NAME, 1)}
+
+
+def test_one_that_was_given_up_may_come_back(lot: Lot) -> None:
+    lot.rented()
+    lot.stop()
+    lot.cluster.run(20.0)
+    assert lot.state is BrokerState.DEAD
+    lot.start()
+    lot.cluster.run(40.0)
+    assert lot.state is BrokerState.MEMBER
