@@ -11,7 +11,7 @@ from nearcast.asyncio.exceptions import ClosedWhileUsed
 from nearcast.asyncio.feed import Confirmation, Feed, Key
 from nearcast.core.message import Message
 from nearcast.core.settings import DEFAULT_LIMITS, Limits
-from nearcast.errors import Unavailable
+from nearcast.errors import LimitReached, Unavailable
 
 A, B, P = Key(b"a", False), Key(b"b", False), Key(b"a*", True)
 
@@ -182,5 +182,19 @@ def test_what_is_moved_out_of_the_mailbox_has_a_limit():
         messages = [item for item in await everything(feed) if isinstance(item, Message)]
         assert len(messages) <= 3 * 8
         assert client.mailbox.dropped == 80 - len(messages)
+
+    run(test)
+
+
+def test_answers_that_nobody_reads_have_a_limit():
+    async def test(client, _):
+        feed = Feed(client, Limits(mailbox=4))
+        for _ in range(8):
+            await feed.ping(b"", None)
+        for command in (feed.ping(b"", None), feed.subscribe([A], None), feed.unsubscribe([A], None, pattern=False)):
+            with pytest.raises(LimitReached, match=r"8 answers wait: read them with get_message"):
+                await command
+        assert len(await everything(feed)) == 8
+        await feed.ping(b"", None)
 
     run(test)
