@@ -11,7 +11,7 @@ from nearcast.asyncio.exceptions import ClosedWhileUsed
 from nearcast.asyncio.feed import Confirmation, Feed, Key
 from nearcast.core.message import Message
 from nearcast.core.settings import DEFAULT_LIMITS, Limits
-from nearcast.errors import Unavailable
+from nearcast.errors import LimitReached, Unavailable
 
 A, B, P = Key(b"a", False), Key(b"b", False), Key(b"a*", True)
 
@@ -23,6 +23,7 @@ class FakeClient:
         self.consumers = self
         self.begun = {}
         self.detached = []
+        self.released = []
         self.mailbox = None
 
     def attach(self, names, mailbox, consumer, *, pattern):
@@ -32,6 +33,9 @@ class FakeClient:
 
     def detach(self, names, mailbox, *, pattern):
         self.detached.append(Key(names[0], pattern))
+
+    def release(self, mailbox):
+        self.released.append(mailbox)
 
     def taken(self):
         pass
@@ -151,6 +155,20 @@ def test_closing_ends_readers_and_subscribers():
     run(test)
 
 
+def test_one_that_is_closed_holding_nothing_leaves_nothing_behind():
+    """A client that many PubSubs share would keep each of them."""
+
+    async def test(client, feed):
+        held = await begin(feed, A)
+        client.begun[A].set_result(None)
+        await held
+        await feed.unsubscribe([A], None, pattern=False)
+        feed.close()
+        assert client.released == [client.mailbox]
+
+    run(test)
+
+
 def test_what_is_moved_out_of_the_mailbox_has_a_limit():
     async def test(client, feed):
         feed = Feed(client, Limits(mailbox=8))
@@ -164,5 +182,19 @@ def test_what_is_moved_out_of_the_mailbox_has_a_limit():
         messages = [item for item in await everything(feed) if isinstance(item, Message)]
         assert len(messages) <= 3 * 8
         assert client.mailbox.dropped == 80 - len(messages)
+
+    run(test)
+
+
+def test_answers_that_nobody_reads_have_a_limit():
+    async def test(client, _):
+        feed = Feed(client, Limits(mailbox=4))
+        for _ in range(8):
+            await feed.ping(b"", None)
+        for command in (feed.ping(b"", None), feed.subscribe([A], None), feed.unsubscribe([A], None, pattern=False)):
+            with pytest.raises(LimitReached, match=r"8 answers wait: read them with get_message"):
+                await command
+        assert len(await everything(feed)) == 8
+        await feed.ping(b"", None)
 
     run(test)

@@ -223,6 +223,22 @@ def test_a_closed_client_says_so(world: World, topic: str) -> None:
     world.run(scenario)
 
 
+def test_a_client_used_in_another_loop_says_so(world: World, topic: str) -> None:
+    """Instead of waiting there for what happens here."""
+
+    async def scenario() -> None:
+        async with nearcast.connect(world.broker.url) as client:
+            await client.publish(topic, b"x")
+            for call in (client.subscribe(topic).get, client.flush, client.sync):
+                with pytest.raises(UsageError, match="another event loop: connect one in the loop that uses it"):
+                    await asyncio.to_thread(lambda call: asyncio.run(call()), call)
+            async with client.subscribe(topic) as subscription:
+                await client.publish(topic, b"y")
+                assert await payloads(subscription, 1) == [b"y"]
+
+    world.run(scenario)
+
+
 # --- topics and payloads
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from nearcast.core import bus
 from nearcast.errors import ServerFailed
+from nearcast.runtime import provider as provider_module
 from nearcast.runtime.provider import DryProvider, ProviderDesk
 from nearcast.runtime.requester import Requester
 from nearcast.runtime.servers import LocalServer
@@ -72,3 +73,27 @@ def test_a_call_that_was_begun_is_ended_before_the_desk_closes() -> None:
         return provider
 
     assert asyncio.run(scenario()).asked == [("rent", "a")]
+
+
+def test_what_is_no_longer_asked_for_when_its_turn_comes_is_not_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker that was to be stopped may have joined again while the desk was busy."""
+    monkeypatch.setattr(provider_module, "WANTED_S", 0.3)
+
+    async def scenario() -> Slow:
+        server, provider = await LocalServer.start(), Slow()
+        asker = Requester(server.url)
+        try:
+            async with ProviderDesk(server.url, provider):
+                await tell(asker, *(bus.Rent(name, 1) for name in "abc"), bus.Release("gone", 1, "url"))
+                for _ in range(5):
+                    await asyncio.sleep(0.1)
+                    await tell(asker, bus.Release("kept", 1, "url"))
+                await asyncio.sleep(0.5)
+        finally:
+            await asker.close()
+            await server.stop()
+        return provider
+
+    asked = asyncio.run(scenario()).asked
+    assert ("release", "kept") in asked
+    assert ("release", "gone") not in asked

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 
 import pytest
 
@@ -27,6 +29,30 @@ def test_it_listens_again_after_a_lost_connection() -> None:
                 while await listener.ask("CLIENT", "ID") == me:
                     pass
                 await other.ask("PUBLISH", b"channel", b"hello")
+                assert await heard.get() == b"hello"
+            await listener.close()
+            await other.close()
+
+    asyncio.run(scenario())
+
+
+def test_it_listens_again_if_who_asked_gave_up_while_the_server_was_greeted() -> None:
+    """As an inquiry with a time limit does, while the server stands still."""
+
+    async def scenario() -> None:
+        heard: asyncio.Queue[bytes] = asyncio.Queue()
+        async with await LocalServer.start() as server:
+            listener, other = Requester(server.url), Requester(server.url)
+            await listener.listen(b"channel", heard.put_nowait)
+            await listener.close()
+            os.kill(server.pid, signal.SIGSTOP)  # the kernel goes on taking connections for it
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.2):
+                    await listener.ask("PING")
+            os.kill(server.pid, signal.SIGCONT)
+            assert await listener.ask("PING") == b"PONG"
+            await other.ask("PUBLISH", b"channel", b"hello")
+            async with asyncio.timeout(5):
                 assert await heard.get() == b"hello"
             await listener.close()
             await other.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import uuid
 from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ import pytest
 import nearcast
 from nearcast import Interrupted, Limits, Message
 from nearcast.core.agent import Identity
-from nearcast.errors import AccessDenied, Closed, LimitReached
+from nearcast.errors import AccessDenied, Closed, LimitReached, SlowSubscriber
 from nearcast.runtime.agent import Agent
 from nearcast.runtime.controller import Controller
 from nearcast.runtime.requester import Requester
@@ -218,6 +219,104 @@ def test_a_closed_subscription_is_not_attached_again(world: World, topic: str) -
     world.run(scenario)
 
 
+def test_one_that_was_too_slow_is_let_go_when_it_is_closed(world: World, topic: str) -> None:
+    """Its policy has ended the mailbox before: that is no reason to stay on the server."""
+
+    async def scenario() -> None:
+        async with nearcast.connect(world.broker.url) as client:
+            async with client.subscribe(topic, mailbox=10, overflow="disconnect"):
+                await _overflow(client, topic)
+                assert await subscribers(world, topic) == 1
+            await client.sync()
+            assert await subscribers(world, topic) == 0
+            assert len(client.consumers) == 0
+
+    world.run(scenario)
+
+
+def test_whoever_only_takes_is_told_of_being_too_slow(world: World, topic: str) -> None:
+    async def scenario() -> None:
+        async with nearcast.connect(world.broker.url) as client:
+            subscription = await client.subscribe(topic, mailbox=10, overflow="disconnect")
+            await _overflow(client, topic)
+            assert len(subscription.take()) > 10
+            with pytest.raises(SlowSubscriber):
+                subscription.take()
+
+    world.run(scenario)
+
+
+async def _overflow(client: nearcast.Client, topic: str) -> None:
+    for number in range(50):
+        client.publish_nowait(topic, b"%d" % number)
+    await client.flush()
+    await client.sync()
+
+
+def test_a_close_that_is_cancelled_leaves_no_connection_open(world: World, topic: str) -> None:
+    async def scenario() -> None:
+        silent = await asyncio.start_server(lambda reader, writer: None, "127.0.0.1", 0)  # no TLS: opening hangs there
+        port = silent.sockets[0].getsockname()[1]
+        client = await nearcast.connect(world.broker.url, f"rediss://127.0.0.1:{port}")
+        await client.subscribe(topic)
+        before = await open_connections(world)
+        closing = asyncio.create_task(client.close())
+        await asyncio.sleep(0)
+        closing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await closing
+        await client.close()
+        assert await open_connections(world) == before - 1
+        silent.close()
+
+    world.run(scenario)
+
+
+def test_one_that_the_program_drops_is_let_go(world: World, topic: str) -> None:
+    """As in a program that reads one answer on a topic of its own and leaves the loop."""
+
+    async def scenario() -> None:
+        async with nearcast.connect(world.broker.url) as client:
+            answering = asyncio.create_task(_answer(client, topic))
+            async for event in client.subscribe(topic):
+                assert isinstance(event, Message)
+                break
+            answering.cancel()
+            await asyncio.sleep(0.05)  # the loop that was left is ended by the event loop
+            await client.sync()
+            assert await subscribers(world, topic) == 0
+            assert not client.consumers
+
+    world.run(scenario)
+
+
+def test_a_task_that_waits_for_events_keeps_its_subscription(world: World, topic: str) -> None:
+    async def scenario() -> None:
+        got = asyncio.Event()
+
+        async def read() -> None:
+            async for _ in client.subscribe(topic):
+                gc.collect()
+                got.set()
+
+        async with nearcast.connect(world.broker.url) as client:
+            asyncio.create_task(read())  # noqa: RUF006 - as programs do
+            answering = asyncio.create_task(_answer(client, topic))
+            for _ in range(3):
+                got.clear()
+                gc.collect()
+                await got.wait()
+            answering.cancel()
+
+    world.run(scenario)
+
+
+async def _answer(client: nearcast.Client, topic: str) -> None:
+    while True:
+        await client.publish(topic, b"1")
+        await asyncio.sleep(0.01)
+
+
 async def _awaited(subscription: nearcast.Subscription) -> nearcast.Subscription:
     return await subscription
 
@@ -293,6 +392,14 @@ def _sort(event: object, messages: list[bytes], reasons: list[str]) -> None:
 
 async def connections(world: World) -> int:
     """How many the server has had so far."""
-    info = await ask(world.broker, "INFO", "stats")
+    return await _info(world, "stats", b"total_connections_received:")
+
+
+async def open_connections(world: World) -> int:
+    return await _info(world, "clients", b"connected_clients:")
+
+
+async def _info(world: World, section: str, field: bytes) -> int:
+    info = await ask(world.broker, "INFO", section)
     assert isinstance(info, bytes)
-    return int(info.split(b"total_connections_received:")[1].split()[0])
+    return int(info.split(field)[1].split()[0])

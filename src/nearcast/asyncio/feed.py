@@ -18,7 +18,7 @@ from nearcast.core.mailbox import Mailbox, Overflow
 from nearcast.core.message import Event, Message
 from nearcast.core.names import encode_topic
 from nearcast.core.settings import Limits
-from nearcast.errors import ConnectFailed
+from nearcast.errors import ConnectFailed, LimitReached
 from nearcast.runtime.client import Client
 
 
@@ -53,6 +53,7 @@ class Feed:
         self._held: dict[Key, None] = {}  # a set that keeps its order
         self._unconfirmed: set[Key] = set()  # held, but not confirmed yet
         self._ready: deque[Item] = deque()
+        self._answers = 0  # among them
         self._news = asyncio.Event()
         self._command = asyncio.Lock()
 
@@ -61,6 +62,7 @@ class Feed:
     async def subscribe(self, keys: list[Key], timeout_s: float | None) -> None:
         """Returns when nothing published from then on is missed. If it fails, nothing new is subscribed."""
         async with self._command:
+            self._check_room()
             new = dict.fromkeys(key for key in keys if key not in self._held)
             try:
                 await self._attach(new, timeout_s)
@@ -76,6 +78,7 @@ class Feed:
     async def unsubscribe(self, keys: list[Key], timeout_s: float | None, *, pattern: bool) -> None:
         """Leave these, or all topics (patterns) if none is named. Returns when the servers have let go of them."""
         async with self._command:
+            self._check_room()
             self._collect()
             ends = []
             for key in keys or [key for key in self._held if key.pattern is pattern]:
@@ -90,6 +93,7 @@ class Feed:
 
     async def ping(self, data: bytes, timeout_s: float | None) -> None:
         async with self._command:
+            self._check_room()
             await check_connected(self._client, timeout_s)
             self._collect()
             self._put(Pong(data))
@@ -118,6 +122,11 @@ class Feed:
         self._unconfirmed.discard(key)
         self._put(Confirmation(_kind("subscribe", key.pattern), key.name, len(self._held) - len(self._unconfirmed)))
 
+    def _check_room(self) -> None:
+        """Answers have no policy at their limit as messages do: a program that reads none gets no more."""
+        if self._answers >= 2 * self._mailbox.limit:  # as many as there may be messages
+            raise LimitReached(f"{self._answers} answers wait: read them with get_message() or listen() first")
+
     # --- reading
 
     async def get(self, timeout_s: float | None) -> Item | None:
@@ -143,7 +152,9 @@ class Feed:
         if not self._ready:
             self._collect()
         if self._ready:
-            return self._ready.popleft()
+            item = self._ready.popleft()
+            self._answers -= isinstance(item, (Confirmation, Pong))
+            return item
         self._check_open()
         return None
 
@@ -163,8 +174,9 @@ class Feed:
             self._ready.append(event)
         self._client.consumers.taken()
 
-    def _put(self, item: Item) -> None:
-        self._ready.append(item)
+    def _put(self, answer: Confirmation | Pong) -> None:
+        self._ready.append(answer)
+        self._answers += 1
         self._news.set()
 
     # --- what the client calls
@@ -173,7 +185,9 @@ class Feed:
         """Leave everything; what was not read is gone."""
         self._mailbox.ended = True
         self._detach(list(self._held))
+        self._client.consumers.release(self._mailbox)  # if nothing was held any more
         self._ready.clear()
+        self._answers = 0
         self._mailbox.take()
         self._news.set()
 

@@ -305,6 +305,8 @@ class Client:
             raise summed_up(refused)
 
     def _within(self, timeout_s: Timeout, what: str, why: Callable[[], str]) -> AbstractAsyncContextManager[None]:
+        if self._driver is not None:
+            self._driver.check_loop()
         return within(self._timeout_s if timeout_s is CLIENT_DEFAULT else timeout_s, what, why)
 
     def _now_s(self) -> float:

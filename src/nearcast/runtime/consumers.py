@@ -53,6 +53,9 @@ class Consumers:
     def __len__(self) -> int:
         return len(self._of)
 
+    def __contains__(self, mailbox: Mailbox) -> bool:
+        return mailbox in self._of
+
     def attach(
         self, names: tuple[bytes, ...], mailbox: Mailbox, consumer: Consumer, *, pattern: bool
     ) -> asyncio.Future[object]:
@@ -60,6 +63,7 @@ class Consumers:
         driver = self.driver
         if driver is None:
             raise not_open()
+        driver.check_loop()
         known = mailbox in self._of
         self._of[mailbox] = consumer
         attach = self._machine.psubscribe if pattern else self._machine.subscribe

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from nearcast.core.effects import Connect, Disconnect, Effect, Rename
-from nearcast.errors import NearcastError
+from nearcast.errors import NearcastError, UsageError
 from nearcast.runtime.connection import Connection, open_connection, parse_url, unreachable
 from nearcast.runtime.troubles import Troubles
 
@@ -78,6 +78,11 @@ class Driver:
     def wall_offset_s(self) -> float:
         return time.time() - self.now()
 
+    def check_loop(self) -> None:
+        """For calls that wait: in another event loop they would wait for what happens in ours."""
+        if asyncio.get_running_loop() is not self._loop:
+            raise UsageError("this client belongs to another event loop: connect one in the loop that uses it")
+
     async def stop(self) -> None:
         """Write what is left, close everything. Nothing of the machine runs after this."""
         if self._closed:
@@ -88,10 +93,11 @@ class Driver:
             self._ticker.cancel()
         for task in self._opening.values():
             task.cancel()
-        await asyncio.gather(*self._opening.values(), return_exceptions=True)
         for connection in self._connections.values():
             connection.close()
         self._connections.clear()
+        # Nothing is left to be done from here on: the caller may be cancelled while it waits.
+        await asyncio.gather(*self._opening.values(), return_exceptions=True)
         await asyncio.sleep(0)  # lets the transports close their sockets
 
     def soon(self) -> None:
@@ -126,8 +132,8 @@ class Driver:
 
     def opened(self, connection: Connection) -> None:
         self._opening.pop(connection.name, None)
-        if connection.name in self._connections:
-            connection.close()  # a seed has turned out to be this broker in the meantime
+        if self._closed or connection.name in self._connections:
+            connection.close()  # too late; or a seed has turned out to be this broker in the meantime
             return
         self._connections[connection.name] = connection
         try:

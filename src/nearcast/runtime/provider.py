@@ -1,7 +1,8 @@
 """Providers: whoever starts servers when the cluster needs more, and stops them when it needs fewer.
 
 A provider is two calls. The desk listens to what the controller asks for, and makes them one after the other; both must
-be idempotent, because the controller says everything again until it shows. To use a cloud's machines, write the two
+be idempotent, because the controller says everything again until it shows. What it no longer says when its turn comes
+is not done: the broker may carry topics again, or nobody may need it any more. To use a cloud's machines, write the two
 calls and run a desk beside the controller:
 
     async with ProviderDesk(store_url, MyCloud()):
@@ -16,6 +17,7 @@ from collections.abc import Callable
 from typing import Protocol, Self
 
 from nearcast.core import bus
+from nearcast.core.rentals import SAY_AGAIN_S
 from nearcast.errors import NearcastError
 from nearcast.runtime.requester import Requester
 from nearcast.runtime.troubles import Troubles
@@ -23,6 +25,7 @@ from nearcast.runtime.workers import Workers
 
 LISTEN_S = 1.0  # how often the desk makes sure that it is connected
 WAITING_MAX = 1000  # calls; more are dropped, since they are said again
+WANTED_S = 3 * SAY_AGAIN_S  # a call that was not said for so long is not wanted any more
 
 log = logging.getLogger("nearcast.provider")
 
@@ -59,7 +62,7 @@ class ProviderDesk:
         self._provider = provider
         self._requester = Requester(store_url)
         self._calls: asyncio.Queue[bus.ToProvider | None] = asyncio.Queue()
-        self._waiting: set[bus.ToProvider] = set()
+        self._said_s: dict[bus.ToProvider, float] = {}  # calls that wait or are made: when last said
         self._troubles = Troubles(log)
         self._listening = Workers(self._troubles)
         self._serving: asyncio.Task[None] | None = None
@@ -87,9 +90,13 @@ class ProviderDesk:
 
     def _heard(self, payload: bytes) -> None:
         call = bus.decode_for_provider(payload)
-        if call is not None and call not in self._waiting and len(self._waiting) < WAITING_MAX:
-            self._waiting.add(call)
+        if call is None:
+            return
+        if call not in self._said_s:
+            if len(self._said_s) >= WAITING_MAX:
+                return
             self._calls.put_nowait(call)
+        self._said_s[call] = _now_s()
 
     async def _stay_connected(self) -> None:
         while True:
@@ -101,14 +108,21 @@ class ProviderDesk:
 
     async def _serve(self) -> None:
         while (call := await self._calls.get()) is not None:
-            try:
-                if isinstance(call, bus.Rent):
-                    await self._provider.rent(call.broker)
-                else:
-                    await self._provider.release(call.broker, call.url)
-            except (NearcastError, OSError) as error:
-                log.warning("%s of %s failed: %s", type(call).__name__.lower(), call.broker, error)
-            except Exception as error:  # of whoever wrote the provider; the controller asks again
-                self._troubles.note(f"the provider's {type(call).__name__.lower()}", error)
-            finally:
-                self._waiting.discard(call)
+            if _now_s() - self._said_s[call] < WANTED_S:
+                await self._make(call)
+            del self._said_s[call]
+
+    async def _make(self, call: bus.ToProvider) -> None:
+        try:
+            if isinstance(call, bus.Rent):
+                await self._provider.rent(call.broker)
+            else:
+                await self._provider.release(call.broker, call.url)
+        except (NearcastError, OSError) as error:
+            log.warning("%s of %s failed: %s", type(call).__name__.lower(), call.broker, error)
+        except Exception as error:  # of whoever wrote the provider; the controller asks again
+            self._troubles.note(f"the provider's {type(call).__name__.lower()}", error)
+
+
+def _now_s() -> float:
+    return asyncio.get_running_loop().time()

@@ -68,7 +68,11 @@ class Requester:
             raise ConnectFailed(f"{self._address.url}: {unreachable(self._address, error)}") from None
         self._link = link = Link("requester")
         self._greeted = False
-        reply = await self._send(link, *hello(self._credentials, "nc-console"))
+        try:
+            reply = await self._send(link, *hello(self._credentials, "nc-console"))
+        except asyncio.CancelledError:
+            await self.close()  # else the next caller would take it for one on which we listen
+            raise
         self._greeted = True
         if is_error(reply):
             await self.close()

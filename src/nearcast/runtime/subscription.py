@@ -11,6 +11,7 @@ from nearcast.core.mailbox import Mailbox
 from nearcast.core.message import Event
 from nearcast.errors import Closed, NearcastError, SlowSubscriber, TimedOut
 from nearcast.runtime.deadlines import CLIENT_DEFAULT, Timeout
+from nearcast.runtime.holding import Holding
 
 if TYPE_CHECKING:
     from nearcast.runtime.client import Client
@@ -25,6 +26,8 @@ class Subscription:
             match event:
                 case Message(payload=payload): ...
                 case Gap() | Interrupted(): ...
+
+    Close it, or use `async with`, to leave its topics at once. One that the program has dropped leaves them too.
     """
 
     def __init__(
@@ -36,16 +39,18 @@ class Subscription:
         mailbox: Mailbox,
         timeout_s: Timeout = CLIENT_DEFAULT,
     ) -> None:
+        self._holding = Holding(client.consumers, topics, mailbox, pattern=pattern)
         self._client = client
         self._timeout_s = timeout_s
         self._topics = topics
-        self._pattern = pattern
         self._mailbox = mailbox
         self._attaching: asyncio.Future[object] | None = None
         self._awaiting = 0  # tasks that wait until it is attached
         self._used = False  # some task has seen it attached
         self._ready: Iterator[Event] = iter(())
-        self._readers: list[asyncio.Future[None]] = []  # tasks that wait for events
+
+    def __del__(self) -> None:
+        self._holding.dropped()
 
     @property
     def dropped(self) -> int:
@@ -79,7 +84,7 @@ class Subscription:
         if self._attaching is None:
             if self._mailbox.ended:
                 raise Closed("the subscription was closed")
-            self._attaching = self._client.consumers.attach(self._topics, self._mailbox, self, pattern=self._pattern)
+            self._attaching = self._holding.attach()
         attaching = self._attaching
         if self._used:
             return
@@ -101,22 +106,20 @@ class Subscription:
 
     def _let_go(self) -> None:
         self._attaching = None
-        self._client.consumers.detach(self._topics, self._mailbox, pattern=self._pattern)
-        self._client.consumers.release(self._mailbox)
+        self._holding.let_go()
 
     def close(self) -> None:
         """Leave all topics. Events that wait are still there for `take`."""
-        if not self._mailbox.ended:
-            self._mailbox.ended = True
-            self._client.consumers.detach(self._topics, self._mailbox, pattern=self._pattern)
-        self.wake()
+        self._holding.close()
 
     # --- reading
 
     def take(self) -> list[Event]:
-        """Everything that has come, without waiting."""
+        """Everything that has come, without waiting. Raises SlowSubscriber as `get` does."""
         events = [*self._ready, *self._mailbox.take()]
         self._client.consumers.taken()
+        if not events:
+            self._check_in_time()
         return events
 
     async def get(self) -> Event:
@@ -146,28 +149,16 @@ class Subscription:
                 self._ready = iter(self._mailbox.take())
                 self._client.consumers.taken()
                 break
-            if self._mailbox.overflowed:
-                self._client.consumers.detach(self._topics, self._mailbox, pattern=self._pattern)
-                raise SlowSubscriber(
-                    "the program read too slowly and the subscription was ended: read faster, raise "
-                    "the mailbox limit, or choose overflow='drop_oldest'"
-                )
+            self._check_in_time()
             if self._mailbox.ended:
                 return False
-            await self._news()
+            await self._holding.news()
         return True
 
-    async def _news(self) -> None:
-        reader = asyncio.get_running_loop().create_future()
-        self._readers.append(reader)
-        try:
-            await reader
-        finally:
-            if reader in self._readers:
-                self._readers.remove(reader)
-
-    def wake(self) -> None:
-        readers, self._readers = self._readers, []
-        for reader in readers:
-            if not reader.done():
-                reader.set_result(None)
+    def _check_in_time(self) -> None:
+        if self._mailbox.overflowed:
+            self._holding.detach()
+            raise SlowSubscriber(
+                "the program read too slowly and the subscription was ended: read faster, raise "
+                "the mailbox limit, or choose overflow='drop_oldest'"
+            )

@@ -50,6 +50,7 @@ class History:
         self.begun: set[tuple[int, bytes, int]] = set()  # frames that said that they begin a line anew
         self.given_up_s: dict[str, float] = {}  # broker -> since when the journal says it is dead
         self.given_up: list[tuple[str, float, float]] = []  # and the past ones: (broker, from, to)
+        self._doubted: set[str] = set()  # given up by a journal that was lost since
         self.unready: list[Unready] = []
         self.faults: list[str] = []  # what was wrong at the moment it happened
         self.moves = 0
@@ -155,9 +156,17 @@ class History:
                     self.moves += 1
                     self._rested[topic] = (entry.placement.epoch, now_s)
 
+    def store_lost(self) -> None:
+        """What was decided last may be known to nobody."""
+        self._doubted = set(self.given_up_s)
+
     def _broker(self, name: str, entry: BrokerEntry, now_s: float) -> None:
+        doubted = name in self._doubted
+        self._doubted.discard(name)
         if entry.state is BrokerState.DEAD:
             self.given_up_s.setdefault(name, now_s)
+        elif doubted and entry.state in (BrokerState.MEMBER, BrokerState.LEAVING):  # it did not have to join again
+            del self.given_up_s[name]
         elif name in self.given_up_s and entry.state is BrokerState.MEMBER:
             self.given_up.append((name, self.given_up_s.pop(name), now_s))
 

@@ -218,6 +218,7 @@ class World:
         host = self.hosts["store"]
         host.crash(f"store-{self.rng.getrandbits(32):x}", silent=False)
         self.store.lose(commits)
+        self.history.store_lost()
         self.timeline.after(down_s, self._server_up, host)
 
     def readdress(self, broker: str) -> None:
