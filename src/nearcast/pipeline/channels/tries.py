@@ -19,6 +19,7 @@ from collections.abc import Callable
 from sqlglot import exp
 
 from nearcast.pipeline.channels.language import Channel
+from nearcast.pipeline.channels.likes import with_constant, with_pattern, wrong_escape
 from nearcast.pipeline.channels.templates import filled
 
 EXECUTION_TIME = "_execution_us"  # the parameter of the prepared text: microseconds since 1970, UTC
@@ -30,9 +31,6 @@ _REPEATED_MOST = 500  # parts of an operand
 _SPECIAL_TIMES = {"now", "today", "tomorrow", "yesterday", "epoch"}
 _NOW = f"TIMESTAMP_MICROS(:{EXECUTION_TIME})"
 _BETWEEN = "CASE WHEN :value BETWEEN -{limit} AND {limit} THEN :result END"
-# What is left of a pattern without its valid escapes must not have another: Spark would end the query.
-_CHECKED_LIKE = r"""CASE WHEN NOT CONTAINS(
-  REPLACE(REPLACE(REPLACE(:pattern, '\\\\', ''), '\\_', ''), '\\%', ''), '\\') THEN :matched END"""
 
 _OPERATORS: dict[type[exp.Expr], str] = {
     exp.Add: "TRY_ADD",
@@ -143,11 +141,11 @@ def _element(channel: Channel, node: exp.Expr) -> exp.Expr:
 def _like(channel: Channel, node: exp.Expr) -> exp.Expr:
     pattern = node.expression
     if not isinstance(pattern, exp.Literal):
-        return filled(_CHECKED_LIKE, pattern=_repeated(channel, pattern), matched=node)
-    left = pattern.name.replace("\\\\", "").replace("\\_", "").replace("\\%", "")
-    if "\\" in left:
+        _repeated(channel, pattern)
+        return with_pattern(node)
+    if wrong_escape(pattern.name):
         raise channel.refuse(node, f"the pattern {pattern.name!r}", r"put only %, _ or \ after a \\ in a pattern")
-    return node
+    return with_constant(node, pattern.name)
 
 
 def _constant_pattern(channel: Channel, node: exp.Expr) -> exp.Expr:
