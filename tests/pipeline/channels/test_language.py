@@ -110,4 +110,4 @@ def test_the_written_text_stays_free_of_names_of_the_rewriting():
     text = HEAD + "SELECT id FROM NEW reports WHERE upper(kind) LIKE :k"
     warnings = rewrite(parse_channel(text), SCHEMAS).warnings
     assert len(warnings) == 1
-    assert "UPPER(reports.kind) LIKE :k" in warnings[0]
+    assert "(UPPER(reports.kind) LIKE :k)" in warnings[0]

@@ -13,8 +13,10 @@ import re
 
 from sqlglot import exp
 
+from nearcast.pipeline.channels.language import DIALECT
 from nearcast.pipeline.channels.templates import filled
 
+WRITTEN = "written"  # a note on what took the place of a LIKE: its SQL, for people to read
 _BEGIN, _ANY, _END = r"(?s)\A(?>", ")(?>.*?", r"\z)"
 _PARTS = re.compile(r"\\([\\%_])|(%)|(_)|(.)", re.DOTALL)
 _PLAIN = r"\p{L}\p{N}"  # letters and digits: all else may mean something in an expression
@@ -39,7 +41,7 @@ def with_constant(node: exp.Expr, pattern: str) -> exp.Expr:
     text, small = node.this, isinstance(node, exp.ILike)
     expression = "".join(map(_as_expression, _PARTS.finditer(pattern.lower() if small else pattern)))
     matched = exp.RegexpLike(this=_lower(text) if small else text.copy(), expression=_text(_BEGIN + expression + _END))
-    return _not(matched) if node.args.get("negate") else matched
+    return _in_place_of(node, matched)
 
 
 def with_pattern(node: exp.Expr) -> exp.Expr:
@@ -65,7 +67,7 @@ def with_pattern(node: exp.Expr) -> exp.Expr:
         expression=expression,
         end=_text(_END),
     )
-    return _not(matched) if node.args.get("negate") else matched
+    return _in_place_of(node, matched)
 
 
 def _as_expression(found: re.Match[str]) -> str:
@@ -77,8 +79,10 @@ def _as_expression(found: re.Match[str]) -> str:
     return sign if sign.isalnum() else "\\" + sign
 
 
-def _not(node: exp.Expr) -> exp.Expr:
-    return exp.paren(exp.Not(this=node), copy=False)
+def _in_place_of(node: exp.Expr, matched: exp.Expr) -> exp.Expr:
+    safe = exp.paren(exp.Not(this=matched), copy=False) if node.args.get("negate") else matched
+    safe.meta[WRITTEN] = node.sql(DIALECT)
+    return safe
 
 
 def _lower(node: exp.Expr) -> exp.Expr:
