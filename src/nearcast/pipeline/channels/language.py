@@ -268,6 +268,7 @@ def _mark_placeholders(text: str, select: exp.Select, body: list[Token]) -> None
 
 def _mark_datasets(text: str, select: exp.Select, new_at: frozenset[int]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Renames the relations of new records, keeps what the query calls them; the names of both kinds of datasets."""
+    _check_names(text, select)
     new, whole = set(), set()
     defined = {cte.alias.lower() for cte in select.find_all(exp.CTE)}
     for table in select.find_all(exp.Table):
@@ -282,6 +283,15 @@ def _mark_datasets(text: str, select: exp.Select, new_at: frozenset[int]) -> tup
         elif name not in defined:
             whole.add(name)
     return tuple(sorted(new)), tuple(sorted(whole))
+
+
+def _check_names(text: str, select: exp.Select) -> None:
+    """A query that named a relation as we name ours would read ours: the new records, or everybody's subscriptions."""
+    for node in select.find_all(exp.CTE, exp.Table, exp.Subquery, exp.Lateral):
+        for name in (node.name if isinstance(node, exp.Table) else "", node.alias):
+            if name.startswith("_") or name.lower().endswith(NEW_SUFFIX):
+                hint = f"choose a name that does not begin with _ or end with {NEW_SUFFIX}"
+                raise invalid_at(text, _offset(node), f"the relation {name} is named as ours are", hint)
 
 
 def _check_parameters(channel: Channel, declared_at: Mapping[str, int]) -> None:
