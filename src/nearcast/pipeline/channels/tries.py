@@ -109,6 +109,12 @@ def _rounded(channel: Channel, node: exp.Expr) -> exp.Expr:
     return node
 
 
+def _logarithm(channel: Channel, node: exp.Expr) -> exp.Expr:
+    """sqlglot makes log(10, x) of log10(x), which is 2.9999999999999996 for 1000."""
+    ten = node.expression is not None and node.this == exp.Literal.number(10)
+    return _call("LOG10", node.expression) if ten else node
+
+
 def _later(channel: Channel, node: exp.Expr) -> exp.Expr:
     """DATE_ADD counts days in 32 bits and wraps around; ADD_MONTHS fails."""
     limit = _MOST_MONTHS if isinstance(node, exp.AddMonths) else _MOST_DAYS
@@ -154,6 +160,9 @@ def _constant_pattern(channel: Channel, node: exp.Expr) -> exp.Expr:
     replacement = node.args.get("replacement")
     if replacement is not None and (not isinstance(replacement, exp.Literal) or set(replacement.name) & set("$\\")):
         raise channel.refuse(node, "a replacement that is no plain constant", r"write it as text, without $ and \ ")
+    group = node.args.get("group")
+    if group is not None and not (isinstance(group, exp.Literal) and group.is_int):
+        raise channel.refuse(node, "a group that is no constant, or below 0", "write its number, as in ('(a)', 1)")
     return node
 
 
@@ -195,6 +204,7 @@ _RULES: dict[type[exp.Expr], Callable[[Channel, exp.Expr], exp.Expr]] = {
     exp.Neg: _negative,
     exp.Abs: _absolute,
     exp.Round: _rounded,
+    exp.Log: _logarithm,
     exp.Bracket: _element,
     exp.TimeToStr: _constant_format,
     exp.TsOrDsToDate: _date,
