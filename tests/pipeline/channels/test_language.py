@@ -56,6 +56,10 @@ def test_a_dataset_may_be_read_new_and_whole():
         ("CREATE CHANNEL c(k INT) PERIOD 5 SECONDS SELECT", (1, 42), "expected AS, found SELECT"),
         ("CREATE CHANNEL c(k INT) PERIOD 5 SECONDS AS SELECT 'x", (1, 1), "cannot be read"),
         ("CREATE CHANNEL c(kind STRING, user INT) PERIOD 1 SECOND AS", (1, 31), "parameter user is INT"),
+        ("CREATE CHANNEL c(k DECIMAL(50, 2)) PERIOD 1 SECOND AS", (1, 20), "type DECIMAL(50,2)"),
+        ("CREATE CHANNEL c(k DECIMAL(2, 5)) PERIOD 1 SECOND AS", (1, 20), "type DECIMAL(2,5)"),
+        ("CREATE CHANNEL c(k DECIMAL(10, -2)) PERIOD 1 SECOND AS", (1, 20), "type DECIMAL(10,-2)"),
+        ("CREATE CHANNEL c(k DECIMAL(x)) PERIOD 1 SECOND AS", (1, 20), "type DECIMAL(X)"),
     ],
 )
 def test_a_wrong_header_is_refused(text, place, problem):
