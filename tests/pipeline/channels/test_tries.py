@@ -85,6 +85,17 @@ def test_what_a_record_makes_impossible_is_null(spark, reports):
     assert [name for name, value in zip(EXPRESSIONS, list(bad)[2:], strict=True) if value is not None] == []
 
 
+@pytest.mark.parametrize("day", ["CAST(:n AS DATE)", "to_date(:n)", "try_to_date(:n)", "DATE(:n)"])
+def test_a_day_beyond_the_calendar_is_null(spark, reports, day):
+    """Made a timestamp, it would end the query for all."""
+    far, near = ["+1000000-01-01", "5881580-07-11", "-5877641-06-23"], ["2026-01-30", "9999-12-31"]
+    select = f"{day} AS x, {day} < r.at AS y, hour({day}) AS z, r.id"
+    found = run(spark, reports, "STRING", [*far, *near], select, "r.id = 1 AND :n = :n").collect()
+    rows = sorted(tuple(row)[:4] for row in found)
+    assert [row[1:] for row in rows[:3]] == [(None, None, None)] * 3
+    assert [row[2:] for row in rows[3:]] == [(True, 0), (False, 0)]
+
+
 def test_sums_that_overflow_are_null(spark, reports):
     select = (
         "r.day, sum(r.big + :n) AS total, avg(r.level) AS mean, count(*) AS rows, sum(DISTINCT r.price * 9) AS dear"

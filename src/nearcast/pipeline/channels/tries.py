@@ -77,7 +77,18 @@ def _cast(channel: Channel, node: exp.Expr) -> exp.Expr:
         raise channel.refuse(node, "a CAST with a format", "use try_to_timestamp(text, format)")
     if isinstance(value, exp.Literal) and value.is_string and value.name.strip().lower() in _SPECIAL_TIMES:
         raise channel.refuse(node, f"{value.name!r} as a time", "use now() or current_date()")
-    return exp.TryCast(this=value.copy(), to=node.args["to"].copy(), safe=True)
+    return _in_calendar(channel, exp.TryCast(this=value.copy(), to=node.args["to"].copy(), safe=True))
+
+
+def _in_calendar(channel: Channel, day: exp.Expr) -> exp.Expr:
+    """Spark reads a date of the year 1,000,000 from a text, and fails where it makes a timestamp of that."""
+    if isinstance(day, exp.TryCast) and (
+        not day.args["to"].is_type("date") or _any_of(exp.DataType.TEMPORAL_TYPES, day.this)
+    ):
+        return day
+    return filled(
+        "CASE WHEN :day BETWEEN DATE '0001-01-01' AND DATE '9999-12-31' THEN :day END", day=_repeated(channel, day)
+    )
 
 
 def _negative(channel: Channel, node: exp.Expr) -> exp.Expr:
@@ -175,7 +186,7 @@ def _constant_format(channel: Channel, node: exp.Expr) -> exp.Expr:
 def _date(channel: Channel, node: exp.Expr) -> exp.Expr:
     if node.args.get("format"):
         raise channel.refuse(node, "to_date with a format", "use try_to_date(text, format)")
-    return exp.TryCast(this=node.this.copy(), to=exp.DataType.build("date"), safe=True)
+    return _in_calendar(channel, exp.TryCast(this=node.this.copy(), to=exp.DataType.build("date"), safe=True))
 
 
 def _named(channel: Channel, node: exp.Expr) -> exp.Expr:
@@ -184,7 +195,7 @@ def _named(channel: Channel, node: exp.Expr) -> exp.Expr:
         return _now(channel, node)
     if name in ("try_to_timestamp", "try_to_date") and not all(isinstance(f, exp.Literal) for f in arguments[1:]):
         raise channel.refuse(node, "a format that is no constant", "one that is wrong would fail for all")
-    return node
+    return _in_calendar(channel, node) if name == "try_to_date" else node
 
 
 def _now(channel: Channel, node: exp.Expr) -> exp.Expr:
