@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import random
+import re
+import time
+
 import pytest
 
 from nearcast.errors import AccessDenied, UsageError
@@ -67,3 +71,22 @@ def test_a_name_does_not_reach_into_the_topics_of_another() -> None:
 def test_a_rule_that_makes_no_sense_is_refused(rule: str) -> None:
     with pytest.raises(UsageError):
         Rights([rule])
+
+
+@pytest.mark.parametrize("pattern", ["*.*.*.*.temp", "*.{user}.*.*.temp", "home.*a*a*a*a*b", "?*?*?*?*?x"])
+def test_a_topic_that_is_nearly_allowed_is_refused_at_once(pattern: str) -> None:
+    """Whoever tries it holds up everybody else at the gateway."""
+    began_s = time.monotonic()
+    for topic in ("." * 512, "home." + "a" * 507, ".ann" * 128):
+        assert not may(f"publish:{pattern}", "ann", topic)
+    assert time.monotonic() - began_s < 1.0
+
+
+def test_patterns_with_several_stars_are_for_what_they_say() -> None:
+    """Compared with the plain expression, which may go back."""
+    rng = random.Random(7)
+    for _ in range(3000):
+        pattern = "".join(rng.choice("ab*?.") for _ in range(rng.randint(1, 7)))
+        topic = "".join(rng.choice("ab.") for _ in range(rng.randint(1, 9)))
+        plain = re.escape(pattern).replace(r"\*", ".*").replace(r"\?", ".")
+        assert may(f"publish:{pattern}", "ann", topic) is bool(re.fullmatch(plain, topic)), (pattern, topic)

@@ -161,3 +161,19 @@ def test_a_second_login_of_a_user_ends_the_first(world: Worlds) -> None:
                         await Subscriber.connect(url, "bob", token=ann.token).__aenter__()
 
     asyncio.run(scenario())
+
+
+def test_subscriptions_that_are_asked_for_at_once_count_together(world: Worlds) -> None:
+    async def scenario() -> None:
+        async with world() as w:
+            url = await w.start_gateway(subscriptions=8)
+            async with Subscriber.connect(url, "ann") as ann:
+                asked = [ann.subscribe("by_kind", kind=f"kind{number}") for number in range(30)]
+                answers = await asyncio.gather(*asked, return_exceptions=True)
+                assert sum(isinstance(answer, str) for answer in answers) == 8
+                assert w.data.held() == {"b1": 8}
+                ended = next(answer for answer in answers if isinstance(answer, str))
+                await ann.unsubscribe(ended)
+                await ann.subscribe("by_kind", kind="one more")
+
+    asyncio.run(scenario())

@@ -80,6 +80,7 @@ def test_collectors_are_told_what_there_is(feeds: Feeds, datasets: Datasets, val
         (("reports", "nc:x", "a INT"), InvalidTopic, "reserved"),
         (("reports", "t", "a INT", "xml"), UsageError, "unknown format 'xml': use one of json, msgpack"),
         (("reports", "t", "a INT", "json", "b"), UsageError, "key 'b' is not a column"),
+        (("reports", "t", "a ARRAY<MAP<INT, INT>>"), UsageError, "use MAP<STRING"),
         (("users", "other", "a INT"), UsageError, "feed users reads u as json: drop it first"),
         (("users", "u", "a STRING"), UsageError, "there is another dataset users"),
     ],

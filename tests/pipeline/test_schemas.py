@@ -70,3 +70,5 @@ def test_keys_and_names_are_checked() -> None:
     for wrong in ("", "Reports", "a-b", "1a", "a" * 65):
         with pytest.raises(UsageError, match="lower-case letters"):
             checked_dataset_name(wrong)
+    with pytest.raises(UsageError, match="channels call new records so"):
+        checked_dataset_name("reports__new")

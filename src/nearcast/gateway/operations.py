@@ -177,8 +177,15 @@ class Operations:
 
     async def _subscribe(self, session: Session, wanted: Subscribe) -> Done:
         await self._brought_home(session)
-        if len(session.deliveries) >= self._gateway.settings.subscriptions:
+        if len(session.deliveries) + session.subscribing >= self._gateway.settings.subscriptions:
             raise NotPossible(f"you have {len(session.deliveries)} subscriptions: end some first")
+        session.subscribing += 1
+        try:
+            return await self._subscribe_now(session, wanted)
+        finally:
+            session.subscribing -= 1
+
+    async def _subscribe_now(self, session: Session, wanted: Subscribe) -> Done:
         if len(msgspec.json.encode(wanted.parameters)) > PARAMETERS_BYTES_MAX:
             raise NotPossible(f"the parameters are too long: give at most {PARAMETERS_BYTES_MAX} bytes of JSON")
         granted = await self._granted(session.user, Wanted(wanted.channel, wanted.parameters, session.user))

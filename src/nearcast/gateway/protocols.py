@@ -1,7 +1,8 @@
 """Uvicorn's protocols, with an end to what they would wait for: bytes of a request, and a peer that takes nothing.
 
 Uvicorn asks for no request in time, so silent connections, half of a request, or a body in small drops would stay for
-ever; and it writes nothing to a peer that takes nothing, so the last frame, which says why, would never be sent.
+ever; and it writes nothing to a peer that takes nothing, so the last frame, which says why, would never be sent. Beside
+that it answers each ping and keeps each fragment of a message, so a peer that only sends could fill the memory.
 """
 
 from __future__ import annotations
@@ -11,12 +12,15 @@ import asyncio
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+from websockets.frames import Frame
 
-from nearcast.gateway.websocket import CUT_EXTENSION
+from nearcast.gateway.frames import Bye, encode
+from nearcast.gateway.websocket import CUT_EXTENSION, TOO_BIG
 
 HEAD_S = 5.0  # for the line and headers of a request: from the connection, or from its first byte on a used one
 BODY_S = 10.0  # for its body, which is at most one frame
 SOCKETS = 20_000  # connections in all, logged in or not; more are cut at once
+FRAGMENTS = 1000  # of one message: empty ones count for no size
 _CUT_S = 10.0  # what was written to a subscriber that takes nothing is thrown away after so long
 
 
@@ -72,6 +76,21 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
     async def run_asgi(self) -> None:
         self.scope["extensions"][CUT_EXTENSION] = {"cut": self.cut}
         await super().run_asgi()
+
+    def handle_ping(self) -> None:
+        """RFC 6455 lets us leave out pongs: those for a peer that takes none would wait here without end."""
+        if self.writable.is_set():
+            super().handle_ping()
+        else:
+            self.conn.data_to_send()
+
+    def handle_cont(self, event: Frame) -> None:
+        if len(self.frames) < FRAGMENTS:
+            super().handle_cont(event)
+        else:
+            self.frames = []
+            reason = f"a message of more than {FRAGMENTS} fragments: send larger ones"
+            self.cut(encode(Bye(reason)), TOO_BIG, reason)
 
     def cut(self, last_frame: bytes, code: int, reason: str) -> None:
         """Write the last frame whether there is room or not, close, and do not wait for long."""

@@ -52,6 +52,7 @@ class Session:
         self.state = State.NEW
         self.outbox = Outbox(settings)
         self.deliveries: dict[str, Delivery] = {}  # by subscription
+        self.subscribing = 0  # subscriptions that are asked for, and in no delivery yet
         self.topics: set[str] = set()
         self.ending = ""  # why it ended
         self.has_work: Callable[[], None] = _nothing  # told when a delivery has something to catch up

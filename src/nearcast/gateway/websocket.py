@@ -20,7 +20,7 @@ from nearcast.gateway.session import Session, State
 
 log = logging.getLogger("nearcast.gateway")
 
-NORMAL, POLICY = 1000, 1008  # close codes of RFC 6455
+NORMAL, POLICY, TOO_BIG = 1000, 1008, 1009  # close codes of RFC 6455
 CUT_EXTENSION = "nearcast.cut"  # the server's way to end a connection whose peer takes nothing
 _CLOSE_S = 1.0
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import threading
 import time
 from collections.abc import Callable
@@ -22,7 +23,7 @@ from nearcast.pipeline.catalog.database import Database
 from nearcast.pipeline.catalog.feeds import FORMATS, Feed, FeedCatalog
 from nearcast.pipeline.datasets import Datasets
 from nearcast.pipeline.jobs.feed import DEFAULT_SETTINGS, FeedJob, FeedSettings
-from nearcast.pipeline.schemas import DEAD_LETTERS, checked_dataset_name, nullable_ddl
+from nearcast.pipeline.schemas import DEAD_LETTERS, checked_dataset_name, nullable_ddl, parse_schema
 from nearcast.pipeline.sources.resp import RespConnection
 from nearcast.runtime.feed_keys import FEEDS, feed_keys
 from nearcast.runtime.troubles import Troubles
@@ -38,6 +39,7 @@ UNCOLLECTED = "no agent collects it: look into the agents' logs, and at their ri
 REVIVE_S = 5.0  # between two starts of a query that ends with an error
 _STOP_WAIT_S = 30.0
 _POLL_S = 0.1
+_OTHER_MAP = re.compile("MAP<(?!STRING,)")
 
 log = logging.getLogger(__name__)
 
@@ -107,6 +109,7 @@ class Feeds:
         encode_topic(topic)
         if format not in FORMATS:
             raise UsageError(f"unknown format {format!r}: use one of {', '.join(FORMATS)}")
+        _check_readable(schema)
         found = self._catalog.find(name)
         with self._lock:
             if found is None:
@@ -124,6 +127,7 @@ class Feeds:
     def alter(self, name: str, schema: str) -> None:
         """Add columns to a feed's dataset: `severity INT`. Its query takes them up with the next batch."""
         self._catalog.get(name)
+        _check_readable(schema)
         self._datasets.alter(name, schema)
 
     def drop(self, name: str) -> None:
@@ -252,3 +256,12 @@ class Feeds:
             for number in self._catalog.dead_letters(feed.name)[DEAD_LETTERS_KEPT:]:
                 io.remove(self._datasets.warehouse.dead_letters(feed.name, number))
                 self._catalog.forget_dead_letters(feed.name, number)
+
+
+def _check_readable(schema: str) -> None:
+    """A file may have other maps; Spark does not read them from JSON, and would fail at every batch."""
+    for column in parse_schema(schema):
+        if _OTHER_MAP.search(column.type):
+            raise UsageError(
+                f"the column {column.name} is of type {column.type}: names in JSON are text, use MAP<STRING, ...>"
+            )

@@ -11,6 +11,7 @@ from sqlglot import exp, parse_one
 from sqlglot.errors import SqlglotError
 
 from nearcast.errors import UsageError
+from nearcast.pipeline.channels.language import NEW_SUFFIX
 from nearcast.pipeline.column_types import DIALECT, checked_type
 
 SCHEMA_CHARACTERS_MAX = 100_000
@@ -118,6 +119,8 @@ def checked_key(key: str, columns: Sequence[Column]) -> str:
 def checked_dataset_name(name: str) -> str:
     if not _DATASET_NAME.fullmatch(name):
         raise UsageError(f"the name {name!r}: use at most 64 lower-case letters, digits and _, a letter first")
+    if name.endswith(NEW_SUFFIX):
+        raise UsageError(f"the name {name!r}: channels call new records so, choose one that does not end {NEW_SUFFIX}")
     return name
 
 

@@ -56,6 +56,10 @@ def test_a_dataset_may_be_read_new_and_whole():
         ("CREATE CHANNEL c(k INT) PERIOD 5 SECONDS SELECT", (1, 42), "expected AS, found SELECT"),
         ("CREATE CHANNEL c(k INT) PERIOD 5 SECONDS AS SELECT 'x", (1, 1), "cannot be read"),
         ("CREATE CHANNEL c(kind STRING, user INT) PERIOD 1 SECOND AS", (1, 31), "parameter user is INT"),
+        ("CREATE CHANNEL c(k DECIMAL(50, 2)) PERIOD 1 SECOND AS", (1, 20), "type DECIMAL(50,2)"),
+        ("CREATE CHANNEL c(k DECIMAL(2, 5)) PERIOD 1 SECOND AS", (1, 20), "type DECIMAL(2,5)"),
+        ("CREATE CHANNEL c(k DECIMAL(10, -2)) PERIOD 1 SECOND AS", (1, 20), "type DECIMAL(10,-2)"),
+        ("CREATE CHANNEL c(k DECIMAL(x)) PERIOD 1 SECOND AS", (1, 20), "type DECIMAL(X)"),
     ],
 )
 def test_a_wrong_header_is_refused(text, place, problem):
@@ -93,12 +97,29 @@ def test_a_wrong_header_is_refused(text, place, problem):
         ("SELECT id FROM NEW reports WHERE kind = :k UNION SELECT 1", (2, 8), "not one SELECT"),
         ("SELECT id FROM NEW db.reports WHERE kind = :k", (2, 20), "db.reports is not a dataset"),
         ("SELECT id, kind FROM NEW reports WHERE kind = :k GROUP BY ROLLUP(id, kind)", (2, 66), "ROLLUP"),
+        (
+            "SELECT s.kind FROM NEW reports r, shelters _parameters, shelters s WHERE r.kind = :k",
+            (2, 35),
+            "_parameters is",
+        ),
     ],
 )
 def test_a_wrong_select_is_refused(select, place, problem):
     error = refused(HEAD + select)
     assert problem in error.problem
     assert (error.line, error.column) == place
+
+
+@pytest.mark.parametrize("name", ["_subscriptions", "_sets", "_matches", "reports__new", "Reports__NEW", "`_x`"])
+def test_names_of_the_rewriting_are_not_for_queries(name):
+    """They would read everybody's subscriptions, or the new records of another dataset."""
+    error = refused(
+        HEAD
+        + f"WITH {name} AS (SELECT kind FROM shelters)\nSELECT o.kind FROM NEW reports r, {name} o WHERE r.kind = :k"
+    )
+    assert "named as ours are" in error.problem
+    error = refused(HEAD + f"SELECT o.kind FROM NEW reports r, {name} o WHERE r.kind = :k")
+    assert "named as ours are" in error.problem
 
 
 def test_a_cast_makes_types_agree():
@@ -110,4 +131,4 @@ def test_the_written_text_stays_free_of_names_of_the_rewriting():
     text = HEAD + "SELECT id FROM NEW reports WHERE upper(kind) LIKE :k"
     warnings = rewrite(parse_channel(text), SCHEMAS).warnings
     assert len(warnings) == 1
-    assert "UPPER(reports.kind) LIKE :k" in warnings[0]
+    assert "(UPPER(reports.kind) LIKE :k)" in warnings[0]

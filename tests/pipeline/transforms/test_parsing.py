@@ -46,6 +46,31 @@ def test_good_payloads_are_read_with_their_types(spark: SparkSession) -> None:
     assert numbered.record.lat is None
 
 
+@pytest.mark.parametrize("value", ["0001-01-01", "9999-12-31", "1969-12-31", "2026-01-31"])
+def test_days_of_the_calendar_are_read(spark: SparkSession, value: str) -> None:
+    assert reasons(spark, {"d": value, "s": {"d": value}, "a": [{"d": value}], "m": {"x": value}}) == [None]
+
+
+@pytest.mark.parametrize("value", ["+10000-01-01", "+1000000-01-01", "0000-12-31", "-5877641-06-23", "5881580-07-11"])
+def test_a_day_beyond_the_calendar_is_a_dead_letter(spark: SparkSession, value: str) -> None:
+    """Spark would fail where it compares such a day with a timestamp, for all who subscribed and at every try."""
+    said = "outside of the years 1 to 9999"
+    for record in ({"d": value}, {"s": {"d": value}}, {"a": [{"d": None}, {"d": value}]}, {"m": {"x": value}}):
+        (reason,) = reasons(spark, record)
+        assert reason.endswith(said)
+    (reason,) = reasons(spark, {"at": value + "T00:00:00Z"})
+    assert reason
+
+
+def reasons(spark: SparkSession, record: dict[str, Any]) -> list[str]:
+    wanted = parse_schema(
+        "d DATE, at TIMESTAMP, s STRUCT<d: DATE>, a ARRAY<STRUCT<d: DATE>>, m MAP<STRING, DATE>, n INT"
+    )
+    fields = {"topic": b"t", "published_at": b"1.5", "payload": msgspec.json.encode(record)}
+    frame = spark.createDataFrame([("s", "1-7", dt.datetime(2026, 1, 1, tzinfo=dt.UTC), fields)], SCHEMA)
+    return [row.reason for row in parse(frame, wanted, "", "json").select("reason").collect()]
+
+
 BAD: list[tuple[bytes | None, str]] = [
     (None, "there is no payload"),
     (b"", "the payload is not json"),

@@ -128,7 +128,10 @@ def _decimal(kind: str, value: Any) -> str:
     if isinstance(value, bool):
         raise TypeError
     with decimal.localcontext(decimal.Context(prec=digits, traps=[decimal.InvalidOperation, decimal.Inexact])):
-        return str(decimal.Decimal(str(value)).quantize(decimal.Decimal(1).scaleb(-scale)))
+        number = decimal.Decimal(str(value))
+        if not number.is_finite():
+            raise OverflowError  # quantize lets NaN pass, and Spark would fail over it
+        return str(number.quantize(decimal.Decimal(1).scaleb(-scale)) + 0)  # -0 becomes 0
 
 
 def _date(kind: str, value: Any) -> str:

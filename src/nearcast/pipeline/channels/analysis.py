@@ -11,14 +11,15 @@ from typing import TYPE_CHECKING, Any
 from sqlglot import exp
 
 from nearcast.pipeline.channels.execution import Prepared, prepare
-from nearcast.pipeline.channels.language import Channel
+from nearcast.pipeline.channels.language import DIALECT, Channel
 from nearcast.pipeline.channels.result_types import undeliverable
 from nearcast.pipeline.channels.validation import SUBSCRIPTION_ID, Schemas
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-_DATA_ERROR = "one value that does not look like it would fail the query for all: write a CAST, which gives NULL then"
+_WHOLE_NUMBERS = ("tinyint", "smallint", "int", "bigint")
+_DATA_ERROR = "one value that does not fit would fail the query for all: write a CAST, which gives NULL then"
 
 
 def analyse(spark: SparkSession, channel: Channel, schemas: Schemas) -> Prepared:
@@ -30,6 +31,7 @@ def analyse(spark: SparkSession, channel: Channel, schemas: Schemas) -> Prepared
     empty = {name: _empty(spark, columns) for name, columns in schemas.items()}
     subscriptions = _empty(spark, {SUBSCRIPTION_ID: "STRING", **channel.parameters})
     _check_patterns(spark, channel)
+    _check_formats(spark, channel)
     try:
         frame = prepared.run(spark, subscriptions, empty, empty)
     except (PySparkException, Py4JJavaError) as error:  # also a stack that overflows
@@ -69,23 +71,53 @@ def _check_patterns(spark: SparkSession, channel: Channel) -> None:
         except IllegalArgumentException as error:
             problem = f"the regular expression {node.expression.name!r}: {_reason(error)}"
             raise channel.refuse(node, problem, "write one of Java") from None
-        group = node.args.get("group")
-        if isinstance(node, exp.RegexpExtract) and int(group.name if group else 1) > compiled.matcher("").groupCount():
+        group = int(node.text("group") or 1)
+        if isinstance(node, exp.RegexpExtract) and group > compiled.matcher("").groupCount():
             raise channel.refuse(node, "regexp_extract of a group that is not there", "put ( ) around it, or use 0")
 
 
+def _check_formats(spark: SparkSession, channel: Channel) -> None:
+    """Formats of times are constants, as `tries.py` has seen to; Spark looks at one when it first meets a value."""
+    from pyspark.errors import PySparkException
+
+    calls = [node for node in channel.select.find_all(exp.TimeToStr, exp.Anonymous) if _has_format(node)]
+    for node in calls:
+        call = node.copy()
+        value = exp.cast(exp.Literal.string("2026-01-31"), "timestamp" if isinstance(node, exp.TimeToStr) else "string")
+        (call.this if isinstance(node, exp.TimeToStr) else call.expressions[0]).replace(value)
+        try:
+            spark.sql(f"SELECT {call.sql(DIALECT)}").collect()
+        except PySparkException as error:
+            raise channel.refuse(node, f"the format of a time: {_reason(error)}", "write one of Spark") from None
+
+
+def _has_format(node: exp.Expr) -> bool:
+    is_named = isinstance(node, exp.Anonymous) and node.name.lower() in ("try_to_timestamp", "try_to_date")
+    return isinstance(node, exp.TimeToStr) or (is_named and len(node.expressions) > 1)
+
+
 def _check_casts(channel: Channel, frame: DataFrame) -> None:
-    """Spark casts text by itself where something else stands beside it; what people cast is safe (`tries.py`)."""
+    """Spark casts text by itself where something else stands beside it, and large numbers where it takes small ones.
+
+    What people cast is safe (`tries.py`).
+    """
     for node in _expressions(frame._jdf.queryExecution().analyzed()):
         if node.getClass().getSimpleName() != "Cast" or node.evalMode().toString() == "TRY":
             continue
         source, target = node.child().dataType().simpleString(), node.dataType().simpleString()
-        if source.count("string") > target.count("string") and not _is_fine_constant(node):
+        if _may_fail(source, target) and not _is_fine_constant(node):
             text = node.child().sql()
             name = text.replace("`", "").rpartition(".")[2].lower()
             columns = (column for column in channel.select.find_all(exp.Column) if column.name.lower() == name)
             shown = text.replace("`", "")
             raise channel.refuse(next(columns, None), f"Spark would cast {shown} to {target.upper()}", _DATA_ERROR)
+
+
+def _may_fail(source: str, target: str) -> bool:
+    """Whether some value of one type is none of the other. Any text has bytes."""
+    if source in _WHOLE_NUMBERS and target in _WHOLE_NUMBERS:
+        return _WHOLE_NUMBERS.index(source) > _WHOLE_NUMBERS.index(target)
+    return source.count("string") > target.count("string") and (source, target) != ("string", "binary")
 
 
 def _is_fine_constant(cast: Any) -> bool:

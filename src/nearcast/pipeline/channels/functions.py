@@ -97,6 +97,8 @@ def _is_allowed(node: exp.Expr) -> bool:
         return isinstance(node.this, str) and node.name.lower() in _NAMED and not isinstance(node.parent, exp.Dot)
     if isinstance(node, exp.With) and node.args.get("recursive"):
         return False
+    if isinstance(node, exp.TimeStrToTime):
+        return isinstance(node.parent, exp.TimeToStr)  # as sqlglot reads the first value of date_format
     if type(node) in _RANKS:
         return node.find_ancestor(exp.Window, exp.Select) is not None and _is_windowed(node)
     if isinstance(node, exp.Select) and (node.args.get("hint") or node.args.get("operation_modifiers")):
@@ -131,6 +133,7 @@ def _has_one_row(query: exp.Expr) -> bool:
     return (
         isinstance(query, exp.Select)
         and not query.args.get("group")
+        and not any(isinstance(found, _GENERATORS) and found.parent_select is query for found in query.walk())
         and all(
             any(found.parent_select is query and not _is_windowed(found) for found in column.find_all(exp.AggFunc))
             for column in query.selects

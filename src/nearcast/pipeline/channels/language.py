@@ -24,7 +24,9 @@ from sqlglot import exp, parse_one, tokenize
 from sqlglot.errors import ParseError, SqlglotError
 from sqlglot.tokens import Token, TokenType
 
+from nearcast.errors import UsageError
 from nearcast.pipeline.channels.refusal import InvalidChannel, invalid_at
+from nearcast.pipeline.column_types import DECIMAL_DIGITS_MAX, checked_type
 
 DIALECT = "spark"
 NEW_SUFFIX = "__new"  # the relation of a dataset's new records is its name with this at the end
@@ -93,6 +95,7 @@ class _Header:
         except SqlglotError as error:
             raise invalid_at(text, 0, f"the text cannot be read: {error}", "close all quotes and comments") from None
         _check_size(text, self.tokens)
+        _check_quotes(text, self.tokens)
         self.here = 0
         self.replaces = False
         self.parameter_at: dict[str, int] = {}
@@ -144,7 +147,11 @@ class _Header:
             while not size.endswith(")") and self._peek():
                 size += self._peek()
                 self.here += 1
-        return exp.DataType.build(name + size, dialect=DIALECT).sql(DIALECT)
+        try:
+            return checked_type(name, exp.DataType.build(name + size, dialect=DIALECT))
+        except (SqlglotError, UsageError):
+            hint = f"give at most {DECIMAL_DIGITS_MAX} digits, and no more after the point, as DECIMAL(10, 2)"
+            raise invalid_at(self.text, at, f"the parameter type {name}{size}", hint) from None
 
     def _period(self) -> float:
         at, text = self._offset(), self._peek()
@@ -194,6 +201,13 @@ def _check_size(text: str, tokens: list[Token]) -> None:
             raise invalid_at(text, token.start, "too many conditions", f"use at most {LINKS_MAX} ANDs and ORs")
         if number >= TOKENS_MAX:
             raise invalid_at(text, token.start, "the text is too long", f"use at most {TOKENS_MAX} words and signs")
+
+
+def _check_quotes(text: str, tokens: list[Token]) -> None:
+    """Spark reads 'it''s' as one text with a quote in it, sqlglot as two that are put together."""
+    for one, other in pairwise(tokens):
+        if one.token_type is other.token_type is TokenType.STRING and one.end + 1 == other.start:
+            raise invalid_at(text, one.start, "two quotes in a text", r"write a quote in a text as \'")
 
 
 def _without_new(text: str, body: list[Token]) -> tuple[str, frozenset[int]]:
@@ -268,6 +282,7 @@ def _mark_placeholders(text: str, select: exp.Select, body: list[Token]) -> None
 
 def _mark_datasets(text: str, select: exp.Select, new_at: frozenset[int]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Renames the relations of new records, keeps what the query calls them; the names of both kinds of datasets."""
+    _check_names(text, select)
     new, whole = set(), set()
     defined = {cte.alias.lower() for cte in select.find_all(exp.CTE)}
     for table in select.find_all(exp.Table):
@@ -282,6 +297,15 @@ def _mark_datasets(text: str, select: exp.Select, new_at: frozenset[int]) -> tup
         elif name not in defined:
             whole.add(name)
     return tuple(sorted(new)), tuple(sorted(whole))
+
+
+def _check_names(text: str, select: exp.Select) -> None:
+    """A query that named a relation as we name ours would read ours: the new records, or everybody's subscriptions."""
+    for node in select.find_all(exp.CTE, exp.Table, exp.Subquery, exp.Lateral):
+        for name in (node.name if isinstance(node, exp.Table) else "", node.alias):
+            if name.startswith("_") or name.lower().endswith(NEW_SUFFIX):
+                hint = f"choose a name that does not begin with _ or end with {NEW_SUFFIX}"
+                raise invalid_at(text, _offset(node), f"the relation {name} is named as ours are", hint)
 
 
 def _check_parameters(channel: Channel, declared_at: Mapping[str, int]) -> None:

@@ -19,6 +19,7 @@ from collections.abc import Callable
 from sqlglot import exp
 
 from nearcast.pipeline.channels.language import Channel
+from nearcast.pipeline.channels.likes import with_constant, with_pattern, wrong_escape
 from nearcast.pipeline.channels.templates import filled
 
 EXECUTION_TIME = "_execution_us"  # the parameter of the prepared text: microseconds since 1970, UTC
@@ -30,9 +31,6 @@ _REPEATED_MOST = 500  # parts of an operand
 _SPECIAL_TIMES = {"now", "today", "tomorrow", "yesterday", "epoch"}
 _NOW = f"TIMESTAMP_MICROS(:{EXECUTION_TIME})"
 _BETWEEN = "CASE WHEN :value BETWEEN -{limit} AND {limit} THEN :result END"
-# What is left of a pattern without its valid escapes must not have another: Spark would end the query.
-_CHECKED_LIKE = r"""CASE WHEN NOT CONTAINS(
-  REPLACE(REPLACE(REPLACE(:pattern, '\\\\', ''), '\\_', ''), '\\%', ''), '\\') THEN :matched END"""
 
 _OPERATORS: dict[type[exp.Expr], str] = {
     exp.Add: "TRY_ADD",
@@ -79,7 +77,18 @@ def _cast(channel: Channel, node: exp.Expr) -> exp.Expr:
         raise channel.refuse(node, "a CAST with a format", "use try_to_timestamp(text, format)")
     if isinstance(value, exp.Literal) and value.is_string and value.name.strip().lower() in _SPECIAL_TIMES:
         raise channel.refuse(node, f"{value.name!r} as a time", "use now() or current_date()")
-    return exp.TryCast(this=value.copy(), to=node.args["to"].copy(), safe=True)
+    return _in_calendar(channel, exp.TryCast(this=value.copy(), to=node.args["to"].copy(), safe=True))
+
+
+def _in_calendar(channel: Channel, day: exp.Expr) -> exp.Expr:
+    """Spark reads a date of the year 1,000,000 from a text, and fails where it makes a timestamp of that."""
+    if isinstance(day, exp.TryCast) and (
+        not day.args["to"].is_type("date") or _any_of(exp.DataType.TEMPORAL_TYPES, day.this)
+    ):
+        return day
+    return filled(
+        "CASE WHEN :day BETWEEN DATE '0001-01-01' AND DATE '9999-12-31' THEN :day END", day=_repeated(channel, day)
+    )
 
 
 def _negative(channel: Channel, node: exp.Expr) -> exp.Expr:
@@ -109,6 +118,12 @@ def _rounded(channel: Channel, node: exp.Expr) -> exp.Expr:
     if scale is not None and not (isinstance(scale, exp.Literal) and scale.is_int):
         raise channel.refuse(node, "round to a scale that is no constant, or below 0", "write it as in round(x, 2)")
     return node
+
+
+def _logarithm(channel: Channel, node: exp.Expr) -> exp.Expr:
+    """sqlglot makes log(10, x) of log10(x), which is 2.9999999999999996 for 1000."""
+    ten = node.expression is not None and node.this == exp.Literal.number(10)
+    return _call("LOG10", node.expression) if ten else node
 
 
 def _later(channel: Channel, node: exp.Expr) -> exp.Expr:
@@ -143,11 +158,11 @@ def _element(channel: Channel, node: exp.Expr) -> exp.Expr:
 def _like(channel: Channel, node: exp.Expr) -> exp.Expr:
     pattern = node.expression
     if not isinstance(pattern, exp.Literal):
-        return filled(_CHECKED_LIKE, pattern=_repeated(channel, pattern), matched=node)
-    left = pattern.name.replace("\\\\", "").replace("\\_", "").replace("\\%", "")
-    if "\\" in left:
+        _repeated(channel, pattern)
+        return with_pattern(node)
+    if wrong_escape(pattern.name):
         raise channel.refuse(node, f"the pattern {pattern.name!r}", r"put only %, _ or \ after a \\ in a pattern")
-    return node
+    return with_constant(node, pattern.name)
 
 
 def _constant_pattern(channel: Channel, node: exp.Expr) -> exp.Expr:
@@ -156,6 +171,9 @@ def _constant_pattern(channel: Channel, node: exp.Expr) -> exp.Expr:
     replacement = node.args.get("replacement")
     if replacement is not None and (not isinstance(replacement, exp.Literal) or set(replacement.name) & set("$\\")):
         raise channel.refuse(node, "a replacement that is no plain constant", r"write it as text, without $ and \ ")
+    group = node.args.get("group")
+    if group is not None and not (isinstance(group, exp.Literal) and group.is_int):
+        raise channel.refuse(node, "a group that is no constant, or below 0", "write its number, as in ('(a)', 1)")
     return node
 
 
@@ -168,7 +186,7 @@ def _constant_format(channel: Channel, node: exp.Expr) -> exp.Expr:
 def _date(channel: Channel, node: exp.Expr) -> exp.Expr:
     if node.args.get("format"):
         raise channel.refuse(node, "to_date with a format", "use try_to_date(text, format)")
-    return exp.TryCast(this=node.this.copy(), to=exp.DataType.build("date"), safe=True)
+    return _in_calendar(channel, exp.TryCast(this=node.this.copy(), to=exp.DataType.build("date"), safe=True))
 
 
 def _named(channel: Channel, node: exp.Expr) -> exp.Expr:
@@ -177,7 +195,7 @@ def _named(channel: Channel, node: exp.Expr) -> exp.Expr:
         return _now(channel, node)
     if name in ("try_to_timestamp", "try_to_date") and not all(isinstance(f, exp.Literal) for f in arguments[1:]):
         raise channel.refuse(node, "a format that is no constant", "one that is wrong would fail for all")
-    return node
+    return _in_calendar(channel, node) if name == "try_to_date" else node
 
 
 def _now(channel: Channel, node: exp.Expr) -> exp.Expr:
@@ -197,6 +215,7 @@ _RULES: dict[type[exp.Expr], Callable[[Channel, exp.Expr], exp.Expr]] = {
     exp.Neg: _negative,
     exp.Abs: _absolute,
     exp.Round: _rounded,
+    exp.Log: _logarithm,
     exp.Bracket: _element,
     exp.TimeToStr: _constant_format,
     exp.TsOrDsToDate: _date,

@@ -19,6 +19,7 @@ from sqlglot.optimizer.qualify import qualify
 from nearcast.pipeline.channels.functions import check_allowed
 from nearcast.pipeline.channels.geography import is_distance
 from nearcast.pipeline.channels.language import DIALECT, NEW_SUFFIX, Channel
+from nearcast.pipeline.channels.likes import WRITTEN
 from nearcast.pipeline.channels.tries import without_failures
 
 Schemas = Mapping[str, Mapping[str, str]]  # dataset -> column -> Spark type
@@ -72,7 +73,8 @@ def family(node: exp.Expr) -> str:
 
 def as_written(node: exp.Expr) -> str:
     """The SQL of a bound part as people wrote it: `:name`, and no quotes."""
-    return node.sql(DIALECT).replace(f"`{PARAMETERS}`.", ":").replace("`", "")
+    shown = node.transform(lambda part: exp.Var(this=part.meta[WRITTEN]) if WRITTEN in part.meta else part)
+    return shown.sql(DIALECT).replace(f"`{PARAMETERS}`.", ":").replace("`", "")
 
 
 def _check_datasets(channel: Channel, known: Schemas) -> None:

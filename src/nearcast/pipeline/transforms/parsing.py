@@ -7,6 +7,8 @@ tell which field it was.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import reduce
+from operator import or_
 from typing import TYPE_CHECKING
 
 from nearcast.pipeline.schemas import Column as Wanted
@@ -15,10 +17,12 @@ from nearcast.pipeline.transforms.msgpack import json_of_msgpack
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
+    from pyspark.sql.types import DataType
 
 _CORRUPT = "_corrupt"
 _STRICT = {"columnNameOfCorruptRecord": _CORRUPT, "allowSingleQuotes": "false", "allowNonNumericNumbers": "false"}
 _BLANKS = " \t\r\n"
+_CALENDAR = ("0001-01-01 00:00:00", "9999-12-31 23:59:59.999999")
 _SHOWN_CHARACTERS = 40  # of a wrong value in a reason
 
 ENVELOPE = ("kind", "topic", "publisher", "sequence", "published_at", "ingested_at", "payload", "ms", "seq")
@@ -72,7 +76,7 @@ def _reason(wanted: Sequence[Wanted], key: str, format: str) -> Column:
         .when(text.isNull(), f"the payload is not {format}, or has no JSON form")
         .when(~F.is_valid_utf8(text), "the payload is not UTF-8")
         .when(record.isNull() | record[_CORRUPT].isNotNull() | ~bare.endswith("}"), not_read)
-        .otherwise(F.coalesce(*_missing(wanted, key), F.lit(None)))
+        .otherwise(F.coalesce(*_missing(wanted, key), *_far(wanted), F.lit(None)))
     )
 
 
@@ -96,3 +100,39 @@ def _missing(wanted: Sequence[Wanted], key: str) -> Iterator[Column]:
             yield F.when(record[column.name].isNull(), f"field {column.name}, the key, is missing")
         elif column.required:
             yield F.when(record[column.name].isNull(), f"field {column.name} is required, and missing")
+
+
+def _far(wanted: Sequence[Wanted]) -> Iterator[Column]:
+    """Times beyond SQL's calendar: Spark reads a date of the year 1,000,000, and fails where it is made a timestamp."""
+    from pyspark.sql import functions as F
+    from pyspark.sql.types import DataType
+
+    for column in wanted:
+        far = _is_far(F.col("record")[column.name], DataType.fromDDL(column.type))
+        if far is not None:
+            yield F.when(far, f"field {column.name} is not {column.type}: a time outside of the years 1 to 9999")
+
+
+def _is_far(value: Column, kind: DataType) -> Column | None:
+    """Whether a time in it is, however deep; None if its type has none."""
+    from pyspark.sql import functions as F
+    from pyspark.sql.types import ArrayType, DateType, MapType, StructType, TimestampNTZType, TimestampType
+
+    if isinstance(kind, DateType | TimestampType | TimestampNTZType):
+        return ~value.between(*(F.lit(end).cast(kind) for end in _CALENDAR))
+    if isinstance(kind, StructType):
+        parts = [_is_far(value[field.name], field.dataType) for field in kind.fields]
+        found = [_surely(part) for part in parts if part is not None]
+        return reduce(or_, found) if found else None
+    if isinstance(kind, MapType):
+        return _is_far(F.map_values(value), ArrayType(kind.valueType))
+    if isinstance(kind, ArrayType) and _is_far(F.lit(None), kind.elementType) is not None:
+        return F.exists(value, lambda one: _surely(_is_far(one, kind.elementType)))
+    return None
+
+
+def _surely(far: Column | None) -> Column:
+    """What is null is not far."""
+    from pyspark.sql import functions as F
+
+    return F.lit(False) if far is None else F.coalesce(far, F.lit(False))
