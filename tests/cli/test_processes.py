@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import signal
 import sys
 from collections.abc import AsyncIterator
 
@@ -12,6 +13,7 @@ from typer.testing import CliRunner
 
 from nearcast.cli.app import app
 from nearcast.runtime.console import Console
+from nearcast.runtime.requester import Requester
 from nearcast.runtime.servers import LocalServer
 
 pytestmark = pytest.mark.live
@@ -104,5 +106,29 @@ def test_a_server_that_does_not_help_exits_with_1(options: tuple[str, ...], pass
             assert said in result.stderr
             assert len(result.stderr.splitlines()) == 1
             assert not password or password not in result.stderr
+
+    asyncio.run(scenario())
+
+
+async def until_led(requester: Requester) -> None:
+    async with asyncio.timeout(15):
+        while True:
+            if await requester.ask("EXISTS", "nc:store:leader") == 1:
+                return
+            await asyncio.sleep(0.02)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_controller_that_is_told_to_stop_gives_its_lead_away(number: signal.Signals) -> None:
+    async def scenario() -> None:
+        async with await LocalServer.start() as store, nearcast("controller", "--store", store.url) as controller:
+            requester = Requester(store.url)
+            await until_led(requester)
+            controller.send_signal(number)
+            await asyncio.wait_for(controller.communicate(), 5)
+            assert controller.returncode == 0
+            assert await requester.ask("EXISTS", "nc:store:leader") == 0
+            assert await requester.ask("GET", "nc:store:term") == b"1", "terms are never given out twice"
+            await requester.close()
 
     asyncio.run(scenario())

@@ -58,6 +58,8 @@ def controller(
 ) -> None:
     """Run a controller, until it is stopped. Run two on two machines: one leads, the other takes over.
 
+    Stopped with SIGTERM or Ctrl-C it gives its lead away, and the other one leads at once.
+
     With a policy it moves and replicates topics by itself, and with --max-brokers it asks the provider for servers.
     With --balance it moves subscribers between gateways. --timer must be the same for all controllers: clients and
     agents go by the timers of the one that leads.
