@@ -11,6 +11,7 @@ from random import Random
 from typing import Any
 
 import msgspec
+import pytest
 
 from nearcast.core import bus
 from nearcast.core.counters import TopicCounters
@@ -127,6 +128,46 @@ def test_looking_at_brokers_costs_no_more_with_many_topics() -> None:
     assert state.brokers["b1"].report is not None
     assert state.brokers["b1"].report.output_bytes_per_s == 5.0
     assert len(payload) < 10_000
+
+
+def test_all_topics_are_shown_a_part_at_a_time() -> None:
+    topics = {f"t{number:06d}": TopicEntry(single(6, "b1", 5)) for number in range(100_000)}
+    reign = Reign(
+        Ledger(50, Journal(MEMBERS, topics), 1), leader="c1", store_url="", charter=Charter(dice=Random(1)), now_s=0.0
+    )
+    most, listed, start = 0, [], 0
+    while start or not listed:
+        most = max(most, calls(reign.heard, bus.Show("me.1", start=start), 0.0))
+        ((_, payload),) = reign.told
+        reign.told.clear()
+        part = bus.decode_state(payload)
+        assert part is not None
+        assert len(part.topics) <= bus.SHOWN_MAX
+        assert len(payload) < 500_000
+        listed += part.topics
+        start = part.next_start
+    assert listed == list(topics), "each of them once"
+    assert most < AT_ONCE, most
+
+
+def test_named_topics_are_shown_a_part_at_a_time_too() -> None:
+    reign = Reign(
+        Ledger(50, Journal(MEMBERS), 1), leader="c1", store_url="", charter=Charter(dice=Random(1)), now_s=0.0
+    )
+    names = tuple(f"t{number}" for number in range(bus.SHOWN_MAX + 1))
+    for start, listed, following in ((0, names[:-1], bus.SHOWN_MAX), (bus.SHOWN_MAX, names[-1:], 0)):
+        reign.heard(bus.Show("me.1", names, start=start), 0.0)
+        ((_, payload),) = reign.told
+        reign.told.clear()
+        part = bus.decode_state(payload)
+        assert part is not None
+        assert (tuple(part.topics), part.next_start) == (listed, following)
+
+
+@pytest.mark.parametrize("start", [-1, 1 << 63, 1 << 70])
+def test_a_part_that_cannot_be_is_not_heard(start: int) -> None:
+    assert bus.decode_for_controller(b'{"type":"Show","request":"me.1","start":7}') == bus.Show("me.1", start=7)
+    assert bus.decode_for_controller(b'{"type":"Show","request":"me.1","start":%d}' % start) is None
 
 
 def most_until_pending(reign: Reign, key: str) -> int:
