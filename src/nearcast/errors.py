@@ -43,7 +43,7 @@ class PayloadTooLarge(UsageError):
 
 
 class Misplaced(UsageError):
-    """An agent was started with the name or the server of another: give it its own."""
+    """An agent was started with the name or the server of another, or a controller with a broker's: give it its own."""
 
 
 class ClusterError(NearcastError):

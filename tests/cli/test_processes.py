@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import signal
 import sys
 from collections.abc import AsyncIterator
 
@@ -11,8 +12,11 @@ import pytest
 from typer.testing import CliRunner
 
 from nearcast.cli.app import app
+from nearcast.errors import Misplaced
 from nearcast.runtime.console import Console
+from nearcast.runtime.requester import Requester
 from nearcast.runtime.servers import LocalServer
+from nearcast.runtime.store_check import check_store
 
 pytestmark = pytest.mark.live
 
@@ -104,5 +108,102 @@ def test_a_server_that_does_not_help_exits_with_1(options: tuple[str, ...], pass
             assert said in result.stderr
             assert len(result.stderr.splitlines()) == 1
             assert not password or password not in result.stderr
+
+    asyncio.run(scenario())
+
+
+async def until_there(requester: Requester, key: str) -> None:
+    async with asyncio.timeout(15):
+        while True:
+            if await requester.ask("EXISTS", key) == 1:
+                return
+            await asyncio.sleep(0.02)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_controller_that_is_told_to_stop_gives_its_lead_away(number: signal.Signals) -> None:
+    async def scenario() -> None:
+        async with await LocalServer.start() as store, nearcast("controller", "--store", store.url) as controller:
+            requester = Requester(store.url)
+            await until_there(requester, "nc:store:leader")
+            controller.send_signal(number)
+            await asyncio.wait_for(controller.communicate(), 5)
+            assert controller.returncode == 0
+            assert await requester.ask("EXISTS", "nc:store:leader") == 0
+            assert await requester.ask("GET", "nc:store:term") == b"1", "terms are never given out twice"
+            await requester.close()
+
+    asyncio.run(scenario())
+
+
+@contextlib.asynccontextmanager
+async def a_cluster() -> AsyncIterator[tuple[LocalServer, LocalServer]]:
+    """Its store and the server of its only broker, which is a member."""
+    async with (
+        await LocalServer.start() as store,
+        await LocalServer.start() as server,
+        nearcast("controller", "--store", store.url),
+        nearcast("agent", "--broker", "b1", "--server", server.url, "--store", store.url),
+    ):
+        await url_of_member(store.url)
+        yield store, server
+
+
+def test_a_controller_is_not_led_to_a_brokers_server() -> None:
+    async def scenario() -> None:
+        async with a_cluster() as (store, server):
+            async with nearcast("controller", "--store", server.url) as lost:
+                _, written = await asyncio.wait_for(lost.communicate(), 15)
+            said = written.decode().splitlines()
+            assert lost.returncode == 2
+            assert said == [
+                f"error: --store {server.url} is the server of broker b1, and no store: the store of its cluster is"
+                f" {store.url}. If this server shall be the store, stop its agent and empty it first (FLUSHALL)"
+            ]
+
+    asyncio.run(scenario())
+
+
+def test_a_broker_that_nobody_has_admitted_is_no_store_either() -> None:
+    async def scenario() -> None:
+        async with (
+            await LocalServer.start() as server,
+            nearcast("agent", "--broker", "b1", "--server", server.url, "--store", "redis://127.0.0.1:1"),
+        ):
+            requester = Requester(server.url)
+            await until_there(requester, "nc:agent")
+            await requester.close()
+            with pytest.raises(Misplaced, match="the server of broker b1, and no store: give the URL of the store"):
+                await check_store(server.url)
+
+    asyncio.run(scenario())
+
+
+def test_a_server_that_has_been_both_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario() -> None:
+        async with await LocalServer.start() as server:
+            requester = Requester(server.url)
+            await check_store(server.url)
+            assert caplog.text == ""
+            await requester.ask("SET", "nc:ready", "b1")
+            await requester.ask("SET", "nc:store:term", 3)
+            await check_store(server.url)
+            await requester.close()
+
+    asyncio.run(scenario())
+    assert "is the server of a broker, and a store too: give the URL of the store" in caplog.text
+
+
+def test_a_controller_waits_for_its_store() -> None:
+    async def scenario() -> None:
+        async with await LocalServer.start() as before:
+            port = before.port
+        async with nearcast("controller", "--store", f"redis://127.0.0.1:{port}") as controller:
+            assert controller.stderr is not None
+            assert b"the store cannot be asked" in await asyncio.wait_for(controller.stderr.readline(), 15)
+            async with await LocalServer.start(port=port) as store:
+                requester = Requester(store.url)
+                await until_there(requester, "nc:store:leader")
+                await requester.close()
 
     asyncio.run(scenario())

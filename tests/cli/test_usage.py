@@ -110,6 +110,15 @@ def test_an_unknown_option_is_a_usage_error(command: str) -> None:
         (["controller", "--store", "redis://s", "--timer", "idle_s=inf"], "idle_s is inf s"),
         (["controller", "--store", "redis://s", "--timer", "gap_s=2"], "there is no timer gap_s"),
         (["controller", "--store", "redis://s", "--timer", "lease_s"], "NAME=VALUE"),
+        (
+            ["controller", "--store", "redis://s", "--timer", "idle_s=60", "--timer", "idle_s=90"],
+            "idle_s is given twice",
+        ),
+        (["up", "--policy", "dynamoth", "--set", "lr_high=0.7", "--set", "lr_high = 0.8"], "lr_high is given twice"),
+        (
+            ["up", "--balance", "ldm", "--balance-set", "alpha=0.1", "--balance-set", "alpha=0.1"],
+            "alpha is given twice",
+        ),
         (["controller", "--store", "redis://s", "--timer", "dead_s=soon"], "soon is no number of seconds"),
         (["controller"], "--store"),
         (["controller", "--store", "nonsense"], "bad server URL"),

@@ -339,6 +339,13 @@ class Cluster:
     def move(self, topic: str, mode: Mode, *brokers: str, pace: Pace = Pace.EAGER) -> bus.State:
         return self.ask(bus.MoveTopics("me.1", {topic: (mode, brokers)}, pace))
 
+    def retire(self, controller: Controller) -> None:
+        """Stop a controller in good order."""
+        controller.retire(self.rig.now_s)
+        self._serve_store()
+        self.stopped.add(controller)
+        self.rig.wired = [wired for wired in self.rig.wired if wired.machine is not controller]
+
     def kill(self, broker: str) -> None:
         self.rig.down.add(broker)
         for wired in self.rig.wired:

@@ -11,6 +11,7 @@ from random import Random
 from typing import Any
 
 import msgspec
+import pytest
 
 from nearcast.core import bus
 from nearcast.core.counters import TopicCounters
@@ -98,16 +99,7 @@ def test_all_brokers_get_their_records_back_a_part_at_a_time() -> None:
     reign = Reign(Ledger(50, journal, 1), leader="c1", store_url="", charter=Charter(dice=Random(1)), now_s=0.0)
     for broker in BROKERS:
         reign.heard(hello(broker), 0.0)
-    most, now_s = 0, 0.0
-    while not reign.ledger.pending("loss"):
-        now_s += 0.05
-        assert now_s < 60
-        for broker in BROKERS:
-            reign.heard(hello(broker), now_s)
-        most = max(most, calls(reign.tick, now_s))
-        for answer in done(reign):
-            most = max(most, calls(reign.heard, answer, now_s))
-            reign.go_on(now_s)
+    most = most_until_pending(reign, "loss")
     assert most < AT_ONCE, most
 
 
@@ -117,18 +109,7 @@ def test_a_ring_is_handed_over_a_part_at_a_time() -> None:
     closed = msgspec.structs.replace(MEMBERS, previous_ring=("b1", "b2"))
     journal = Journal(closed, topics, brokers)
     reign = Reign(Ledger(50, journal, 1), leader="c1", store_url="", charter=Charter(dice=Random(1)), now_s=0.0)
-    most, now_s = 0, 0.0
-    while not reign.ledger.pending("membership"):
-        now_s += 0.05
-        assert now_s < 60
-        for broker in BROKERS:
-            reign.heard(hello(broker), now_s)
-        most = max(most, calls(reign.tick, now_s))
-        for answer in done(reign):
-            most = max(most, calls(reign.heard, answer, now_s))
-            reign.go_on(now_s)
-        if not reign.ledger.pending("membership"):
-            reign.ledger.commit(now_s)  # of what was collected, which is nothing
+    most = most_until_pending(reign, "membership")
     assert most < AT_ONCE, most
 
 
@@ -147,6 +128,63 @@ def test_looking_at_brokers_costs_no_more_with_many_topics() -> None:
     assert state.brokers["b1"].report is not None
     assert state.brokers["b1"].report.output_bytes_per_s == 5.0
     assert len(payload) < 10_000
+
+
+def test_all_topics_are_shown_a_part_at_a_time() -> None:
+    topics = {f"t{number:06d}": TopicEntry(single(6, "b1", 5)) for number in range(100_000)}
+    reign = Reign(
+        Ledger(50, Journal(MEMBERS, topics), 1), leader="c1", store_url="", charter=Charter(dice=Random(1)), now_s=0.0
+    )
+    most, listed, start = 0, [], 0
+    while start or not listed:
+        most = max(most, calls(reign.heard, bus.Show("me.1", start=start), 0.0))
+        ((_, payload),) = reign.told
+        reign.told.clear()
+        part = bus.decode_state(payload)
+        assert part is not None
+        assert len(part.topics) <= bus.SHOWN_MAX
+        assert len(payload) < 500_000
+        listed += part.topics
+        start = part.next_start
+    assert listed == list(topics), "each of them once"
+    assert most < AT_ONCE, most
+
+
+def test_named_topics_are_shown_a_part_at_a_time_too() -> None:
+    reign = Reign(
+        Ledger(50, Journal(MEMBERS), 1), leader="c1", store_url="", charter=Charter(dice=Random(1)), now_s=0.0
+    )
+    names = tuple(f"t{number}" for number in range(bus.SHOWN_MAX + 1))
+    for start, listed, following in ((0, names[:-1], bus.SHOWN_MAX), (bus.SHOWN_MAX, names[-1:], 0)):
+        reign.heard(bus.Show("me.1", names, start=start), 0.0)
+        ((_, payload),) = reign.told
+        reign.told.clear()
+        part = bus.decode_state(payload)
+        assert part is not None
+        assert (tuple(part.topics), part.next_start) == (listed, following)
+
+
+@pytest.mark.parametrize("start", [-1, 1 << 63, 1 << 70])
+def test_a_part_that_cannot_be_is_not_heard(start: int) -> None:
+    assert bus.decode_for_controller(b'{"type":"Show","request":"me.1","start":7}') == bus.Show("me.1", start=7)
+    assert bus.decode_for_controller(b'{"type":"Show","request":"me.1","start":%d}' % start) is None
+
+
+def most_until_pending(reign: Reign, key: str) -> int:
+    """Drive a reign until it writes this entry, with agents that obey; returns what the costliest input cost."""
+    most, now_s = 0, 0.0
+    while not reign.ledger.pending(key):
+        now_s += 0.05
+        assert now_s < 60
+        for broker in BROKERS:
+            reign.heard(hello(broker), now_s)
+        most = max(most, calls(reign.tick, now_s))
+        for answer in done(reign):
+            most = max(most, calls(reign.heard, answer, now_s))
+            reign.go_on(now_s)
+        if not reign.ledger.pending(key):
+            reign.ledger.commit(now_s)  # of what was collected, which is nothing
+    return most
 
 
 def done(reign: Reign) -> list[bus.Answer]:

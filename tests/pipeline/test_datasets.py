@@ -9,6 +9,8 @@ import pytest
 
 from nearcast.errors import ClusterError, UsageError
 from nearcast.pipeline.catalog.database import Database
+from nearcast.pipeline.catalog.datasets import Segment
+from nearcast.pipeline.catalog.limits import EXPIRED_LEAST
 from nearcast.pipeline.datasets import GRACE_S, Datasets
 from nearcast.pipeline.io import Warehouse
 from nearcast.pipeline.jobs.compaction import LEAST_SEGMENTS
@@ -142,6 +144,22 @@ def test_old_records_of_a_plain_dataset_can_go(spark: SparkSession, datasets: Da
     append(spark, datasets, "d", [("a", 2)])
     assert datasets.keep("d", age_s=50, upto=2) == 1
     assert pairs(datasets.whole(spark, "d", 2)) == [("a", 2)]
+
+
+@pytest.mark.parametrize(
+    ("segments", "rounds"),
+    [
+        (EXPIRED_LEAST + 3, [EXPIRED_LEAST, 3, 0]),  # so few may go at once
+        (200, [20, 18, 16]),  # else a tenth of what is left
+    ],
+)
+def test_old_records_go_in_small_shares(datasets: Datasets, clock: Clock, segments: int, rounds: list[int]) -> None:
+    datasets.create("d", "k STRING")
+    for number in range(1, segments + 1):
+        datasets.commit("d", Segment(first=number, last=number, rows=1, bytes=1, made_s=clock.now_s))
+    clock.now_s += 100
+    assert [datasets.keep("d", age_s=50, upto=segments) for _ in rounds] == rounds
+    assert datasets.size("d")[0] == segments - sum(rounds)
 
 
 def test_what_a_crash_left_is_deleted_at_the_start(spark: SparkSession, datasets: Datasets) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import msgspec
 import pytest
 
 from nearcast.sim.campaign import Outcome, run_seed, run_seeds, run_world
@@ -38,6 +39,20 @@ def test_every_seed_draws_a_world_whose_timers_keep_the_rules() -> None:
 def test_many_seeds_keep_every_invariant() -> None:
     for outcome in run_seeds(range(100_000, 108_000)):
         assert not outcome.violations, _explain(outcome)
+
+
+def test_a_leader_that_is_stopped_in_good_order_is_not_missed() -> None:
+    """As in a run without any fault nobody is told anything, however long it stays away."""
+    for seed in range(20):
+        outcome = run_world(seed, msgspec.structs.replace(SMALL, controllers=2), FaultPlan(Profile.CALM, stops=2))
+        assert not outcome.violations, _explain(outcome)
+        assert any("in good order" in fault for fault in outcome.faults)
+
+
+def test_some_seeds_stop_the_leader_and_no_calm_one_does() -> None:
+    plans = [draw_plan(seed)[1] for seed in range(100)]
+    assert any(plan.stops for plan in plans)
+    assert not any(plan.stops for plan in plans if plan.profile is Profile.CALM)
 
 
 def test_one_seed_gives_one_run() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from nearcast.cli.counting import Counting
 from nearcast.cli.running import say
 from nearcast.errors import UsageError
 
@@ -21,7 +22,8 @@ async def ask_state(url: str, *topics: str) -> State:
     for topic in topics:
         encode_topic(topic)
     async with Console(url) as console:
-        return _warned(await console.state(*topics, timeout_s=ASK_S))
+        with Counting("topics") as counting:
+            return warned(await console.state(*topics, timeout_s=ASK_S, on_part=counting.tell))
 
 
 async def ask_overview(url: str) -> State:
@@ -29,10 +31,11 @@ async def ask_overview(url: str) -> State:
     from nearcast.runtime.console import Console
 
     async with Console(url) as console:
-        return _warned(await console.overview(timeout_s=ASK_S))
+        return warned(await console.overview(timeout_s=ASK_S))
 
 
-def _warned(state: State) -> State:
+def warned(state: State) -> State:
+    """The same, after people were told if the store has lost data and nobody has acknowledged it."""
     if state.loss is not None and not state.loss.acknowledged:
         say("warning: the store has lost data, see `nearcast store`")
     return state

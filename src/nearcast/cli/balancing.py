@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nearcast.cli.planning import setting_pair
+from nearcast.cli.planning import settings_given
 from nearcast.errors import UsageError
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def chosen_coordinating(placement: str, balance: str, thresholds: list[str] | No
 
     if placement not in tuple(SeatRule):
         raise UsageError(f"no placement is called {placement!r}: choose one of {', '.join(SeatRule)}")
-    settings = dict(setting_pair("--balance-set", text, "alpha=0.1") for text in thresholds or [])
+    settings = settings_given("--balance-set", thresholds, "alpha=0.1")
     if balance == NO_BALANCE and settings:
         raise UsageError("--balance-set needs a scheme: add --balance ldm")
     balancer = None if balance == NO_BALANCE else balancer_named(balance, settings)

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from nearcast.core.planner import Planning
     from nearcast.core.proposal import Policy
     from nearcast.core.settings import Timing
+    from nearcast.runtime.controller import Controller
 
 log = logging.getLogger("nearcast.controller")
 
@@ -58,9 +59,11 @@ def controller(
 ) -> None:
     """Run a controller, until it is stopped. Run two on two machines: one leads, the other takes over.
 
+    Stopped with SIGTERM or Ctrl-C it gives its lead away, and the other one leads at once.
+
     With a policy it moves and replicates topics by itself, and with --max-brokers it asks the provider for servers.
     With --balance it moves subscribers between gateways. --timer must be the same for all controllers: clients and
-    agents go by the timers of the one that leads.
+    agents go by the timers of the one that leads. A --store that is a broker's server is refused.
 
     Example: nearcast controller --store redis://store.example.com:6379 --policy dynamoth --set lr_high=0.7
     --balance ldm --balance-set alpha=0.1 --balance-set beta_bytes_per_s=1000000
@@ -84,9 +87,17 @@ async def _serve(
     from nearcast.runtime.controller import Controller
 
     process = Controller(store, policy=policy, planning=planning, coordinating=coordinating, timing=timing)
-    await process.start()
-    log.info("controller %s", process.name)
     try:
-        await until_one_ends(log_problems(log, lambda: process.problem), until_told_to_stop())
+        await until_one_ends(_work(process, store), until_told_to_stop())
     finally:
         await process.stop()
+
+
+async def _work(process: Controller, store: str) -> None:
+    """Runs until it is cancelled."""
+    from nearcast.runtime.store_check import until_checked
+
+    await until_checked(store)
+    await process.start()
+    log.info("controller %s", process.name)
+    await log_problems(log, lambda: process.problem)

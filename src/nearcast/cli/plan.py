@@ -24,6 +24,8 @@ def plan() -> None:
 def show_plan(url: Url = DEFAULT_URL, output: OutputOption = Output.TABLE) -> None:
     """Show the plan: its version, who leads, and every topic that has a placement.
 
+    Many topics come in parts, each as of the moment it was asked for; the version is that of the last part.
+
     Example: nearcast plan show --output json
     """
     state = run(lambda: ask_state(url))

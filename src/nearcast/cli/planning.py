@@ -36,7 +36,7 @@ def chosen_policy(name: str, thresholds: list[str] | None, brokers_max: int = 0)
     """The policy of that name, with these thresholds."""
     from nearcast.policies.catalog import policy_named
 
-    settings = dict(setting_pair("--set", text, "lr_high=0.7") for text in thresholds or [])
+    settings = settings_given("--set", thresholds, "lr_high=0.7")
     if name == NO_POLICY:
         if settings:
             raise UsageError("--set needs a policy: add --policy dynamoth")
@@ -46,12 +46,19 @@ def chosen_policy(name: str, thresholds: list[str] | None, brokers_max: int = 0)
     return policy_named(name, settings)
 
 
-def setting_pair(option: str, text: str, example: str) -> tuple[str, str]:
-    """The two sides of NAME=VALUE."""
-    name, equals, value = text.partition("=")
-    if not equals:
-        raise UsageError(f"{option} {text}: write it as NAME=VALUE, for example {example}")
-    return name.strip(), value.strip()
+def settings_given(option: str, texts: list[str] | None, example: str) -> dict[str, str]:
+    """What a repeatable NAME=VALUE says. A name that is given twice is refused: nobody knows which value is meant."""
+    settings: dict[str, str] = {}
+    for text in texts or []:
+        name, equals, value = (part.strip() for part in text.partition("="))
+        if not equals:
+            raise UsageError(f"{option} {text}: write it as NAME=VALUE, for example {example}")
+        if name in settings:
+            raise UsageError(
+                f"{option} {text}: {name} is given twice, before as {settings[name]}; leave one of them out"
+            )
+        settings[name] = value
+    return settings
 
 
 def planning_arguments(name: str, thresholds: list[str] | None, wait_s: float, brokers_max: int) -> list[str]:

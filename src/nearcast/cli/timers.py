@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nearcast.cli.planning import setting_pair
+from nearcast.cli.planning import settings_given
 from nearcast.errors import UsageError
 
 if TYPE_CHECKING:
@@ -28,14 +28,13 @@ def chosen_timing(timers: list[str] | None) -> Timing:
 
     names = (*Agreed.__struct_fields__, "leader_s")
     chosen: dict[str, float] = {}
-    for text in timers or []:
-        name, value = setting_pair("--timer", text, "lease_s=5")
+    for name, value in settings_given("--timer", timers, "lease_s=5").items():
         if name not in names:
-            raise UsageError(f"--timer {text}: there is no timer {name}; choose from {', '.join(names)}")
+            raise UsageError(f"--timer {name}={value}: there is no timer {name}; choose from {', '.join(names)}")
         try:
             chosen[name] = float(value)
         except ValueError:
-            raise UsageError(f"--timer {text}: {value} is no number of seconds") from None
+            raise UsageError(f"--timer {name}={value}: {value} is no number of seconds") from None
     return Timing(**chosen)
 
 

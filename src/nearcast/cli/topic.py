@@ -78,6 +78,8 @@ def show_topics(
 ) -> None:
     """Show where topics are: those named, or all that somebody has placed.
 
+    Many topics come in parts, each as of the moment it was asked for.
+
     Example: nearcast topic show scores chat
     """
     states = run(lambda: ask_state(url, *(topics or ()))).topics

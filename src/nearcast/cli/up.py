@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sys
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from nearcast.cli.asking import ASK_S, warned
 from nearcast.cli.balancing import (
     DEFAULT_BALANCE_S,
     DEFAULT_PLACEMENT,
@@ -33,6 +35,7 @@ from nearcast.cli.planning import (
 )
 from nearcast.cli.running import errors_as_exit_codes, name_server, run, say, until_one_ends, until_told_to_stop
 from nearcast.cli.timers import TimerOption, timer_arguments
+from nearcast.errors import ClusterError
 
 if TYPE_CHECKING:
     from nearcast.testbed.cluster import LocalCluster
@@ -101,7 +104,7 @@ async def _up(start: Callable[[], Awaitable[LocalCluster]], dry: bool, output: O
 async def _until_stopped(cluster: LocalCluster, output: Output) -> None:
     _announce(cluster, output)
     try:
-        await until_one_ends(_tell_of_ends(cluster), until_told_to_stop())
+        await until_one_ends(_tell_of_ends(cluster), _tell_of_losses(cluster), until_told_to_stop())
     finally:
         say("stopping ...")
 
@@ -130,4 +133,17 @@ async def _tell_of_ends(cluster: LocalCluster) -> None:
         for name in sorted(set(cluster.ended) - known):
             say(f"{name} has ended; the rest goes on without it")
         known = set(cluster.ended)
+        await asyncio.sleep(LOOK_S)
+
+
+async def _tell_of_losses(cluster: LocalCluster) -> None:
+    """Each loss of the store once; the controllers' logs, which say it too, are where nobody looks."""
+    console = await cluster.console()
+    told_s = 0.0
+    while True:
+        with contextlib.suppress(ClusterError):  # the store or the controllers are away
+            state = await console.overview(timeout_s=ASK_S)
+            if state.loss is not None and state.loss.at_s != told_s:
+                told_s = state.loss.at_s
+                warned(state)
         await asyncio.sleep(LOOK_S)

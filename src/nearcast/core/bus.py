@@ -7,7 +7,7 @@ request is numbered ASKER.N. Any of them may be lost, doubled or late: orders ar
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import Annotated, TypeVar
 
 import msgspec
 
@@ -23,6 +23,9 @@ GATEWAY_CHANNEL = b"nc:g:"
 CONTROLLER_CHANNEL = b"nc:k"
 PROVIDER_CHANNEL = b"nc:rent"
 ANSWER_CHANNEL = b"nc:q:"
+
+TOPICS_MAX = 1 << 40  # that anybody may count
+SHOWN_MAX = 1000  # topics in one answer to a Show: a small part of what a leader may think and a server may queue
 
 
 def agent_channel(broker: str, agent: int) -> bytes:
@@ -301,14 +304,16 @@ class AcknowledgeLoss(msgspec.Struct, frozen=True, tag=True):
 
 
 class Show(msgspec.Struct, frozen=True, tag=True):
-    """Ask for the state: of these topics, or of all if none is named.
+    """Ask for the state: of these topics, or of all if none is named; of SHOWN_MAX of them, from `start` on.
 
-    The answer for all costs the leader as much time as they are many, so who only looks at brokers says so.
+    All are counted in the order of the leader's journal, where topics are added at the end and never go. The next
+    leader may have another order: whoever sees a new term in the middle begins anew. Who only looks at brokers says so.
     """
 
     request: str
     topics: tuple[str, ...] = ()
     brokers_only: bool = False
+    start: Annotated[int, msgspec.Meta(ge=0, le=TOPICS_MAX)] = 0
 
 
 class TopicState(msgspec.Struct, frozen=True):
@@ -364,6 +369,7 @@ class State(msgspec.Struct, frozen=True, tag=True):
     seats: dict[str, str] = {}  # where the users are that were asked for; one who is offline is missing
     moving: dict[str, tuple[str, str]] = {}  # user -> (from, to), some of them if there are many
     loss: LossEntry | None = None  # the last time the store had lost data
+    next_start: int = 0  # where to go on asking for topics; 0: these were the last
 
 
 AboutTopics = MoveTopics | Drain | SetCapacity | AcknowledgeLoss | Show

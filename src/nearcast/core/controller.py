@@ -9,8 +9,8 @@ a grant is not written anywhere, so what a leader says must depend on its own ti
 leadership still lasts (`_heed`). A process that was paused serves its sockets before its timers.
 
 The leadership is renewed while the journal is read, however long that takes. Whoever cannot read it, or is refused a
-commit, gives the leadership back, so that another one need not wait for its end. Campaigns do not wait for each other:
-a store whose disk takes most of `leader_s` for each still renews the leadership in time.
+commit, or is stopped in good order, gives the leadership back, so that another one need not wait for its end. Campaigns
+do not wait for each other: a store whose disk takes most of `leader_s` for each still renews the leadership in time.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Role(StrEnum):
 
 
 class Controller:
-    """Inputs: connected, received, lost, tick, and answers of the store, the policy and the balancer.
+    """Inputs: connected, received, lost, tick, retire, and answers of the store, the policy and the balancer.
 
     Outputs: outgoing(), effects, store, asked, balances, notes, alarms.
     """
@@ -244,6 +244,14 @@ class Controller:
             balances, self.reign.coordination.asked = self.reign.coordination.asked, []
             self.balances += balances
 
+    def retire(self, now_s: float) -> None:
+        """The last input: the process is stopped in good order, and whoever waits shall lead at once.
+
+        The store hears it behind every campaign of ours, so none of them can win the leadership back for nobody.
+        """
+        if self.role is not Role.FOLLOWER or self._campaigns:
+            self._step_down("it is stopped", now_s)
+
     def outgoing(self) -> list[tuple[str, bytes]]:
         """What to write on the bus now. A leader without a bus drops what it would say: orders are repeated."""
         speaker = self.reign or self.recovery
@@ -376,7 +384,8 @@ class Controller:
         self._terms_known = max(self._terms_known, self._term)
         self._reigns += 1
         self._campaign_at_s = now_s  # the others first
-        self.notes.append(f"{self.name} no longer leads: {reason}")
+        if self.role is not Role.FOLLOWER:
+            self.notes.append(f"{self.name} no longer leads: {reason}")
         self.role, self.reign, self.recovery = Role.FOLLOWER, None, None
         self._journal = Journal()
 

@@ -6,7 +6,9 @@ moving, or while the directory of a topic no plan names has not said where it is
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -203,19 +205,32 @@ class Requests:
         self._send(bus.State(request, reign.leader, reign.term, reign.ledger.version, problem))
 
     def _show(self, request: bus.Show, now_s: float) -> None:
-        everything = () if request.brokers_only else tuple(self._reign.journal.topics)
-        self._answer(request.request, request.topics or everything, now_s)
+        names: Collection[str] = request.topics or self._reign.journal.topics
+        if request.brokers_only:
+            names = ()
+        end = request.start + bus.SHOWN_MAX
+        part = tuple(islice(names, request.start, end))
+        self._answer(request.request, part, now_s, next_start=end if end < len(names) else 0)
 
-    def _answer(self, request: str, names: tuple[str, ...], now_s: float) -> None:
+    def _answer(self, request: str, names: tuple[str, ...], now_s: float, *, next_start: int = 0) -> None:
         states = {topic: state for topic in names if (state := self._topic_state(topic)) is not None}
-        self._send(self._state(request, states, now_s))
+        answer = self._state(request, states, now_s)
+        self._send(msgspec.structs.replace(answer, next_start=next_start))
 
     def _state(self, request: str, states: dict[str, bus.TopicState], now_s: float) -> bus.State:
         reign = self._reign
         brokers = {name: self._broker_view(name, now_s) for name in reign.journal.brokers}
         decisions = list(reign.planner.decisions)[-DECISIONS_SHOWN:]
-        state = bus.State(request, reign.leader, reign.term, reign.ledger.version, "", states, brokers, decisions)
-        return msgspec.structs.replace(state, loss=reign.journal.loss)
+        return bus.State(
+            request,
+            reign.leader,
+            reign.term,
+            reign.ledger.version,
+            topics=states,
+            brokers=brokers,
+            decisions=decisions,
+            loss=reign.journal.loss,
+        )
 
     def _broker_view(self, name: str, now_s: float) -> bus.BrokerView:
         entry, members = self._reign.journal.brokers[name], self._reign.members

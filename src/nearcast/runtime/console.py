@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
+
+import msgspec
 
 from nearcast.core import bus
 from nearcast.core.journal import BrokerState, Pace
@@ -45,9 +48,27 @@ class Console:
             self._inquiry = inquiry
         return self._inquiry
 
-    async def state(self, *topics: str, timeout_s: float = 10.0) -> bus.State:
-        """What the controller knows; of all planned topics if none is named."""
-        return await self._ask(lambda request: bus.Show(request, topics), timeout_s)
+    async def state(
+        self, *topics: str, timeout_s: float = 10.0, on_part: Callable[[int], None] = lambda topics: None
+    ) -> bus.State:
+        """What the controller knows; of all planned topics if none is named.
+
+        Many topics come in parts, each as of the moment it was asked for. `timeout_s` is for each part, and `on_part`
+        is told how many topics there are so far.
+        """
+        found: dict[str, bus.TopicState] = {}
+        term = start = 0
+        while True:
+            show = partial(bus.Show, topics=topics, start=start)
+            state = await self._ask(show, timeout_s)
+            if start and state.term != term:  # this leader counts in another order
+                found, start = {}, 0
+                continue
+            found |= state.topics
+            term, start = state.term, state.next_start
+            if not start:
+                return msgspec.structs.replace(state, topics=found)
+            on_part(len(found))
 
     async def overview(self, *, timeout_s: float = 10.0) -> bus.State:
         """The same without any topic: cheap, however many there are."""

@@ -89,7 +89,10 @@ class Controller:
         driver.start()
 
     async def stop(self) -> None:
+        """Whoever waits may lead at once. A store that does not answer is not waited for."""
         if self._driver is not None:
+            self._machine.retire(self._driver.now())
+            self._driver.settle()  # nothing is said as a leader from here on: what was not written yet is dropped
             await self._driver.stop()
         for task in self._thinking:
             task.cancel()

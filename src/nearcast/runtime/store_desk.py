@@ -19,6 +19,8 @@ from nearcast.runtime.store import Store
 from nearcast.runtime.troubles import Troubles
 from nearcast.runtime.workers import Workers
 
+RESIGN_S = 1.0  # that a process which is stopped waits for the store: less than those who stop it wait for its end
+
 log = logging.getLogger("nearcast.controller")
 
 _Leading = tuple[Campaign | Resign, asyncio.Task[Leadership | None]]
@@ -43,6 +45,7 @@ class StoreDesk:
         self._journal: asyncio.Queue[Load | Commit] = asyncio.Queue()
         self._problems: dict[str, str] = {}
         self._calls: set[asyncio.Task[Leadership | None]] = set()
+        self._resigning: asyncio.Task[Leadership | None] | None = None
         self._troubles = troubles
         self._workers = Workers(troubles)
         self._workers.start("the store's desk for the lead", self._serve_leading)
@@ -59,10 +62,15 @@ class StoreDesk:
             self._calls.add(call)
             call.add_done_callback(self._calls.discard)
             self._leading.put_nowait((effect, call))
+            if isinstance(effect, Resign):
+                self._resigning = call
         else:
             self._journal.put_nowait(effect)
 
     async def close(self) -> None:
+        """A leadership that was given back is still brought to the store, if that answers; nothing else is."""
+        if self._resigning is not None:
+            await asyncio.wait([self._resigning], timeout=RESIGN_S)
         await self._workers.stop()
         calls = list(self._calls)
         for call in calls:

@@ -48,7 +48,8 @@ def draw_plan(seed: int) -> tuple[Setup, FaultPlan]:
     timers_rng = Random(seed ^ 0x71E5)
     if timers_rng.random() < 1 / 6:
         setup = _with_other_leaders(setup, timers_rng)
-    return setup, FaultPlan(profile, boundaries, counted_from_s=START_S)
+    stops = 0 if profile is Profile.CALM or Random(seed ^ 0x570B).random() > 1 / 4 else 2  # drawn apart, too
+    return setup, FaultPlan(profile, boundaries, counted_from_s=START_S, stops=stops)
 
 
 def _with_other_leaders(setup: Setup, rng: Random) -> Setup:

@@ -49,6 +49,7 @@ class FaultPlan(msgspec.Struct, frozen=True):
     counted_from_s: float = 0.0
     victim: str = ""  # the name of a process, or LEADER; whoever comes to the boundary if empty
     down_s: float | None = None  # how long the victim is away; drawn if None
+    stops: int = 0  # of whoever leads, in good order
 
 
 class Faults:
@@ -103,6 +104,11 @@ class Faults:
         }[self._plan.profile]
         for kind in kinds:
             world.timeline.after(from_s + rng.random() * (to_s - from_s) - world.timeline.now_s, self._happen, kind)
+        stops_rng = Random(world.seed ^ 0x5709)  # drawn apart: the other faults of the seed stay what they were
+        for _ in range(self._plan.stops):
+            stop = partial(self._stop_leader, stops_rng.choice((0.05, 0.5, 2.5)) * (0.5 + stops_rng.random()))
+            after_s = from_s + stops_rng.random() * (to_s - from_s) - world.timeline.now_s
+            world.timeline.after(after_s, self._happen, stop)
         if self._plan.profile in (Profile.CONTROL, Profile.ALL):
             world.hosts["store"].server.observers.append(_Echo(world, rng))
 
@@ -135,6 +141,12 @@ class Faults:
             down_s = self._rng.choice((0.05, 0.3, 1.0, 2.5)) * (0.5 + self._rng.random())
         self._note(f"crash {name} for {down_s:.2f} s")
         self._world.crash_control(name, down_s)
+
+    def _stop_leader(self, down_s: float) -> None:
+        leader = self._world.leader()
+        if leader is not None:
+            self._note(f"stop {leader} in good order for {down_s:.2f} s")
+            self._world.stop_controller(leader, down_s)
 
     def _cut_control(self) -> None:
         process = self._world.controls[self._rng.choice(sorted(self._world.controls))]

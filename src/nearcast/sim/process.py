@@ -181,6 +181,11 @@ class ControllerProcess(Process):
             if not self.boundary():
                 return
 
+    def retire(self) -> None:
+        """Its last turn: what it asks of the store then is still brought there."""
+        self.controller.retire(self.now_s)
+        self.settle()
+
     def answered(self, answer: Callable[[float], None]) -> None:
         """The store has answered."""
         self.serve(self._take, answer)

@@ -181,6 +181,17 @@ class World:
             process.crash()
             self.timeline.after(down_s, self._control_up, name)
 
+    def stop_controller(self, name: str, down_s: float) -> None:
+        """In good order, as at SIGTERM: it comes to that when it wakes, if it is paused."""
+        process = self.controls[name]
+        assert isinstance(process, ControllerProcess)
+        process.serve(self._stopped, process, down_s)
+
+    def _stopped(self, process: ControllerProcess, down_s: float) -> None:
+        process.retire()
+        process.crash()
+        self.timeline.after(down_s, self._control_up, process.name)
+
     def kill_server(self, broker: str, *, silent: bool, down_s: float, told: bool | None = None) -> None:
         """`told`: whether the agent hears that the server's process has ended; drawn if None."""
         host = self.hosts[broker]
