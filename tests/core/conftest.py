@@ -26,7 +26,7 @@ from nearcast.core.journal import BrokerState, Pace
 from nearcast.core.links import Ready
 from nearcast.core.mailbox import Mailbox, Overflow
 from nearcast.core.membership import BrokerInfo, Membership, encode_membership
-from nearcast.core.names import CLAIM_KEY, GRANTS, MEMBERS, READY_KEY, RECORDS, WANTED
+from nearcast.core.names import CLAIM_KEY, FIRST_USES, GRANTS, MEMBERS, READY_KEY, RECORDS, WANTED
 from nearcast.core.placement import Mode
 from nearcast.core.planner import Planning
 from nearcast.core.record import Record
@@ -194,7 +194,7 @@ class Rig:
 
     def install(self, broker: str, topic: bytes, record: Record) -> None:
         arguments = (record.term, topic, record.version, encode_record(record))
-        self.ask(broker, "EVAL", INSTALL, 1, RECORDS, *arguments)
+        self.ask(broker, "EVAL", INSTALL, 2, RECORDS, FIRST_USES, *arguments)
 
     def client(self, client_id: int = 1, **options: Any) -> Program:
         machine = Client(client_id, Random(client_id), **options)

@@ -18,6 +18,7 @@ from nearcast.core.membership import Membership, ring_of
 from nearcast.core.names import (
     CLAIM_KEY,
     COUNTERS,
+    FIRST_USES,
     MEMBERS,
     PATTERNS,
     READY_KEY,
@@ -218,15 +219,28 @@ def test_records_that_leave_this_directory_are_collected(office: Office) -> None
 def test_topics_that_nobody_uses_end_instead_of_being_collected(office: Office, members: int) -> None:
     office.order(bus.InstallMembers(1, TERM, Membership(version=4, term=TERM, brokers={})))
     for topic in ("placed", "used", "unused"):
-        record = PLACED if topic == "placed" else first_use(3, "b1")
-        office.on_server("HSET", RECORDS, topic, encode_record(record))
+        office.on_server(
+            "HSET", *((RECORDS, topic, encode_record(PLACED)) if topic == "placed" else (FIRST_USES, topic, 3))
+        )
     user = office.rig.servers["b1"].connect(lambda data: None)
     user.feed(command("HELLO", 3) + command("SUBSCRIBE", "nc:c:used"))
     (answer,) = office.order(bus.Collect(2, TERM, ("b1",), ("b2",), members=members))
     left = {"placed", "used"} if members == 4 else {"placed", "used", "unused"}
     assert set(answer.records) == left
     assert {name for name in ("placed", "used", "unused") if office.on_server("HGET", RECORDS, name)} == left
-    assert answer.records["used"].term == TERM  # the controller knows of it: it does not end
+    assert office.on_server("HLEN", FIRST_USES) == 0
+    kept = msgspec.structs.replace(first_use(3, "b1"), term=TERM)  # the controller knows of it: it does not end
+    assert answer.records["used"] == decode_record(office.on_server("HGET", RECORDS, "used")) == kept
+
+
+def test_what_can_be_no_first_use_is_not_collected(office: Office) -> None:
+    office.order(bus.InstallMembers(1, TERM, Membership(version=4, term=TERM, brokers={})))
+    for topic, forged in (("rubbish", "rubbish"), ("late", "5"), (b"\xff", "4"), ("used", "4")):
+        office.on_server("HSET", FIRST_USES, topic, forged)
+        user = office.rig.servers["b1"].connect(lambda data: None)
+        user.feed(command("HELLO", 3) + command("SUBSCRIBE", topic))
+    (answer,) = office.order(bus.Collect(2, TERM, ("b1",), ("b2",), members=4))
+    assert set(answer.records) == {"used"}
 
 
 def leaving(office: Office, monkeypatch: pytest.MonkeyPatch, batch: int) -> tuple[bus.Collect, list[str]]:
@@ -307,6 +321,14 @@ def test_a_look_up_makes_the_record_of_a_new_topic(office: Office) -> None:
     assert answer.records == {"u": PLACED}
 
 
+def test_a_look_up_is_answered_whatever_a_client_has_written(office: Office) -> None:
+    members = Membership(version=4, term=TERM, brokers={})
+    office.order(bus.InstallMembers(1, TERM, members))
+    office.on_server("HSETNX", FIRST_USES, "t", "rubbish")
+    (answer,) = office.order(bus.Lookup(2, TERM, "t", members))
+    assert answer.records == {"t": msgspec.structs.replace(first_use(4, "b1"), term=TERM)}
+
+
 def test_a_look_up_with_another_view_of_the_ring_is_not_answered(office: Office) -> None:
     office.order(bus.InstallMembers(1, TERM, Membership(version=4, term=TERM, brokers={})))
     assert office.order(bus.Lookup(2, TERM, "t", Membership(version=5, term=TERM, brokers={}))) == []
@@ -319,10 +341,11 @@ def test_a_reset_cuts_off_clients_and_forgets_everything(office: Office) -> None
     client.feed(command("HELLO", 3, "SETNAME", "nearcast-0000000000000001"))
     stranger = server.connect(lambda data: None)
     office.order(bus.Install(1, TERM, {"t": PLACED}))
+    office.on_server("HSET", FIRST_USES, "u", "4")
     office.on_server("SET", "theirs", "1")
     office.order(bus.MarkReady(2, TERM, "run-b1"))
     assert office.order(bus.Reset(3, TERM)) == [bus.Answer("b1", 3)]
-    assert [office.on_server("EXISTS", key) for key in (RECORDS, READY_KEY, MEMBERS)] == [0, 0, 0]
+    assert [office.on_server("EXISTS", key) for key in (RECORDS, FIRST_USES, READY_KEY, MEMBERS)] == [0, 0, 0, 0]
     assert office.on_server("GET", "theirs") == b"1"
     assert (client.closed, stranger.closed) == (True, False)
     assert not office.hello().ready

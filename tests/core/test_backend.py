@@ -15,17 +15,19 @@ from nearcast.core.backend import AgentLink, ClientLink, Denied, Figures, Server
 from nearcast.core.greeting import CLIENT_NAMES, Credentials
 from nearcast.core.links import Ready
 from nearcast.core.membership import Membership, encode_membership
-from nearcast.core.names import CONTROL, GRANTS, MEMBERS
+from nearcast.core.names import CONTROL, FIRST_USES, GRANTS, MEMBERS
 from nearcast.core.placement import single
 from nearcast.core.proof import Lease
 from nearcast.core.record import Record, first_use, prepare, settled, switch
+from nearcast.core.scripts import FIRST_USE, READ
 from nearcast.core.valkey import BATCH, SCAN_COUNT, ValkeyLink, figures_of
 from nearcast.errors import AuthenticationFailed
 from nearcast.sim.server import SimServer
 
 NOW_S = 100.0
 HERE = single(5, "b1", 1)
-MEMBERSHIP = Membership(version=4, term=2, brokers={})
+MEMBERSHIP = Membership(version=4, term=2, brokers={}, ring=("b1",))
+ELSEWHERE = Membership(version=5, term=2, brokers={}, ring=("b2",))
 
 
 class Place:
@@ -180,12 +182,13 @@ def test_a_fence_divides_acknowledgements_and_messages_at_one_point(place: Place
 
 def test_records_are_replaced_by_newer_versions_and_terms_only(place: Place) -> None:
     link = place.link()
-    assert place.answer(link.read_record, b"t") is None
+    assert place.answer(link.read_record, b"t", MEMBERSHIP) is None
     newer = prepare(HERE, single(6, "b2", 1), 3)
     assert place.answer(link.install, 3, {"t": newer, "u": settled(HERE, 3)}) == [22, 21]
     assert place.answer(link.install, 3, {"t": settled(HERE, 3)}) == [22], "an older version is not installed"
     assert place.answer(link.install, 2, {"t": newer}) == [-1], "a deposed leader installs nothing"
-    assert place.answer(link.read_record, b"t") == newer
+    assert place.answer(link.read_record, b"t", MEMBERSHIP) == newer
+    assert place.answer(link.read_record, b"t", ELSEWHERE) == newer
 
 
 def test_the_membership_grows_and_its_news_are_heard(place: Place) -> None:
@@ -198,14 +201,65 @@ def test_the_membership_grows_and_its_news_are_heard(place: Place) -> None:
     assert place.answer(link.read_members) == encode_membership(MEMBERSHIP)
 
 
-def test_a_look_up_makes_the_record_or_tells_the_newer_membership(place: Place) -> None:
+def test_a_look_up_is_a_first_use_or_tells_the_newer_membership(place: Place) -> None:
     link = place.link()
-    mine = first_use(4, "b1")
-    assert place.answer(link.look_up, b"t", 4, mine) is None, "no membership yet"
+    assert place.answer(link.look_up, b"t", 4) is None, "no membership yet"
     place.answer(link.install_members, MEMBERSHIP)
-    assert place.answer(link.look_up, b"t", 4, mine) == mine
-    assert place.answer(link.look_up, b"t", 4, settled(HERE, 9)) == mine, "first come, first served"
-    assert place.answer(link.look_up, b"t", 3, mine) == MEMBERSHIP
+    assert place.answer(link.look_up, b"t", 4) == first_use(4, "b1")
+    assert place.answer(link.look_up, b"t", 3) == MEMBERSHIP
+    place.answer(link.install_members, msgspec.structs.replace(MEMBERSHIP, version=5))
+    assert place.answer(link.look_up, b"t", 5) == first_use(4, "b1"), "first come, first served"
+    place.answer(link.install, 3, {"u": settled(HERE, 3)})
+    assert place.answer(link.look_up, b"u", 5) == settled(HERE, 3)
+
+
+def test_a_first_use_counts_at_the_directory_alone(place: Place) -> None:
+    """Any client may write one on any server."""
+    link = place.link()
+    place.answer(link.install_members, MEMBERSHIP)
+    place.answer(link.look_up, b"t", 4)
+    assert place.answer(link.read_record, b"t", MEMBERSHIP) == first_use(4, "b1")
+    assert place.answer(link.read_record, b"t", ELSEWHERE) is None
+    leaving = msgspec.structs.replace(ELSEWHERE, previous_ring=("b1",))
+    coming = msgspec.structs.replace(MEMBERSHIP, previous_ring=("b2",))
+    assert place.answer(link.read_record, b"t", leaving) == first_use(4, "b1"), "it is not collected yet"
+    assert place.answer(link.read_record, b"t", coming) is None
+    place.answer(link.install, 3, {"t": settled(HERE, 3)})
+    assert place.answer(link.read_record, b"t", MEMBERSHIP) == settled(HERE, 3)
+
+
+@pytest.mark.parametrize(
+    "forged", [b"", b"5", b"4294967296", b"-1", b"4.0", b"0x4", b"0" * 5000 + b"4", b"{}", b"\xff"]
+)
+def test_what_a_client_writes_that_can_be_no_first_use_does_not_count(place: Place, forged: bytes) -> None:
+    link = place.link()
+    place.answer(link.install_members, MEMBERSHIP)
+    link.send(None, "HSETNX", FIRST_USES, b"t", forged)
+    assert place.answer(link.read_record, b"t", MEMBERSHIP) is None
+    refusal = place.answer(link.look_up, b"t", 4)
+    assert isinstance(refusal, Denied)
+    assert "no first use" in refusal.text
+    assert place.answer(link.find_first_uses, 4, lambda topic: True) == {}
+    link.subscribe(b"t")
+    assert place.answer(lambda then: link.end_unused(4, [b"t"], then)) == 1, "whoever holds it"
+    assert place.answer(link.look_up, b"t", 4) == first_use(4, "b1")
+
+
+def test_a_first_use_that_is_kept_becomes_a_record(place: Place) -> None:
+    link = place.link()
+    place.answer(link.install_members, MEMBERSHIP)
+    place.answer(link.look_up, b"t", 4)
+    link.send(None, "HSETNX", FIRST_USES, b"\xff", "4")
+    found = place.answer(link.find_first_uses, 4, lambda topic: True)
+    assert found == {b"t": first_use(4, "b1")}
+    assert place.answer(link.find_first_uses, 3, lambda topic: True) == {}
+    kept = msgspec.structs.replace(first_use(4, "b1"), term=7)
+    changed = {b"t": first_use(3, "b1")}
+    assert place.answer(link.keep_first_uses, 7, changed) == {}
+    assert place.answer(link.keep_first_uses, 7, found) == {b"t": kept}
+    assert place.answer(link.keep_first_uses, 8, found) == {b"t": kept}, "no more than once"
+    assert place.answer(link.find_first_uses, 4, lambda topic: True) == {}
+    assert place.answer(lambda then: link.end_unused(4, [b"t"], then)) == 0
 
 
 def test_questions_of_one_turn_travel_together_behind_its_subscriptions(place: Place) -> None:
@@ -213,22 +267,24 @@ def test_questions_of_one_turn_travel_together_behind_its_subscriptions(place: P
     topics = [b"t%d" % number for number in range(BATCH + 1)]
     place.answer(link.install_members, MEMBERSHIP)
     for topic in topics:
-        link.look_up(topic, 4, first_use(4, "b1"), lambda found, now_s, topic=topic: place.note(topic))
-        link.read_record(topic, place.note)
+        link.look_up(topic, 4, lambda found, now_s, topic=topic: place.note(topic))
+        link.read_record(topic, MEMBERSHIP, place.note)
+        link.read_record(topic, ELSEWHERE, place.note)
     link.subscribe(b"t1")
-    assert link.unanswered == 2 * len(topics)
+    assert link.unanswered == 3 * len(topics)
     sent = link.take()
-    assert (sent.count(b"EVAL"), sent.count(b"HMGET")) == (2, 2)
-    assert sent.index(b"SUBSCRIBE") < sent.index(b"EVAL") < sent.index(b"HMGET")
+    records = b"HMGET\r\n$4\r\nnc:r"
+    assert [sent.count(question) for question in (FIRST_USE, READ, records)] == [2, 2, 2]
+    assert sent.index(b"SUBSCRIBE") < min(sent.index(question) for question in (FIRST_USE, READ, records))
     place.answers.clear()
     place.feed(link, sent)
-    assert place.answers == [*topics, *[first_use(4, "b1")] * len(topics)]
+    assert place.answers == [*topics, *[None] * len(topics), *[first_use(4, "b1")] * len(topics)]
     assert link.unanswered == 0
 
 
 def test_a_look_up_that_is_not_allowed_is_told(place: Place) -> None:
     link = ValkeyLink("b1")
-    link.look_up(b"t", 4, first_use(4, "b1"), place.note)
+    link.look_up(b"t", 4, place.note)
     link.take()
     link.feed(b"-NOPERM no\r\n", NOW_S)
     assert place.answers == [Denied("NOPERM no")]
@@ -280,12 +336,14 @@ def test_beginning_anew_cuts_off_clients_and_forgets(place: Place) -> None:
     place.link("theirs")
     place.answer(agent.install, 1, {"t": settled(HERE, 1)})
     place.answer(agent.install_members, MEMBERSHIP)
+    place.answer(agent.look_up, b"u", 4)
     agent.begin_anew(partial(place.note, "done"))
     place.settle()
     assert place.answers[-1] == "done"
     assert place.connections() == [False, True, False]
-    assert place.answer(agent.read_record, b"t") is None
+    assert place.answer(agent.read_record, b"t", MEMBERSHIP) is None
     assert place.answer(agent.look).membership is None
+    assert place.answer(agent.find_first_uses, 4, lambda topic: True) == {}
 
 
 # --- load

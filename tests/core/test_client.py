@@ -10,7 +10,7 @@ import pytest
 from nearcast.core.effects import Done, Failed
 from nearcast.core.mailbox import Mailbox, Overflow
 from nearcast.core.message import Gap, Interrupted, Message
-from nearcast.core.names import CONTROL, COUNTERS, PATTERNS, RECORDS, inbox_channel, readiness_channel
+from nearcast.core.names import CONTROL, COUNTERS, FIRST_USES, PATTERNS, inbox_channel, readiness_channel
 from nearcast.core.placement import Mode, Placement, single
 from nearcast.core.record import prepare, settled, switch
 from nearcast.core.settings import DEFAULT_TIMING, Limits
@@ -326,11 +326,11 @@ def test_counters_are_told_to_the_agent_once_a_second(rig: Any) -> None:
     assert heard[1]["topics"]["t"]["received"] == 0
 
 
-def test_two_clients_that_use_a_topic_first_agree_on_its_record(rig: Any) -> None:
+def test_two_clients_that_use_a_topic_first_agree_where_it_is(rig: Any) -> None:
     world = rig("b1", "b2")
     for number in (1, 2):
         world.client(number).publish(T, b"x")
     directory = world.membership.directory(T)
-    records = [world.ask(broker, "HLEN", RECORDS) for broker in ("b1", "b2")]
-    assert sorted(records) == [0, 1]
-    assert world.ask(directory, "HLEN", RECORDS) == 1
+    first_uses = [world.ask(broker, "HLEN", FIRST_USES) for broker in ("b1", "b2")]
+    assert sorted(first_uses) == [0, 1]
+    assert world.ask(directory, "HLEN", FIRST_USES) == 1

@@ -14,7 +14,7 @@ from nearcast.core.client import Client
 from nearcast.core.effects import Failed
 from nearcast.core.link import Link
 from nearcast.core.membership import BrokerInfo, Membership
-from nearcast.core.names import CONTROL, RECORDS, inbox_channel
+from nearcast.core.names import CONTROL, FIRST_USES, inbox_channel
 from nearcast.core.placement import Mode, Placement, single
 from nearcast.core.record import prepare, settled, switch
 from nearcast.core.refusals import summed_up
@@ -631,4 +631,4 @@ def test_a_server_that_lost_its_memory_is_asked_about_before_it_is_used(rig: Any
     client.publish(T, b"b")
     world.run(2.0)
     assert client.acked == [b"a", b"b"]
-    assert world.ask("b1", "HGET", RECORDS, T) is not None
+    assert world.ask("b1", "HGET", FIRST_USES, T) == b"1"

@@ -135,17 +135,6 @@ def test_versions_go_on_far_above_all_that_were_ever_used() -> None:
     assert (membership.version, membership.cluster, membership.ring) == (2 * ERA, "ours", OLD.ring)
 
 
-@pytest.mark.parametrize("forged", [settled(single(2**32 - 2, "b1", 7), 2), settled(single(7, "b1", 7), 2**31 - 1)])
-def test_a_record_no_leader_can_have_written_is_left_out(forged: Record) -> None:
-    """A client has: epochs above it would not fit into frames, nor terms into numbers of orders."""
-    changes = rebuilt(Journal(), found(b1={"evil": forged, "t": settled(P, 2)}, b2={}, b3={}), KNOWN, 3, "")
-    membership = changes["membership"]
-    assert isinstance(membership, Membership)
-    assert membership.version == ERA
-    assert topic_key("evil") not in changes
-    assert topic_in(changes) == TopicEntry(P)
-
-
 def test_a_topic_whose_broker_is_missing_goes_where_nobody_can_know_better() -> None:
     changes = rebuilt(Journal(), found(b2={"t": settled(P, 2)}, b3={}), KNOWN, 3, "")
     move = topic_in(changes).move

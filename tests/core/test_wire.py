@@ -148,8 +148,7 @@ def forged(
     ],
 )
 def test_a_record_that_cannot_be_is_none(data: bytes) -> None:
-    assert isinstance(read_record(forged()), Record)
-    assert isinstance(read_record(data), Unreadable)
+    assert isinstance(decode_control(b"R" + forged()), Record)
     assert decode_control(b"R" + data) is None
 
 

@@ -1,17 +1,26 @@
-"""The ACL rules of docs/security.md, and servers that allow nothing else."""
+"""The ACL rules of docs/security.md, and servers and clusters that allow nothing else."""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import re
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import NamedTuple
 
+from nearcast.core.agent import Identity
+from nearcast.errors import ClusterError
+from nearcast.runtime.agent import Agent
+from nearcast.runtime.console import Console
+from nearcast.runtime.controller import Controller
 from nearcast.runtime.requester import Requester
 from nearcast.runtime.servers import LocalServer
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "security.md"
 BROKERS, STORE = "Rights on the servers of brokers", "Rights on the store's server"
 PASSWORD = "PASSWORD"  # as the page writes it
+FORM_S = 60.0  # on a busy machine
 
 _ADMIN = ("admin", "on", ">admin", "~*", "&*", "+@all")
 
@@ -43,6 +52,40 @@ async def guarded_server(name: str, heading: str) -> LocalServer:
     await requester.ask("ACL", "SETUSER", "default", "off", "resetpass")
     await requester.close()
     return server
+
+
+class Guarded(NamedTuple):
+    brokers: dict[str, LocalServer]
+    store: LocalServer
+
+
+@contextlib.asynccontextmanager
+async def guarded_cluster() -> AsyncIterator[Guarded]:
+    """Two brokers and a store with the page's rules, a controller and agents."""
+    store, b1, b2 = await asyncio.gather(
+        guarded_server("store", STORE), guarded_server("b1", BROKERS), guarded_server("b2", BROKERS)
+    )
+    brokers = {"b1": b1, "b2": b2}
+    agents = [
+        Agent(Identity(name, server.url), url(server, "agent"), url(store, "agent")) for name, server in brokers.items()
+    ]
+    parts = [Controller(url(store, "controller")), *agents]
+    for part in parts:
+        await part.start()
+    async with asyncio.timeout(FORM_S), Console(url(store, "operator")) as console:
+        while await _members(console) != set(brokers):  # noqa: ASYNC110 - nobody tells us
+            await asyncio.sleep(0.05)
+    yield Guarded(brokers, store)
+    for part in parts:
+        await part.stop()
+    await asyncio.gather(*(server.stop() for server in (*brokers.values(), store)))
+
+
+async def _members(console: Console) -> set[str]:
+    with contextlib.suppress(ClusterError):  # nobody leads yet
+        brokers = (await console.state(timeout_s=1.0)).brokers
+        return {name for name, view in brokers.items() if view.state == "member"}
+    return set()
 
 
 def url(server: LocalServer, user: str, password: str = PASSWORD) -> str:

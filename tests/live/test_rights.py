@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import sys
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +14,9 @@ import pytest
 import nearcast
 import nearcast.asyncio
 from nearcast import Message
-from nearcast.core.agent import Identity
 from nearcast.core.membership import BrokerInfo, Membership, encode_membership
 from nearcast.core.names import CLAIM_KEY, MEMBERS, READY_KEY
 from nearcast.core.placement import Mode
-from nearcast.errors import ClusterError
 from nearcast.gateway.attendance import HOURS_KEY
 from nearcast.gateway.client import Subscriber
 from nearcast.gateway.coordination import BusCoordination, Whereabouts
@@ -30,11 +27,9 @@ from nearcast.gateway.users import Users
 from nearcast.pipeline.service.announcement import Announcement
 from nearcast.pipeline.sources.resp import RespConnection
 from nearcast.pipeline.sources.stream_server import StreamServer
-from nearcast.runtime.agent import Agent
 from nearcast.runtime.calibration import CalibrationSettings, calibrate
 from nearcast.runtime.collector import Collector
 from nearcast.runtime.console import Console, find_store
-from nearcast.runtime.controller import Controller
 from nearcast.runtime.feed_keys import FEEDS, feed_keys
 from nearcast.runtime.provider import DryProvider, ProviderDesk
 from nearcast.runtime.requester import Requester
@@ -45,17 +40,16 @@ sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parents[1] / "gateway"))
 
 from gateway_world import ROW, DataCluster, take_results
-from rights import BROKERS, PAGE, STORE, as_admin, guarded_server, refusals, rules_of, url
+from rights import BROKERS, PAGE, STORE, as_admin, guarded_cluster, refusals, rules_of, url
 
 pytestmark = [pytest.mark.live, pytest.mark.xdist_group("rights")]  # one world for all
 
 TEST_S = 20.0
-FORM_S = 60.0  # on a busy machine
 FORGED = 10**6  # a version above all
 
 
 class World:
-    """Two brokers and a store with the page's rules, a controller and agents. Tests run in its loop."""
+    """A cluster with the page's rules. Tests run in its loop."""
 
     def __init__(self, runner: asyncio.Runner, brokers: dict[str, LocalServer], store: LocalServer) -> None:
         self.runner = runner
@@ -82,38 +76,9 @@ class World:
 @pytest.fixture(scope="module")
 def world() -> Iterator[World]:
     with asyncio.Runner() as runner:
-        starting = _start(runner)
-        world = runner.run(anext(starting))
-        yield world
-        with contextlib.suppress(StopAsyncIteration):
-            runner.run(anext(starting))
-
-
-async def _start(runner: asyncio.Runner) -> AsyncIterator[World]:
-    store, b1, b2 = await asyncio.gather(
-        guarded_server("store", STORE), guarded_server("b1", BROKERS), guarded_server("b2", BROKERS)
-    )
-    world = World(runner, {"b1": b1, "b2": b2}, store)
-    agents = [
-        Agent(Identity(name, server.url), url(server, "agent"), url(store, "agent"))
-        for name, server in world.brokers.items()
-    ]
-    parts = [Controller(url(store, "controller")), *agents]
-    for part in parts:
-        await part.start()
-    async with Console(url(store, "operator")) as console:
-        await until(lambda: _formed(console, world), FORM_S)
-    yield world
-    for part in parts:
-        await part.stop()
-    await asyncio.gather(*(server.stop() for server in world.servers))
-
-
-async def _formed(console: Console, world: World) -> bool:
-    with contextlib.suppress(ClusterError):  # nobody leads yet
-        brokers = (await console.state(timeout_s=1.0)).brokers
-        return {name for name, view in brokers.items() if view.state == "member"} == set(world.brokers)
-    return False
+        cluster = guarded_cluster()
+        yield World(runner, *runner.run(cluster.__aenter__()))
+        runner.run(cluster.__aexit__(None, None, None))
 
 
 async def until(true: Callable[[], Coroutine[Any, Any, object]], limit_s: float = TEST_S) -> None:
@@ -327,6 +292,12 @@ def test_a_hostile_client_cannot_send_others_to_a_foreign_address(world: World) 
         ("EVAL", "return redis.call('HSETNX', 'nc:m', 'other', '{}')", 0),
         ("EVAL", "return redis.call('HSETNX', KEYS[1], 'other', '{}')", 1, MEMBERS),
         ("EVAL", "return redis.call('HSET', 'nc:r', 'game:a', '{}')", 0),
+        ("EVAL", "return redis.call('HSETNX', 'nc:r', 'game:a', '{}')", 0),
+        ("EVAL", "return redis.call('HSETNX', KEYS[1], 'game:a', '{}')", 1, "nc:r"),
+        ("HSETNX", "nc:r", "game:a", "{}"),
+        ("HSET", "nc:first", "game:a", "1"),
+        ("HDEL", "nc:first", "game:a"),
+        ("DEL", "nc:first"),
         ("EVAL", "return redis.call('HSET', 'nc:agent', 'granted', '9')", 0),
         ("HSET", CLAIM_KEY, "granted", "9"),
         ("SET", READY_KEY, "{}"),

@@ -26,7 +26,7 @@ TEST_S = 20.0
 # The rules of a client in docs/security.md, for topics that begin with `t`.
 RULES = (
     "on >x resetchannels resetkeys -@all &t* &nc:c:t* &nc:y:t* &nc:i:* &nc:m &nc:p &nc:s &nc:b &nc:w "
-    "~nc:r %R~nc:m %R~nc:agent %R~nc:ready "
+    "~nc:first %R~nc:r %R~nc:m %R~nc:agent %R~nc:ready "
     "+subscribe +unsubscribe +psubscribe +punsubscribe +publish +ping +get +hget +hmget +hsetnx +eval +info"
 )
 

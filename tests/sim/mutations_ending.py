@@ -11,6 +11,7 @@ from nearcast.core.client import Client
 from nearcast.core.outflow import Outflow
 from nearcast.core.packing import Packing
 from nearcast.core.scripts import KEEP
+from nearcast.core.valkey import ValkeyLink
 from nearcast.core.wire import word_of
 from nearcast.sim import scripts
 from nearcast.sim.replies import bulks
@@ -29,9 +30,15 @@ def a_record_ends_although_the_controller_knows_of_it(patch: Patch) -> None:
 
     def keep(server: Any, keys: list[bytes], arguments: list[bytes]) -> bytes:
         stored = server.keys.fields(keys[0])
-        return bulks(stored.get(topic, b"") for topic in arguments[1:])
+        return bulks(stored.get(topic, record) for topic, record in zip(arguments[::3], arguments[2::3], strict=True))
 
     patch.setitem(scripts.TWINS, KEEP, keep)
+
+
+@mutation("invariant", SELDOM)
+def first_uses_are_not_collected(patch: Patch) -> None:
+    """What is in use at the old directory begins anew at the new one, beside it."""
+    patch.setattr(ValkeyLink, "find_first_uses", lambda self, members, wanted, then: then({}, 0.0))
 
 
 @mutation("invariant 6", SELDOM)

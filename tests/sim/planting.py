@@ -52,7 +52,17 @@ JOINING = World(
     Profile.CALM,
 )
 MANY_TOPICS = World(
-    Setup(topics=1, brokers=1, publishers=1, early_subscribers=1, late_subscribers=0, moves_per_s=0, many_topics=100),
+    Setup(
+        topics=1,
+        brokers=1,
+        publishers=1,
+        early_subscribers=1,
+        late_subscribers=0,
+        moves_per_s=0,
+        many_topics=100,
+        many_topics_scale=4000,
+        traffic_s=12.0,
+    ),
     Profile.NETWORK,
 )
 CANCELS = World(Setup(topics=1, brokers=4, cancelled_share=0.5, rate_per_s=60, moves_per_s=10), Profile.CALM)

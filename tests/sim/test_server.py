@@ -3,8 +3,10 @@
 import pytest
 
 from nearcast.core.names import RECORDS
+from nearcast.core.record import first_use
 from nearcast.core.resp import command
 from nearcast.core.scripts import FIRST_USE, INSTALL, INSTALL_MEMBERS
+from nearcast.core.wire import encode_record
 from nearcast.sim.server import SimServer
 
 
@@ -159,16 +161,16 @@ def test_observers_see_records_that_were_really_installed(server):
     old, new = b'{"version":5,"term":1}', b'{"version":6,"term":1}'
     Peer(server).send(
         ("EVAL", INSTALL_MEMBERS, 1, "nc:m", 3, "document"),
-        ("EVAL", INSTALL, 1, "nc:r", 1, "t", 6, new, "t", 5, old),
-        ("EVAL", INSTALL, 1, "nc:r", 0, "t", 7, old),
-        ("EVAL", FIRST_USE, 1, "nc:r", 3, old, "t"),
-        ("EVAL", FIRST_USE, 1, "nc:r", 3, old, "u"),
+        ("EVAL", INSTALL, 2, "nc:r", "nc:first", 1, "t", 6, new, "t", 5, old),
+        ("EVAL", INSTALL, 2, "nc:r", "nc:first", 0, "t", 7, old),
+        ("EVAL", FIRST_USE, 1, "nc:first", 3, "t"),
+        ("EVAL", FIRST_USE, 1, "nc:first", 3, "u", "u"),
     )
     assert notebook.seen == [
         ("s1", b"nc:m", b"3", []),
         ("s1", b"t", new),
         ("s1", b"nc:c:t", b"R" + new, []),
-        ("s1", b"u", old),
+        ("s1", b"u", encode_record(first_use(3, "s1"))),
     ]
 
 

@@ -20,9 +20,9 @@ from urllib.parse import unquote_to_bytes
 import hiredis
 import pytest
 
-from nearcast.core.names import MEMBERS, RECORDS
+from nearcast.core.names import FIRST_USES, MEMBERS, RECORDS
 from nearcast.core.resp import command
-from nearcast.core.scripts import CLAIM, END_UNUSED, FIRST_USE, INSTALL, INSTALL_MEMBERS, KEEP
+from nearcast.core.scripts import CLAIM, END_UNUSED, FIRST_USE, INSTALL, INSTALL_MEMBERS, KEEP, READ
 from nearcast.runtime.servers import LocalServer
 from nearcast.sim.commands import COMMANDS
 from nearcast.sim.server import SimServer
@@ -34,6 +34,7 @@ SCRIPTS = {
     "$CLAIM": CLAIM,
     "$KEEP": KEEP,
     "$END_UNUSED": END_UNUSED,
+    "$READ": READ,
 }
 END_OF_STEP = command("ECHO", "end of step")
 END_OF_STEP_REPLY = b"$11\r\nend of step\r\n"
@@ -415,8 +416,10 @@ def test_records_are_where_the_scripts_put_them(server):
     """The cases write names out; this ties them to the names the core uses."""
     connection = opened(server)
     ask(connection, "EVAL", INSTALL_MEMBERS, 1, MEMBERS, 3, "document")
-    record = b'{"version":13,"term":0,"placement":[3,"single",["b1"]]}'
-    assert ask(connection, "EVAL", FIRST_USE, 1, RECORDS, 3, record, "topic") == [b"records", record]
-    assert ask(connection, "EVAL", INSTALL, 1, RECORDS, 1, "topic", 12, "x") == [13]
-    assert ask(connection, "HGET", RECORDS, "topic") == record
+    record = b'{"version":13,"term":1,"placement":[3,"single",["b1"]]}'
+    assert ask(connection, "EVAL", FIRST_USE, 1, FIRST_USES, 3, "topic") == [b"found", b"3"]
+    assert ask(connection, "EVAL", READ, 0, "topic") == [b"3"]
+    assert ask(connection, "EVAL", INSTALL, 2, RECORDS, FIRST_USES, 1, "topic", 13, record) == [13]
+    assert ask(connection, "EVAL", READ, 0, "topic") == [record]
+    assert ask(connection, "EVAL", FIRST_USE, 1, FIRST_USES, 3, "topic") == [b"found", record]
     connection.close()

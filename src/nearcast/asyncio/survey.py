@@ -19,7 +19,7 @@ from collections.abc import Mapping
 
 from nearcast.asyncio.options import Options
 from nearcast.core.link import Reply, is_error
-from nearcast.core.names import RECORDS, RESERVED
+from nearcast.core.names import FIRST_USES, RECORDS, RESERVED
 from nearcast.core.placement import Mode
 from nearcast.core.record import Record
 from nearcast.core.wire import read_record
@@ -49,11 +49,15 @@ class Survey:
     async def numsub(self, topics: list[bytes]) -> list[int]:
         if not topics:
             return []
-        counted, recorded = await asyncio.gather(
-            self._ask_all("PUBSUB", "NUMSUB", *topics), self._ask_all("HMGET", RECORDS, *topics)
+        counted, used, recorded = await asyncio.gather(
+            self._ask_all("PUBSUB", "NUMSUB", *topics),
+            self._ask_all("HMGET", FIRST_USES, *topics),
+            self._ask_all("HMGET", RECORDS, *topics),  # behind first uses: records take their place
         )
         return [
-            0 if topic.startswith(RESERVED) else _subscribers(_at(counted, 2 * index + 1), _at(recorded, index))
+            0
+            if topic.startswith(RESERVED)
+            else _subscribers(_at(counted, 2 * index + 1), _at(used, index), _at(recorded, index))
             for index, topic in enumerate(topics)
         ]
 
@@ -88,7 +92,7 @@ class Survey:
             self._requesters[url] = requester
         reply = await requester.ask(*parts)
         if is_error(reply):
-            raise ProtocolError(f"{url}: {reply}: let this user run {parts[0]!s} and read the key nc:r")
+            raise ProtocolError(f"{url}: {reply}: let this user run {parts[0]!s} and read the keys nc:r and nc:first")
         return reply
 
 
@@ -97,12 +101,13 @@ def _at(answers: Mapping[str, Reply], index: int) -> dict[str, Reply]:
     return {broker: answer[index] for broker, answer in answers.items() if isinstance(answer, list)}
 
 
-def _subscribers(counts: Mapping[str, Reply], records: Mapping[str, Reply]) -> int:
+def _subscribers(counts: Mapping[str, Reply], first_uses: Mapping[str, Reply], records: Mapping[str, Reply]) -> int:
     numbers = {broker: count for broker, count in counts.items() if isinstance(count, int)}
     read = [read_record(record) for record in records.values() if isinstance(record, bytes)]
     known = [record for record in read if isinstance(record, Record)]
     if not known:
-        return sum(numbers.values())  # no client of ours has used the topic
+        used = [broker for broker, first in first_uses.items() if first is not None]  # mostly one: the directory
+        return sum(numbers.get(broker, 0) for broker in used or numbers)  # else no client of ours has used the topic
     placement = max(known, key=lambda record: record.version).placement
     there = [numbers.get(broker, 0) for broker in placement.brokers]
     return sum(there) if placement.mode is Mode.ALL_PUBLISHERS else max(there)

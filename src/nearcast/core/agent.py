@@ -29,7 +29,7 @@ from nearcast.core.membership import Membership, read_membership
 from nearcast.core.names import COUNTERS, PATTERNS, WANTED, pattern_readiness, readiness_channel
 from nearcast.core.pace import Pace
 from nearcast.core.recollection import Recollection
-from nearcast.core.record import Record, Unreadable, first_use
+from nearcast.core.record import Record, Unreadable
 from nearcast.core.report_log import ReportLog
 from nearcast.core.settings import DEFAULT_TIMING, Timing
 from nearcast.core.tether import Tether
@@ -100,7 +100,7 @@ class Agent:
         self._hurries = Pace(HURRIES_PER_S, HURRY_BURST)
         self._collection = Collection(identity.broker, self._answer)
         self._recollection = Recollection(identity.broker, self._answer)
-        self._ending = Ending(identity.broker, timing)
+        self._ending = Ending(timing)
         self._beat_at_s = -1e9
         self._hello_at_s = -1e9
         self._unanswered_s: float | None = None  # since when nobody has answered our hellos
@@ -199,6 +199,7 @@ class Agent:
     def _server_open(self, link: AgentLink, now_s: float) -> None:
         self._ended = False
         self._leave()
+        link.broker = self.identity.broker  # whose first uses are on it
         self._claim.attend(link)
         self._ask_for_claim(link, now_s)
 
@@ -385,9 +386,10 @@ class Agent:
 
         def looked_up(found: Record | Unreadable | Membership | Denied | None, now_s: float) -> None:
             if isinstance(found, Record):
-                link.keep_records(order.term, [topic], kept)
+                link.keep_first_uses(order.term, {topic: found}, kept)
 
-        link.look_up(topic, version, first_use(version, self.identity.broker), looked_up)
+        link.end_unused(version, [topic], lambda _: None)  # a client may have written what is no first use
+        link.look_up(topic, version, looked_up)
 
     def _recall(self, order: bus.Order, link: AgentLink) -> None:
         assert isinstance(order, bus.Recall)

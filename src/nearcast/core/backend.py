@@ -72,7 +72,7 @@ OnRecord = Callable[[Record | Unreadable | Denied | None, float], None]
 OnLookup = Callable[[Record | Unreadable | Membership | Denied | None, float], None]
 OnVersions = Callable[[Sequence[int], float], None]
 OnRecords = Callable[[dict[bytes, Record], float], None]
-OnScanned = Callable[[bytes, dict[bytes, Record]], None]  # where to go on, b"0" at the end
+OnScanned = Callable[[bytes, Sequence[bytes]], None]  # where to go on, b"0" at the end; topics
 OnEnded = Callable[[int], None]
 OnCounts = Callable[[list[int]], None]
 OnFigures = Callable[[Figures, float], None]
@@ -190,14 +190,17 @@ class ClientLink(ServerLink, Protocol):
         """The membership, from where no client may write: its addresses are sent our password."""
         ...
 
-    def read_record(self, topic: bytes, then: OnRecord) -> None:
-        """Behind everything of this turn, so that many topics are one question."""
+    def read_record(self, topic: bytes, membership: Membership, then: OnRecord) -> None:
+        """The record of a topic, or that of its first use if this is its directory by the membership.
+
+        Behind everything of this turn, so that many topics are one question.
+        """
         ...
 
-    def look_up(self, topic: bytes, members: int, first_use: Record, then: OnLookup) -> None:
-        """The record of a topic, made if there is none; the server's membership if ours is not the same version.
+    def look_up(self, topic: bytes, members: int, then: OnLookup) -> None:
+        """The record of a topic, or that of its first use, which this may be.
 
-        As for `read_record`, many topics of one turn are one question.
+        The server's membership if ours is not the same version. Many topics of one turn are one question here too.
         """
         ...
 
@@ -215,10 +218,12 @@ class AgentLink(ServerLink, Protocol):
 
     def look(self, then: OnStanding) -> None: ...
 
-    def look_up(self, topic: bytes, members: int, first_use: Record, then: OnLookup) -> None: ...
+    def look_up(self, topic: bytes, members: int, then: OnLookup) -> None: ...
 
     def install(self, term: int, records: Mapping[str, Record], then: OnVersions) -> None:
         """Store each record that is not older, and publish it on its topic's control channel, in one atomic step.
+
+        A first use of the topic is gone then.
 
         `then` gets the version now there for each, or -1 where our term is older than the record's.
         """
@@ -229,21 +234,31 @@ class AgentLink(ServerLink, Protocol):
         ...
 
     def find_records(self, wanted: Callable[[bytes], bool], then: OnRecords) -> None:
-        """The records of all topics that are wanted."""
+        """The records of all topics that are wanted, without those of first uses."""
         ...
 
-    def scan_records(self, cursor: bytes, then: OnScanned) -> None:
-        """Some of the records, beginning with b"0": what is there all the time is seen in a round at least once."""
+    def find_first_uses(self, members: int, wanted: Callable[[bytes], bool], then: OnRecords) -> None:
+        """And those of first uses, if they are no newer than this version of the membership."""
+        ...
+
+    def scan_first_uses(self, cursor: bytes, then: OnScanned) -> None:
+        """Some topics with a first use, beginning with b"0": what is always there is seen in a round at least once.
+
+        Whatever clients have written, that is: they need not be names of topics.
+        """
         ...
 
     def read_members(self, then: OnMembers) -> None: ...
 
-    def keep_records(self, term: int, topics: Sequence[bytes], then: OnRecords) -> None:
-        """The records of these topics that there are. From then on `end_unused` leaves them alone."""
+    def keep_first_uses(self, term: int, first_uses: Mapping[bytes, Record], then: OnRecords) -> None:
+        """Store the records of these first uses, with the term, where they have not changed and there is none yet.
+
+        `then` gets all records that there are. From then on `end_unused` leaves the topics alone.
+        """
         ...
 
     def end_unused(self, members: int, topics: Sequence[bytes], then: OnEnded) -> None:
-        """Delete the records that nobody keeps and whose topic and control channel nobody holds.
+        """Delete the first uses whose topic and control channel nobody holds, and what is no first use.
 
         In one atomic step, and only if this is the version of the membership on the server.
         """

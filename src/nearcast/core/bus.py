@@ -151,7 +151,7 @@ class Lookup(msgspec.Struct, frozen=True, tag=True):
 
 
 class Recall(msgspec.Struct, frozen=True, tag=True):
-    """All records that a leader has ever known of, one batch; with the first one also the membership on the server."""
+    """All records, one batch; with the first one also the membership on the server."""
 
     order: int
     term: int

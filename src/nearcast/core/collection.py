@@ -1,4 +1,4 @@
-"""The collection: the records that leave this directory, read in one scan and answered batch after batch.
+"""The collection: records and first uses that leave this directory, read in one scan and answered batch after batch.
 
 There may be hundreds of thousands of them, and the controller hears answers through a server that cuts off whoever has
 too much waiting for it: so a batch is sent when the one before has arrived. A new collection scans anew. While it goes
@@ -66,31 +66,40 @@ class Collection:
         return lambda topic: old.owner(topic) == mine and new.owner(topic) != mine
 
     def _scan(self, rings: _Rings, members: int, link: AgentLink) -> None:
-        def found(records: dict[bytes, Record], now_s: float) -> None:
-            topics = [topic for topic, record in records.items() if record.term == 0]
+        leaves, first_uses = self._leaves(rings), dict[bytes, Record]()
+
+        def found(used: dict[bytes, Record], now_s: float) -> None:
+            topics = list(used)
             for start in range(0, len(topics), BATCH):
                 link.end_unused(members, topics[start : start + BATCH], lambda _: None)
             if topics:
-                link.find_records(self._leaves(rings), found_left)  # behind these, on the same connection
+                link.find_first_uses(members, leaves, found_left)  # behind these, on the same connection
             else:
-                found_left(records, now_s)
+                found_left(used, now_s)
 
-        def found_left(records: dict[bytes, Record], now_s: float) -> None:
+        def found_left(used: dict[bytes, Record], now_s: float) -> None:
+            first_uses.update(used)
+            link.find_records(leaves, found_all)  # behind first uses: records take their place, never the reverse
+
+        def found_all(records: dict[bytes, Record], now_s: float) -> None:
             order = self._scanning.pop(rings, None)
             if order is not None:
-                self._scanned = (rings, Scanned(records))
+                self._scanned = (rings, Scanned(first_uses | records))
                 self._send(order, self._scanned[1], link)
 
-        link.find_records(self._leaves(rings), found)
+        link.find_first_uses(members, leaves, found)
 
     def _send(self, order: bus.Collect, scanned: Scanned, link: AgentLink) -> None:
-        """From now on the controller knows of these, and they are kept."""
-
-        def kept(records: dict[bytes, Record], now_s: float) -> None:
-            by_name = {decode_topic(topic): record for topic, record in records.items()}
-            self._answer(bus.Answer(self._broker, order.order, records=by_name, more=more))
-
+        """From now on the controller knows of these, and first uses among them are kept."""
         batch, more = scanned.batch(order.after)
         if not more:
             self._scanned = None
-        link.keep_records(order.term, [topic.encode() for topic in batch], kept)
+        records = {topic: scanned.records[topic] for topic in batch}
+        first_uses = {topic.encode(): record for topic, record in records.items() if record.term == 0}
+
+        def kept(now_kept: dict[bytes, Record], now_s: float) -> None:
+            by_name = {topic: record for topic, record in records.items() if record.term > 0}
+            by_name.update((decode_topic(topic), record) for topic, record in now_kept.items())
+            self._answer(bus.Answer(self._broker, order.order, records=by_name, more=more))
+
+        link.keep_first_uses(order.term, first_uses, kept)

@@ -1,21 +1,20 @@
-"""Ending: an agent goes round the records on its server, and ends those that nobody uses (PROTOCOL "How topics end").
+"""Ending: an agent goes round the first uses on its server, and ends what nobody uses (PROTOCOL "How topics end").
 
-A topic that nobody has placed lives on its directory, with or without a record there. So its record may go when neither
-a publisher nor a subscriber holds the topic: whoever still believes in it finds none when it comes, and asks the
-directory, which makes the same record again, or a newer one if the membership has changed.
+A topic that nobody has placed lives on its directory, whether its first use is written there or not. So that may go
+when neither a publisher nor a subscriber holds the topic: whoever still believes in it finds none when it comes, and
+asks the directory, which writes the same again, or a newer one if the membership has changed.
 
-What the controller has been told of it keeps: its records carry a term. While the ring changes nothing ends: records
-are being collected.
+What the controller has been told of has a record. While the ring changes nothing ends: first uses are being collected.
+What is left on a broker that is not the topic's directory means nothing to anybody, and ends like the others.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from nearcast.core.membership import Membership, read_membership, ring_of
-from nearcast.core.record import Record
+from nearcast.core.membership import Membership, read_membership
 from nearcast.core.settings import Timing
 
 if TYPE_CHECKING:
@@ -23,13 +22,12 @@ if TYPE_CHECKING:
 
 
 class Ending:
-    def __init__(self, broker: str, timing: Timing) -> None:
-        self._broker = broker
+    def __init__(self, timing: Timing) -> None:
         self.timing = timing
         self._begins_s: float | None = None
         self._cursor: bytes | None = None  # how far this round has come; None between rounds
         self._waiting = False  # for the server
-        self.ended = 0  # records
+        self.ended = 0  # first uses
 
     def clear(self) -> None:
         """A round ends with its connection to the server."""
@@ -52,13 +50,11 @@ class Ending:
         if membership is None or membership.previous_ring is not None or self._cursor is None:
             self.clear()
         else:
-            link.scan_records(self._cursor, partial(self._end, link, membership))
+            link.scan_first_uses(self._cursor, partial(self._end, link, membership.version))
 
-    def _end(self, link: AgentLink, membership: Membership, cursor: bytes, found: Mapping[bytes, Record]) -> None:
+    def _end(self, link: AgentLink, members: int, cursor: bytes, topics: Sequence[bytes]) -> None:
         self._cursor = cursor if cursor != b"0" else None
-        ring = ring_of(membership.ring)
-        topics = [topic for topic, record in found.items() if record.term == 0 and ring.owner(topic) == self._broker]
-        link.end_unused(membership.version, topics, self._ended)
+        link.end_unused(members, topics, self._ended)
 
     def _ended(self, count: int) -> None:
         self._waiting = False

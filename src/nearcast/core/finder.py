@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from nearcast.core.membership import Membership
-from nearcast.core.record import Record, Unreadable, first_use
+from nearcast.core.record import Record, Unreadable
 
 if TYPE_CHECKING:
     from nearcast.core.backend import ClientLink, Denied
@@ -58,7 +58,7 @@ class Finder:
         version = self._client.membership.version
         self._open[topic] = link
         answered = partial(self._answered, link, directory, version, topic)
-        link.look_up(topic, version, first_use(version, directory), answered)
+        link.look_up(topic, version, answered)
 
     def go_on(self, link: ClientLink, now_s: float) -> None:
         """There may be room on a link; who has found its topic meanwhile leaves the line."""

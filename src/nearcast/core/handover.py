@@ -74,7 +74,7 @@ class Handover:
             if collected.writing or collected.after != after or collected.complete:
                 return  # the same batch again
             collected.writing = True
-            self._reign.ledger.write(self._unknown(answer.records, membership.version), partial(written, answer))
+            self._reign.ledger.write(self._unknown(answer.records), partial(written, answer))
 
         def written(answer: bus.Answer, at_s: float) -> None:
             collected.writing = False
@@ -89,18 +89,14 @@ class Handover:
         )
         self._reign.orders.need(("collect", name, membership.version, after), name, make, done, now_s)
 
-    def _unknown(self, found: dict[str, records.Record], members: int) -> dict[str, Entry]:
+    def _unknown(self, found: dict[str, records.Record]) -> dict[str, Entry]:
         """Entries for the topics that the journal does not know yet."""
         topics, ledger = self._reign.journal.topics, self._reign.ledger
         return {
             topic_key(topic): TopicEntry(record.placement)
             for topic, record in found.items()
-            if topic not in topics and not ledger.pending(topic_key(topic)) and self._can_be(record, members)
+            if topic not in topics and not ledger.pending(topic_key(topic))
         }
-
-    def _can_be(self, record: records.Record, members: int) -> bool:
-        """Whether a leader has written it, or a first use: with a term above ours nothing could replace it, ever."""
-        return record.term <= self._reign.term and record.follows_from(members, self._reign.term)
 
     def _evacuate(self, found: dict[str, records.Record]) -> None:
         """What was found may lie on a broker that was given up meanwhile, when the journal did not know of it."""

@@ -206,7 +206,7 @@ class Inflow:
         self._read(attachment, link)
 
     def _read(self, attachment: Attachment, link: ClientLink) -> None:
-        link.read_record(self.topic, partial(self._opened, attachment, link))
+        link.read_record(self.topic, self.client.membership, partial(self._opened, attachment, link))
 
     def _opened(
         self, attachment: Attachment, link: ClientLink, record: Record | Unreadable | Denied | None, now_s: float

@@ -58,6 +58,14 @@ class Membership(msgspec.Struct, frozen=True):
             return None
         return owner
 
+    def has_first_use(self, broker: str, topic: bytes) -> bool:
+        """Whether a first use of the topic counts there: any client may write one anywhere.
+
+        While the topic is being copied it still counts where it was.
+        """
+        ring = self.previous_ring or self.ring
+        return bool(ring) and ring_of(ring).owner(topic) == broker
+
 
 @lru_cache(maxsize=64)
 def ring_of(brokers: tuple[str, ...]) -> Ring:

@@ -270,7 +270,7 @@ class Outflow:
         self._entering[broker] = link
         link.users[self] = None
         self.client.watch(link, self.topic)
-        link.read_record(self.topic, partial(self._entered, link))
+        link.read_record(self.topic, self.client.membership, partial(self._entered, link))
 
     def _entered(self, link: ClientLink, record: Record | Unreadable | Denied | None, now_s: float) -> None:
         if self._entering.get(link.broker) is not link:
@@ -315,7 +315,7 @@ class Outflow:
         unconfirmed, self._unconfirmed = self._unconfirmed, set()
         for broker in sorted(unconfirmed):
             link = self._entering[broker]
-            link.read_record(self.topic, partial(self._entered, link))
+            link.read_record(self.topic, self.client.membership, partial(self._entered, link))
 
     def _leave_unused(self) -> None:
         """Give back the control channels of brokers that are targets no more."""

@@ -56,4 +56,4 @@ def _prove(inflow: Inflow, attachment: Attachment, epoch: int) -> None:
                 attachment.proven |= {epoch}
             inflow.record(link.broker, record, now_s)
 
-    link.read_record(inflow.topic, read)
+    link.read_record(inflow.topic, inflow.client.membership, read)

@@ -20,7 +20,7 @@ missing, and clients that have seen them, know of lower ones alone.
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Iterator, Mapping
-from itertools import islice
+from itertools import chain, islice
 from typing import TypeVar
 
 import msgspec
@@ -75,8 +75,8 @@ def rebuilding(
     newest = newest_membership(journal, (each.membership for each in found.values()), known)
     there = {name: found[name] for name in newest.brokers if name in found}
     members = max(newest.version, known.members, 0)
-    possible = _possible([each.records for each in found.values()], members, max(term, known.term))
-    topics = yield from _topics(journal, possible)
+    records = chain.from_iterable(each.records.items() for each in found.values())
+    topics = yield from _topics(journal, records)
     outside = there.keys() - set(newest.ring)
     highest, named = members, set[str]()
     for part in _parts(topics.values()):
@@ -103,12 +103,6 @@ def _parts(items: Iterable[T]) -> Iterator[list[T]]:
 
 
 # --- topics
-
-
-def _possible(servers: Iterable[Mapping[str, Record]], members: int, term: int) -> Iterator[tuple[str, Record]]:
-    """All records but for what no leader can have written."""
-    for records in servers:
-        yield from (found for found in records.items() if found[1].follows_from(members, term))
 
 
 def _topics(journal: Journal, found: Iterable[tuple[str, Record]]) -> Generator[None, None, dict[str, TopicEntry]]:

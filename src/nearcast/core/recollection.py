@@ -1,7 +1,7 @@
 """The recollection: what this broker's server knows of the cluster, for a leader whose store has lost its data.
 
-The membership, and all records that a leader has ever known of, read in one scan and answered batch after batch. Those
-of first uses are left out: the journal does not need them.
+The membership, and all records, read in one scan and answered batch after batch. First uses are left out: the journal
+does not need them.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Recollection:
         def scanned(records: dict[bytes, Record], now_s: float) -> None:
             order, self._scanning = self._scanning, None
             if order is not None:
-                self._scanned = Scanned({topic: record for topic, record in records.items() if record.term > 0})
+                self._scanned = Scanned(records)
                 self._send(order, self._scanned, found[0])
 
         link.read_members(read)

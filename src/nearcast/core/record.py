@@ -16,10 +16,9 @@ from nearcast.core.placement import Placement, single
 
 # What can be: epochs have 32 bits in frames, versions follow from them, and numbers of orders begin with the term.
 EPOCHS = 1 << 32
+EPOCH_DIGITS = 10  # `scripts.py` knows it too
 VERSIONS = 4 * EPOCHS
 TERMS = 1 << 31
-MOVES_MAX = 1 << 24  # of one topic: one every second for half a year
-LEADERS_MAX = 1 << 20  # since an agent, or the membership on its server, last heard of one
 
 
 class Record(msgspec.Struct, frozen=True):
@@ -36,7 +35,7 @@ class Record(msgspec.Struct, frozen=True):
 
     @property
     def well_formed(self) -> bool:
-        """Whether it can be: anybody may write to a channel, and a first record to a server."""
+        """Whether it can be: who may use a topic may write to its control channel."""
         places = [place for place in (self.placement, self.next, self.previous) if place is not None]
         return (
             0 <= self.version < VERSIONS
@@ -44,21 +43,11 @@ class Record(msgspec.Struct, frozen=True):
             and all(place.brokers and 0 <= place.epoch < EPOCHS and 0 <= place.members < EPOCHS for place in places)
         )
 
-    def follows_from(self, members: int, term: int) -> bool:
-        """Whether a cluster with this version of the membership, and leaders up to this term, can have come so far.
-
-        Anybody may write a first record. One far ahead would be taken for the newest there is, and have the cluster go
-        on with epochs and terms above it, of which there are not enough.
-        """
-        latest = max(place.epoch for place in (self.placement, self.next) if place is not None)
-        return latest < members + MOVES_MAX and self.term < term + LEADERS_MAX
-
 
 class Unreadable(msgspec.Struct, frozen=True):
-    """A record that only a newer version of nearcast can read, and what stands in the way; or no record at all."""
+    """A record that only a newer version of nearcast can read, and what stands in the way."""
 
     text: str
-    rubbish: bool = False  # no leader has written it
 
 
 @lru_cache(maxsize=256)

@@ -21,7 +21,7 @@ from nearcast.core.ledger import Ledger
 from nearcast.core.membership import Membership
 from nearcast.core.orders import Orders
 from nearcast.core.rebuilding import Found, newest_membership, rebuilding
-from nearcast.core.record import LEADERS_MAX, Record
+from nearcast.core.record import Record
 from nearcast.core.settings import CLOCKS, Timing
 
 
@@ -115,9 +115,7 @@ class Recovery:
             recalled.at_s = at_s
             recalled.records.update(answer.records)
             recalled.after = max(answer.records, default=after)
-            possible = max(self._known.term, self.ledger.term) + LEADERS_MAX
-            terms = (record.term for record in answer.records.values() if record.term < possible)
-            self.term_found = max(self.term_found, *terms, 0)
+            self.term_found = max(self.term_found, *(record.term for record in answer.records.values()), 0)
             recalled.membership = recalled.membership or answer.membership
             recalled.complete = not answer.more
             if recalled.complete:

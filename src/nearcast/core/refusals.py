@@ -68,11 +68,6 @@ def refused(broker: str, what: str, text: str) -> ClusterError:
 def not_found(broker: str, topic: bytes, answer: Denied | Unreadable) -> ClusterError:
     """The error for a record that was not to be had, or that only a newer version can read."""
     name = decode_topic(topic)
-    if isinstance(answer, Unreadable) and answer.rubbish:
-        return Unavailable(
-            f"{broker} has {answer.text} where that of {name!r} should be, which a client has written: "
-            f"have the operator remove it, HDEL nc:r on that server"
-        )
     if isinstance(answer, Unreadable):
         return Unsupported(f"{broker} has a record of {name!r} that says {answer.text}: upgrade nearcast here")
     return refused(broker, f"to say where {name!r} is", answer.text)

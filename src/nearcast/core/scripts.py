@@ -6,37 +6,33 @@ a conformance test holds both to the same answers.
 
 from __future__ import annotations
 
-# Any client may write a record, once, so there may be anything: what is no record counts as none. `record.py` has the
-# bounds too.
-_READ = b"""
-local function read(text)
-  local decoded, record = pcall(cjson.decode, text)
-  if not decoded or type(record) ~= 'table' then return nil end
-  local version, term = record['version'], record['term']
-  if type(version) ~= 'number' or type(term) ~= 'number' or version % 1 ~= 0 or term % 1 ~= 0 then return nil end
-  if version < 0 or version >= 2^34 or term < 0 or term >= 2^31 then return nil end
-  return record
+# Any client may write a first use, and so anything: what is no version that the membership here has had does not count.
+_COUNTS = b"""
+local version = redis.call('HGET', 'nc:m', 'version')
+local members = tonumber(version or '-1')
+local function counts(first)
+  return first and #first <= 10 and string.find(first, '^%d+$') and tonumber(first) <= members
 end
 """
 
-# KEYS: records. ARGV: term, then (topic, version, record) repeated.
+# KEYS: records, first uses. ARGV: term, then (topic, version, record) repeated.
 # Returns for each topic the version now on the server, or -1 if our term is older than the record's.
-INSTALL = (
-    _READ
-    + b"""
+# A first use does not stand in the way: the leader asks where there is one before it decides anything for a topic.
+INSTALL = b"""
 local versions = {}
 local term = tonumber(ARGV[1])
 for i = 2, #ARGV, 3 do
   local topic, version = ARGV[i], tonumber(ARGV[i + 1])
   local stored, stored_version, stored_term = redis.call('HGET', KEYS[1], topic), -1, -1
-  local record = stored and read(stored)
-  if record then
+  if stored then
+    local record = cjson.decode(stored)
     stored_version, stored_term = record['version'], record['term']
   end
   if term < stored_term then
     stored_version = -1
   elseif version >= stored_version then
     redis.call('HSET', KEYS[1], topic, ARGV[i + 2])
+    redis.call('HDEL', KEYS[2], topic)
     redis.call('PUBLISH', 'nc:c:' .. topic, 'R' .. ARGV[i + 2])
     stored_version = version
   end
@@ -44,7 +40,6 @@ for i = 2, #ARGV, 3 do
 end
 return versions
 """
-)
 
 # KEYS: membership. ARGV: version, document. Returns the version now on the server.
 # The news is the version alone: anybody may publish it, so who hears it reads the key.
@@ -73,61 +68,79 @@ redis.call('HSET', KEYS[1], 'holder', ARGV[1], 'beat', next_beat)
 return {ARGV[1], next_beat}
 """
 
-# KEYS: records. ARGV: term, then topics. Returns the record of each, empty if it has none.
-# From now on the controller knows of them: they are no longer those of a first use, which may end by themselves.
-KEEP = (
-    _READ
-    + b"""
+# KEYS: records, first uses. ARGV: (topic, version, record) repeated. Returns the record of each, empty if it has none.
+# From now on the controller knows of them: their records stand where those of all topics do that do not end.
+KEEP = b"""
 local found = {}
-for i = 2, #ARGV do
+for i = 1, #ARGV, 3 do
   local stored = redis.call('HGET', KEYS[1], ARGV[i])
-  local record = stored and read(stored)
-  if record and record['term'] == 0 then
-    stored = string.gsub(stored, '"term":0,', '"term":' .. ARGV[1] .. ',', 1)
+  if not stored and redis.call('HGET', KEYS[2], ARGV[i]) == ARGV[i + 1] then
+    stored = ARGV[i + 2]
     redis.call('HSET', KEYS[1], ARGV[i], stored)
+    redis.call('HDEL', KEYS[2], ARGV[i])
   end
   found[#found + 1] = stored or ''
 end
 return found
 """
-)
 
-# KEYS: records. ARGV: membership version by which this server is the directory of the topics, then topics.
-# Deletes the records of first uses that no publisher and no subscriber holds. Returns how many.
+# KEYS: first uses. ARGV: membership version the agent goes by, then topics.
+# Deletes the first uses that no publisher and no subscriber holds, and those that do not count. Returns how many.
 END_UNUSED = (
-    _READ
+    _COUNTS
     + b"""
-if redis.call('HGET', 'nc:m', 'version') ~= ARGV[1] then
+if version ~= ARGV[1] then
   return {0}
 end
 local ended = 0
 for i = 2, #ARGV do
-  local stored = redis.call('HGET', KEYS[1], ARGV[i])
-  local record = stored and read(stored)
-  if record and record['term'] == 0 then
-    local held = redis.call('PUBSUB', 'NUMSUB', ARGV[i], 'nc:c:' .. ARGV[i])
-    if held[2] == 0 and held[4] == 0 then
-      ended = ended + redis.call('HDEL', KEYS[1], ARGV[i])
-    end
+  local held = redis.call('PUBSUB', 'NUMSUB', ARGV[i], 'nc:c:' .. ARGV[i])
+  if held[2] == 0 and held[4] == 0 or not counts(redis.call('HGET', KEYS[1], ARGV[i])) then
+    ended = ended + redis.call('HDEL', KEYS[1], ARGV[i])
   end
 end
 return {ended}
 """
 )
 
-# KEYS: records. ARGV: membership version the client believes in, record for a first use, then topics.
-# Returns {'records', record...} or {'stale', membership}: a directory speaks only to those who share its view of the
-# ring. The record of a first use names the directory and nothing of the topic, so one serves all topics of a question.
-# The membership is not among the keys: EVAL asks for the right to write to all of them, and no client may have it.
-FIRST_USE = b"""
-local version = redis.call('HGET', 'nc:m', 'version')
+# KEYS: first uses. ARGV: membership version the client believes in, then topics.
+# Returns {'found', ...} or {'stale', membership}: a directory speaks only to those who share its view of the ring.
+# Found is for each topic its record; or the version of its first use, which this may be; or nothing if that does not
+# count. Records and membership are not among the keys: EVAL asks for the right to write to all of them, which no client
+# has.
+FIRST_USE = (
+    _COUNTS
+    + b"""
 if version ~= ARGV[1] then
   return {'stale', redis.call('HGET', 'nc:m', 'document') or ''}
 end
-local found = {'records'}
-for i = 3, #ARGV do
-  redis.call('HSETNX', KEYS[1], ARGV[i], ARGV[2])
-  found[#found + 1] = redis.call('HGET', KEYS[1], ARGV[i])
+local found = {'found'}
+local records = redis.call('HMGET', 'nc:r', unpack(ARGV, 2))
+for i = 2, #ARGV do
+  local stored = records[i - 1]
+  if not stored then
+    stored = ARGV[1]
+    if redis.call('HSETNX', KEYS[1], ARGV[i], stored) == 0 then
+      stored = redis.call('HGET', KEYS[1], ARGV[i])
+    end
+    stored = counts(stored) and stored
+  end
+  found[i] = stored or ''
 end
 return found
 """
+)
+
+# ARGV: topics. Returns for each its record, or the version of its first use, or nothing.
+# No keys, for the same reason. In one step, because a record takes the place of a first use at any moment.
+READ = (
+    _COUNTS
+    + b"""
+local found = redis.call('HMGET', 'nc:r', unpack(ARGV))
+local first = redis.call('HMGET', 'nc:first', unpack(ARGV))
+for i = 1, #ARGV do
+  found[i] = found[i] or counts(first[i]) and first[i] or ''
+end
+return found
+"""
+)

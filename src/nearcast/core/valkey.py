@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from nearcast.core.backend import (
     Denied,
     Figures,
@@ -38,10 +40,10 @@ from nearcast.core.headcount import Headcount
 from nearcast.core.journal import Position
 from nearcast.core.link import Link, Reply, is_error
 from nearcast.core.membership import Membership, encode_membership, read_membership
-from nearcast.core.names import CLAIM_KEY, GRANTS, MEMBERS, READY_KEY, RECORDS, is_topic
+from nearcast.core.names import CLAIM_KEY, FIRST_USES, GRANTS, MEMBERS, READY_KEY, RECORDS, is_topic
 from nearcast.core.proof import Lease
-from nearcast.core.record import Record, Unreadable
-from nearcast.core.scripts import CLAIM, END_UNUSED, FIRST_USE, INSTALL, INSTALL_MEMBERS, KEEP
+from nearcast.core.record import EPOCH_DIGITS, Record, Unreadable, first_use
+from nearcast.core.scripts import CLAIM, END_UNUSED, FIRST_USE, INSTALL, INSTALL_MEMBERS, KEEP, READ
 from nearcast.core.wire import encode_record, read_record
 
 if TYPE_CHECKING:
@@ -51,6 +53,7 @@ _READ_MEMBERS = ("HGET", MEMBERS, "document")
 _READ_LEASE = ("HMGET", CLAIM_KEY, "beat", "granted")
 SCAN_COUNT = 1000  # records looked at in one step: about a millisecond of the server's time
 BATCH = 256  # topics in one question for records: as long
+_NO_FIRST_USE = Denied("a client has written what is no first use of it: the agent deletes that within T_idle")
 
 
 class ValkeyLink(Link):
@@ -60,35 +63,39 @@ class ValkeyLink(Link):
     wants it, is still read after it.
     """
 
-    __slots__ = ("_lookups", "_reads", "unanswered")
+    __slots__ = ("_first_reads", "_lookups", "_reads", "unanswered")
 
     def __init__(self, broker: str) -> None:
         super().__init__(broker)
         self.unanswered = 0  # records asked for
         self._reads: list[tuple[bytes, OnRecord]] = []
-        self._lookups: dict[tuple[int, Record], list[tuple[bytes, OnLookup]]] = {}
+        self._first_reads: list[tuple[bytes, OnRecord]] = []  # where a first use counts
+        self._lookups: dict[int, list[tuple[bytes, OnLookup]]] = {}  # by the membership's version
 
     @property
     def waiting(self) -> bool:
-        return bool(self._outbox or self._reads or self._lookups)
+        return bool(self._outbox or self._reads or self._first_reads or self._lookups)
 
     def take(self) -> bytes:
         if self._lookups:
             self._send_lookups()
         if self._reads:
-            self._send_reads()
+            reads, self._reads = self._reads, []
+            self._send_reads(reads, "HMGET", RECORDS)
+        if self._first_reads:
+            reads, self._first_reads = self._first_reads, []
+            self._send_reads(reads, "EVAL", READ, 0)
         return super().take()
 
-    def _send_reads(self) -> None:
-        reads, self._reads = self._reads, []
+    def _send_reads(self, reads: list[tuple[bytes, OnRecord]], *head: bytes | str | int) -> None:
         for start in range(0, len(reads), BATCH):
             batch = reads[start : start + BATCH]
-            self.send(partial(self._were_read, batch), "HMGET", RECORDS, *(topic for topic, _ in batch))
+            self.send(partial(self._were_read, batch), *head, *(topic for topic, _ in batch))
 
     def _send_lookups(self) -> None:
         lookups, self._lookups = self._lookups, {}
-        for (members, first_use), asked in lookups.items():
-            head = ("EVAL", FIRST_USE, 1, RECORDS, members, encode_record(first_use))
+        for members, asked in lookups.items():
+            head = ("EVAL", FIRST_USE, 1, FIRST_USES, members)
             for start in range(0, len(asked), BATCH):
                 batch = asked[start : start + BATCH]
                 self.send(partial(self._were_looked_up, batch), *head, *(topic for topic, _ in batch))
@@ -99,9 +106,14 @@ class ValkeyLink(Link):
             for _, then in batch:
                 then(Denied(str(reply)), now_s)
             return
-        for (_, then), record in zip(batch, reply, strict=True):
-            found = read_record(record) if record is not None else None
-            then(None if isinstance(found, Unreadable) and found.rubbish else found, now_s)
+        for (_, then), found in zip(batch, reply, strict=True):
+            then(self._record(found), now_s)
+
+    def _record(self, found: bytes | None) -> Record | Unreadable | None:
+        """A record, or the version of a first use: that names the broker whose server it is on, and nothing else."""
+        if not found:
+            return None
+        return read_record(found) if found.startswith(b"{") else first_use(int(found), self.broker)
 
     def _were_looked_up(self, batch: list[tuple[bytes, OnLookup]], reply: Reply, now_s: float) -> None:
         self.unanswered -= len(batch)
@@ -109,9 +121,9 @@ class ValkeyLink(Link):
             denied = Denied(str(reply))
             for _, then in batch:
                 then(denied, now_s)
-        elif reply[0] == b"records":
-            for (_, then), record in zip(batch, reply[1:], strict=True):
-                then(read_record(record), now_s)
+        elif reply[0] == b"found":
+            for (_, then), found in zip(batch, reply[1:], strict=True):
+                then(self._record(found) or _NO_FIRST_USE, now_s)
         else:
             membership = read_membership(reply[1])  # None: it is read again when it has changed
             for _, then in batch:
@@ -146,9 +158,9 @@ class ValkeyLink(Link):
         self.send(lambda reply, _: found.append(reply), *_READ_LEASE)
         self.send(looked, "INFO", "server")
 
-    def look_up(self, topic: bytes, members: int, first_use: Record, then: OnLookup) -> None:
+    def look_up(self, topic: bytes, members: int, then: OnLookup) -> None:
         self.unanswered += 1
-        self._lookups.setdefault((members, first_use), []).append((topic, then))
+        self._lookups.setdefault(members, []).append((topic, then))
 
     # --- clients
 
@@ -158,9 +170,10 @@ class ValkeyLink(Link):
     def read_members(self, then: OnMembers) -> None:
         self.send(lambda reply, now_s: then(reply if isinstance(reply, bytes) else None, now_s), *_READ_MEMBERS)
 
-    def read_record(self, topic: bytes, then: OnRecord) -> None:
+    def read_record(self, topic: bytes, membership: Membership, then: OnRecord) -> None:
         self.unanswered += 1
-        self._reads.append((topic, then))
+        reads = self._first_reads if membership.has_first_use(self.broker, topic) else self._reads
+        reads.append((topic, then))
 
     # --- agents
 
@@ -176,13 +189,25 @@ class ValkeyLink(Link):
         arguments: list[bytes | str | int] = []
         for topic, record in records.items():
             arguments += [topic, record.version, encode_record(record)]
-        self.send(partial(_installed, then), "EVAL", INSTALL, 1, RECORDS, term, *arguments)
+        self.send(partial(_installed, then), "EVAL", INSTALL, 2, RECORDS, FIRST_USES, term, *arguments)
 
     def install_members(self, membership: Membership, then: OnVersions) -> None:
         document = encode_membership(membership)
         self.send(partial(_installed, then), "EVAL", INSTALL_MEMBERS, 1, MEMBERS, membership.version, document)
 
     def find_records(self, wanted: Callable[[bytes], bool], then: OnRecords) -> None:
+        self._find(RECORDS, wanted, lambda found, now_s: then(_records(found.items()), now_s))
+
+    def find_first_uses(self, members: int, wanted: Callable[[bytes], bool], then: OnRecords) -> None:
+        def found_all(found: dict[bytes, bytes], now_s: float) -> None:
+            versions = {topic: int(first) for topic, first in found.items() if is_topic(topic) and _is_version(first)}
+            then({topic: first_use(first, self.broker) for topic, first in versions.items() if first <= members}, now_s)
+
+        self._find(FIRST_USES, wanted, found_all)
+
+    def _find(
+        self, key: bytes, wanted: Callable[[bytes], bool], then: Callable[[dict[bytes, bytes], float], None]
+    ) -> None:
         found: dict[bytes, bytes] = {}
 
         def step(reply: Reply, now_s: float) -> None:
@@ -190,32 +215,35 @@ class ValkeyLink(Link):
                 return
             cursor, pairs = reply
             found.update((topic, value) for topic, value in zip(pairs[::2], pairs[1::2], strict=True) if wanted(topic))
-            if cursor != b"0":
-                self.send(step, "HSCAN", RECORDS, cursor, "COUNT", SCAN_COUNT)
-                return
-            then(_records(found.items()), now_s)
+            if cursor == b"0":
+                then(found, now_s)
+            else:
+                self.send(step, "HSCAN", key, cursor, "COUNT", SCAN_COUNT)
 
-        self.send(step, "HSCAN", RECORDS, "0", "COUNT", SCAN_COUNT)
+        self.send(step, "HSCAN", key, "0", "COUNT", SCAN_COUNT)
 
-    def scan_records(self, cursor: bytes, then: OnScanned) -> None:
+    def scan_first_uses(self, cursor: bytes, then: OnScanned) -> None:
         def scanned(reply: Reply, now_s: float) -> None:
             if isinstance(reply, list):
-                then(reply[0], _records(zip(reply[1][::2], reply[1][1::2], strict=True)))
+                then(reply[0], reply[1][::2])
 
-        self.send(scanned, "HSCAN", RECORDS, cursor, "COUNT", SCAN_COUNT)
+        self.send(scanned, "HSCAN", FIRST_USES, cursor, "COUNT", SCAN_COUNT)
 
-    def keep_records(self, term: int, topics: Sequence[bytes], then: OnRecords) -> None:
+    def keep_first_uses(self, term: int, first_uses: Mapping[bytes, Record], then: OnRecords) -> None:
         def kept(reply: Reply, now_s: float) -> None:
             if isinstance(reply, list):
-                then(_records(zip(topics, reply, strict=True)), now_s)
+                then(_records(zip(first_uses, reply, strict=True)), now_s)
 
-        self.send(kept, "EVAL", KEEP, 1, RECORDS, term, *topics)
+        arguments: list[bytes | int] = []
+        for topic, record in first_uses.items():
+            arguments += [topic, record.epoch, encode_record(msgspec.structs.replace(record, term=term))]
+        self.send(kept, "EVAL", KEEP, 2, RECORDS, FIRST_USES, *arguments)
 
     def end_unused(self, members: int, topics: Sequence[bytes], then: OnEnded) -> None:
         def ended(reply: Reply, now_s: float) -> None:
             then(int(reply[0]) if isinstance(reply, list) else 0)
 
-        self.send(ended, "EVAL", END_UNUSED, 1, RECORDS, members, *topics)
+        self.send(ended, "EVAL", END_UNUSED, 1, FIRST_USES, members, *topics)
 
     def note_grant(self, beat: int) -> None:
         self.send(None, "HSET", CLAIM_KEY, "granted", beat)
@@ -240,7 +268,7 @@ class ValkeyLink(Link):
             if isinstance(reply, bytes):
                 for connection in _client_ids(reply.decode(errors="replace")):
                     self.send(None, "CLIENT", "KILL", "ID", connection)
-                self.send(partial(_done, then), "DEL", RECORDS, READY_KEY, MEMBERS)
+                self.send(partial(_done, then), "DEL", RECORDS, FIRST_USES, READY_KEY, MEMBERS)
 
         self.send(None, "DEL", READY_KEY)  # first, so that nobody who comes meanwhile is let in
         self.send(listed, "CLIENT", "LIST")
@@ -257,9 +285,13 @@ class ValkeyLink(Link):
 
 
 def _records(found: Iterable[tuple[bytes, bytes]]) -> dict[bytes, Record]:
-    """Those that can be read, of topics that can be: any client may have written anything under any name."""
-    read = ((topic, read_record(value)) for topic, value in found if is_topic(topic))
+    """Those that there are, and that can be read: a newer version may have written some."""
+    read = ((topic, read_record(value)) for topic, value in found if value)
     return {topic: record for topic, record in read if isinstance(record, Record)}
+
+
+def _is_version(first: bytes) -> bool:
+    return first.isdigit() and len(first) <= EPOCH_DIGITS
 
 
 def _lease_of(reply: Reply) -> Lease:

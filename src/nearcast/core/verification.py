@@ -38,7 +38,7 @@ class Verification:
         inflow = self._inflow
         for attachment in self._held:
             if attachment.link is not None:
-                attachment.link.read_record(inflow.topic, partial(self._read, attachment))
+                attachment.link.read_record(inflow.topic, inflow.client.membership, partial(self._read, attachment))
 
     def _read(self, attachment: Attachment, record: Record | Unreadable | Denied | None, now_s: float) -> None:
         inflow, broker = self._inflow, attachment.broker

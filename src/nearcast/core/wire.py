@@ -123,23 +123,13 @@ _MODES = frozenset(Mode)
 _decode_outline = msgspec.json.Decoder(_RecordOutline).decode
 
 
-def read_record(data: bytes) -> Record | Unreadable:
-    """A record as it is on a server: a newer version may have written it, or anybody anything."""
-    if len(data) > RECORD_BYTES_MAX:
-        return Unreadable(f"what is no record ({len(data)} bytes)", rubbish=True)
-    return _read_record(data)
-
-
 @lru_cache(maxsize=256)
-def _read_record(data: bytes) -> Record | Unreadable:
-    """Many topics have the very same."""
+def read_record(data: bytes) -> Record | Unreadable:
+    """A record as an agent has written it, perhaps of a newer version; many topics have the very same."""
     try:
-        record = _decode_record(data)
-    except (msgspec.DecodeError, RecursionError) as error:
-        return _newer(data) or Unreadable(f"what cannot be read ({error})", rubbish=True)
-    if not record.well_formed:
-        return Unreadable("what is no record (numbers that cannot be, or no broker)", rubbish=True)
-    return record
+        return _decode_record(data)
+    except msgspec.DecodeError as error:
+        return _newer(data) or Unreadable(f"what cannot be read ({error})")
 
 
 def _newer(data: bytes) -> Unreadable | None:

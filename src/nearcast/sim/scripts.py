@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from nearcast.core.names import CONTROL, MEMBERS
-from nearcast.core.record import TERMS, VERSIONS
-from nearcast.core.scripts import CLAIM, END_UNUSED, FIRST_USE, INSTALL, INSTALL_MEMBERS, KEEP
+from nearcast.core import record as records
+from nearcast.core.names import CONTROL, FIRST_USES, MEMBERS, RECORDS
+from nearcast.core.record import EPOCH_DIGITS
+from nearcast.core.scripts import CLAIM, END_UNUSED, FIRST_USE, INSTALL, INSTALL_MEMBERS, KEEP, READ
+from nearcast.core.wire import encode_record
 from nearcast.sim.replies import CommandError, array, bulks, integer, parse_integer
 
 if TYPE_CHECKING:
@@ -33,13 +35,10 @@ _decode = msgspec.json.Decoder(_Stored).decode
 _NOTHING_STORED = _Stored(version=-1, term=-1)
 
 
-def _read(data: bytes | None) -> _Stored | None:
-    """None for what is no record."""
-    try:
-        stored = _decode(data) if data is not None else None
-    except (msgspec.DecodeError, RecursionError):
-        return None
-    return stored if stored is not None and 0 <= stored.version < VERSIONS and 0 <= stored.term < TERMS else None
+def _counts(server: SimServer, first: bytes | None) -> bool:
+    """Whether this is a first use that can be."""
+    members = int(server.keys.fields(MEMBERS).get(b"version", b"-1"))
+    return first is not None and len(first) <= EPOCH_DIGITS and first.isdigit() and int(first) <= members
 
 
 def evaluate(session: Session, arguments: list[bytes]) -> bytes:
@@ -57,16 +56,19 @@ def evaluate(session: Session, arguments: list[bytes]) -> bytes:
 def install(server: SimServer, keys: list[bytes], arguments: list[bytes]) -> bytes:
     term = int(arguments[0])
     steps = zip(arguments[1::3], arguments[2::3], arguments[3::3], strict=True)
-    return array([integer(_install_one(server, keys[0], term, *step)) for step in steps])
+    return array([integer(_install_one(server, keys, term, *step)) for step in steps])
 
 
-def _install_one(server: SimServer, key: bytes, term: int, topic: bytes, version: bytes, record: bytes) -> int:
-    stored = _read(server.keys.fields(key).get(topic)) or _NOTHING_STORED
+def _install_one(server: SimServer, keys: list[bytes], term: int, topic: bytes, version: bytes, record: bytes) -> int:
+    key, first_uses = keys
+    before = server.keys.fields(key).get(topic)
+    stored = _decode(before) if before is not None else _NOTHING_STORED
     if term < stored.term:
         return -1
     if _is_older(int(version), stored):
         return stored.version
     server.keys.set_fields(key, {topic: record})
+    server.keys.delete_fields(first_uses, [topic])
     server.note_installed(topic, record)
     server.publish(CONTROL + topic, b"R" + record)
     return int(version)
@@ -87,28 +89,37 @@ def install_members(server: SimServer, keys: list[bytes], arguments: list[bytes]
 
 
 def first_use(server: SimServer, keys: list[bytes], arguments: list[bytes]) -> bytes:
-    (records,) = keys
-    version, record, *topics = arguments
+    (first_uses,) = keys
+    version, *topics = arguments
     known = server.keys.fields(MEMBERS)
     if known.get(b"version") != version:
         return bulks((b"stale", known.get(b"document", b"")))
     for topic in topics:
-        if topic not in server.keys.fields(records):
-            server.keys.set_fields(records, {topic: record})
-            server.note_installed(topic, record)
-    stored = server.keys.fields(records)
-    return bulks((b"records", *(stored[topic] for topic in topics)))
+        if topic not in server.keys.fields(RECORDS) and topic not in server.keys.fields(first_uses):
+            server.keys.set_fields(first_uses, {topic: version})
+            server.note_installed(topic, encode_record(records.first_use(int(version), server.name)))
+    return bulks((b"found", *(_found(server, topic) for topic in topics)))
+
+
+def read(server: SimServer, keys: list[bytes], topics: list[bytes]) -> bytes:
+    return bulks(_found(server, topic) for topic in topics)
+
+
+def _found(server: SimServer, topic: bytes) -> bytes:
+    """The topic's record, or the version of its first use."""
+    first = server.keys.fields(FIRST_USES).get(topic, b"")
+    return server.keys.fields(RECORDS).get(topic) or (first if _counts(server, first) else b"")
 
 
 def keep(server: SimServer, keys: list[bytes], arguments: list[bytes]) -> bytes:
-    term, *topics = arguments
-    for topic in topics:
-        record = server.keys.fields(keys[0]).get(topic)
-        stored = _read(record)
-        if record is not None and stored is not None and stored.term == 0:
-            server.keys.set_fields(keys[0], {topic: record.replace(b'"term":0,', b'"term":%b,' % term, 1)})
-    records = server.keys.fields(keys[0])
-    return bulks(records.get(topic, b"") for topic in topics)
+    key, first_uses = keys
+    topics = arguments[::3]
+    for topic, version, record in zip(topics, arguments[1::3], arguments[2::3], strict=True):
+        if topic not in server.keys.fields(key) and server.keys.fields(first_uses).get(topic) == version:
+            server.keys.set_fields(key, {topic: record})
+            server.keys.delete_fields(first_uses, [topic])
+    kept = server.keys.fields(key)
+    return bulks(kept.get(topic, b"") for topic in topics)
 
 
 def end_unused(server: SimServer, keys: list[bytes], arguments: list[bytes]) -> bytes:
@@ -119,11 +130,9 @@ def end_unused(server: SimServer, keys: list[bytes], arguments: list[bytes]) -> 
 
 
 def _end_unused(server: SimServer, key: bytes, topic: bytes) -> bool:
-    stored = _read(server.keys.fields(key).get(topic))
-    if stored is None or stored.term != 0 or _is_held(server, topic):
+    if _is_held(server, topic) and _counts(server, server.keys.fields(key).get(topic)):
         return False
-    server.keys.delete_fields(key, [topic])
-    return True
+    return bool(server.keys.delete_fields(key, [topic]))
 
 
 def _is_held(server: SimServer, topic: bytes) -> bool:
@@ -150,6 +159,7 @@ TWINS: dict[bytes, Twin] = {
     INSTALL: install,
     INSTALL_MEMBERS: install_members,
     FIRST_USE: first_use,
+    READ: read,
     KEEP: keep,
     END_UNUSED: end_unused,
     CLAIM: claim,

@@ -12,10 +12,9 @@ from nearcast.core.controller import Controller
 from nearcast.core.greeting import Credentials
 from nearcast.core.journal import MEMBERSHIP_KEY, BrokerEntry, BrokerState, broker_key, decode_entry
 from nearcast.core.membership import Membership
-from nearcast.core.names import CONTROL, RECORDS
+from nearcast.core.names import CONTROL, FIRST_USES
 from nearcast.core.placement import Mode
 from nearcast.core.settings import Limits, Timing
-from nearcast.core.wire import decode_record
 from nearcast.sim.clock import HostClock
 from nearcast.sim.faults import FaultPlan, Faults, Profile
 from nearcast.sim.history import History
@@ -393,10 +392,9 @@ class World:
         ]
         for broker in self.brokers:
             server = self.hosts[broker].server
-            for topic, record in server.keys.fields(RECORDS).items():
-                held = server.channels.get(topic) or server.channels.get(CONTROL + topic)
-                if not held and decode_record(record).term == 0:
-                    found.append(f"{broker} still has a record of {topic!r}, which nobody uses")
+            for topic in server.keys.fields(FIRST_USES):
+                if not server.channels.get(topic) and not server.channels.get(CONTROL + topic):
+                    found.append(f"{broker} still has a first use of {topic!r}, which nobody uses")
         return found
 
     def unfinished_members(self) -> list[str]:
