@@ -10,7 +10,7 @@ import pytest
 from nearcast.core.effects import Done, Failed
 from nearcast.core.mailbox import Mailbox, Overflow
 from nearcast.core.message import Gap, Interrupted, Message
-from nearcast.core.names import CONTROL, COUNTERS, FIRST_USES, PATTERNS, inbox_channel, readiness_channel
+from nearcast.core.names import CONTROL, COUNTERS, FIRST_USES, PATTERNS, RECORDS, inbox_channel, readiness_channel
 from nearcast.core.placement import Mode, Placement, single
 from nearcast.core.record import prepare, settled, switch
 from nearcast.core.settings import DEFAULT_TIMING, Limits
