@@ -22,7 +22,7 @@ from nearcast.core.membership import BrokerInfo, Membership
 from nearcast.core.placement import single
 from nearcast.core.record import settled
 from nearcast.core.recovery import Recovery
-from nearcast.core.reign import Charter, Reign
+from nearcast.core.reign import EVACUATED_MAX, Charter, Reign
 from nearcast.core.settings import DEFAULT_TIMING
 
 TOPICS = 60_000
@@ -101,6 +101,27 @@ def test_all_brokers_get_their_records_back_a_part_at_a_time() -> None:
         reign.heard(hello(broker), 0.0)
     most = most_until_pending(reign, "loss")
     assert most < AT_ONCE, most
+
+
+def test_the_topics_of_a_dead_broker_are_moved_away_a_part_at_a_time() -> None:
+    topics = {f"t{number:06d}": TopicEntry(single(6, "b3", 5)) for number in range(TOPICS)}
+    states = {"b1": BrokerState.MEMBER, "b2": BrokerState.MEMBER, "b3": BrokerState.DEAD}
+    brokers = {name: BrokerEntry(f"redis://{name}", "", f"run-{name}", state) for name, state in states.items()}
+    living = {name: info for name, info in MEMBERS.brokers.items() if name != "b3"}
+    membership = msgspec.structs.replace(MEMBERS, brokers=living, ring=tuple(living))
+    ledger = Ledger(50, Journal(membership, topics, brokers), 1)
+    reign = Reign(ledger, leader="c1", store_url="", charter=Charter(dice=Random(1)), now_s=0.0)
+    now_s, most = 0.0, 0
+    for _ in range(20):
+        now_s += 0.1
+        for broker in living:
+            reign.heard(hello(broker), now_s)
+        most = max(most, calls(reign.tick, now_s))
+        if ledger.commit(now_s) is not None:
+            ledger.committed(now_s)
+    moving = sum(entry.move is not None for entry in topics.values())
+    assert moving == EVACUATED_MAX
+    assert most < 3 * AT_ONCE, most
 
 
 def test_a_ring_is_handed_over_a_part_at_a_time() -> None:

@@ -9,9 +9,8 @@ from planting import LOST, LOST_WITH_A_BROKER, UNHEARD, WENT_BACK, Patch, planti
 
 from nearcast.core import controller, members, rebuilding, reign
 from nearcast.core.agent import Agent
-from nearcast.core.journal import Journal, TopicEntry
+from nearcast.core.journal import Journal
 from nearcast.core.members import Members
-from nearcast.core.membership import Membership
 from nearcast.core.record import Record
 from nearcast.core.recovery import Recovery
 
@@ -31,11 +30,8 @@ def nobody_notes_how_far_the_journal_was(patch: Patch) -> None:
 
 
 @mutation("invariant", LOST_WITH_A_BROKER)
-def topics_of_a_missing_broker_stay_as_they_were_found(patch: Patch) -> None:
-    def certain(topic: str, entry: TopicEntry, membership: Membership) -> TopicEntry:
-        return entry
-
-    patch.setattr(rebuilding, "_certain", certain)
+def topics_of_a_missing_broker_get_the_next_epoch_that_is_known(patch: Patch) -> None:
+    patch.setattr(reign.Reign, "_unused", lambda self, epoch: epoch)
 
 
 @mutation("invariant", LOST_WITH_A_BROKER)

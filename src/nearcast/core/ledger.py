@@ -59,6 +59,11 @@ class Ledger:
         """Whether a change of this entry is not in the store yet."""
         return key in self._next or (self._sent is not None and key in self._sent)
 
+    @property
+    def waiting(self) -> int:
+        """How many changes are not in the store yet."""
+        return len(self._next) + len(self._sent or ())
+
     def commit(self, now_s: float) -> Commit | None:
         """The commit to send now, if there is one and none is on its way."""
         if self._sent is not None:

@@ -8,9 +8,9 @@ how far it had come: versions are never used twice, and a record is on servers o
     SETTLED   the topic rests
 
 *What could be newer than anything found.* A record newer than the newest one found is first at the members of the
-placement which that names. So if all of them were asked, there was none. A topic of whose members one is missing gets a
-placement without it, in an epoch above all that can have been, by force; every broker is told, because publishers and
-subscribers may be at any.
+placement which that names. So if all of them were asked, there was none. A topic of whose members one is missing is
+moved by force, as from any broker that is gone: to an epoch no lower than the membership's version, and so above all that
+can have been.
 
 *Versions above all that can have been.* The membership goes on with the first version of a new *era*, far above every
 version and epoch found, so that no epoch of a first use that follows from it was ever used before. Servers that are
@@ -39,8 +39,7 @@ from nearcast.core.journal import (
     topic_key,
 )
 from nearcast.core.known import Known
-from nearcast.core.membership import ERA, Membership, ring_of
-from nearcast.core.placement import Placement, single
+from nearcast.core.membership import ERA, Membership
 from nearcast.core.record import Record
 
 T = TypeVar("T")
@@ -88,9 +87,8 @@ def rebuilding(
     states = _states(newest, sorted(there), named)
     membership = _membership(newest, states, version, term, store_url)
     changes: dict[str, Entry] = {MEMBERSHIP_KEY: membership}
-    missing = len(there) < len(newest.brokers)
     for some in _parts(topics.items()):
-        changes |= {topic_key(topic): _certain(topic, entry, membership) if missing else entry for topic, entry in some}
+        changes |= {topic_key(topic): entry for topic, entry in some}
         yield
     changes |= {broker_key(name): entry for name, entry in _brokers(journal, newest, there, states).items()}
     return changes
@@ -146,26 +144,6 @@ def _named(entry: TopicEntry, membership: Membership) -> Iterator[str]:
     """The brokers that the topic is at, or moves to; a namesake of one that was given up is not meant."""
     for place in (entry.placement, entry.move.target if entry.move is not None else entry.placement):
         yield from (broker for broker in place.brokers if membership.has(broker, place))
-
-
-def _certain(topic: str, entry: TopicEntry, membership: Membership) -> TopicEntry:
-    """The entry itself if nothing can be newer; else a move by force, away from brokers that may know better."""
-    move = entry.move
-    place = move.target if move is not None and move.phase is Phase.SWITCH else entry.placement
-    left = tuple(broker for broker in place.brokers if membership.has(broker, place))
-    if left == place.brokers:
-        return entry
-    epoch = membership.version + 1
-    if len(left) > 1:
-        target = Placement(epoch, place.mode, left, membership.version)
-    else:
-        target = single(epoch, left[0] if left else _home(topic, place, membership), membership.version)
-    return TopicEntry(place, MoveEntry(Phase.SWITCH, target, forced=True, told=tuple(sorted(membership.brokers))))
-
-
-def _home(topic: str, place: Placement, membership: Membership) -> str:
-    """The topic's directory. If no broker is left it stays with one that is gone, until there is one to take it."""
-    return ring_of(membership.ring).owner(topic.encode()) if membership.ring else place.brokers[0]
 
 
 # --- brokers

@@ -9,7 +9,9 @@ serves which subscriber that of `coordination.py`.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
+from itertools import islice
 from random import Random
 
 import msgspec
@@ -32,6 +34,7 @@ from nearcast.core.restoring import INSTALL_BATCH, Restoring
 from nearcast.core.settings import DEFAULT_TIMING, Timing
 
 COUNT_EVERY_S = 0.05
+EVACUATED_MAX = 10_000  # topics of dead brokers on their way at once: a tick looks at all moves, and takes some 50 ms
 LAZY_SLOTS = 50  # lazy moves of one broker begin at most so many per T_lazy
 
 
@@ -306,16 +309,20 @@ class Reign:
 
         Nor can any, while there is no ring: after a loss of the store all brokers may be gone, and join again.
         """
+        room = EVACUATED_MAX - len(self._moves) - self.ledger.waiting
+        if room <= 0 or not self.journal.membership.ring:
+            return
         for broker in list(self._evacuating):
-            resting = [
-                topic
-                for topic, entry in self.journal.topics.items()
-                if entry.move is None and broker in entry.placement.brokers and not self._is_at(broker, entry.placement)
-            ]
-            for topic in resting:
-                self._rescue(topic, now_s)
-            if not resting:
+            for topic in islice(self._resting(broker), room):
+                room -= self._rescue(topic, now_s)
+            if room > 0 and next(self._resting(broker), None) is None:
                 del self._evacuating[broker]
+
+    def _resting(self, broker: str) -> Iterator[str]:
+        """The topics at rest that name a broker which is not there."""
+        for topic, entry in self.journal.topics.items():
+            if entry.move is None and broker in entry.placement.brokers and not self._is_at(broker, entry.placement):
+                yield topic
 
     def _is_at(self, broker: str, placement: Placement) -> bool:
         """Whether the broker that the placement means carries its topics; not one that joined later under its name."""
@@ -331,28 +338,32 @@ class Reign:
             for entry in self.journal.topics.values()
         )
 
-    def _rescue(self, topic: str, now_s: float) -> None:
-        """Move a topic at rest away from dead brokers, by force."""
+    def _rescue(self, topic: str, now_s: float) -> bool:
+        """Move a topic at rest away from dead brokers, by force. Returns whether that has begun now."""
         entry = self.journal.topics[topic]
-        if entry.move is not None or self.ledger.pending(topic_key(topic)):
-            return
-        if self._whole(entry.placement):
-            return
+        if entry.move is not None or self.ledger.pending(topic_key(topic)) or self._whole(entry.placement):
+            return False
         target = self._refuge(topic, entry.placement, entry.placement.epoch + 1)
-        if target is not None:
-            moved = TopicEntry(entry.placement, MoveEntry(Phase.SWITCH, target, forced=True))
-            self.ledger.write_topic(topic, moved, partial(self.began, topic, Pace.EAGER))
+        if target is None:
+            return False
+        moved = TopicEntry(entry.placement, MoveEntry(Phase.SWITCH, target, forced=True))
+        self.ledger.write_topic(topic, moved, partial(self.began, topic, Pace.EAGER))
+        return True
 
     def _refuge(self, topic: str, placement: Placement, epoch: int) -> Placement | None:
         """The same placement without its dead brokers; the directory if none is left."""
         members = self.journal.membership.version
-        epoch = max(epoch, members)  # the dead may know of epochs that the store has lost, but of no such version
+        epoch = self._unused(epoch)
         left = tuple(broker for broker in placement.brokers if self._is_at(broker, placement))
         if len(left) > 1:
             return Placement(epoch, placement.mode, left, members)
         directory = self.members.directory(topic)
         home = left[0] if left else directory
         return single(epoch, home, members) if home is not None else None
+
+    def _unused(self, epoch: int) -> int:
+        """This epoch or a later one: the dead may know of epochs that the store has lost, but of no such version."""
+        return max(epoch, self.journal.membership.version)
 
     def _reconsider(self, move: Move) -> bool:
         """Change a move that a death has overtaken. True: a new decision is on its way to the store."""
