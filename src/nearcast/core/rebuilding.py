@@ -9,8 +9,8 @@ how far it had come: versions are never used twice, and a record is on servers o
 
 *What could be newer than anything found.* A record newer than the newest one found is first at the members of the
 placement which that names. So if all of them were asked, there was none. A topic of whose members one is missing is
-moved by force, as from any broker that is gone: to an epoch no lower than the membership's version, and so above all that
-can have been.
+moved by force, as from any broker that is gone: to an epoch no lower than the membership's version, and so above all
+that can have been.
 
 *Versions above all that can have been.* The membership goes on with the first version of a new *era*, far above every
 version and epoch found, so that no epoch of a first use that follows from it was ever used before. Servers that are
