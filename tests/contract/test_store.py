@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import pytest
 
-from nearcast.core.effects import Leadership
+from nearcast.core.controller_effects import Leadership
 from nearcast.errors import ClusterError, ConnectFailed
 from nearcast.runtime.requester import Requester
 from nearcast.runtime.servers import LocalServer

@@ -20,12 +20,12 @@ from nearcast.core import bus
 from nearcast.core.agent import Agent, Identity
 from nearcast.core.client import Client
 from nearcast.core.controller import Controller, Role
+from nearcast.core.controller_effects import Campaign, Commit, Load, Resign
 from nearcast.core.coordination import Coordinating
-from nearcast.core.effects import Campaign, Commit, Connect, Disconnect, Load, Rename, Resign
+from nearcast.core.effects import Connect, Disconnect, Rename
 from nearcast.core.journal import BrokerState, Pace
-from nearcast.core.links import Ready
 from nearcast.core.mailbox import Mailbox, Overflow
-from nearcast.core.membership import BrokerInfo, Membership, encode_membership
+from nearcast.core.membership import BrokerInfo, Membership, Ready, encode_membership
 from nearcast.core.names import CLAIM_KEY, FIRST_USES, GRANTS, MEMBERS, READY_KEY, RECORDS, WANTED
 from nearcast.core.placement import Mode
 from nearcast.core.planner import Planning

@@ -13,8 +13,7 @@ from hiredis import Reader
 from nearcast.core import bus, collection
 from nearcast.core.agent import HURRIES_PER_S, HURRY_BURST, Agent, Identity
 from nearcast.core.journal import Pace
-from nearcast.core.links import Ready
-from nearcast.core.membership import Membership, ring_of
+from nearcast.core.membership import Membership, Ready, ring_of
 from nearcast.core.names import (
     CLAIM_KEY,
     COUNTERS,
@@ -29,9 +28,10 @@ from nearcast.core.names import (
 )
 from nearcast.core.placement import single
 from nearcast.core.record import first_use, settled
-from nearcast.core.report_log import REPORT_STREAM, UNANSWERED_BYTES_MAX
+from nearcast.core.report_log import UNANSWERED_BYTES_MAX
 from nearcast.core.resp import command
 from nearcast.core.settings import DEFAULT_TIMING
+from nearcast.core.store_names import CONTROLLER_CHANNEL, REPORT_STREAM
 from nearcast.core.valkey import ValkeyLink
 from nearcast.core.wire import decode_record, encode_record
 
@@ -48,7 +48,7 @@ class Office:
         self.agent = Agent(Identity("b1", "redis://b1", "paris"), "redis://store", Random(1))
         self.heard: list[Any] = []
         ears = self.rig.servers["store"].connect(lambda data: None)
-        ears.feed(command("HELLO", 3) + command("SUBSCRIBE", bus.CONTROLLER_CHANNEL))
+        ears.feed(command("HELLO", 3) + command("SUBSCRIBE", CONTROLLER_CHANNEL))
         ears.deliver = self._hear
         self.wired = self.rig.wire(self.agent)
         self.rig.run(0.3)

@@ -6,9 +6,10 @@ import msgspec
 import pytest
 
 from nearcast.core import agent_load
-from nearcast.core.agent_load import PUSH_BYTES, LoadMeter
+from nearcast.core.agent_load import LoadMeter
 from nearcast.core.backend import Figures
 from nearcast.core.counters import ClientReport, TopicCounters
+from nearcast.core.wire import PUSH_BYTES
 
 
 def info(output: int, inputs: int = 0, *, cpu_s: float = 0.0) -> Figures:

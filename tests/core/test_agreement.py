@@ -10,7 +10,7 @@ import pytest
 
 from nearcast.core.agent import Agent, Identity
 from nearcast.core.controller import Controller
-from nearcast.core.effects import Campaign, Leadership
+from nearcast.core.controller_effects import Campaign, Leadership
 from nearcast.core.membership import BrokerInfo, Membership, encode_membership
 from nearcast.core.names import MEMBERS
 from nearcast.core.news import Note

@@ -13,8 +13,7 @@ import pytest
 import nearcast.core
 from nearcast.core.backend import AgentLink, ClientLink, Denied, Figures, ServerLink, Standing
 from nearcast.core.greeting import CLIENT_NAMES, Credentials
-from nearcast.core.links import Ready
-from nearcast.core.membership import Membership, encode_membership
+from nearcast.core.membership import Membership, Ready, encode_membership
 from nearcast.core.names import CONTROL, FIRST_USES, GRANTS, MEMBERS
 from nearcast.core.placement import single
 from nearcast.core.proof import Lease

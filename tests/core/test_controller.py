@@ -10,7 +10,7 @@ import pytest
 
 from nearcast.core import bus
 from nearcast.core.controller import CAMPAIGNS_MAX, Controller, Role
-from nearcast.core.effects import Campaign, Leadership, Load, Resign
+from nearcast.core.controller_effects import Campaign, Leadership, Load, Resign
 from nearcast.core.handover import _Collected
 from nearcast.core.journal import BrokerState, Pace
 from nearcast.core.membership import ring_of
@@ -18,6 +18,7 @@ from nearcast.core.names import RECORDS
 from nearcast.core.placement import Mode, single
 from nearcast.core.record import settled
 from nearcast.core.settings import CLOCKS, DEFAULT_TIMING
+from nearcast.core.store_names import CONTROLLER_CHANNEL
 from nearcast.core.wire import decode_record
 
 LEADER_S = DEFAULT_TIMING.leader_s
@@ -414,7 +415,7 @@ def test_the_state_says_who_leads_and_who_lives(cluster: Any) -> None:
 
 @pytest.mark.parametrize("payload", [b"", b"garbage", b"{}", b'{"type": "Hello"}', b"\xff"])
 def test_garbage_on_the_bus_is_ignored(cluster: Any, payload: bytes) -> None:
-    cluster.rig.ask("store", "PUBLISH", bus.CONTROLLER_CHANNEL, payload)
+    cluster.rig.ask("store", "PUBLISH", CONTROLLER_CHANNEL, payload)
     cluster.run(1.0)
     assert cluster.states() == dict.fromkeys(("b1", "b2", "b3"), BrokerState.MEMBER)
 

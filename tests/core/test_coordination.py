@@ -13,11 +13,12 @@ from hiredis import Reader
 
 from nearcast.core import bus
 from nearcast.core.audience import Audience, Seats, mean_rates
+from nearcast.core.bus import REPORT_S
 from nearcast.core.coordination import LISTEN_S, Coordinating
-from nearcast.core.gateways import REPORT_S
 from nearcast.core.proposal import Cause, MoveSubscriber, Reason
 from nearcast.core.resp import command
 from nearcast.core.seating import SeatRule
+from nearcast.core.store_names import ANSWER_CHANNEL, CONTROLLER_CHANNEL, GATEWAY_CHANNEL
 from nearcast.errors import UsageError
 
 REASON = Reason(Cause.UNBALANCED, "cov", 0.4, 0.15)
@@ -54,8 +55,8 @@ class Hall:
         self.most_on_the_way = 0
         self._reader = Reader()
         self._session = cluster.rig.servers["store"].connect(self._reader.feed)
-        channels = [bus.GATEWAY_CHANNEL + name.encode() for name in NAMES]
-        self._session.feed(command("HELLO", 3) + command("SUBSCRIBE", bus.ANSWER_CHANNEL + b"me", *channels))
+        channels = [GATEWAY_CHANNEL + name.encode() for name in NAMES]
+        self._session.feed(command("HELLO", 3) + command("SUBSCRIBE", ANSWER_CHANNEL + b"me", *channels))
         self._next_s = 0.0
         self._asked = 0
 
@@ -94,19 +95,19 @@ class Hall:
         return answer.broker
 
     def _publish(self, message: Any) -> None:
-        self.cluster.rig.ask("store", "PUBLISH", bus.CONTROLLER_CHANNEL, bus.encode(message))
+        self.cluster.rig.ask("store", "PUBLISH", CONTROLLER_CHANNEL, bus.encode(message))
 
     def _listen(self) -> None:
         while (push := self._reader.gets()) is not False:
             if not isinstance(push, list) or push[0] != b"message":
                 continue
             channel, payload = push[1], push[2]
-            if channel == bus.ANSWER_CHANNEL + b"me":
+            if channel == ANSWER_CHANNEL + b"me":
                 answer = bus.decode_seat(payload) or bus.decode_state(payload)
                 assert answer is not None
                 self.answers[answer.request] = answer
             else:
-                self._ordered(channel.removeprefix(bus.GATEWAY_CHANNEL).decode(), payload)
+                self._ordered(channel.removeprefix(GATEWAY_CHANNEL).decode(), payload)
 
     def _ordered(self, broker: str, payload: bytes) -> None:
         order = bus.decode_for_gateway(payload)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nearcast.core.effects import Commit
+from nearcast.core.controller_effects import Commit
 from nearcast.core.journal import MEMBERSHIP_KEY, BrokerEntry, BrokerState, Journal, TopicEntry, encode_entry
 from nearcast.core.ledger import Ledger
 from nearcast.core.membership import Membership

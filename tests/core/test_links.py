@@ -12,8 +12,8 @@ from nearcast.core.client import Client
 from nearcast.core.effects import Connect, Disconnect
 from nearcast.core.greeting import Credentials
 from nearcast.core.link import Link
-from nearcast.core.links import RECONNECT_BURST, Ready
-from nearcast.core.membership import BrokerInfo, encode_membership
+from nearcast.core.links import RECONNECT_BURST
+from nearcast.core.membership import BrokerInfo, Ready, encode_membership
 from nearcast.core.names import CLAIM_KEY, GRANTS, MEMBERS, READY_KEY, WANTED, inbox_channel
 from nearcast.core.proof import OPEN_MAX
 from nearcast.core.scripts import INSTALL_MEMBERS

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from nearcast.core.agent_load import PUSH_BYTES
 from nearcast.core.bus import Report
 from nearcast.core.counters import TopicCounters
 from nearcast.core.load_book import WINDOW_S, LoadBook, output_bytes_per_s, topic_loads
 from nearcast.core.snapshot import TopicLoad
+from nearcast.core.wire import PUSH_BYTES
 
 
 def report(broker: str, seconds: float, output_bytes_per_s: float, **topics: TopicCounters) -> Report:

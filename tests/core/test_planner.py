@@ -12,6 +12,7 @@ from nearcast.core.journal import BrokerState
 from nearcast.core.placement import Mode
 from nearcast.core.planner import Planning
 from nearcast.core.proposal import AddBroker, Cause, KeepBroker, PlaceTopic, Proposal, Reason, RemoveBroker
+from nearcast.core.store_names import PROVIDER_CHANNEL
 from nearcast.errors import UsageError
 
 PLANNING = Planning(check_s=0.5, wait_s=2.0, brokers_max=4)
@@ -132,7 +133,7 @@ def told(cluster: Any) -> list[Any]:
 
     class Listener:
         def published(self, server: Any, channel: bytes, payload: bytes, receivers: Any) -> None:
-            if channel == bus.PROVIDER_CHANNEL:
+            if channel == PROVIDER_CHANNEL:
                 heard.append(bus.decode_for_provider(payload))
 
         def installed(self, *args: Any) -> None:

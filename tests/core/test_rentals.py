@@ -11,6 +11,7 @@ from nearcast.core import bus
 from nearcast.core.journal import BrokerState
 from nearcast.core.planner import Planning
 from nearcast.core.proposal import AddBroker, Cause, Reason, RemoveBroker
+from nearcast.core.store_names import PROVIDER_CHANNEL
 
 NAME = "rented-1"
 REASON = Reason(Cause.HIGH_LOAD, "load ratio of b1", 0.95, 0.8)
@@ -28,7 +29,7 @@ class Lot:
         cluster.run(3.0)
 
     def published(self, server: Any, channel: bytes, payload: bytes, receivers: Any) -> None:
-        if channel == bus.PROVIDER_CHANNEL:
+        if channel == PROVIDER_CHANNEL:
             self.heard.append(bus.decode_for_provider(payload))
 
     def installed(self, *args: Any) -> None:

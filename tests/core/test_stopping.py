@@ -5,10 +5,10 @@ from __future__ import annotations
 from random import Random
 from typing import Any
 
-from nearcast.core import bus
 from nearcast.core.controller import Controller, Role
-from nearcast.core.effects import Leadership, Resign
+from nearcast.core.controller_effects import Leadership, Resign
 from nearcast.core.settings import DEFAULT_TIMING
+from nearcast.core.store_names import CONTROLLER_CHANNEL
 
 
 def candidate() -> Controller:
@@ -35,7 +35,7 @@ def test_who_waits_leads_at_once_in_a_higher_term(cluster_of: Any) -> None:
 def test_nothing_is_granted_after_that(cluster: Any) -> None:
     leader = cluster.leader
     leader.outgoing()
-    leader.reign.told.append((bus.CONTROLLER_CHANNEL, b"what it was about to say"))
+    leader.reign.told.append((CONTROLLER_CHANNEL, b"what it was about to say"))
     leader.retire(cluster.rig.now_s)
     assert leader.outgoing() == []
 

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from gateway_world import World, Worlds, until
 
+from nearcast.core.store_names import HOURS_KEY
 from nearcast.gateway import attendance
-from nearcast.gateway.attendance import HOURS_KEY, Attendance
+from nearcast.gateway.attendance import Attendance
 from nearcast.gateway.client import Subscriber
 from nearcast.gateway.store import Store
 from nearcast.gateway.users import Users

@@ -17,7 +17,7 @@ from nearcast import Message
 from nearcast.core.membership import BrokerInfo, Membership, encode_membership
 from nearcast.core.names import CLAIM_KEY, MEMBERS, READY_KEY
 from nearcast.core.placement import Mode
-from nearcast.gateway.attendance import HOURS_KEY
+from nearcast.core.store_names import FEEDS, HOURS_KEY
 from nearcast.gateway.client import Subscriber
 from nearcast.gateway.coordination import BusCoordination, Whereabouts
 from nearcast.gateway.server import GatewayServer, listen
@@ -30,7 +30,7 @@ from nearcast.pipeline.sources.stream_server import StreamServer
 from nearcast.runtime.calibration import CalibrationSettings, calibrate
 from nearcast.runtime.collector import Collector
 from nearcast.runtime.console import Console, find_store
-from nearcast.runtime.feed_keys import FEEDS, feed_keys
+from nearcast.runtime.feed_keys import feed_keys
 from nearcast.runtime.provider import DryProvider, ProviderDesk
 from nearcast.runtime.requester import Requester
 from nearcast.runtime.servers import LocalServer

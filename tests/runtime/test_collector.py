@@ -9,7 +9,8 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 import nearcast
-from nearcast.runtime.feed_keys import FEEDS, feed_keys
+from nearcast.core.store_names import FEEDS
+from nearcast.runtime.feed_keys import feed_keys
 from nearcast.runtime.requester import Requester
 from nearcast.testbed.cluster import LocalCluster
 

@@ -7,7 +7,8 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from nearcast.runtime.feed_keys import FEEDS, feed_keys
+from nearcast.core.store_names import FEEDS
+from nearcast.runtime.feed_keys import feed_keys
 from nearcast.runtime.feed_scripts import APPEND, CLAIM, COLLECT, GONE, IDLE, NOT_OURS, RELEASE, STANDBY
 from nearcast.runtime.requester import Requester
 from nearcast.runtime.servers import LocalServer

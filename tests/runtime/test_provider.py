@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from nearcast.core import bus
+from nearcast.core.store_names import PROVIDER_CHANNEL
 from nearcast.errors import ServerFailed
 from nearcast.runtime import provider as provider_module
 from nearcast.runtime.provider import DryProvider, ProviderDesk
@@ -37,7 +38,7 @@ class Slow(DryProvider):
 
 async def tell(asker: Requester, *messages: bus.ToProvider) -> None:
     for message in messages:
-        await asker.ask("PUBLISH", bus.PROVIDER_CHANNEL, bus.encode(message))
+        await asker.ask("PUBLISH", PROVIDER_CHANNEL, bus.encode(message))
 
 
 def test_calls_are_made_one_at_a_time_and_not_twice_while_they_wait() -> None:
@@ -47,7 +48,7 @@ def test_calls_are_made_one_at_a_time_and_not_twice_while_they_wait() -> None:
         try:
             async with ProviderDesk(server.url, provider):
                 await tell(asker, bus.Rent("a", 1), bus.Rent("a", 1), bus.Rent("bad", 1), bus.Release("a", 1, "url"))
-                await asker.ask("PUBLISH", bus.PROVIDER_CHANNEL, b"garbage")
+                await asker.ask("PUBLISH", PROVIDER_CHANNEL, b"garbage")
                 await asyncio.sleep(0.6)
         finally:
             await asker.close()

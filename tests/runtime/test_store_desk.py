@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from nearcast.core.effects import Leadership
+from nearcast.core.controller_effects import Leadership
 from nearcast.errors import ConnectFailed
 from nearcast.runtime.controller import Controller
 from nearcast.runtime.store.memory import MemoryStore

@@ -14,8 +14,9 @@ import pytest
 import nearcast
 from nearcast.core import bus
 from nearcast.core.agent import Identity
-from nearcast.core.effects import Propose
+from nearcast.core.controller_effects import Propose
 from nearcast.core.journal import MEMBERSHIP_KEY
+from nearcast.core.store_names import FEEDS, PROVIDER_CHANNEL
 from nearcast.errors import ClusterError
 from nearcast.runtime import troubles
 from nearcast.runtime.agent import Agent
@@ -23,7 +24,7 @@ from nearcast.runtime.collector import Collector
 from nearcast.runtime.console import Console
 from nearcast.runtime.controller import Controller
 from nearcast.runtime.feed_collector import FeedCollector
-from nearcast.runtime.feed_keys import FEEDS, feed_keys
+from nearcast.runtime.feed_keys import feed_keys
 from nearcast.runtime.provider import DryProvider, ProviderDesk
 from nearcast.runtime.requester import Requester
 from nearcast.runtime.servers import LocalServer
@@ -234,10 +235,10 @@ def test_a_provider_that_fails_in_its_own_way_is_asked_again(monkeypatch: pytest
         async with await LocalServer.start() as server:
             asker = Requester(server.url)
             async with ProviderDesk(server.url, provider) as desk:
-                await asker.ask("PUBLISH", bus.PROVIDER_CHANNEL, bus.encode(bus.Rent("a", 1)))
+                await asker.ask("PUBLISH", PROVIDER_CHANNEL, bus.encode(bus.Rent("a", 1)))
                 await until(lambda: raised == [1])
                 await until(lambda: "a surprise" in desk.problem)
-                await asker.ask("PUBLISH", bus.PROVIDER_CHANNEL, bus.encode(bus.Rent("a", 1)))
+                await asker.ask("PUBLISH", PROVIDER_CHANNEL, bus.encode(bus.Rent("a", 1)))
                 await until(lambda: provider.asked == [("rent", "a")])
             await asker.close()
 

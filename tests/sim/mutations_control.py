@@ -23,8 +23,8 @@ from planting import (
 
 from nearcast.core import bus
 from nearcast.core.controller import Controller, Role
+from nearcast.core.controller_effects import Leadership
 from nearcast.core.departures import Departures
-from nearcast.core.effects import Leadership
 from nearcast.core.handover import Handover
 from nearcast.core.journal import MEMBERSHIP_KEY
 from nearcast.core.members import Members

@@ -24,14 +24,14 @@ from nearcast.core.ending import Ending
 from nearcast.core.greeting import Credentials
 from nearcast.core.journal import BEGINNING, Position
 from nearcast.core.known import Known
-from nearcast.core.links import Ready
-from nearcast.core.membership import Membership, read_membership
+from nearcast.core.membership import Membership, Ready, read_membership
 from nearcast.core.names import COUNTERS, PATTERNS, WANTED, pattern_readiness, readiness_channel
 from nearcast.core.pace import Pace
 from nearcast.core.recollection import Recollection
 from nearcast.core.record import Record, Unreadable
 from nearcast.core.report_log import ReportLog
 from nearcast.core.settings import DEFAULT_TIMING, Timing
+from nearcast.core.store_names import CONTROLLER_CHANNEL
 from nearcast.core.tether import Tether
 
 # Beats for clients that wait for a grant: so many at once, and then so many a second, however many clients there are.
@@ -280,7 +280,7 @@ class Agent:
             capacity_bytes_per_s=identity.capacity_bytes_per_s,
             known=msgspec.structs.replace(self._known, term=max(self._term, self._known.term)),
         )
-        self.bus.link.tell(bus.CONTROLLER_CHANNEL, bus.encode(hello))
+        self.bus.link.tell(CONTROLLER_CHANNEL, bus.encode(hello))
 
     # --- orders
 
@@ -333,7 +333,7 @@ class Agent:
 
     def _answer(self, answer: bus.Answer) -> None:
         if self.bus.link is not None:
-            self.bus.link.tell(bus.CONTROLLER_CHANNEL, bus.encode(answer))
+            self.bus.link.tell(CONTROLLER_CHANNEL, bus.encode(answer))
 
     def _done(self, order: int, now_s: float) -> None:
         self._answer(bus.Answer(self.identity.broker, order))
@@ -420,5 +420,5 @@ class Agent:
             report = self.meter.measure(figures, now_s, self.wall_offset_s)
             if report is not None:
                 encoded = bus.encode(report)
-                self.bus.link.tell(bus.CONTROLLER_CHANNEL, encoded)
+                self.bus.link.tell(CONTROLLER_CHANNEL, encoded)
                 self.report_log.append(self.bus.link, report.at_s, encoded)

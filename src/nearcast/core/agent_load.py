@@ -13,10 +13,9 @@ from nearcast.core.backend import Figures
 from nearcast.core.bus import Report
 from nearcast.core.counters import ClientReport, TopicCounters
 from nearcast.core.names import is_topic
-from nearcast.core.wire import HEADER_BYTES
+from nearcast.core.wire import PUSH_BYTES
 
 TOPICS_MAX = 10_000  # of one report; counters of further ones are dropped, and that is counted
-PUSH_BYTES = HEADER_BYTES + 40  # RESP3 push framing and channel name around a payload, roughly
 
 
 class LoadMeter:

@@ -17,13 +17,9 @@ from nearcast.core.known import Known
 from nearcast.core.membership import Membership
 from nearcast.core.placement import Mode, Placement
 from nearcast.core.record import Record
+from nearcast.core.store_names import AGENT_CHANNEL
 
-AGENT_CHANNEL = b"nc:a:"
-GATEWAY_CHANNEL = b"nc:g:"
-CONTROLLER_CHANNEL = b"nc:k"
-PROVIDER_CHANNEL = b"nc:rent"
-ANSWER_CHANNEL = b"nc:q:"
-
+REPORT_S = 2.0  # between two reports of a gateway
 TOPICS_MAX = 1 << 40  # that anybody may count
 SHOWN_MAX = 1000  # topics in one answer to a Show: a small part of what a leader may think and a server may queue
 

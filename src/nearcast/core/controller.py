@@ -24,8 +24,9 @@ import msgspec
 from nearcast.core import bus
 from nearcast.core.audience import Seats
 from nearcast.core.backend import ServerLink
+from nearcast.core.controller_effects import Balance, Campaign, Leadership, Load, Propose, Resign, StoreEffect
 from nearcast.core.coordination import Coordinating
-from nearcast.core.effects import Balance, Campaign, Effect, Leadership, Load, Propose, Resign, StoreEffect
+from nearcast.core.effects import Effect
 from nearcast.core.greeting import Credentials
 from nearcast.core.journal import Journal, read_entries
 from nearcast.core.known import Known, lost
@@ -35,6 +36,7 @@ from nearcast.core.proposal import Proposal
 from nearcast.core.recovery import Recovery
 from nearcast.core.reign import Charter, Reign
 from nearcast.core.settings import CLOCKS, DEFAULT_TIMING, Timing
+from nearcast.core.store_names import CONTROLLER_CHANNEL
 from nearcast.core.tether import Tether
 
 CAMPAIGNS_MAX = 8  # on their way: later answers come too late anyway
@@ -285,8 +287,8 @@ class Controller:
         return self.role is Role.LOADING and term == self._term
 
     def _bus_open(self, link: ServerLink, now_s: float) -> None:
-        link.control[bus.CONTROLLER_CHANNEL] = self._heard
-        link.subscribe(bus.CONTROLLER_CHANNEL)
+        link.control[CONTROLLER_CHANNEL] = self._heard
+        link.subscribe(CONTROLLER_CHANNEL)
 
     def _heard(self, payload: bytes, now_s: float) -> None:
         message = bus.decode_for_controller(payload)

@@ -21,10 +21,12 @@ import msgspec
 
 from nearcast.core import bus
 from nearcast.core.audience import Balancer, Seats
-from nearcast.core.effects import Balance
-from nearcast.core.gateways import REPORT_S, Gateway, Gateways
+from nearcast.core.bus import REPORT_S
+from nearcast.core.controller_effects import Balance
+from nearcast.core.gateways import Gateway, Gateways
 from nearcast.core.names import user_problem
 from nearcast.core.seating import Seating, SeatRule
+from nearcast.core.store_names import GATEWAY_CHANNEL
 from nearcast.core.subscriber_moves import SubscriberMoves
 from nearcast.errors import UsageError
 
@@ -161,7 +163,7 @@ class Coordination:
         self._moves.step(now_s)
         for source, moves in self._moves.said:
             order = bus.encode(bus.MoveSubscribers(self._reign.term, moves))
-            self._reign.told.append((bus.GATEWAY_CHANNEL + source.encode(), order))
+            self._reign.told.append((GATEWAY_CHANNEL + source.encode(), order))
         self._moves.said.clear()
         if self._moves.given_up:
             users = self._moves.given_up

@@ -13,7 +13,6 @@ from functools import cached_property
 from nearcast.core import bus
 from nearcast.core.audience import Audience, mean_rates
 
-REPORT_S = 2.0  # between two reports of a gateway
 RATE_REPORTS = 15  # rates are means over so many: thirty seconds, against instant peaks (BAD, section 6.1.2)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from nearcast.core.effects import Commit
+from nearcast.core.controller_effects import Commit
 from nearcast.core.journal import (
     MEMBERSHIP_KEY,
     BrokerEntry,

@@ -16,7 +16,7 @@ import msgspec
 from nearcast.core.backend import ClientLink, Flow, LinkRefused, OnPassed, Standing
 from nearcast.core.effects import Connect, Disconnect, Rename
 from nearcast.core.greeting import CLIENT_NAMES, Credentials, unanswered
-from nearcast.core.membership import decode_membership
+from nearcast.core.membership import Ready, decode_membership
 from nearcast.core.names import GRANTS, MEMBERS, WANTED, inbox_channel
 from nearcast.core.news import Kind, Note, State, StateChange
 from nearcast.core.proof import Lease
@@ -30,13 +30,6 @@ if TYPE_CHECKING:
 # be met by everybody at the same moment.
 RECONNECT_BURST = 16
 RECONNECTS_PER_S = 4.0
-
-
-class Ready(msgspec.Struct, frozen=True):
-    """The ready key: which broker this server is, and in which run of the server its records were installed."""
-
-    broker: str
-    run_id: str
 
 
 class _Peer:

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping
 
-from nearcast.core.agent_load import PUSH_BYTES
 from nearcast.core.bus import Report
 from nearcast.core.counters import TopicCounters
 from nearcast.core.snapshot import TopicLoad
+from nearcast.core.wire import PUSH_BYTES
 
 WINDOW_S = 5.0  # long enough to even out that a client's second and an agent's differ, short enough to follow a crowd
 

@@ -67,6 +67,13 @@ class Membership(msgspec.Struct, frozen=True):
         return bool(ring) and ring_of(ring).owner(topic) == broker
 
 
+class Ready(msgspec.Struct, frozen=True):
+    """The ready key: which broker this server is, and in which run of the server its records were installed."""
+
+    broker: str
+    run_id: str
+
+
 @lru_cache(maxsize=64)
 def ring_of(brokers: tuple[str, ...]) -> Ring:
     """Rings are immutable and take a sort to build: one per list of brokers."""

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from nearcast.core import bus
-from nearcast.core.effects import Propose
+from nearcast.core.controller_effects import Propose
 from nearcast.core.journal import BrokerState, Pace
 from nearcast.core.load_book import LoadBook
 from nearcast.core.proposal import AddBroker, KeepBroker, PlaceTopic, Proposal, ProposedChange, RemoveBroker

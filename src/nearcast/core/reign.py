@@ -32,6 +32,7 @@ from nearcast.core.rentals import Rentals
 from nearcast.core.requests import Requests
 from nearcast.core.restoring import INSTALL_BATCH, Restoring
 from nearcast.core.settings import DEFAULT_TIMING, Timing
+from nearcast.core.store_names import ANSWER_CHANNEL
 
 COUNT_EVERY_S = 0.05
 EVACUATED_MAX = 10_000  # topics of dead brokers on their way at once: a tick looks at all moves, and takes some 50 ms
@@ -130,7 +131,7 @@ class Reign:
 
     def reply(self, answer: bus.State | bus.Seat) -> None:
         asker, _, _ = answer.request.partition(".")
-        self.told.append((bus.ANSWER_CHANNEL + asker.encode(), bus.encode(answer)))
+        self.told.append((ANSWER_CHANNEL + asker.encode(), bus.encode(answer)))
 
     @property
     def busy(self) -> bool:

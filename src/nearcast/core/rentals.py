@@ -19,6 +19,7 @@ import msgspec
 
 from nearcast.core import bus
 from nearcast.core.journal import BrokerEntry, BrokerState, broker_key
+from nearcast.core.store_names import PROVIDER_CHANNEL
 
 if TYPE_CHECKING:
     from nearcast.core.reign import Reign
@@ -92,4 +93,4 @@ class Rentals:
     def _say(self, name: str, message: bus.ToProvider, now_s: float) -> None:
         if now_s - self._said_s.get(name, -1e9) >= SAY_AGAIN_S:
             self._said_s[name] = now_s
-            self._reign.told.append((bus.PROVIDER_CHANNEL, bus.encode(message)))
+            self._reign.told.append((PROVIDER_CHANNEL, bus.encode(message)))

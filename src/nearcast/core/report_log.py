@@ -9,8 +9,8 @@ from __future__ import annotations
 from functools import partial
 
 from nearcast.core.backend import ServerLink
+from nearcast.core.store_names import REPORT_STREAM
 
-REPORT_STREAM = b"nc:reports"  # on the store's server
 REPORTS_MAX = 10_000  # the server keeps about so many of all brokers, and drops the oldest: 16 minutes of ten brokers
 REPORTS_BYTES_MAX = 256 << 20  # and so much, all as long as the newest: one of 10,000 topics has 1.5 MB
 UNANSWERED_BYTES_MAX = 4 << 20  # kept by one agent to be appended again; a report of 100 topics has about 15 kB

@@ -23,6 +23,7 @@ from nearcast.core.resp import publish_prefix
 
 HEADER = Struct(">IIQQQ")
 HEADER_BYTES = HEADER.size
+PUSH_BYTES = HEADER_BYTES + 40  # RESP3 push framing and channel name around a payload, roughly
 
 _MAGIC = 0xFB4E43 << 8
 DATA = _MAGIC | 1  # a message

@@ -14,13 +14,12 @@ from __future__ import annotations
 import asyncio
 import logging
 
+from nearcast.core.store_names import HOURS_KEY, USER_KEY
 from nearcast.errors import ClusterError
 from nearcast.gateway.store import Store
 
 log = logging.getLogger("nearcast.gateway")
 
-HOURS_KEY = "nc:hours"
-USER_KEY = "nc:u:"
 ROUND_S = 60.0
 USERS_A_ROUND = 1000  # looked at, about
 FORGOTTEN_A_ROUND = 100

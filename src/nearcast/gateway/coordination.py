@@ -19,7 +19,8 @@ from typing import Protocol
 import msgspec
 
 from nearcast.core import bus
-from nearcast.core.gateways import REPORT_S
+from nearcast.core.bus import REPORT_S
+from nearcast.core.store_names import CONTROLLER_CHANNEL, GATEWAY_CHANNEL
 from nearcast.errors import NearcastError, Refused, UsageError
 from nearcast.runtime.inquiry import Inquiry
 from nearcast.runtime.requester import Requester
@@ -135,7 +136,7 @@ class BusCoordination:
     async def _listen(self) -> None:
         assert self._gateway is not None
         await self._seats.open()
-        await self._requester.listen(bus.GATEWAY_CHANNEL + self._gateway.broker.encode(), self._heard)
+        await self._requester.listen(GATEWAY_CHANNEL + self._gateway.broker.encode(), self._heard)
 
     async def _report(self) -> None:
         gateway = self._gateway
@@ -145,7 +146,7 @@ class BusCoordination:
         report = bus.GatewayReport(
             gateway.broker, gateway.url, where.site, where.latitude, where.longitude, online, self._rates
         )
-        await self._requester.ask("PUBLISH", bus.CONTROLLER_CHANNEL, bus.encode(report))
+        await self._requester.ask("PUBLISH", CONTROLLER_CHANNEL, bus.encode(report))
 
     # --- orders
 

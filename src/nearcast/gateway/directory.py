@@ -17,14 +17,11 @@ from typing import Any
 import msgspec
 
 from nearcast.core.link import Reply
+from nearcast.core.store_names import DATA_KEY, GATEWAYS_KEY, HOLDERS_KEY, HOURS_KEY, USER_KEY
 from nearcast.errors import Refused
-from nearcast.gateway.attendance import HOURS_KEY, USER_KEY
 from nearcast.gateway.store import Store
 from nearcast.gateway.tokens import ENDED
 
-GATEWAYS_KEY = b"nc:gateways"
-DATA_KEY = b"nc:data"
-_HOLDERS = "nc:f:"
 _SCAN_COUNT = 1000
 
 # KEYS: the user's hash, the holders' set. ARGV: registration, user, field, entry. Returns the entry now there.
@@ -112,7 +109,7 @@ class Directory:
 
     async def add(self, user: str, registration: str, broker: str, subscription: str, entry: Entry) -> Entry:
         """Note that the user holds it at the broker. Returns what is stored: an earlier entry stays."""
-        keys = (USER_KEY + user, f"{_HOLDERS}{broker}:{subscription}")
+        keys = (USER_KEY + user, f"{HOLDERS_KEY}{broker}:{subscription}")
         values = (registration, user, f"s:{subscription}", msgspec.json.encode(entry))
         stored = await self._ask("EVAL", _ADD, len(keys), *keys, *values)
         if stored is None:
@@ -122,16 +119,20 @@ class Directory:
     async def remove(self, user: str, broker: str, subscription: str) -> None:
         """The user has it no longer."""
         await self._ask("HDEL", USER_KEY + user, f"s:{subscription}")
-        await self._ask("SREM", f"{_HOLDERS}{broker}:{subscription}", user)
+        await self._ask("SREM", f"{HOLDERS_KEY}{broker}:{subscription}", user)
 
     async def leave(self, user: str, broker: str, subscriptions: Iterable[str]) -> bool:
         """The user holds these at the broker no longer, but still has them. False: the broker is her home."""
-        keys = [USER_KEY + user, *(f"{_HOLDERS}{broker}:{subscription}" for subscription in subscriptions)]
+        keys = [USER_KEY + user, *(f"{HOLDERS_KEY}{broker}:{subscription}" for subscription in subscriptions)]
         return await self._ask("EVAL", _LEAVE, len(keys), *keys, user, broker) == 1
 
     async def settle(self, user: str, registration: str, broker: str, subscriptions: Iterable[str]) -> None:
         """The user is at home at this broker, and holds these there."""
-        keys = [USER_KEY + user, HOURS_KEY, *(f"{_HOLDERS}{broker}:{subscription}" for subscription in subscriptions)]
+        keys = [
+            USER_KEY + user,
+            HOURS_KEY,
+            *(f"{HOLDERS_KEY}{broker}:{subscription}" for subscription in subscriptions),
+        ]
         if await self._ask("EVAL", _SETTLE, len(keys), *keys, registration, user, broker) is None:
             raise Refused(ENDED)
 
@@ -153,7 +154,7 @@ class Directory:
     async def holders(self, broker: str) -> dict[str, list[str]]:
         """The users of each backend subscription the broker holds."""
         found: dict[str, list[str]] = {}
-        prefix = f"{_HOLDERS}{broker}:"
+        prefix = f"{HOLDERS_KEY}{broker}:"
         cursor: bytes | int = 0
         while True:
             answer = await self._ask("SCAN", cursor, "MATCH", f"{prefix}*", "COUNT", _SCAN_COUNT)

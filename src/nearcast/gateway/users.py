@@ -15,13 +15,12 @@ from collections.abc import AsyncIterator, Sequence
 
 import msgspec
 
+from nearcast.core.store_names import HOURS_KEY, KEYS_KEY, USER_KEY
 from nearcast.errors import Refused
 from nearcast.gateway import tokens
-from nearcast.gateway.attendance import HOURS_KEY, USER_KEY
 from nearcast.gateway.store import Store
 from nearcast.gateway.tokens import Key, Token
 
-KEYS_KEY = "nc:keys"
 _SECRET_BYTES = 32  # as long as the digest of HMAC-SHA256
 _REGISTRATION_BYTES = 8
 _SCAN_COUNT = 1000

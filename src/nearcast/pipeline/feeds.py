@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from nearcast.core.names import encode_topic
+from nearcast.core.store_names import FEEDS
 from nearcast.errors import ClusterError, UsageError
 from nearcast.pipeline import io
 from nearcast.pipeline.catalog.database import Database
@@ -25,7 +26,7 @@ from nearcast.pipeline.datasets import Datasets
 from nearcast.pipeline.jobs.feed import DEFAULT_SETTINGS, FeedJob, FeedSettings
 from nearcast.pipeline.schemas import DEAD_LETTERS, checked_dataset_name, nullable_ddl, parse_schema
 from nearcast.pipeline.sources.resp import RespConnection
-from nearcast.runtime.feed_keys import FEEDS, feed_keys
+from nearcast.runtime.feed_keys import feed_keys
 from nearcast.runtime.troubles import Troubles
 
 if TYPE_CHECKING:

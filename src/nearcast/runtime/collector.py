@@ -13,10 +13,10 @@ import time
 
 import msgspec
 
+from nearcast.core.store_names import FEEDS
 from nearcast.errors import ClusterError, NearcastError
 from nearcast.runtime.client import Client
 from nearcast.runtime.feed_collector import FeedCollector
-from nearcast.runtime.feed_keys import FEEDS
 from nearcast.runtime.requester import Requester
 from nearcast.runtime.troubles import Troubles
 

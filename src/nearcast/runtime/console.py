@@ -13,6 +13,7 @@ from nearcast.core.journal import BrokerState, Pace
 from nearcast.core.membership import decode_membership
 from nearcast.core.names import MEMBERS, encode_topic
 from nearcast.core.placement import Mode
+from nearcast.core.store_names import TERM_KEY
 from nearcast.errors import NotACluster, Refused, Unavailable
 from nearcast.runtime.connection import parse_url
 from nearcast.runtime.inquiry import Inquiry
@@ -173,7 +174,7 @@ async def find_store(url: str) -> str:
         document = await probe.ask("HGET", MEMBERS, "document")
         if isinstance(document, bytes):
             return decode_membership(document).store_url
-        if await probe.ask("EXISTS", "nc:store:term") == 1:
+        if await probe.ask("EXISTS", TERM_KEY) == 1:
             return url
     finally:
         await probe.close()

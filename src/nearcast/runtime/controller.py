@@ -17,8 +17,8 @@ from typing import TypeVar
 from nearcast.core.audience import Seats
 from nearcast.core.controller import Controller as Machine
 from nearcast.core.controller import Role
+from nearcast.core.controller_effects import Balance, Propose
 from nearcast.core.coordination import Coordinating
-from nearcast.core.effects import Balance, Propose
 from nearcast.core.planner import Planning
 from nearcast.core.proposal import Policy, Proposal
 from nearcast.core.settings import DEFAULT_TIMING, Timing

@@ -14,10 +14,11 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 from nearcast.core.link import Reply
+from nearcast.core.store_names import FEEDS
 from nearcast.errors import ClusterError, NearcastError
 from nearcast.runtime.client import Client
 from nearcast.runtime.feed_buffer import FeedBuffer
-from nearcast.runtime.feed_keys import FEEDS, FeedKeys, feed_keys
+from nearcast.runtime.feed_keys import FeedKeys, feed_keys
 from nearcast.runtime.feed_scripts import APPEND, CLAIM, COLLECT, GONE, IDLE, NOT_OURS, RELEASE, STANDBY
 from nearcast.runtime.requester import Requester
 from nearcast.runtime.subscription import Subscription

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-FEEDS = "nc:feeds"  # hash: feed -> JSON {"topic", "stream"}; the data cluster writes it, collectors follow it
+from nearcast.core.store_names import FEED_PREFIX
 
 
 class FeedKeys(msgspec.Struct, frozen=True, kw_only=True):
@@ -19,7 +19,7 @@ class FeedKeys(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def feed_keys(feed: str) -> FeedKeys:
-    stream = f"nc:feed:{feed}"
+    stream = FEED_PREFIX + feed
     return FeedKeys(
         stream=stream,
         lease=f"{stream}:lease",

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Generic, Protocol, TypeVar
 
 from nearcast.core import bus
+from nearcast.core.store_names import ANSWER_CHANNEL, CONTROLLER_CHANNEL
 from nearcast.errors import Unavailable
 from nearcast.runtime.requester import Requester
 
@@ -34,7 +35,7 @@ class Inquiry(Generic[Answer]):
         self._answers: dict[str, asyncio.Future[Answer]] = {}
 
     async def open(self) -> None:
-        await self._requester.listen(bus.ANSWER_CHANNEL + self._name.encode(), self._heard)
+        await self._requester.listen(ANSWER_CHANNEL + self._name.encode(), self._heard)
 
     async def ask(self, make: Callable[[str], Question], timeout_s: float) -> Answer:
         """`make` gets the number of the request."""
@@ -45,7 +46,7 @@ class Inquiry(Generic[Answer]):
         try:
             async with asyncio.timeout(timeout_s):
                 while not answer.done():
-                    await self._requester.ask("PUBLISH", bus.CONTROLLER_CHANNEL, question)
+                    await self._requester.ask("PUBLISH", CONTROLLER_CHANNEL, question)
                     await asyncio.wait([answer], timeout=ANSWER_S)
                 return answer.result()
         except TimeoutError:

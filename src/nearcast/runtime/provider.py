@@ -18,6 +18,7 @@ from typing import Protocol, Self
 
 from nearcast.core import bus
 from nearcast.core.rentals import SAY_AGAIN_S
+from nearcast.core.store_names import PROVIDER_CHANNEL
 from nearcast.errors import NearcastError
 from nearcast.runtime.requester import Requester
 from nearcast.runtime.troubles import Troubles
@@ -73,7 +74,7 @@ class ProviderDesk:
         return self._troubles.problem
 
     async def __aenter__(self) -> Self:
-        await self._requester.listen(bus.PROVIDER_CHANNEL, self._heard)
+        await self._requester.listen(PROVIDER_CHANNEL, self._heard)
         self._listening.start("listening to the controller", self._stay_connected)
         self._serving = asyncio.create_task(self._serve())
         return self

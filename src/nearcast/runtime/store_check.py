@@ -11,6 +11,7 @@ import logging
 
 from nearcast.core.membership import read_membership
 from nearcast.core.names import CLAIM_KEY, MEMBERS, READY_KEY
+from nearcast.core.store_names import TERM_KEY
 from nearcast.errors import ClusterError, Misplaced
 from nearcast.runtime.connection import parse_url
 from nearcast.runtime.requester import Requester
@@ -38,7 +39,7 @@ async def check_store(url: str) -> None:
         if not found:
             return
         store_url = await _store_known_to(requester)
-        has_led = await requester.ask("EXISTS", "nc:store:term") == 1
+        has_led = await requester.ask("EXISTS", TERM_KEY) == 1
     finally:
         await requester.close()
     address, _ = parse_url(url)  # without the password

@@ -13,7 +13,7 @@ import logging
 from collections.abc import Awaitable, Callable
 
 from nearcast.core.controller import Controller as Machine
-from nearcast.core.effects import Campaign, Commit, Leadership, Load, Resign, StoreEffect
+from nearcast.core.controller_effects import Campaign, Commit, Leadership, Load, Resign, StoreEffect
 from nearcast.errors import NearcastError
 from nearcast.runtime.store import Store
 from nearcast.runtime.troubles import Troubles

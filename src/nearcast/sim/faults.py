@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from nearcast.core.bus import AGENT_CHANNEL, CONTROLLER_CHANNEL
 from nearcast.core.names import CONTROL
+from nearcast.core.store_names import AGENT_CHANNEL, CONTROLLER_CHANNEL
 from nearcast.sim.store_desk import DESK, NO_TROUBLE, StoreTrouble
 
 if TYPE_CHECKING:

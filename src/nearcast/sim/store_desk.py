@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from nearcast.core.effects import Campaign, Commit, Load, Resign, StoreEffect
+from nearcast.core.controller_effects import Campaign, Commit, Load, Resign, StoreEffect
 
 if TYPE_CHECKING:
     from nearcast.sim.process import ControllerProcess

@@ -12,7 +12,7 @@ from nearcast.core.controller import Controller
 from nearcast.core.greeting import Credentials
 from nearcast.core.journal import MEMBERSHIP_KEY, BrokerEntry, BrokerState, broker_key, decode_entry
 from nearcast.core.membership import Membership
-from nearcast.core.names import CONTROL, FIRST_USES
+from nearcast.core.names import CONTROL, FIRST_USES, READINESS
 from nearcast.core.placement import Mode
 from nearcast.core.settings import Limits, Timing
 from nearcast.sim.clock import HostClock
@@ -380,7 +380,7 @@ class World:
             found += program.unfinished()
         for name in self.brokers:
             channels = self.hosts[name].server.channels
-            found += [f"{name} has a leftover {channel!r}" for channel in channels if channel.startswith(b"nc:y:")]
+            found += [f"{name} has a leftover {channel!r}" for channel in channels if channel.startswith(READINESS)]
         return found
 
     def _not_ended(self) -> list[str]:

@@ -13,7 +13,7 @@ from pyspark.errors import StreamingQueryException
 
 from nearcast.core.bus import Report, encode
 from nearcast.core.counters import TopicCounters
-from nearcast.core.report_log import REPORT_STREAM
+from nearcast.core.store_names import REPORT_STREAM
 from nearcast.pipeline import io
 from nearcast.pipeline.catalog.database import Database
 from nearcast.pipeline.catalog.telemetry import BROKERS, TOPICS, TelemetryCatalog

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from nearcast.core.store_names import DATA_KEY
 from nearcast.pipeline.service import announcement
 from nearcast.pipeline.service.announcement import Announcement
 from nearcast.runtime.requester import Requester
@@ -34,7 +35,7 @@ def test_an_announcement_that_fails_is_made_again(monkeypatch: pytest.MonkeyPatc
             asker = Requester(store.url)
             announcing = asyncio.create_task(Announcement(store.url, "http://here", troubles).keep())
             while True:
-                if await asker.ask("GET", announcement.DATA_KEY) is not None:
+                if await asker.ask("GET", DATA_KEY) is not None:
                     break
                 await asyncio.sleep(0.05)
             assert "a surprise" in troubles.problem

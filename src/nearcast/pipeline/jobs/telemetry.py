@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from nearcast.core.report_log import REPORT_STREAM
+from nearcast.core.store_names import REPORT_STREAM
 from nearcast.errors import UsageError
 from nearcast.pipeline import io
 from nearcast.pipeline.catalog.database import Database

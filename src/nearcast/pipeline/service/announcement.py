@@ -7,11 +7,11 @@ import contextlib
 import json
 import logging
 
+from nearcast.core.store_names import DATA_KEY
 from nearcast.errors import ClusterError
 from nearcast.pipeline.sources.resp import RespConnection
 from nearcast.runtime.troubles import Troubles
 
-DATA_KEY = "nc:data"
 RENEW_S = 2.0
 LIFETIME_S = 10.0  # of the key: a process that was killed is forgotten then
 

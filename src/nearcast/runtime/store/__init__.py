@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from nearcast.core.effects import Leadership
+from nearcast.core.controller_effects import Leadership
 
 
 class Store(Protocol):

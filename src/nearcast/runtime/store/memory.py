@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from nearcast.core.effects import Leadership
+from nearcast.core.controller_effects import Leadership
 
 
 class MemoryStore:

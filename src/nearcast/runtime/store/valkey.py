@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from nearcast.core.effects import Leadership
+from nearcast.core.controller_effects import Leadership
 from nearcast.core.link import Reply
+from nearcast.core.store_names import ENTRIES_KEY, LEADER_KEY, TERM_KEY, VERSION_KEY
 from nearcast.errors import ClusterError
 from nearcast.runtime.requester import Requester
-
-_ENTRIES, _VERSION, _LEADER, _TERM = "nc:store", "nc:store:version", "nc:store:leader", "nc:store:term"
 
 # KEYS: leader, term, version. ARGV: candidate, what is stale, a term to be above.
 # Returns {the term if the candidate leads, else 0; what is held; the version}.
@@ -55,18 +54,18 @@ class ValkeyStore:
         self._leading = Requester(url)
 
     async def campaign(self, candidate: str, stale: str, above: int = 0) -> Leadership:
-        reply = await _run(self._leading, _CAMPAIGN, [_LEADER, _TERM, _VERSION], candidate, stale, above)
+        reply = await _run(self._leading, _CAMPAIGN, [LEADER_KEY, TERM_KEY, VERSION_KEY], candidate, stale, above)
         assert isinstance(reply, list)
         term, held, version = reply
         return Leadership(int(term) or None, held.decode(), int(version))
 
     async def resign(self, candidate: str) -> None:
-        await _run(self._leading, _RESIGN, [_LEADER], candidate)
+        await _run(self._leading, _RESIGN, [LEADER_KEY], candidate)
 
     async def load(self, take: Callable[[dict[str, bytes]], None]) -> int:
         version, cursor = await self._version(), b"0"
         while True:
-            reply = _checked(await self._requester.ask("HSCAN", _ENTRIES, cursor, "COUNT", SCAN_COUNT))
+            reply = _checked(await self._requester.ask("HSCAN", ENTRIES_KEY, cursor, "COUNT", SCAN_COUNT))
             assert isinstance(reply, list)
             cursor, flat = reply
             take({key.decode(): value for key, value in zip(flat[::2], flat[1::2], strict=True)})
@@ -77,14 +76,14 @@ class ValkeyStore:
         return version
 
     async def _version(self) -> int:
-        version = _checked(await self._requester.ask("GET", _VERSION))
+        version = _checked(await self._requester.ask("GET", VERSION_KEY))
         return int(version) if isinstance(version, bytes) else 0
 
     async def commit(self, version: int, term: int, changes: dict[str, bytes]) -> bool:
         pairs: list[bytes | str] = []
         for key, value in changes.items():
             pairs += (key, value)
-        return await _run(self._requester, _COMMIT, [_ENTRIES, _VERSION, _TERM], version, term, *pairs) == 1
+        return await _run(self._requester, _COMMIT, [ENTRIES_KEY, VERSION_KEY, TERM_KEY], version, term, *pairs) == 1
 
     async def close(self) -> None:
         await self._requester.close()

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from random import Random
 
-from nearcast.core.bus import AGENT_CHANNEL, CONTROLLER_CHANNEL
 from nearcast.core.link import Link
 from nearcast.core.names import decode_topic
 from nearcast.core.ring import Ring
 from nearcast.core.settings import DEFAULT_TIMING
+from nearcast.core.store_names import AGENT_CHANNEL, CONTROLLER_CHANNEL
 from nearcast.sim.forwarding.tethered import Tethered
 from nearcast.sim.forwarding.timers import Timers
 from nearcast.sim.forwarding.wire import Holding, Plan, Route, decode, encode

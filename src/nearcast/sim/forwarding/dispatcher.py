@@ -20,10 +20,10 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from random import Random
 
-from nearcast.core.bus import AGENT_CHANNEL, CONTROLLER_CHANNEL
 from nearcast.core.link import Link, Reply
 from nearcast.core.names import decode_topic, encode_topic, inbox_channel
 from nearcast.core.ring import Ring
+from nearcast.core.store_names import AGENT_CHANNEL, CONTROLLER_CHANNEL
 from nearcast.sim.forwarding.balancer import STORE
 from nearcast.sim.forwarding.tethered import Tethered
 from nearcast.sim.forwarding.timers import Timers
