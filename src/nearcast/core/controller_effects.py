@@ -1,4 +1,4 @@
-"""What the controller asks of its driver: of the store and of policies. Each is answered by the input named after it."""
+"""What the controller asks of its driver: of the store, and of policies. Each is answered by an input of like name."""
 
 from __future__ import annotations
 
