@@ -199,13 +199,13 @@ class _Type(msgspec.Struct):
 
 _reference = msgspec.json.Decoder(_Reference)
 _type = msgspec.json.Decoder(_Type)
-_KNOWN = frozenset(kind.__struct_config__.tag for kind in get_args(FromGateway))
+_KNOWN: frozenset[str] = frozenset(kind.__struct_config__.tag for kind in get_args(FromGateway))
 
 
 def decode_for_gateway(text: str | bytes) -> ToGateway | Refused:
     """The frame, or what to answer to it if it is none."""
     try:
-        frame = _to_gateway.decode(text)
+        frame: ToGateway = _to_gateway.decode(text)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         return Refused(_ref_of(text), f"not a frame: {error}")
     if isinstance(frame, Subscribe) and is_too_deep(frame.parameters):
@@ -216,11 +216,12 @@ def decode_for_gateway(text: str | bytes) -> ToGateway | Refused:
 def decode_for_subscriber(text: str | bytes) -> FromGateway | None:
     """The frame; None for one of a type we do not know, which a newer gateway may send."""
     try:
-        return _from_gateway.decode(text)
+        frame: FromGateway = _from_gateway.decode(text)
     except (msgspec.DecodeError, UnicodeError) as error:
         if _type_of(text) not in _KNOWN:
             return None
         raise ProtocolError(f"the gateway sent what is not a frame: {error}") from None
+    return frame
 
 
 def _type_of(text: str | bytes) -> str:
