@@ -7,7 +7,7 @@ Valkey's counts, `resp.py` the encoding. Everything else of nearcast knows serve
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -106,14 +106,9 @@ class ValkeyLink(Link):
             for _, then in batch:
                 then(Denied(str(reply)), now_s)
             return
+        broker = self.broker
         for (_, then), found in zip(batch, reply, strict=True):
-            then(self._record(found), now_s)
-
-    def _record(self, found: bytes | None) -> Record | Unreadable | None:
-        """A record, or the version of a first use: that names the broker whose server it is on, and nothing else."""
-        if not found:
-            return None
-        return read_record(found) if found.startswith(b"{") else first_use(int(found), self.broker)
+            then(_record(found, broker) if found else None, now_s)
 
     def _were_looked_up(self, batch: list[tuple[bytes, OnLookup]], reply: Reply, now_s: float) -> None:
         self.unanswered -= len(batch)
@@ -122,8 +117,9 @@ class ValkeyLink(Link):
             for _, then in batch:
                 then(denied, now_s)
         elif reply[0] == b"found":
+            broker = self.broker
             for (_, then), found in zip(batch, reply[1:], strict=True):
-                then(self._record(found) or _NO_FIRST_USE, now_s)
+                then(_record(found, broker) if found else _NO_FIRST_USE, now_s)
         else:
             membership = read_membership(reply[1])  # None: it is read again when it has changed
             for _, then in batch:
@@ -282,6 +278,15 @@ class ValkeyLink(Link):
                 then(figures_of(reply), now_s)
 
         self.send(observed, "INFO")
+
+
+@lru_cache(maxsize=256)
+def _record(found: bytes, broker: str) -> Record | Unreadable:
+    """A record, or the version of a first use: that says where the topic is by whose server it is on.
+
+    Many topics have the very same.
+    """
+    return read_record(found) if found.startswith(b"{") else first_use(int(found), broker)
 
 
 def _records(found: Iterable[tuple[bytes, bytes]]) -> dict[bytes, Record]:
