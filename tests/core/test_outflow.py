@@ -632,3 +632,26 @@ def test_a_server_that_lost_its_memory_is_asked_about_before_it_is_used(rig: Any
     world.run(2.0)
     assert client.acked == [b"a", b"b"]
     assert world.ask("b1", "HGET", FIRST_USES, T) == b"1"
+
+
+def test_a_record_that_was_read_before_the_place_was_forgotten_is_not_believed(rig: Any) -> None:
+    """Between two reads on one connection nobody listened for the fence."""
+    world = rig("b1", "b2")
+    topic = next(name for n in range(99) if world.membership.directory(name := b"t%d" % n) == "b2")
+    old, new = single(5, "b1", 1), single(6, "b2", 1)
+    for broker in ("b1", "b2"):
+        world.install(broker, topic, settled(old, term=1))
+    ear, client = Ear(world, "b1", topic), world.client()
+    world.run(0.5)
+    client.deaf.add("b1")
+    client.publish(topic, b"a")
+    client.machine.outflows[topic].begin_again("", world.now_s)
+    world.settle()
+    world.install("b1", topic, switch(old, new, 1, forced=False))
+    world.run(0.5)  # its directory still sends it to b1
+    client.deaf.clear()
+    client.hear()
+    world.run(0.5)
+    assert ear.frames() == []
+    assert client.machine.outflows[topic].placement == new
+    assert client.acked == [b"a"]

@@ -56,6 +56,7 @@ class Outflow:
         self._entries: dict[str, ClientLink] = {}
         self._entering: dict[str, ClientLink] = {}
         self._unconfirmed: set[str] = set()  # entered but without a record, although it should have one
+        self._forgotten = 0  # how often it has forgotten its place: what was read before then proves nothing
         self._leave_at_s: float | None = None
         self._refused = False  # nothing is asked for until there is something to send
         self._reported = (self.sequence, 0)
@@ -198,6 +199,7 @@ class Outflow:
         self._retire_lanes()
         self.placement = self.upcoming = self._leave_at_s = None
         self._epoch = 0
+        self._forgotten += 1
         links = [*self._entries.values(), *self._entering.values()]
         for names in (self._entries, self._entering, self._unconfirmed):
             names.clear()
@@ -270,10 +272,12 @@ class Outflow:
         self._entering[broker] = link
         link.users[self] = None
         self.client.watch(link, self.topic)
-        link.read_record(self.topic, self.client.membership, partial(self._entered, link))
+        link.read_record(self.topic, self.client.membership, partial(self._entered, link, self._forgotten))
 
-    def _entered(self, link: ClientLink, record: Record | Unreadable | Denied | None, now_s: float) -> None:
-        if self._entering.get(link.broker) is not link:
+    def _entered(
+        self, link: ClientLink, forgotten: int, record: Record | Unreadable | Denied | None, now_s: float
+    ) -> None:
+        if self._entering.get(link.broker) is not link or forgotten != self._forgotten:
             return
         if isinstance(record, (Unreadable, Denied)):
             self.refuse_all(not_found(link.broker, self.topic, record))
@@ -315,7 +319,7 @@ class Outflow:
         unconfirmed, self._unconfirmed = self._unconfirmed, set()
         for broker in sorted(unconfirmed):
             link = self._entering[broker]
-            link.read_record(self.topic, self.client.membership, partial(self._entered, link))
+            link.read_record(self.topic, self.client.membership, partial(self._entered, link, self._forgotten))
 
     def _leave_unused(self) -> None:
         """Give back the control channels of brokers that are targets no more."""
