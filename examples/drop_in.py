@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from nearcast.asyncio import Redis  # was: from redis.asyncio import Redis
-from nearcast.testbed.cluster import LocalCluster
+from nearcast.asyncio import Redis
+from nearcast.testing import LocalCluster
 
 SAID = (("news", "hello"), ("sport", "2:1"), ("weather.paris", "rain"), ("news", "goodbye"))
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 
 import nearcast
-from nearcast.testbed.cluster import LocalCluster
+from nearcast.testing import LocalCluster
 
 NAMES = ("Ada", "Grace", "Edsger")
 

@@ -10,7 +10,7 @@ import time
 
 import nearcast
 from nearcast import Mode
-from nearcast.testbed.cluster import LocalCluster
+from nearcast.testing import LocalCluster
 
 TOPIC = "scores"
 PLACES = (

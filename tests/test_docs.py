@@ -45,29 +45,31 @@ def test_a_broken_link_is_found(tmp_path: Path) -> None:
 # --- the map of the layout
 
 
-def layout_of(text: str) -> dict[str, set[str]]:
-    """The files that the map in architecture.md names, by package."""
-    block = re.search(r"^## Layout\n+```\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+def packages_named(text: str) -> set[str]:
+    """The packages that the map in architecture.md names, as paths below src/nearcast."""
+    block = re.search(r"^## Layout\n.*?^```\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
     assert block is not None
-    files: dict[str, set[str]] = {}
-    package = ""
-    for line in block.group(1).splitlines():
-        begun = re.match(r"  (\w+)/ ", line)
-        package = begun.group(1) if begun else package
-        files.setdefault(package, set()).update(re.findall(r"\b(\w+\.py)\b", line))
-    return files
+    found, outer = set[str](), ""
+    for line in block.group(1).split("\ntests/")[0].splitlines():
+        begun = re.match(r"( {2,4})((?:\w+/ ?)+)", line)
+        if begun is None:
+            continue
+        names = begun.group(2).split()
+        outer = outer if len(begun.group(1)) == 4 else names[0]
+        found |= {outer + name if len(begun.group(1)) == 4 else name for name in names}
+    return {name.rstrip("/") for name in found}
 
 
 def test_the_map_of_the_layout_is_true() -> None:
-    named = layout_of((REPOSITORY / "docs" / "architecture.md").read_text(encoding="utf-8"))
-    for package in ("core", "runtime", "sim", "policies", "flow", "workloads", "testbed"):
-        there = {path.name for path in (REPOSITORY / "src" / "nearcast" / package).glob("*.py")} - {"__init__.py"}
-        assert named[package] == there, f"docs/architecture.md, Layout: correct the files of {package}"
+    source = REPOSITORY / "src" / "nearcast"
+    there = {str(path.parent.relative_to(source)) for path in source.rglob("__init__.py")} - {"."}
+    named = packages_named((REPOSITORY / "docs" / "architecture.md").read_text(encoding="utf-8"))
+    assert named == there, "docs/architecture.md, Layout: correct the packages"
 
 
 def test_a_map_is_read_by_package() -> None:
-    text = "## Layout\n\n```\nsrc/\n  core/   pure\n    a.py  one; b.py: two\n  sim/    c.py\n```\n"
-    assert layout_of(text) == {"": set(), "core": {"a.py", "b.py"}, "sim": {"c.py"}}
+    text = "## Layout\n\nWords.\n\n```\nsrc/\n  core/   pure\n    a/  one\n    b/ c/  two\n  sim/  x\ntests/\n```\n"
+    assert packages_named(text) == {"core", "core/a", "core/b", "core/c", "sim"}
 
 
 # --- the table of planted bugs

@@ -24,6 +24,7 @@ PUBLIC = [
     "Placement",
     "State",
     "StateChange",
+    "Subscriber",
     "Subscription",
     "Timing",
     "connect",
@@ -35,32 +36,50 @@ PROBE = """
 import json, sys, time
 began_s = time.process_time()
 import nearcast
+alone_s = time.process_time() - began_s
+alone = sorted(sys.modules)
+nearcast.connect
 took_s = time.process_time() - began_s
-print(json.dumps({"took_s": took_s, "modules": sorted(sys.modules)}))
+print(json.dumps({"alone_s": alone_s, "alone": alone, "took_s": took_s, "modules": sorted(sys.modules)}))
 """
 
 
 def imported() -> dict[str, Any]:
-    """What a fresh interpreter says of `import nearcast`."""
+    """What a fresh interpreter says of `import nearcast`, and of its client."""
     done = subprocess.run([sys.executable, "-c", PROBE], capture_output=True, text=True, check=True)
     return dict(json.loads(done.stdout))
 
 
 def test_the_public_names_are_these() -> None:
     assert nearcast.__all__ == PUBLIC
-    assert all(hasattr(nearcast, name) for name in PUBLIC)
+    assert all(getattr(nearcast, name) is not None for name in PUBLIC)
+    assert set(PUBLIC) <= set(dir(nearcast))
 
 
 def test_nothing_else_is_exported_by_accident() -> None:
-    public = {name for name, value in vars(nearcast).items() if name[0] != "_" and not hasattr(value, "__path__")}
-    modules = {name for name in public if type(getattr(nearcast, name)).__name__ == "module"}
-    assert public - modules == set(PUBLIC)
+    public = {name for name, value in vars(nearcast).items() if name[0] != "_" and type(value).__name__ != "module"}
+    assert public - {"TYPE_CHECKING"} <= set(PUBLIC)
+
+
+def test_a_name_that_does_not_exist_is_told() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'Subscribr'"):
+        _ = nearcast.Subscribr
+
+
+def test_the_client_of_gateways_is_loaded_when_it_is_used() -> None:
+    probe = "import nearcast, sys; print('httpx' in sys.modules, nearcast.Subscriber.__name__, 'httpx' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", "Subscriber", "True"]
 
 
 def test_an_import_is_light() -> None:
-    modules = imported()["modules"]
+    found = imported()
+    assert [name for name in found["alone"] if name.startswith(("nearcast.", "asyncio"))] == []
+    modules = found["modules"]
     assert [name for name in HEAVY if name in modules] == []
-    assert not [name for name in modules if name.startswith(("nearcast.cli", "nearcast.sim", "nearcast.testbed"))]
+    ours = {".".join(name.split(".")[1:3]) for name in modules if name.startswith("nearcast.")}
+    apart = ("agent", "cli", "core.agent", "core.controller", "gateway", "pipeline", "policies", "sim", "testing")
+    assert [name for name in ours if name.startswith(apart)] == []
 
 
 def test_an_import_is_quick() -> None:

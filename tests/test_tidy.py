@@ -28,7 +28,7 @@ IMPURE_IMPORTS = (
     "nearcast.runtime",
     "nearcast.sim",
     "nearcast.cli",
-    "nearcast.testbed",
+    "nearcast.testing",
 )
 PYSPARK_PACKAGES = ("nearcast.pipeline", "nearcast.cli")
 
@@ -314,7 +314,7 @@ def test_no_module_is_dead():
         ("nearcast.policies.colocation.exact", "import socket"),
         ("nearcast.coordinates.vivaldi", "from nearcast.runtime.client import Client"),
         ("nearcast.core.client", "from nearcast import sim"),
-        ("nearcast.core.client", "from ..testbed import cluster"),
+        ("nearcast.core.client", "from ..testing import cluster"),
         ("nearcast.latency.model", "from .. import cli"),
         ("nearcast.latency", "def predict():\n    import time"),
     ],

@@ -17,10 +17,10 @@ import pytest
 import redis.asyncio
 
 import nearcast.asyncio
-from nearcast.core.agent import Identity
-from nearcast.core.journal import BrokerState
+from nearcast.agent.process import Agent
+from nearcast.core.agent.machine import Identity
+from nearcast.core.model.journal import BrokerState
 from nearcast.errors import NotACluster
-from nearcast.runtime.agent import Agent
 from nearcast.runtime.console import Console
 from nearcast.runtime.controller import Controller
 from nearcast.runtime.servers import LocalServer

@@ -7,10 +7,10 @@ from contextlib import nullcontext
 
 import pytest
 
-from nearcast.asyncio.exceptions import ClosedWhileUsed
 from nearcast.asyncio.feed import Confirmation, Feed, Key
-from nearcast.core.message import Message
-from nearcast.core.settings import DEFAULT_LIMITS, Limits
+from nearcast.asyncio.options import ClosedWhileUsed
+from nearcast.core.model.message import Message
+from nearcast.core.model.settings import DEFAULT_LIMITS, Limits
 from nearcast.errors import LimitReached, Unavailable
 
 A, B, P = Key(b"a", False), Key(b"b", False), Key(b"a*", True)

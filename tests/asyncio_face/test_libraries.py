@@ -15,7 +15,7 @@ import redis.exceptions
 
 import nearcast.asyncio
 from nearcast import errors
-from nearcast.asyncio.exceptions import PubSubError, of_both_kinds
+from nearcast.asyncio.options import PubSubError, of_both_kinds
 
 pytestmark = [pytest.mark.live, pytest.mark.xdist_group("asyncio_face_libraries")]
 

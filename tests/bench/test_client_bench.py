@@ -9,11 +9,11 @@ from math import isfinite
 import pytest
 from typer.testing import CliRunner
 
-from nearcast.bench import burst
-from nearcast.bench.burst import Limit, by_tasks, rate_of
+from nearcast.bench import peers as burst
 from nearcast.bench.client import ClientBench
+from nearcast.bench.peers import Limit, by_tasks, rate_of
 from nearcast.cli.app import app
-from nearcast.cli.bench import _rows
+from nearcast.cli.bench import _client_rows
 from nearcast.errors import Unavailable
 
 KEYS = {
@@ -80,7 +80,7 @@ def test_a_lost_message_spoils_the_measurement(monkeypatch: pytest.MonkeyPatch) 
 
 def test_the_table_shows_the_goals_and_a_library_that_is_not_there() -> None:
     figures = dict.fromkeys(KEYS, 1.0) | {"glide_tasks_per_s": None, "publish_await_per_s": 123456.7}
-    rows = {row[0].strip(): row[1:] for row in _rows(ClientBench(**figures))}
+    rows = {row[0].strip(): row[1:] for row in _client_rows(ClientBench(**figures))}
     assert rows["valkey-glide, 64 tasks"] == ("not installed", "")
     assert rows["nearcast publish, 64 tasks"] == ("123,457 /s", "")
     assert rows["against redis-py, 64 tasks"] == ("1.00 x", ">= 8 x")

@@ -7,11 +7,10 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from nearcast.bench.plan import MEAN_LOAD_RATIO, made_cluster, measure_plan, timed
-from nearcast.bench.plan_reference import estimate_ratios, reference_plan
+from nearcast.bench.plan import MEAN_LOAD_RATIO, estimate_ratios, made_cluster, measure_plan, reference_plan, timed
 from nearcast.cli.app import app
-from nearcast.cli.bench_plan import _rows
-from nearcast.core.placement import Mode
+from nearcast.cli.bench import _plan_rows
+from nearcast.core.model.placement import Mode
 from nearcast.errors import UsageError
 from nearcast.policies.dynamoth import Dynamoth, DynamothConfig
 
@@ -47,13 +46,13 @@ def test_too_small_is_said() -> None:
 def test_a_policy_without_a_reference_has_no_ratio() -> None:
     found = measure_plan("hash_ring", 1000, 4, runs=1)
     assert (found.reference, found.seconds_reference, found.ratio) == (None, None, None)
-    assert len(_rows(found)) == 3
+    assert len(_plan_rows(found)) == 3
 
 
 def test_the_table_shows_the_goal_for_the_size_it_is_for() -> None:
     found = measure_plan("dynamoth", 1000, 4, runs=1)
     asked = type(found.growth[0])(100_000, 100, 0.5, 10, 1.0, 0.7)
-    rows = _rows(type(found)("dynamoth", 100_000, 100, 1, 0.5, None, None, None, [found.growth[0], asked]))
+    rows = _plan_rows(type(found)("dynamoth", 100_000, 100, 1, 0.5, None, None, None, [found.growth[0], asked]))
     assert rows[:2] == [
         ("dynamoth, 1,000 topics, 4 brokers", rows[0][1], ""),
         ("dynamoth, 100,000 topics, 100 brokers", "500.0 ms", "<= 1,000 ms"),

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from nearcast.bench.topics import TopicsBench, TopicsSize
 from nearcast.cli.app import app
-from nearcast.cli.bench_topics import _rows
+from nearcast.cli.bench import _topics_rows
 
 
 @pytest.mark.live
@@ -29,7 +29,7 @@ TIMES = ("subscribe_s", "recover_s")
 
 def test_the_table_shows_the_goals_at_the_size_they_are_for() -> None:
     sizes = [TopicsSize(count, 1.5, 2.5, 3000.0, 0.5, 0.6, 300.0) for count in (50_000, 100_000)]
-    rows = _rows(TopicsBench(100_000, 1.5, 2.5, 3000.0, 0.5, 0.6, 300.0, brokers=3, growth=sizes))
+    rows = _topics_rows(TopicsBench(100_000, 1.5, 2.5, 3000.0, 0.5, 0.6, 300.0, brokers=3, growth=sizes))
     assert rows[0] == ("50,000", "subscribed", "1.50 s", "0.50 s", "")
     assert rows[3] == ("100,000", "subscribed", "1.50 s", "0.50 s", "<= 10 s")
     assert rows[5] == ("", "memory", "3,000 B each", "300 B each", "<= 5,000 B")

@@ -14,10 +14,9 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from nearcast.cli.app import app
-from nearcast.cli.brokers import COLUMNS, broker_data, broker_row
-from nearcast.cli.calibrate import busy_share, chosen
-from nearcast.cli.rates import bytes_per_s
-from nearcast.core.bus import BrokerView, Report, State
+from nearcast.cli.brokers import BROKER_COLUMNS, broker_data, broker_row, busy_share, chosen
+from nearcast.cli.shared import bytes_per_s
+from nearcast.core.wire.bus import BrokerView, Report, State
 from nearcast.errors import UsageError
 
 # --- rates
@@ -80,17 +79,17 @@ def view(output_bytes_per_s: float | None = 5e6, cpu: float = 0.1, **fields: Any
 def test_the_load_ratio_is_output_over_capacity() -> None:
     loaded = view(capacity_bytes_per_s=20e6)
     assert broker_data(loaded)["load_ratio"] == 0.25
-    row = dict(zip(COLUMNS, broker_row("b1", loaded), strict=True))
+    row = dict(zip(BROKER_COLUMNS, broker_row("b1", loaded), strict=True))
     assert (row["capacity MB/s"], row["load ratio"], row["out kB/s"]) == ("20.0", "0.25", "5000.0")
 
 
 def test_without_a_capacity_or_a_report_there_is_no_load_ratio() -> None:
     assert broker_data(view())["load_ratio"] is None
     assert broker_data(view())["capacity_bytes_per_s"] is None
-    assert dict(zip(COLUMNS, broker_row("b1", view()), strict=True))["capacity MB/s"] == "not known"
+    assert dict(zip(BROKER_COLUMNS, broker_row("b1", view()), strict=True))["capacity MB/s"] == "not known"
     silent = view(None, capacity_bytes_per_s=20e6)
     assert broker_data(silent)["load_ratio"] is None
-    assert dict(zip(COLUMNS, broker_row("b1", silent), strict=True))["load ratio"] == ""
+    assert dict(zip(BROKER_COLUMNS, broker_row("b1", silent), strict=True))["load ratio"] == ""
 
 
 def test_how_busy_a_broker_is_goes_by_its_worst_figure() -> None:

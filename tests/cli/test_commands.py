@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from nearcast.cli import asking
+from nearcast.cli import shared as asking
 from nearcast.cli.app import app
 
 pytestmark = [pytest.mark.live, pytest.mark.xdist_group("cli")]

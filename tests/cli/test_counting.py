@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from nearcast.cli import counting
-from nearcast.cli.counting import Counting
+from nearcast.cli import shared as counting
+from nearcast.cli.shared import Counting
 
 
 @pytest.mark.parametrize(

@@ -15,10 +15,9 @@ from typer.testing import CliRunner
 
 from nearcast.cli import demo as command
 from nearcast.cli.app import app
-from nearcast.testbed.games import CLIENTS_MIN, SITES
-from nearcast.testbed.moves_act import MovesSummary
-from nearcast.testbed.policy_act import PolicySummary
-from nearcast.testbed.summary import Summary
+from nearcast.demo.act import Summary
+from nearcast.demo.moves import CLIENTS_MIN, SITES, MovesSummary
+from nearcast.demo.policy import PolicySummary
 
 NEARCAST = (sys.executable, "-m", "nearcast", "demo")
 COMMON = {

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from nearcast.cli import demo, demo_backstage
+from nearcast.cli import demo
+from nearcast.cli import demo as demo_backstage
 from nearcast.cli.app import app
 from nearcast.cli.demo import ActName
 

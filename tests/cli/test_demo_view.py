@@ -9,17 +9,12 @@ from collections.abc import Callable
 import pytest
 from rich.console import Console
 
-from nearcast.cli.demo_moves_view import MovesLook
-from nearcast.cli.demo_policy_view import PolicyLook
-from nearcast.cli.demo_view import Look, View
-from nearcast.core.bus import BrokerView, Report
-from nearcast.core.placement import Mode, Placement
-from nearcast.testbed.act import Act, Kind
-from nearcast.testbed.evening import CAPACITY_BYTES_PER_S, SCORES, VOTES, PolicyPlan
-from nearcast.testbed.games import GAMES, SITES, MovesPlan
-from nearcast.testbed.moves_act import MovesAct
-from nearcast.testbed.policy_act import PolicyAct
-from nearcast.testbed.summary import Summary
+from nearcast.cli.demo_views import Look, MovesLook, PolicyLook, View
+from nearcast.core.model.placement import Mode, Placement
+from nearcast.core.wire.bus import BrokerView, Report
+from nearcast.demo.act import Act, Kind, Summary
+from nearcast.demo.moves import GAMES, SITES, MovesAct, MovesPlan
+from nearcast.demo.policy import CAPACITY_BYTES_PER_S, SCORES, VOTES, PolicyAct, PolicyPlan
 
 FOUR = ("b1", "rented-1", "rented-2", "rented-3")
 
@@ -120,8 +115,8 @@ def test_lines_for_pipes(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("nearcast.cli.demo_view.EVENTS_S", 0.01)
-    monkeypatch.setattr("nearcast.cli.demo_view.LINES_S", 0.0)
+    monkeypatch.setattr("nearcast.cli.demo_views.EVENTS_S", 0.01)
+    monkeypatch.setattr("nearcast.cli.demo_views.LINES_S", 0.0)
 
     async def scenario() -> None:
         act, look = make()

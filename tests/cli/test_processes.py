@@ -14,9 +14,9 @@ from typer.testing import CliRunner
 from nearcast.cli.app import app
 from nearcast.errors import Misplaced
 from nearcast.runtime.console import Console
+from nearcast.runtime.controller import check_store
 from nearcast.runtime.requester import Requester
 from nearcast.runtime.servers import LocalServer
-from nearcast.runtime.store_check import check_store
 
 pytestmark = pytest.mark.live
 

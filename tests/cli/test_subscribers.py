@@ -9,10 +9,10 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from nearcast.cli.app import app
-from nearcast.cli.balancing import balancing_arguments, chosen_coordinating
+from nearcast.cli.settings import balancing_arguments, chosen_coordinating
 from nearcast.cli.subscribers import COLUMNS, gateway_row
-from nearcast.core.bus import GatewayView
-from nearcast.core.seating import SeatRule
+from nearcast.core.controller.gateways import SeatRule
+from nearcast.core.wire.bus import GatewayView
 from nearcast.errors import UsageError
 
 

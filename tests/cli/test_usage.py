@@ -15,13 +15,10 @@ from typer.testing import CliRunner
 
 from nearcast.cli.app import app
 from nearcast.cli.main import main
-from nearcast.cli.options import Output
-from nearcast.cli.output import printable, show
-from nearcast.cli.running import name_server
+from nearcast.cli.shared import Output, name_server, printable, show, topic_data, topic_row
 from nearcast.cli.topic import MoveMode
-from nearcast.cli.views import topic_data, topic_row
-from nearcast.core.bus import TopicState
-from nearcast.core.placement import Mode, Placement
+from nearcast.core.model.placement import Mode, Placement
+from nearcast.core.wire.bus import TopicState
 
 HERE = Placement(7, Mode.SINGLE, ("b2",))
 COMMANDS = [

@@ -8,11 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from nearcast.core.placement import Mode
-from nearcast.core.plan import Plan
-from nearcast.core.proposal import Policy
-from nearcast.core.ring import Ring
-from nearcast.core.snapshot import Snapshot, TopicLoad
+from nearcast.core.model.membership import Ring
+from nearcast.core.model.placement import Mode, Plan
+from nearcast.core.model.planning import Policy, Snapshot, TopicLoad
 from nearcast.policies.dynamoth import Dynamoth, DynamothConfig
 from nearcast.policies.hash_ring import HashRing
 

@@ -9,13 +9,11 @@ from typing import Any, Protocol
 
 import pytest
 
-from nearcast.core.controller_effects import Leadership
+from nearcast.core.controller.effects import Leadership
 from nearcast.errors import ClusterError, ConnectFailed
 from nearcast.runtime.requester import Requester
 from nearcast.runtime.servers import LocalServer
-from nearcast.runtime.store import Store
-from nearcast.runtime.store.memory import MemoryStore
-from nearcast.runtime.store.valkey import ValkeyStore
+from nearcast.runtime.store import MemoryStore, Store, ValkeyStore
 
 
 async def lead(store: Store, candidate: str, stale: str = "") -> int | None:

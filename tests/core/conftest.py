@@ -16,26 +16,25 @@ import msgspec
 import pytest
 from hiredis import Reader
 
-from nearcast.core import bus
-from nearcast.core.agent import Agent, Identity
-from nearcast.core.client import Client
-from nearcast.core.controller import Controller, Role
-from nearcast.core.controller_effects import Campaign, Commit, Load, Resign
-from nearcast.core.coordination import Coordinating
-from nearcast.core.effects import Connect, Disconnect, Rename
-from nearcast.core.journal import BrokerState, Pace
-from nearcast.core.mailbox import Mailbox, Overflow
-from nearcast.core.membership import BrokerInfo, Membership, Ready, encode_membership
-from nearcast.core.names import CLAIM_KEY, FIRST_USES, GRANTS, MEMBERS, READY_KEY, RECORDS, WANTED
-from nearcast.core.placement import Mode
-from nearcast.core.planner import Planning
-from nearcast.core.record import Record
-from nearcast.core.resp import command
-from nearcast.core.scripts import INSTALL, INSTALL_MEMBERS
-from nearcast.core.settings import DEFAULT_TIMING, Timing
-from nearcast.core.wire import encode_record
-from nearcast.runtime.store.memory import MemoryStore
-from nearcast.sim.server import Session, SimServer
+from nearcast.core.agent.machine import Agent, Identity
+from nearcast.core.client.machine import Client
+from nearcast.core.client.mailbox import Mailbox, Overflow
+from nearcast.core.controller.effects import Campaign, Commit, Load, Resign
+from nearcast.core.controller.machine import Controller, Role
+from nearcast.core.controller.planner import Planning
+from nearcast.core.controller.subscribers import Coordinating
+from nearcast.core.model.journal import BrokerState, Pace
+from nearcast.core.model.membership import BrokerInfo, Membership, Ready, encode_membership
+from nearcast.core.model.names import CLAIM_KEY, FIRST_USES, GRANTS, MEMBERS, READY_KEY, RECORDS, WANTED
+from nearcast.core.model.placement import Mode, Record
+from nearcast.core.model.settings import DEFAULT_TIMING, Timing
+from nearcast.core.wire import bus
+from nearcast.core.wire.effects import Connect, Disconnect, Rename
+from nearcast.core.wire.frames import encode_record
+from nearcast.core.wire.link import command
+from nearcast.core.wire.scripts import INSTALL, INSTALL_MEMBERS
+from nearcast.runtime.store import MemoryStore
+from nearcast.sim.valkey.server import Session, SimServer
 
 STEP_S = 0.05
 BEAT_S = 0.25

@@ -18,7 +18,7 @@ from documented import Block, Command, NotRunnable, Page, commands_of, shape
 from typer.testing import CliRunner
 
 from nearcast.cli.app import app
-from nearcast.runtime.guardian import guardian
+from nearcast.runtime.servers import guardian
 
 RUN_S = 180.0  # for anything: the machine may be busy, and Spark then takes a minute for seconds of work
 STOP_S = 30.0  # Spark takes its time

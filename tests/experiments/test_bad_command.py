@@ -10,10 +10,11 @@ from typer.testing import CliRunner
 
 from nearcast.cli.app import app
 from nearcast.cli.reproduce import BAD
-from nearcast.experiments.bad import catalog, distribution, prototype, sensitivity
-from nearcast.experiments.bad.benches import Prototype, Simulation
-from nearcast.workloads.emergency import EmergencySettings
-from nearcast.workloads.emergency_scale import ScaleSettings
+from nearcast.experiments.bad import distribution, prototype, sensitivity
+from nearcast.experiments.bad import sensitivity as catalog
+from nearcast.experiments.bad.runs import Prototype, Simulation
+from nearcast.workloads.emergency.flow import ScaleSettings
+from nearcast.workloads.emergency.scenario import EmergencySettings
 
 
 def test_every_experiment_has_a_command() -> None:

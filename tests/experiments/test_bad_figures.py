@@ -8,14 +8,13 @@ from pathlib import Path
 import pytest
 
 from nearcast.errors import UsageError
-from nearcast.experiments.bad.benches import Prototype, Simulation
 from nearcast.experiments.bad.distribution import run_distribution
 from nearcast.experiments.bad.prototype import COMPARISONS, LOADS, MIGRATIONS, run_prototype
-from nearcast.experiments.bad.runs import Balancing, Placement, Way, make_runs
+from nearcast.experiments.bad.runs import Balancing, Placement, Prototype, Simulation, Way, make_runs
 from nearcast.experiments.bad.sensitivity import run_sensitivity
 from nearcast.experiments.result import silent, write
-from nearcast.workloads.emergency import EmergencySettings
-from nearcast.workloads.emergency_scale import ScaleSettings
+from nearcast.workloads.emergency.flow import ScaleSettings
+from nearcast.workloads.emergency.scenario import EmergencySettings
 
 SMALL = Prototype(emergency=EmergencySettings(users=80, reports=2000, speed=3), beta_bytes_per_s=500.0)
 TINY = Simulation(

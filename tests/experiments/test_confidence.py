@@ -8,7 +8,7 @@ import random
 import pytest
 
 from nearcast.errors import UsageError
-from nearcast.experiments.confidence import T_975, estimate
+from nearcast.experiments.result import T_975, estimate
 
 
 def test_five_values_as_in_the_textbook() -> None:

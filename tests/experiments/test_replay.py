@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from nearcast.core.message import Message
-from nearcast.core.placement import Mode
+from nearcast.core.model.message import Message
+from nearcast.core.model.placement import Mode
 from nearcast.errors import UsageError
-from nearcast.experiments.replay import BEGIN_S, ReplaySettings, judge, replay, script_of
-from nearcast.flow.series import ChangeKind, PlanChange
+from nearcast.experiments.checks import BEGIN_S, ReplaySettings, judge, replay, script_of
+from nearcast.flow.model import ChangeKind, PlanChange
 from nearcast.sim.faults import FaultPlan, Profile
-from nearcast.sim.script import Add, Place, Remove
+from nearcast.sim.programs import Add, Place, Remove
 from nearcast.sim.world import Setup, World
 
 

@@ -12,9 +12,11 @@ from typer.testing import CliRunner
 
 from nearcast.cli import reproduce
 from nearcast.cli.app import app
-from nearcast.experiments.dynamoth import elasticity, game, growth
-from nearcast.experiments.replay import ReplaySettings
-from nearcast.workloads.ramp import Ramp
+from nearcast.experiments.checks import ReplaySettings
+from nearcast.experiments.dynamoth import elasticity
+from nearcast.experiments.dynamoth import elasticity as game
+from nearcast.experiments.dynamoth import scalability as growth
+from nearcast.workloads.rgame import Ramp
 
 COMMANDS = ("dynamoth-4a", "dynamoth-4b", "dynamoth-5", "dynamoth-6", "dynamoth-7")
 PNG = b"\x89PNG\r\n"
@@ -86,7 +88,7 @@ def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     def without(*given: object) -> None:
         raise ModuleNotFoundError("No module named 'matplotlib'", name="matplotlib")
 
-    monkeypatch.setattr("nearcast.experiments.dynamoth.replication_flow.run_flow", without)
+    monkeypatch.setattr("nearcast.experiments.dynamoth.replication.run_flow", without)
     result = CliRunner().invoke(app, ["reproduce", "dynamoth-4b", "--out", str(tmp_path)])
     assert result.exit_code == 2
     assert "nearcast[plots]" in result.stderr

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from nearcast.core.placement import Mode, Placement
-from nearcast.core.plan import Plan
-from nearcast.core.proposal import AddBroker, Cause, Proposal, Reason
-from nearcast.core.snapshot import BrokerLoad, Snapshot, TopicLoad
-from nearcast.experiments.single_move import Additions, Move, Seen, sufficing_move
+from nearcast.core.model.placement import Mode, Placement, Plan
+from nearcast.core.model.planning import AddBroker, BrokerLoad, Cause, Proposal, Reason, Snapshot, TopicLoad
+from nearcast.experiments.checks import Additions, Move, Seen, sufficing_move
 
 REASON = Reason(Cause.HIGH_LOAD, "load_ratio", 0.9, 0.8)
 

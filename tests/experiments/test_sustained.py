@@ -7,7 +7,7 @@ import math
 import pytest
 
 from nearcast.errors import UsageError
-from nearcast.experiments.sustained import sustained, trailing_means
+from nearcast.experiments.checks import sustained, trailing_means
 
 GOOD, BAD, LIMIT = 0.075, 1.0, 0.150
 CLIENTS = list(range(100, 200))  # one more every second

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from nearcast.flow.brokers import Queues, Service
-from nearcast.flow.settings import FlowSettings
+from nearcast.flow.model import FlowSettings
 from nearcast.flow.traffic import Work
 
 SETTINGS = FlowSettings(capacity_bytes_per_s=1e6, fail_ratio=1.0, backlog_max_s=3.0)

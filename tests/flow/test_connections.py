@@ -5,12 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from nearcast.core.placement import Mode
-from nearcast.flow.connections import Buffered, Connections
-from nearcast.flow.demand import Demand, Publications, Subscriptions
-from nearcast.flow.layout import Layout
-from nearcast.flow.settings import FlowSettings
-from nearcast.flow.traffic import topic_traffic
+from nearcast.core.model.placement import Mode
+from nearcast.flow.brokers import Buffered, Connections
+from nearcast.flow.model import Demand, FlowSettings, Publications, Subscriptions
+from nearcast.flow.traffic import Layout, topic_traffic
 
 SETTINGS = FlowSettings(subscriber_bytes_per_s=1000.0, output_buffer_bytes=5000.0, reconnect_s=2.0, overhead_bytes=0.0)
 MESSAGE_BYTES = 100.0

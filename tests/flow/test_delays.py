@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from nearcast.errors import UsageError
-from nearcast.flow.delays import LognormalDelays, MatrixDelays
+from nearcast.flow.network import LognormalDelays, MatrixDelays
 
 PLACES = ("Paris", "Tokyo", "Lima")
 ROUND_TRIPS_MS = np.array([[0.0, 200.0, 180.0], [210.0, 0.0, 250.0], [190.0, 260.0, 2.0]])

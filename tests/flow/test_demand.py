@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from nearcast.flow.demand import Demand, Publications, Subscriptions, summed
+from nearcast.flow.model import Demand, Publications, Subscriptions, summed
 
 
 def test_a_publisher_hears_itself_where_it_is_subscribed() -> None:

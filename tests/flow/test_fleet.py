@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from nearcast.errors import UsageError
-from nearcast.flow.fleet import Fleet
-from nearcast.flow.settings import FlowSettings
+from nearcast.flow.control import Fleet
+from nearcast.flow.model import FlowSettings
 
 SETTINGS = FlowSettings(brokers_max=4, start_s=5.0)
 

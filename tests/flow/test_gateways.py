@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from nearcast.errors import UsageError
-from nearcast.flow.gateway_world import GatewayWorld, Spans
-from nearcast.flow.gateways import GatewaySettings, GatewaySimulation
+from nearcast.flow.gateways import GatewaySettings, GatewaySimulation, GatewayWorld, Spans
 from nearcast.policies.multistage import Multistage, MultistageConfig
 
 SECONDS = 120

@@ -5,11 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from nearcast.core.placement import Mode
-from nearcast.flow.demand import Demand, Publications, Subscriptions
-from nearcast.flow.layout import Layout
-from nearcast.flow.settings import FlowSettings
-from nearcast.flow.traffic import topic_traffic, work_of
+from nearcast.core.model.placement import Mode
+from nearcast.flow.model import Demand, FlowSettings, Publications, Subscriptions
+from nearcast.flow.traffic import Layout, topic_traffic, work_of
 
 SETTINGS = FlowSettings(cpu_s_per_delivery=1e-3, cpu_s_per_publication=1e-2, overhead_bytes=50.0)
 

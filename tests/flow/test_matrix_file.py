@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from nearcast.errors import UsageError
-from nearcast.flow.matrix_file import read_matrix
+from nearcast.flow.network import read_matrix
 
 
 def written(tmp_path: Path, text: str) -> Path:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from nearcast.core.load_book import WINDOW_S
+from nearcast.core.controller.load import WINDOW_S
 from nearcast.errors import UsageError
-from nearcast.flow.settings import FlowSettings
+from nearcast.flow.model import FlowSettings
 
 
 @pytest.mark.parametrize(

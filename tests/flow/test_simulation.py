@@ -9,17 +9,14 @@ import msgspec
 import numpy as np
 import pytest
 
-from nearcast.core.placement import Mode
+from nearcast.core.model.placement import Mode
 from nearcast.errors import UsageError
-from nearcast.flow.delays import MatrixDelays
-from nearcast.flow.demand import Demand, Publications, Subscriptions
-from nearcast.flow.series import Series
-from nearcast.flow.settings import FlowSettings
+from nearcast.flow.model import Demand, FlowSettings, Publications, Series, Subscriptions
+from nearcast.flow.network import MatrixDelays
 from nearcast.flow.simulation import FlowSimulation
 from nearcast.policies.dynamoth import Dynamoth
 from nearcast.workloads.hot_topic import HotTopic
-from nearcast.workloads.ramp import Ramp
-from nearcast.workloads.rgame import RGame
+from nearcast.workloads.rgame import Ramp, RGame
 
 THREE = ("b1", "b2", "b3")
 REST_S = 0.075  # two network delays

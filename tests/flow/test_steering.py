@@ -6,9 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from nearcast.core.placement import Mode
-from nearcast.core.plan import Plan
-from nearcast.core.proposal import (
+from nearcast.core.model.placement import Mode, Plan
+from nearcast.core.model.planning import (
     AddBroker,
     Cause,
     KeepBroker,
@@ -17,15 +16,13 @@ from nearcast.core.proposal import (
     ProposedChange,
     Reason,
     RemoveBroker,
+    Snapshot,
 )
-from nearcast.core.snapshot import Snapshot
 from nearcast.errors import UsageError
-from nearcast.flow.series import ChangeKind, Series
-from nearcast.flow.settings import FlowSettings
+from nearcast.flow.model import ChangeKind, FlowSettings, Series
 from nearcast.flow.simulation import FlowSimulation
 from nearcast.workloads.hot_topic import HotTopic
-from nearcast.workloads.ramp import Ramp
-from nearcast.workloads.rgame import RGame
+from nearcast.workloads.rgame import Ramp, RGame
 
 WHY = Reason(Cause.HIGH_LOAD, "load_ratio", 1.0, 0.8)
 SETTINGS = FlowSettings(brokers_max=3, start_s=4.0, wait_s=6.0, move_s=2.0)

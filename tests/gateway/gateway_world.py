@@ -20,8 +20,7 @@ import pyarrow.parquet as pq
 import uvicorn
 from starlette.responses import PlainTextResponse
 
-from nearcast.gateway.client import Event, Subscriber
-from nearcast.gateway.frames import Result
+from nearcast.core.wire.gateway import Result
 from nearcast.gateway.server import GatewayServer, listen
 from nearcast.gateway.service import Gateway
 from nearcast.gateway.settings import GatewaySettings
@@ -31,6 +30,7 @@ from nearcast.pipeline.service.app import create_app
 from nearcast.pipeline.service.results import measured
 from nearcast.runtime.requester import Requester
 from nearcast.runtime.servers import LocalServer
+from nearcast.subscriber.client import Event, Subscriber
 
 REPORTS = "id INT NOT NULL, kind STRING, lat DOUBLE, lon DOUBLE, message STRING"
 BY_KIND = (

@@ -9,13 +9,12 @@ from typing import Any
 import pytest
 from gateway_world import World, Worlds, until
 
-from nearcast.core.store_names import HOURS_KEY
-from nearcast.gateway import attendance
-from nearcast.gateway.attendance import Attendance
-from nearcast.gateway.client import Subscriber
-from nearcast.gateway.store import Store
+from nearcast.core.model.names import HOURS_KEY
+from nearcast.gateway import directory as attendance
+from nearcast.gateway.directory import Attendance, Store
 from nearcast.gateway.users import Users
 from nearcast.runtime.servers import LocalServer
+from nearcast.subscriber.client import Subscriber
 
 pytestmark = pytest.mark.live
 

@@ -16,12 +16,12 @@ from urllib.request import urlopen
 import pytest
 
 import nearcast
-from nearcast.core import bus
+from nearcast.core.wire import bus
+from nearcast.core.wire.gateway import Result, TopicGap, TopicMessage
 from nearcast.errors import ClusterError, Refused
-from nearcast.gateway.client import Subscriber
-from nearcast.gateway.frames import Result, TopicGap, TopicMessage
 from nearcast.runtime.console import Console
-from nearcast.testbed.cluster import LocalCluster
+from nearcast.subscriber.client import Subscriber
+from nearcast.testing.cluster import LocalCluster
 
 pytestmark = [pytest.mark.live, pytest.mark.xdist_group("heavy")]
 

@@ -7,11 +7,11 @@ import asyncio
 import pytest
 from gateway_world import ROW, Worlds, no_more, take_results, until
 
+from nearcast.core.wire.gateway import Result, TopicMessage
 from nearcast.errors import Closed, ConnectFailed
-from nearcast.gateway import line as line_module
-from nearcast.gateway.client import Subscriber
-from nearcast.gateway.frames import Result, TopicMessage
-from nearcast.gateway.progress import Progress
+from nearcast.subscriber import transport as line_module
+from nearcast.subscriber.client import Subscriber
+from nearcast.subscriber.transport import Progress
 
 pytestmark = pytest.mark.live
 

@@ -7,10 +7,10 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
 
-from nearcast.core import bus
+from nearcast.core.wire import bus
 from nearcast.errors import ConnectFailed, Refused, UsageError
 from nearcast.gateway.coordination import BusCoordination, Whereabouts
-from nearcast.testbed.cluster import LocalCluster
+from nearcast.testing.cluster import LocalCluster
 
 WAIT_S = 30.0
 BALANCE = ["--balance", "ldm", "--balance-set", "beta_bytes_per_s=0", "--balance-set", "theta_bytes_per_s=0"]

@@ -7,11 +7,10 @@ from collections.abc import Callable
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nearcast.gateway.delivery import Delivery, State, Step
-from nearcast.gateway.frames import Missed, Result, decode_for_subscriber, encode
-from nearcast.gateway.progress import Progress
-from nearcast.gateway.session import Session
+from nearcast.core.wire.gateway import Missed, Result, decode_for_subscriber, encode
+from nearcast.gateway.session import Delivery, DeliveryState, Session, Step
 from nearcast.gateway.settings import GatewaySettings
+from nearcast.subscriber.transport import Progress
 
 SUBSCRIPTION, CHANNEL = "near-1", "near"
 BACK = 1000
@@ -23,7 +22,7 @@ def live(position: int = 0) -> Delivery:
     delivery = Delivery(SUBSCRIPTION, CHANNEL, from_execution=1, cursor=position)
     assert delivery.list_after() == position
     assert delivery.listed([], position, 1, BACK) == Step(None, ())
-    assert delivery.state is State.LIVE
+    assert delivery.state is DeliveryState.LIVE
     return delivery
 
 
@@ -47,13 +46,13 @@ def test_what_is_notified_while_it_catches_up_is_only_remembered_and_keeps_it_fr
     assert delivery.list_after() == 0
     assert not delivery.notified(4)
     assert delivery.listed([], 3, 1, BACK) == Step(None, ())
-    assert delivery.state is State.CATCHING_UP
+    assert delivery.state is DeliveryState.CATCHING_UP
     assert delivery.list_after() == 3
     assert delivery.listed([4], 4, 1, BACK) == Step(None, (4,))
     delivery.handed_over(4)
     delivery.list_after()
     delivery.listed([], 4, 1, BACK)
-    assert delivery.state is State.LIVE
+    assert delivery.state is DeliveryState.LIVE
 
 
 def test_a_list_asked_for_before_notifications_were_lost_proves_nothing() -> None:
@@ -276,4 +275,4 @@ def test_each_result_comes_once_and_in_order(history: list[tuple[Callable[[Subsc
         action(world, which)
     world.settle()
     assert world.received == [execution for execution in world.with_results if execution >= world.from_execution]
-    assert all(one.delivery.state is State.LIVE for one in world.sessions)
+    assert all(one.delivery.state is DeliveryState.LIVE for one in world.sessions)

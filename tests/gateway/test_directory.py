@@ -7,8 +7,7 @@ import asyncio
 import pytest
 
 from nearcast.errors import Refused
-from nearcast.gateway.directory import Directory, Entry
-from nearcast.gateway.store import Store
+from nearcast.gateway.directory import Directory, Entry, Store
 from nearcast.gateway.users import Users
 from nearcast.runtime.servers import LocalServer
 

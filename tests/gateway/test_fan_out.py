@@ -8,7 +8,7 @@ import time
 import pytest
 from gateway_world import Worlds, take_results, until
 
-from nearcast.gateway.client import Subscriber
+from nearcast.subscriber.client import Subscriber
 
 pytestmark = [pytest.mark.live, pytest.mark.xdist_group("heavy")]
 

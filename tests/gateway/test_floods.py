@@ -10,7 +10,7 @@ import socket
 import pytest
 from gateway_world import WAIT_S, Worlds, until
 
-from nearcast.gateway.carriers import register
+from nearcast.subscriber.transport import register
 
 pytestmark = pytest.mark.live
 

@@ -13,9 +13,10 @@ from gateway_world import ROW, WAIT_S, World, Worlds, take_results, until
 from websockets.asyncio.client import ClientConnection, connect
 
 from nearcast.errors import Refused
-from nearcast.gateway import holdings, protocols
-from nearcast.gateway.carriers import register
-from nearcast.gateway.client import Subscriber
+from nearcast.gateway import server as protocols
+from nearcast.gateway import subscriptions as holdings
+from nearcast.subscriber.client import Subscriber
+from nearcast.subscriber.transport import register
 
 pytestmark = pytest.mark.live
 

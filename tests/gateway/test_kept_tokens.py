@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from gateway_world import World, Worlds
 
+from nearcast.core.model import tokens
 from nearcast.errors import Refused
-from nearcast.gateway import tokens
-from nearcast.gateway.client import Subscriber
-from nearcast.gateway.token_file import TokenFile
+from nearcast.subscriber.client import Subscriber
+from nearcast.subscriber.passport import TokenFile
 
 pytestmark = pytest.mark.live
 

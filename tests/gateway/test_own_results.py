@@ -7,9 +7,9 @@ import asyncio
 import pytest
 from gateway_world import ROW, Worlds, no_more, take, take_results, until
 
+from nearcast.core.wire.gateway import Result
 from nearcast.errors import Refused
-from nearcast.gateway.client import Subscriber
-from nearcast.gateway.frames import Result
+from nearcast.subscriber.client import Subscriber
 
 pytestmark = pytest.mark.live
 

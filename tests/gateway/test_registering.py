@@ -13,9 +13,9 @@ import pytest
 from gateway_world import World, Worlds
 
 from nearcast.errors import ConnectFailed, Refused
-from nearcast.gateway import registering
-from nearcast.gateway.carriers import register
-from nearcast.gateway.client import Subscriber
+from nearcast.gateway import settings as registering
+from nearcast.subscriber.client import Subscriber
+from nearcast.subscriber.transport import register
 
 pytestmark = pytest.mark.live
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from gateway_world import ROW, DataCluster, Worlds, no_more, take, take_results, until
 
-from nearcast.gateway.client import Subscriber
-from nearcast.gateway.frames import Result
-from nearcast.testbed.cluster import LocalCluster
+from nearcast.core.wire.gateway import Result
+from nearcast.subscriber.client import Subscriber
+from nearcast.testing.cluster import LocalCluster
 
 pytestmark = pytest.mark.live
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import msgspec
 
-from nearcast.gateway.delivery import Delivery, State
-from nearcast.gateway.frames import (
+from nearcast.core.model.tokens import Token
+from nearcast.core.wire.gateway import (
     Ack,
     Done,
     Login,
@@ -20,9 +20,8 @@ from nearcast.gateway.frames import (
     Welcome,
     encode,
 )
-from nearcast.gateway.session import Session
+from nearcast.gateway.session import Delivery, DeliveryState, Session
 from nearcast.gateway.settings import GatewaySettings
-from nearcast.gateway.tokens import Token
 
 TOKEN = Token(1 << 32, 1, "a1", "")
 
@@ -142,9 +141,9 @@ def test_results_beyond_the_outbox_wait_in_storage_and_follow_when_half_of_it_is
         False,
         False,
     ]
-    assert (delivery.state, delivery.position) == (State.LAGGING, 4)
+    assert (delivery.state, delivery.position) == (DeliveryState.LAGGING, 4)
     session.take()
-    assert delivery.state is State.LAGGING
+    assert delivery.state is DeliveryState.LAGGING
     session.take()
     assert woken == [True]
     assert delivery.list_after() == 4

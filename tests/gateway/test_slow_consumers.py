@@ -13,7 +13,7 @@ from gateway_world import WAIT_S, Worlds, until
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
-from nearcast.gateway.carriers import register
+from nearcast.subscriber.transport import register
 
 pytestmark = pytest.mark.live
 

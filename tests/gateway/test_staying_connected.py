@@ -12,9 +12,9 @@ import pytest
 from gateway_world import WAIT_S, Worlds
 from websockets.asyncio.server import ServerConnection, serve
 
+from nearcast.core.wire.gateway import Result, TopicGap, decode_for_subscriber
 from nearcast.errors import AuthenticationFailed, ClusterError, ProtocolError
-from nearcast.gateway.client import Subscriber
-from nearcast.gateway.frames import Result, TopicGap, decode_for_subscriber
+from nearcast.subscriber.client import Subscriber
 
 pytestmark = pytest.mark.live
 

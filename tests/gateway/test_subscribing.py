@@ -7,10 +7,10 @@ import asyncio
 import pytest
 from gateway_world import ROW, Worlds, no_more, take, take_results, until
 
+from nearcast.core.wire.gateway import Missed, Result
+from nearcast.core.wire.gateway import Refused as RefusedFrame
 from nearcast.errors import AuthenticationFailed, Closed, Refused
-from nearcast.gateway.client import Subscriber
-from nearcast.gateway.frames import Missed, Result
-from nearcast.gateway.frames import Refused as RefusedFrame
+from nearcast.subscriber.client import Subscriber
 
 pytestmark = pytest.mark.live
 

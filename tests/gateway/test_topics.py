@@ -8,14 +8,14 @@ import pytest
 from gateway_world import take, until
 
 import nearcast
+from nearcast.core.wire.gateway import TopicGap, TopicMessage, unpacked
 from nearcast.errors import Refused
 from nearcast.gateway import topics
-from nearcast.gateway.client import Subscriber
-from nearcast.gateway.frames import TopicGap, TopicMessage, unpacked
 from nearcast.gateway.server import GatewayServer, listen
 from nearcast.gateway.service import Gateway
 from nearcast.gateway.settings import GatewaySettings
-from nearcast.testbed.cluster import LocalCluster
+from nearcast.subscriber.client import Subscriber
+from nearcast.testing.cluster import LocalCluster
 
 pytestmark = pytest.mark.live
 

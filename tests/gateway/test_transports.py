@@ -13,7 +13,7 @@ from gateway_world import ROW, WAIT_S, Worlds, until
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-from nearcast.gateway.carriers import register
+from nearcast.subscriber.transport import register
 
 pytestmark = pytest.mark.live
 

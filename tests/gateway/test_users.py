@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from nearcast.cli.app import app
 from nearcast.errors import AuthenticationFailed, Closed, Refused
-from nearcast.gateway.client import Subscriber
+from nearcast.subscriber.client import Subscriber
 
 pytestmark = pytest.mark.live
 

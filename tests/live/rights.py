@@ -9,9 +9,9 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import NamedTuple
 
-from nearcast.core.agent import Identity
+from nearcast.agent.process import Agent
+from nearcast.core.agent.machine import Identity
 from nearcast.errors import ClusterError
-from nearcast.runtime.agent import Agent
 from nearcast.runtime.console import Console
 from nearcast.runtime.controller import Controller
 from nearcast.runtime.requester import Requester

@@ -7,10 +7,10 @@ import asyncio
 import pytest
 from msgspec.structs import replace
 
-from nearcast.testbed.emergency import BALANCING, EmergencyPlan, EmergencySummary, run_emergency
-from nearcast.testbed.emergency_stage import EmergencyCluster
-from nearcast.workloads.emergency import EmergencySettings
-from nearcast.workloads.emergency_channels import EMERGENCY_CHANNELS
+from nearcast.workloads.emergency.channels import EMERGENCY_CHANNELS
+from nearcast.workloads.emergency.run import BALANCING, EmergencyPlan, EmergencySummary, run_emergency
+from nearcast.workloads.emergency.scenario import EmergencySettings
+from nearcast.workloads.emergency.stage import EmergencyCluster
 
 pytestmark = [pytest.mark.live, pytest.mark.slow, pytest.mark.xdist_group("heavy")]
 

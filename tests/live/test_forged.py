@@ -17,12 +17,12 @@ from pathlib import Path
 import pytest
 
 import nearcast
-from nearcast.core.names import COUNTERS, FIRST_USES, MEMBERS, RECORDS
-from nearcast.core.placement import Mode
+from nearcast.core.model.names import COUNTERS, FIRST_USES, MEMBERS, RECORDS
+from nearcast.core.model.placement import Mode
 from nearcast.errors import ClusterError
 from nearcast.runtime.console import Console
 from nearcast.runtime.requester import Requester
-from nearcast.testbed.cluster import LocalCluster
+from nearcast.testing.cluster import LocalCluster
 
 sys.path.insert(0, str(Path(__file__).parent))
 

@@ -7,10 +7,10 @@ import asyncio
 import pytest
 
 import nearcast
-from nearcast.core.placement import Mode
-from nearcast.testbed.cluster import LocalCluster
-from nearcast.testbed.load import LoadShape
-from nearcast.testbed.storm import FULL, Outcome, Storm, StormPlan, run_storm
+from nearcast.core.model.placement import Mode
+from nearcast.testing.chaos import FULL, Outcome, Storm, StormPlan, run_storm
+from nearcast.testing.cluster import LocalCluster
+from nearcast.testing.load import LoadShape
 
 pytestmark = [pytest.mark.live, pytest.mark.xdist_group("heavy")]
 
@@ -61,7 +61,7 @@ def test_a_long_storm_is_not_noticed() -> None:
 
 
 def test_a_move_is_not_noticed_whatever_the_number_of_subscribers() -> None:
-    """At some numbers (8, 15, 16, 29 ...) a server counts subscribers wrongly: see core/headcount.py."""
+    """At some numbers (8, 15, 16, 29 ...) a server counts subscribers wrongly: see core/wire/valkey.py."""
 
     async def scenario() -> None:
         async with await LocalCluster.start(brokers=2) as cluster:

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 import nearcast
-from nearcast.core.placement import Mode
+from nearcast.core.model.placement import Mode
 from nearcast.errors import ClusterError
 from nearcast.runtime.console import Console
 from nearcast.runtime.controller import Controller

@@ -7,15 +7,14 @@ from collections.abc import Callable
 
 import pytest
 
-from nearcast.core import bus
-from nearcast.core.journal import BrokerState
-from nearcast.core.placement import Mode
+from nearcast.core.model.journal import BrokerState
+from nearcast.core.model.placement import Mode
+from nearcast.core.wire import bus
 from nearcast.runtime.console import Console
 from nearcast.runtime.provider import ProviderDesk
-from nearcast.testbed.audit import Verdict
-from nearcast.testbed.cluster import LocalCluster
-from nearcast.testbed.load import Load, LoadShape
-from nearcast.testbed.provider import LocalProvider
+from nearcast.testing.audit import Verdict
+from nearcast.testing.cluster import LocalCluster, LocalProvider
+from nearcast.testing.load import Load, LoadShape
 
 pytestmark = [pytest.mark.live, pytest.mark.xdist_group("heavy")]
 

@@ -14,26 +14,23 @@ import pytest
 import nearcast
 import nearcast.asyncio
 from nearcast import Message
-from nearcast.core.membership import BrokerInfo, Membership, encode_membership
-from nearcast.core.names import CLAIM_KEY, MEMBERS, READY_KEY
-from nearcast.core.placement import Mode
-from nearcast.core.store_names import FEEDS, HOURS_KEY
-from nearcast.gateway.client import Subscriber
+from nearcast.agent.collector import Collector
+from nearcast.core.model.membership import BrokerInfo, Membership, encode_membership
+from nearcast.core.model.names import CLAIM_KEY, FEEDS, HOURS_KEY, MEMBERS, READY_KEY, feed_keys
+from nearcast.core.model.placement import Mode
 from nearcast.gateway.coordination import BusCoordination, Whereabouts
+from nearcast.gateway.directory import Store
 from nearcast.gateway.server import GatewayServer, listen
 from nearcast.gateway.service import Gateway
-from nearcast.gateway.store import Store
 from nearcast.gateway.users import Users
-from nearcast.pipeline.service.announcement import Announcement
-from nearcast.pipeline.sources.resp import RespConnection
-from nearcast.pipeline.sources.stream_server import StreamServer
+from nearcast.pipeline.service.process import Announcement
+from nearcast.pipeline.sources.server import RespConnection, StreamServer
 from nearcast.runtime.calibration import CalibrationSettings, calibrate
-from nearcast.runtime.collector import Collector
 from nearcast.runtime.console import Console, find_store
-from nearcast.runtime.feed_keys import feed_keys
 from nearcast.runtime.provider import DryProvider, ProviderDesk
 from nearcast.runtime.requester import Requester
 from nearcast.runtime.servers import LocalServer
+from nearcast.subscriber.client import Subscriber
 
 sys.path.insert(0, str(Path(__file__).parent))
 

@@ -11,17 +11,17 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from nearcast.core.journal import BrokerState, TopicEntry, decode_entry
-from nearcast.core.message import Event, Interrupted, Message
-from nearcast.core.placement import Mode
-from nearcast.core.settings import DEFAULT_LIMITS, Limits
+from nearcast.core.model.journal import BrokerState, TopicEntry, decode_entry
+from nearcast.core.model.message import Event, Interrupted, Message
+from nearcast.core.model.placement import Mode
+from nearcast.core.model.settings import DEFAULT_LIMITS, Limits
 from nearcast.errors import ClusterError
 from nearcast.runtime.console import Console
 from nearcast.runtime.requester import Requester
-from nearcast.runtime.store.valkey import ValkeyStore
-from nearcast.testbed.audit import Verdict
-from nearcast.testbed.cluster import LocalCluster
-from nearcast.testbed.load import Load, LoadShape
+from nearcast.runtime.store import ValkeyStore
+from nearcast.testing.audit import Verdict
+from nearcast.testing.cluster import LocalCluster
+from nearcast.testing.load import Load, LoadShape
 
 pytestmark = [pytest.mark.live, pytest.mark.xdist_group("heavy")]
 

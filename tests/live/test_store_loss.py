@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 
 import nearcast
-from nearcast.core.message import Interrupted, Message
-from nearcast.core.placement import Mode
+from nearcast.core.model.message import Interrupted, Message
+from nearcast.core.model.placement import Mode
 from nearcast.errors import ClusterError
 from nearcast.runtime.console import Console
 from nearcast.runtime.servers import LocalServer
-from nearcast.testbed.cluster import LocalCluster
+from nearcast.testing.cluster import LocalCluster
 
 pytestmark = [pytest.mark.live, pytest.mark.xdist_group("heavy")]
 

@@ -9,10 +9,10 @@ from collections.abc import AsyncIterator
 import pytest
 
 import nearcast
-from nearcast.core.agent import Identity
-from nearcast.core.settings import Timing
+from nearcast.agent.process import Agent
+from nearcast.core.agent.machine import Identity
+from nearcast.core.model.settings import Timing
 from nearcast.errors import ClusterError
-from nearcast.runtime.agent import Agent
 from nearcast.runtime.client import Client
 from nearcast.runtime.console import Console
 from nearcast.runtime.controller import Controller

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from nearcast.pipeline.session import SessionSettings, open_session
-from nearcast.pipeline.sources.resp import RespConnection
+from nearcast.pipeline.sources.server import RespConnection
+from nearcast.pipeline.spark import SessionSettings, open_session
 from nearcast.runtime.servers import LocalServer
 
 if TYPE_CHECKING:

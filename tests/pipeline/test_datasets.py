@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from nearcast.errors import ClusterError, UsageError
-from nearcast.pipeline.catalog.database import Database
+from nearcast.pipeline.catalog.database import EXPIRED_LEAST, Database
 from nearcast.pipeline.catalog.datasets import Segment
-from nearcast.pipeline.catalog.limits import EXPIRED_LEAST
 from nearcast.pipeline.datasets import GRACE_S, Datasets
-from nearcast.pipeline.io import Warehouse
-from nearcast.pipeline.jobs.compaction import LEAST_SEGMENTS
+from nearcast.pipeline.jobs.datasets import LEAST_SEGMENTS
+from nearcast.pipeline.storage import Warehouse
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

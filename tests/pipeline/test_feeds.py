@@ -16,9 +16,9 @@ from nearcast.pipeline import feeds as feeds_module
 from nearcast.pipeline.catalog.database import Database
 from nearcast.pipeline.datasets import Datasets
 from nearcast.pipeline.feeds import Feeds
-from nearcast.pipeline.io import Warehouse
 from nearcast.pipeline.jobs.feed import FeedSettings
-from nearcast.pipeline.sources.resp import RespConnection
+from nearcast.pipeline.sources.server import RespConnection
+from nearcast.pipeline.storage import Warehouse
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

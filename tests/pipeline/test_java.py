@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from nearcast.errors import UsageError
-from nearcast.pipeline import java
-from nearcast.pipeline.java import find_java, java_version
+from nearcast.pipeline import spark as java
+from nearcast.pipeline.spark import find_java, java_version
 
 
 def make_java(home: Path, said: str) -> Path:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from nearcast.errors import UsageError
-from nearcast.pipeline.schemas import Column, checked_dataset_name, checked_key, ddl_of, grown, parse_schema
+from nearcast.pipeline.storage import Column, checked_dataset_name, checked_key, ddl_of, grown, parse_schema
 
 
 def test_columns_come_out_as_spark_writes_them() -> None:

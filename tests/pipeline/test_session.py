@@ -15,8 +15,8 @@ from typer.testing import CliRunner
 from nearcast.cli.app import app
 from nearcast.cli.data import read_records
 from nearcast.errors import ClusterError, UsageError
-from nearcast.pipeline.session import SessionSettings, open_session, spark_conf
-from nearcast.pipeline.sources.resp import RespConnection
+from nearcast.pipeline.sources.server import RespConnection
+from nearcast.pipeline.spark import SessionSettings, open_session, spark_conf
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

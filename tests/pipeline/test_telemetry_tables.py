@@ -16,15 +16,14 @@ import pytest
 from typer.testing import CliRunner
 
 from nearcast.cli.app import app
-from nearcast.cli.report_chart import chart_of
-from nearcast.core.counters import BUCKETS, TopicCounters, histogram, percentile_s
+from nearcast.cli.report import chart_of
+from nearcast.core.model.counters import BUCKETS, TopicCounters, histogram, percentile_s
 from nearcast.pipeline.catalog.database import Database
-from nearcast.pipeline.catalog.telemetry import BROKERS, TOPICS, Progress, SumFile, TelemetryCatalog, sums_path
-from nearcast.pipeline.io import Warehouse, read
-from nearcast.pipeline.telemetry_summary import summarise
-from nearcast.pipeline.telemetry_tables import TelemetryTables, histograms, percentiles_s
-from nearcast.pipeline.transforms import telemetry as transforms
-from nearcast.pipeline.transforms.telemetry import BROKER_MAXIMA, BROKER_SUMMED, SHARES, SUMMED, TOPIC_SUMS
+from nearcast.pipeline.catalog.datasets import BROKERS, TOPICS, Progress, SumFile, TelemetryCatalog, sums_path
+from nearcast.pipeline.jobs import telemetry as transforms
+from nearcast.pipeline.jobs.telemetry import BROKER_MAXIMA, BROKER_SUMMED, SHARES, SUMMED, TOPIC_SUMS
+from nearcast.pipeline.storage import Warehouse, read
+from nearcast.pipeline.telemetry import TelemetryTables, histograms, percentiles_s, summarise
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from nearcast.errors import ClusterError
-from nearcast.pipeline import io
+from nearcast.pipeline import storage as io
 from nearcast.pipeline.catalog.database import Database
 from nearcast.pipeline.datasets import Datasets
-from nearcast.pipeline.io import Warehouse
-from nearcast.pipeline.shared_folder import require_shared
+from nearcast.pipeline.storage import Warehouse, require_shared
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -5,10 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from random import Random
 
-from nearcast.core.placement import Mode, Placement
-from nearcast.core.plan import Plan
-from nearcast.core.proposal import AddBroker, KeepBroker, PlaceTopic, Policy, Proposal, RemoveBroker
-from nearcast.core.snapshot import BrokerLoad, Snapshot, TopicLoad
+from nearcast.core.model.placement import Mode, Placement, Plan
+from nearcast.core.model.planning import (
+    AddBroker,
+    BrokerLoad,
+    KeepBroker,
+    PlaceTopic,
+    Policy,
+    Proposal,
+    RemoveBroker,
+    Snapshot,
+    TopicLoad,
+)
 
 CAPACITY = 1000.0  # bytes per second: a topic of 100 loads a broker by 0.1
 

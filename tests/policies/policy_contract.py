@@ -9,10 +9,8 @@ from math import isfinite
 import msgspec
 from cluster_model import Cluster
 
-from nearcast.core.placement import Placement, problems
-from nearcast.core.plan import Plan
-from nearcast.core.proposal import AddBroker, KeepBroker, PlaceTopic, Policy, Proposal, RemoveBroker
-from nearcast.core.snapshot import Snapshot
+from nearcast.core.model.placement import Placement, Plan, problems
+from nearcast.core.model.planning import AddBroker, KeepBroker, PlaceTopic, Policy, Proposal, RemoveBroker, Snapshot
 
 STEPS_MAX = 60  # proposals until a cluster under constant load is at rest
 ROUNDING = 1e-6

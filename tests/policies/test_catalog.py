@@ -8,7 +8,7 @@ import sys
 import pytest
 from cluster_model import Cluster
 
-from nearcast.core.proposal import AddBroker
+from nearcast.core.model.planning import AddBroker
 from nearcast.errors import UsageError
 from nearcast.policies.catalog import POLICY_NAMES, balancer_named, policy_named
 from nearcast.policies.dynamoth import DynamothConfig

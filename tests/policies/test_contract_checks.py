@@ -21,9 +21,8 @@ from policy_contract import (
     same_input_same_proposal,
 )
 
-from nearcast.core.placement import Mode
-from nearcast.core.plan import Plan
-from nearcast.core.proposal import (
+from nearcast.core.model.placement import Mode, Plan
+from nearcast.core.model.planning import (
     AddBroker,
     Cause,
     KeepBroker,
@@ -32,8 +31,8 @@ from nearcast.core.proposal import (
     ProposedChange,
     Reason,
     RemoveBroker,
+    Snapshot,
 )
-from nearcast.core.snapshot import Snapshot
 
 REASON = Reason(Cause.HIGH_LOAD, "test", 1.0, 0.5)
 Propose = Callable[[Snapshot, Plan], Proposal]

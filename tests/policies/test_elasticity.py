@@ -9,14 +9,13 @@ from random import Random
 import pytest
 from cluster_model import CAPACITY, Cluster, random_cluster, traffic
 
-from nearcast.core.placement import Mode, Placement
-from nearcast.core.proposal import AddBroker, Cause, PlaceTopic, Proposal
-from nearcast.core.snapshot import TopicLoad
+from nearcast.core.model.placement import Mode, Placement
+from nearcast.core.model.planning import AddBroker, Cause, PlaceTopic, Proposal, TopicLoad
 from nearcast.policies.dynamoth import Dynamoth, DynamothConfig
 from nearcast.policies.dynamoth.draft import Draft
-from nearcast.policies.dynamoth.elasticity import single_move
-from nearcast.policies.dynamoth.high_load import lowered
-from nearcast.policies.dynamoth.replicas import replicate
+from nearcast.policies.dynamoth.rebalancing import lowered
+from nearcast.policies.dynamoth.replication import replicate
+from nearcast.policies.dynamoth.scaling import single_move
 from nearcast.policies.loads import Loads
 
 POLICY = Dynamoth()

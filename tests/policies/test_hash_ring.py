@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from cluster_model import CAPACITY, Cluster, traffic
 
-from nearcast.core.placement import Mode
-from nearcast.core.proposal import AddBroker, Cause, PlaceTopic
-from nearcast.core.ring import Ring
+from nearcast.core.model.membership import Ring
+from nearcast.core.model.placement import Mode
+from nearcast.core.model.planning import AddBroker, Cause, PlaceTopic
 from nearcast.errors import UsageError
 from nearcast.policies.hash_ring import HashRing
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from cluster_model import CAPACITY, Cluster, traffic
 
-from nearcast.core.placement import Mode
-from nearcast.core.proposal import Cause, Proposal
+from nearcast.core.model.placement import Mode
+from nearcast.core.model.planning import Cause, Proposal
 from nearcast.policies.dynamoth import Dynamoth, DynamothConfig
 
 POLICY = Dynamoth()  # lr_high 0.8, lr_safe 0.6

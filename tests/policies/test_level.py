@@ -7,8 +7,7 @@ from random import Random
 import pytest
 from cluster_model import CAPACITY, Cluster, traffic
 
-from nearcast.core.proposal import AddBroker
-from nearcast.core.snapshot import TopicLoad
+from nearcast.core.model.planning import AddBroker, TopicLoad
 from nearcast.policies.dynamoth import Dynamoth, DynamothConfig
 
 POLICY = Dynamoth()

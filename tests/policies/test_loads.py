@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 from cluster_model import CAPACITY, Cluster, random_cluster, traffic
 
-from nearcast.core.placement import Mode
-from nearcast.core.proposal import Cause, Reason
-from nearcast.policies.dynamoth.draft import Draft
-from nearcast.policies.dynamoth.shelf import Shelf
+from nearcast.core.model.placement import Mode
+from nearcast.core.model.planning import Cause, Reason
+from nearcast.policies.dynamoth.draft import Draft, Shelf
 from nearcast.policies.loads import NOWHERE, Loads
 
 REASON = Reason(Cause.HIGH_LOAD, "test", 1.0, 0.0)

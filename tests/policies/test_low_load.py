@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 from cluster_model import CAPACITY, Cluster, traffic
 
-from nearcast.core.placement import Mode
-from nearcast.core.proposal import Cause, KeepBroker, PlaceTopic, Proposal, RemoveBroker
-from nearcast.core.snapshot import TopicLoad
+from nearcast.core.model.placement import Mode
+from nearcast.core.model.planning import Cause, KeepBroker, PlaceTopic, Proposal, RemoveBroker, TopicLoad
 from nearcast.policies.dynamoth import Dynamoth, DynamothConfig
 
 SLOW = Dynamoth(DynamothConfig(topics_per_step=3))  # lr_low 0.4, lr_safe 0.6

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from cluster_model import Cluster
 
-from nearcast.core.proposal import Cause
+from nearcast.core.model.planning import Cause
 from nearcast.policies.dynamoth import Dynamoth
 
 POLICY = Dynamoth()

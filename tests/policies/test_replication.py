@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 from cluster_model import CAPACITY, Cluster
 
-from nearcast.core.placement import Mode
-from nearcast.core.proposal import Cause
-from nearcast.core.snapshot import TopicLoad
+from nearcast.core.model.placement import Mode
+from nearcast.core.model.planning import Cause, TopicLoad
 from nearcast.policies.dynamoth import Dynamoth, DynamothConfig
 
 SINGLE, SUBS, PUBS = Mode.SINGLE, Mode.ALL_SUBSCRIBERS, Mode.ALL_PUBLISHERS

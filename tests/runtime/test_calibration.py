@@ -9,13 +9,13 @@ from itertools import pairwise
 
 import pytest
 
-from nearcast.core.greeting import Credentials
+from nearcast.core.wire.backend import Credentials
 from nearcast.errors import ClusterError, ConnectFailed, Unavailable, UsageError
 from nearcast.runtime.calibration import HEADROOM, CalibrationSettings, LimitedBy, calibrate
 from nearcast.runtime.fanout import NAME, Fanout
 from nearcast.runtime.requester import Requester
 from nearcast.runtime.servers import LocalServer
-from nearcast.testbed.capacity import Capacities
+from nearcast.testing.network.sites import Capacities
 
 pytestmark = [pytest.mark.live, pytest.mark.xdist_group("calibration")]
 

@@ -13,9 +13,10 @@ import pytest
 
 import nearcast
 from nearcast import Gap, Limits, Message, Timing
-from nearcast.core.agent import Identity
-from nearcast.core.names import CONTROL, COUNTERS, MEMBERS, inbox_channel
-from nearcast.core.wire import DATA, HEADER, MARK, SKIP
+from nearcast.agent.process import Agent
+from nearcast.core.agent.machine import Identity
+from nearcast.core.model.names import CONTROL, COUNTERS, MEMBERS, inbox_channel
+from nearcast.core.wire.frames import DATA, HEADER, MARK, SKIP
 from nearcast.errors import (
     AuthenticationFailed,
     Closed,
@@ -27,7 +28,6 @@ from nearcast.errors import (
     SlowSubscriber,
     UsageError,
 )
-from nearcast.runtime.agent import Agent
 from nearcast.runtime.controller import Controller
 from nearcast.runtime.requester import Requester
 from nearcast.runtime.servers import LocalServer

@@ -7,9 +7,8 @@ import logging
 
 import pytest
 
-from nearcast.core.store_names import FEEDS
-from nearcast.runtime.collector import Collector
-from nearcast.runtime.feed_keys import feed_keys
+from nearcast.agent.collector import Collector
+from nearcast.core.model.names import FEEDS, feed_keys
 from nearcast.runtime.requester import Requester
 from nearcast.runtime.servers import LocalServer
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from nearcast.runtime.connection import Connection
+from nearcast.runtime.driver import Connection
 
 
 class ClosedByItsLoop(asyncio.Transport):

@@ -6,11 +6,11 @@ import asyncio
 from collections.abc import Callable, Iterable
 from random import Random
 
-from nearcast.core import bus
-from nearcast.core.journal import Journal, TopicEntry
-from nearcast.core.ledger import Ledger
-from nearcast.core.placement import single
-from nearcast.core.reign import Charter, Reign
+from nearcast.core.controller.leader import Charter, Reign
+from nearcast.core.controller.ledger import Ledger
+from nearcast.core.model.journal import Journal, TopicEntry
+from nearcast.core.model.placement import single
+from nearcast.core.wire import bus
 from nearcast.runtime.console import Console
 
 TOPICS = [f"t{number}" for number in range(2 * bus.SHOWN_MAX + 500)]

@@ -6,11 +6,11 @@ import asyncio
 
 import pytest
 
-from nearcast.core.settings import Timing
-from nearcast.runtime import store_desk
+from nearcast.core.model.settings import Timing
+from nearcast.runtime import controller as store_desk
 from nearcast.runtime.controller import Controller
 from nearcast.runtime.servers import LocalServer
-from nearcast.runtime.store.memory import MemoryStore
+from nearcast.runtime.store import MemoryStore
 
 NOBODY = "redis://127.0.0.1:1"  # the store in memory needs no bus
 PATIENT = Timing(leader_s=4.0, lease_s=10.0, dead_s=12.0, heartbeat_s=1.0)

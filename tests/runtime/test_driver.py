@@ -7,9 +7,9 @@ import logging
 
 import pytest
 
-from nearcast.core.effects import Connect, Effect
+from nearcast.core.wire.effects import Connect, Effect
 from nearcast.runtime.driver import Driver
-from nearcast.runtime.troubles import Troubles
+from nearcast.runtime.workers import Troubles
 
 TEST_S = 10.0
 

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from nearcast.core import bus
-from nearcast.core.store_names import PROVIDER_CHANNEL
+from nearcast.core.model.names import PROVIDER_CHANNEL
+from nearcast.core.wire import bus
 from nearcast.errors import ServerFailed
 from nearcast.runtime import provider as provider_module
 from nearcast.runtime.provider import DryProvider, ProviderDesk

@@ -10,11 +10,10 @@ import pytest
 
 import nearcast
 from nearcast import Limits
-from nearcast.core.outflow import Outflow
+from nearcast.core.client.publisher import Outflow
 from nearcast.runtime.client import Client
-from nearcast.runtime.connection import Connection
-from nearcast.runtime.driver import WRITE_FIRST, WRITE_MOST
-from nearcast.testbed.cluster import LocalCluster
+from nearcast.runtime.driver import WRITE_FIRST, WRITE_MOST, Connection
+from nearcast.testing.cluster import LocalCluster
 
 pytestmark = pytest.mark.live
 

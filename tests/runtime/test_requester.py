@@ -8,7 +8,7 @@ import signal
 
 import pytest
 
-from nearcast.core.greeting import Credentials
+from nearcast.core.wire.backend import Credentials
 from nearcast.errors import AuthenticationFailed, ConnectFailed
 from nearcast.runtime.requester import Requester
 from nearcast.runtime.servers import LocalServer

@@ -19,8 +19,7 @@ import pytest
 
 from nearcast.errors import ServerFailed, ServerNotFound
 from nearcast.runtime import servers
-from nearcast.runtime.guardian import guardian
-from nearcast.runtime.servers import LocalServer, find_server_binary
+from nearcast.runtime.servers import LocalServer, find_server_binary, guardian
 
 # What a program under test does: start two servers, print their pids and directories, and wait.
 PROGRAM = """

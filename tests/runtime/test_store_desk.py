@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 import pytest
 
-from nearcast.core.controller_effects import Leadership
+from nearcast.core.controller.effects import Leadership
 from nearcast.errors import ConnectFailed
 from nearcast.runtime.controller import Controller
-from nearcast.runtime.store.memory import MemoryStore
+from nearcast.runtime.store import MemoryStore
 
 NOBODY = "redis://127.0.0.1:1"  # none of this needs a bus
 LOAD_S = 1.6  # longer than a leadership lasts without being renewed

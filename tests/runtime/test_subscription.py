@@ -13,9 +13,9 @@ import pytest
 
 import nearcast
 from nearcast import Interrupted, Limits, Message
-from nearcast.core.agent import Identity
+from nearcast.agent.process import Agent
+from nearcast.core.agent.machine import Identity
 from nearcast.errors import AccessDenied, Closed, LimitReached, SlowSubscriber
-from nearcast.runtime.agent import Agent
 from nearcast.runtime.controller import Controller
 from nearcast.runtime.requester import Requester
 from nearcast.runtime.servers import LocalServer

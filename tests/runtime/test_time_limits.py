@@ -17,9 +17,9 @@ import pytest
 
 import nearcast
 from nearcast import Limits, Message, State, StateChange
-from nearcast.core.agent import Identity
+from nearcast.agent.process import Agent
+from nearcast.core.agent.machine import Identity
 from nearcast.errors import ClusterError, TimedOut, UsageError
-from nearcast.runtime.agent import Agent
 from nearcast.runtime.controller import Controller
 from nearcast.runtime.servers import LocalServer
 

@@ -12,24 +12,22 @@ from typing import Any
 import pytest
 
 import nearcast
-from nearcast.core import bus
-from nearcast.core.agent import Identity
-from nearcast.core.controller_effects import Propose
-from nearcast.core.journal import MEMBERSHIP_KEY
-from nearcast.core.store_names import FEEDS, PROVIDER_CHANNEL
+from nearcast.agent.collector import Collector, FeedCollector
+from nearcast.agent.process import Agent
+from nearcast.core.agent.machine import Identity
+from nearcast.core.controller.effects import Propose
+from nearcast.core.model.journal import MEMBERSHIP_KEY
+from nearcast.core.model.names import FEEDS, PROVIDER_CHANNEL, feed_keys
+from nearcast.core.wire import bus
 from nearcast.errors import ClusterError
-from nearcast.runtime import troubles
-from nearcast.runtime.agent import Agent
-from nearcast.runtime.collector import Collector
+from nearcast.runtime import workers as troubles
 from nearcast.runtime.console import Console
 from nearcast.runtime.controller import Controller
-from nearcast.runtime.feed_collector import FeedCollector
-from nearcast.runtime.feed_keys import feed_keys
 from nearcast.runtime.provider import DryProvider, ProviderDesk
 from nearcast.runtime.requester import Requester
 from nearcast.runtime.servers import LocalServer
-from nearcast.runtime.store.memory import MemoryStore
-from nearcast.runtime.troubles import KINDS_MAX, Troubles
+from nearcast.runtime.store import MemoryStore
+from nearcast.runtime.workers import KINDS_MAX, Troubles
 
 NOBODY = "redis://127.0.0.1:1"  # none of this needs a bus
 TEST_S = 20.0

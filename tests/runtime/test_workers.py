@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from nearcast.runtime.troubles import Troubles
-from nearcast.runtime.workers import Workers
+from nearcast.runtime.workers import Troubles, Workers
 
 
 def test_a_worker_that_fails_begins_again_and_tells_its_health() -> None:

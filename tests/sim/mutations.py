@@ -27,26 +27,24 @@ from planting import (
     planting,
 )
 
-from nearcast.core import inflow
-from nearcast.core.answers import Answers
-from nearcast.core.attachment import Attachment
-from nearcast.core.backend import LinkRefused
-from nearcast.core.client import Client
-from nearcast.core.inflow import Inflow
-from nearcast.core.lane import Lane
-from nearcast.core.lines import Lines
-from nearcast.core.link import Link, _Confirm
-from nearcast.core.links import Links
-from nearcast.core.members import Members
-from nearcast.core.membership import Membership
-from nearcast.core.names import CONTROL as CONTROL_CHANNEL
-from nearcast.core.names import INBOX
-from nearcast.core.outflow import Outflow
-from nearcast.core.packing import Packing
-from nearcast.core.patterns import PatternFlow
-from nearcast.core.proof import Proof
-from nearcast.core.refusals import Refusals
-from nearcast.core.wire import ASK, HEADER, decode_repair, publish_command, word_of
+from nearcast.core.client import subscriber as inflow
+from nearcast.core.client.attachment import Attachment
+from nearcast.core.client.links import Links
+from nearcast.core.client.machine import Client
+from nearcast.core.client.news import Refusals
+from nearcast.core.client.ordering import Lines
+from nearcast.core.client.patterns import PatternFlow
+from nearcast.core.client.publisher import Outflow
+from nearcast.core.client.repairs import Answers
+from nearcast.core.client.sending import Lane, Packing
+from nearcast.core.client.subscriber import Inflow
+from nearcast.core.controller.members import Members
+from nearcast.core.model.membership import Membership
+from nearcast.core.model.names import CONTROL as CONTROL_CHANNEL
+from nearcast.core.model.names import INBOX
+from nearcast.core.wire.backend import LinkRefused, Proof
+from nearcast.core.wire.frames import ASK, HEADER, decode_repair, publish_command, word_of
+from nearcast.core.wire.link import Link, _Confirm
 
 MUTATIONS, mutation = planting()
 
@@ -328,7 +326,9 @@ def requests_for_repair_reach_everybody(patch: Patch) -> None:
 
 @mutation("invariant 11", CUTS)
 def messages_sent_again_forget_whose_they_are(patch: Patch) -> None:
-    patch.setattr("nearcast.core.packing.word_of", lambda payload, first=False: word_of(payload and b"x", first=first))
+    patch.setattr(
+        "nearcast.core.client.sending.word_of", lambda payload, first=False: word_of(payload and b"x", first=first)
+    )
 
 
 # --- limits

@@ -21,18 +21,18 @@ from planting import (
     planting,
 )
 
-from nearcast.core import bus
-from nearcast.core.controller import Controller, Role
-from nearcast.core.controller_effects import Leadership
-from nearcast.core.departures import Departures
-from nearcast.core.handover import Handover
-from nearcast.core.journal import MEMBERSHIP_KEY
-from nearcast.core.members import Members
-from nearcast.core.membership import Membership
-from nearcast.core.move import Move, Stage
-from nearcast.core.planner import Planner
-from nearcast.core.reign import Reign
-from nearcast.sim import scripts
+from nearcast.core.controller.departures import Departures
+from nearcast.core.controller.effects import Leadership
+from nearcast.core.controller.handover import Handover
+from nearcast.core.controller.leader import Reign
+from nearcast.core.controller.machine import Controller, Role
+from nearcast.core.controller.members import Members
+from nearcast.core.controller.moves import Move, Stage
+from nearcast.core.controller.planner import Planner
+from nearcast.core.model.journal import MEMBERSHIP_KEY
+from nearcast.core.model.membership import Membership
+from nearcast.core.wire import bus
+from nearcast.sim.valkey import commands as scripts
 
 MUTATIONS, mutation = planting()
 

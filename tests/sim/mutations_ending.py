@@ -6,15 +6,15 @@ from typing import Any
 
 from planting import REPEATED, SELDOM, SELDOM_NETWORK, Patch, planting
 
-from nearcast.core import forgetting
-from nearcast.core.client import Client
-from nearcast.core.outflow import Outflow
-from nearcast.core.packing import Packing
-from nearcast.core.scripts import KEEP
-from nearcast.core.valkey import ValkeyLink
-from nearcast.core.wire import word_of
-from nearcast.sim import scripts
-from nearcast.sim.replies import bulks
+from nearcast.core.client import upkeep as forgetting
+from nearcast.core.client.machine import Client
+from nearcast.core.client.publisher import Outflow
+from nearcast.core.client.sending import Packing
+from nearcast.core.wire.frames import word_of
+from nearcast.core.wire.scripts import KEEP
+from nearcast.core.wire.valkey import ValkeyLink
+from nearcast.sim.valkey import commands as scripts
+from nearcast.sim.valkey.replies import bulks
 
 MUTATIONS, mutation = planting()
 

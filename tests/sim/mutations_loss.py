@@ -7,12 +7,14 @@ from typing import Any
 
 from planting import LOST, LOST_WITH_A_BROKER, UNHEARD, WENT_BACK, Patch, planting
 
-from nearcast.core import controller, members, rebuilding, reign
-from nearcast.core.agent import Agent
-from nearcast.core.journal import Journal
-from nearcast.core.members import Members
-from nearcast.core.record import Record
-from nearcast.core.recovery import Recovery
+from nearcast.core.agent.machine import Agent
+from nearcast.core.controller import leader as reign
+from nearcast.core.controller import machine as controller
+from nearcast.core.controller import members, rebuilding
+from nearcast.core.controller.members import Members
+from nearcast.core.controller.recovery import Recovery
+from nearcast.core.model.journal import Journal
+from nearcast.core.model.placement import Record
 
 MUTATIONS, mutation = planting()
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from planting import OTHER_LEADER, OTHER_TIMERS, Patch, planting
 
-from nearcast.core.agreement import Agreement
-from nearcast.core.settings import Timing
+from nearcast.core.controller.timers import Agreement
+from nearcast.core.model.settings import Timing
 
 MUTATIONS, mutation = planting()
 

@@ -7,11 +7,11 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from nearcast.core.placement import Mode
-from nearcast.core.settings import Limits, Timing
-from nearcast.sim.drawing import BRISK, PATIENT
+from nearcast.core.model.placement import Mode
+from nearcast.core.model.settings import Limits, Timing
+from nearcast.sim.campaign import BRISK, PATIENT
 from nearcast.sim.faults import Profile
-from nearcast.sim.script import Add, Deafen, Intrude, Lose, LoseStore, Part, Pause, Place, Readdress
+from nearcast.sim.programs import Add, Deafen, Intrude, Lose, LoseStore, Part, Pause, Place, Readdress
 from nearcast.sim.world import Setup
 
 Patch = pytest.MonkeyPatch

@@ -8,10 +8,9 @@ from __future__ import annotations
 import pytest
 
 from nearcast.errors import UsageError
-from nearcast.sim.forwarding.programs import Publisher, Subscriber
-from nearcast.sim.forwarding.tally import Tally, count_forwarding
-from nearcast.sim.forwarding.timers import Timers
-from nearcast.sim.forwarding.world import ForwardingWorld
+from nearcast.sim.forwarding.comparison import Tally, count_forwarding
+from nearcast.sim.forwarding.wire import Timers
+from nearcast.sim.forwarding.world import ForwardingWorld, Publisher, Subscriber
 from nearcast.sim.network import LinkModel
 from nearcast.sim.programs import Publication
 from nearcast.sim.world import Setup

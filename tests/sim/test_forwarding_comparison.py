@@ -8,8 +8,18 @@ import pytest
 from typer.testing import CliRunner
 
 from nearcast.cli.app import app
-from nearcast.sim.forwarding.comparison import Case, Outcome, Protocol, Row, run_case, summarise
-from nearcast.sim.forwarding.tally import Received, Tally, count, count_forwarding
+from nearcast.sim.forwarding.comparison import (
+    Case,
+    Outcome,
+    Protocol,
+    Received,
+    Row,
+    Tally,
+    count,
+    count_forwarding,
+    run_case,
+    summarise,
+)
 from nearcast.sim.forwarding.world import ForwardingWorld
 from nearcast.sim.programs import Publication
 from nearcast.sim.world import Setup

@@ -7,9 +7,9 @@ from typing import cast
 import msgspec
 import pytest
 
-from nearcast.core.journal import BrokerEntry, BrokerState, broker_key
+from nearcast.core.model.journal import BrokerEntry, BrokerState, broker_key
 from nearcast.sim.history import History
-from nearcast.sim.timeline import Timeline
+from nearcast.sim.network import Timeline
 from nearcast.sim.world import World
 
 NOBODY = cast(World, None)  # what is decided is not looked for in the world

@@ -8,15 +8,16 @@ from typing import Any
 
 import pytest
 
-from nearcast.core import bus, collection
-from nearcast.core.message import Interrupted
-from nearcast.core.orders import Orders
-from nearcast.core.placement import Mode
+from nearcast.core.agent import records as collection
+from nearcast.core.controller.moves import Orders
+from nearcast.core.model.message import Interrupted
+from nearcast.core.model.placement import Mode
+from nearcast.core.wire import bus
 from nearcast.sim.checkers import CHECKERS
 from nearcast.sim.faults import FaultPlan, Profile
 from nearcast.sim.network import LinkModel
-from nearcast.sim.script import Add, Place
-from nearcast.sim.store_desk import StoreTrouble
+from nearcast.sim.programs import Add, Place
+from nearcast.sim.store import StoreTrouble
 from nearcast.sim.world import Setup, World
 
 NEAR = LinkModel(0.001, 0.001, 0.0)

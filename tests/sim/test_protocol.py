@@ -8,8 +8,7 @@ import sys
 import msgspec
 import pytest
 
-from nearcast.sim.campaign import Outcome, run_seed, run_seeds, run_world
-from nearcast.sim.drawing import draw_plan
+from nearcast.sim.campaign import Outcome, draw_plan, run_seed, run_seeds, run_world
 from nearcast.sim.faults import FaultPlan, Profile
 from nearcast.sim.world import START_S, Setup, World
 

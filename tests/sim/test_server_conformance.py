@@ -20,12 +20,12 @@ from urllib.parse import unquote_to_bytes
 import hiredis
 import pytest
 
-from nearcast.core.names import FIRST_USES, MEMBERS, RECORDS
-from nearcast.core.resp import command
-from nearcast.core.scripts import CLAIM, END_UNUSED, FIRST_USE, INSTALL, INSTALL_MEMBERS, KEEP, READ
+from nearcast.core.model.names import FIRST_USES, MEMBERS, RECORDS
+from nearcast.core.wire.link import command
+from nearcast.core.wire.scripts import CLAIM, END_UNUSED, FIRST_USE, INSTALL, INSTALL_MEMBERS, KEEP, READ
 from nearcast.runtime.servers import LocalServer
-from nearcast.sim.commands import COMMANDS
-from nearcast.sim.server import SimServer
+from nearcast.sim.valkey.commands import COMMANDS
+from nearcast.sim.valkey.server import SimServer
 
 SCRIPTS = {
     "$INSTALL": INSTALL,

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from nearcast.core.agent import Agent
-from nearcast.core.settings import Timing
+from nearcast.core.agent.machine import Agent
+from nearcast.core.model.settings import Timing
 from nearcast.sim.campaign import run_world
 from nearcast.sim.faults import LEADER, FaultPlan, Profile
-from nearcast.sim.script import Add
+from nearcast.sim.programs import Add
 from nearcast.sim.world import Setup, World
 
 SEED = 11

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from nearcast.errors import UsageError
-from nearcast.workloads.ramp import Ramp
+from nearcast.workloads.rgame import Ramp
 
 
 def test_the_number_is_linear_between_points_and_stays_outside() -> None:

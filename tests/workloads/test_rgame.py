@@ -7,9 +7,7 @@ import pytest
 
 from nearcast.errors import UsageError
 from nearcast.workloads.hot_topic import HotTopic
-from nearcast.workloads.ramp import Ramp
-from nearcast.workloads.rgame import RGame
-from nearcast.workloads.walk import Movement, Walk
+from nearcast.workloads.rgame import Movement, Ramp, RGame, Walk
 
 
 def walk(players: int = 50, seed: int = 1, movement: Movement | None = None, side: int = 10) -> Walk:

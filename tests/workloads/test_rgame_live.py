@@ -6,13 +6,11 @@ import asyncio
 
 import pytest
 
-from nearcast.core.placement import Mode
+from nearcast.core.model.placement import Mode
 from nearcast.errors import UsageError
-from nearcast.testbed.cluster import LocalCluster
-from nearcast.workloads.ramp import Ramp
-from nearcast.workloads.rgame import RGame
+from nearcast.testing.cluster import LocalCluster
+from nearcast.workloads.rgame import Movement, Ramp, RGame
 from nearcast.workloads.rgame_live import LiveOutcome, LiveRGame
-from nearcast.workloads.walk import Movement
 
 BRISK = Movement(speed_tiles_per_s=0.5)  # players change tiles while we watch
 

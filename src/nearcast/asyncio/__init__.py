@@ -17,7 +17,7 @@ from nearcast.asyncio.connection import (
     SSLConnection,
     UnixDomainSocketConnection,
 )
-from nearcast.asyncio.exceptions import (
+from nearcast.asyncio.options import (
     AuthenticationError,
     ConnectionError,
     DataError,
@@ -26,8 +26,7 @@ from nearcast.asyncio.exceptions import (
     ResponseError,
     TimeoutError,
 )
-from nearcast.asyncio.handlers import Subscription
-from nearcast.asyncio.pubsub import PubSub
+from nearcast.asyncio.pubsub import PubSub, Subscription
 
 __all__ = [
     "AuthenticationError",

@@ -6,16 +6,21 @@ from collections.abc import Generator
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from nearcast.asyncio.connection import ConnectionPool, adopted
-from nearcast.asyncio.encoder import Decoded, Encodable, Encoder
-from nearcast.asyncio.exceptions import raises_as_redis_py
 from nearcast.asyncio.feed import check_connected
-from nearcast.asyncio.options import CALL_TIMEOUT_S, Options, url_keywords
+from nearcast.asyncio.options import (
+    CALL_TIMEOUT_S,
+    Decoded,
+    Encodable,
+    Encoder,
+    Options,
+    raises_as_redis_py,
+    url_keywords,
+)
 from nearcast.asyncio.pubsub import OnEvent, PubSub
-from nearcast.core.settings import DEFAULT_LIMITS, DEFAULT_TIMING, Limits, Timing
+from nearcast.core.model.settings import DEFAULT_LIMITS, DEFAULT_TIMING, Limits, Timing
 from nearcast.errors import UsageError
 from nearcast.runtime.client import BOOTSTRAP_S
-from nearcast.runtime.connection import DEFAULT_PORT
-from nearcast.runtime.driver import Resolve
+from nearcast.runtime.driver import DEFAULT_PORT, Resolve
 
 __all__ = ["PubSub", "Redis", "StrictRedis", "from_url"]
 
@@ -157,7 +162,7 @@ class Redis:
 
     @raises_as_redis_py
     async def pubsub_numsub(self, *args: Encodable) -> list[tuple[Decoded, int]]:
-        """Subscribers of each channel; `nearcast.asyncio.survey` says how they are counted."""
+        """Subscribers of each channel; `nearcast.asyncio.connection` says how they are counted."""
         encoder = self._options.encoder
         topics = [encoder.encode(channel) for channel in args]
         survey = await self.connection_pool.survey()

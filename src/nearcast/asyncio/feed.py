@@ -13,11 +13,11 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import NamedTuple
 
-from nearcast.asyncio.exceptions import ClosedWhileUsed
-from nearcast.core.mailbox import Mailbox, Overflow
-from nearcast.core.message import Event, Message
-from nearcast.core.names import encode_topic
-from nearcast.core.settings import Limits
+from nearcast.asyncio.options import ClosedWhileUsed
+from nearcast.core.client.mailbox import Mailbox, Overflow
+from nearcast.core.model.message import Event, Message
+from nearcast.core.model.names import encode_topic
+from nearcast.core.model.settings import Limits
 from nearcast.errors import ConnectFailed, LimitReached
 from nearcast.runtime.client import Client
 

@@ -4,24 +4,78 @@ Kept       host, port, unix_socket_path, username, password, ssl, encoding, enco
            socket_timeout (of a call until it is acknowledged), socket_connect_timeout (of the first connection).
 Ignored    keywords whose absence a pub/sub program cannot notice; IGNORED says why, one line each.
 Refused    everything else, with UsageError: a program that relies on it must know.
+
+The encoder: values of the program to bytes and back, by redis-py's rules.
+
+The exception names programs catch, for the exceptions nearcast raises.
+
+redis.asyncio         here
+RedisError            NearcastError       everything
+ConnectionError       ClusterError        no server, no agent, or no answer
+AuthenticationError   AuthenticationFailed
+TimeoutError          Unavailable         `socket_timeout` has passed; a ConnectionError too
+NoPermissionError     AccessDenied        the user may not use the channel (the name is redis-py's alone)
+DataError             UsageError          a value that cannot be sent, a keyword that cannot be kept
+ResponseError         ProtocolError       a server refused a command
+PubSubError           PubSubError         also a RuntimeError, which redis-py raises in some of these places
+
+A program that catches redis-py's own exceptions has imported them. Then, and only then, what we raise is of both kinds:
+`except redis.exceptions.ConnectionError` and `except nearcast.errors.ClusterError` both catch it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable, Coroutine, Mapping
+from functools import wraps
 from ssl import CERT_REQUIRED
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 from urllib.parse import parse_qs, quote, urlsplit
 
 import msgspec
 
-from nearcast.asyncio.encoder import Encoder
-from nearcast.core.greeting import Credentials
-from nearcast.core.settings import DEFAULT_LIMITS, DEFAULT_TIMING, Limits, Timing
-from nearcast.errors import UsageError
+from nearcast.core.model.settings import DEFAULT_LIMITS, DEFAULT_TIMING, Limits, Timing
+from nearcast.core.wire.backend import Credentials
+from nearcast.errors import (
+    AccessDenied,
+    AuthenticationFailed,
+    Closed,
+    ClusterError,
+    NearcastError,
+    ProtocolError,
+    Unavailable,
+    UsageError,
+)
 from nearcast.runtime.client import BOOTSTRAP_S, Client, connect
-from nearcast.runtime.connection import DEFAULT_PORT, Address, parse_url
-from nearcast.runtime.driver import Resolve
+from nearcast.runtime.driver import DEFAULT_PORT, Address, Resolve, parse_url
+
+Encodable = bytes | bytearray | memoryview | str | int | float
+Decoded = bytes | str
+
+
+class Encoder(msgspec.Struct, frozen=True):
+    encoding: str = "utf-8"
+    encoding_errors: str = "strict"
+    decode_responses: bool = False
+
+    def encode(self, value: Encodable) -> bytes:
+        if isinstance(value, bytes):
+            return value
+        if isinstance(value, str):
+            return value.encode(self.encoding, self.encoding_errors)
+        if isinstance(value, (bytearray, memoryview)):
+            return bytes(value)
+        if isinstance(value, (int, float)) and not isinstance(value, bool):
+            return repr(value).encode()
+        raise UsageError(f"cannot send a {type(value).__name__}: convert it to bytes, str, int or float first")
+
+    def decode(self, data: bytes) -> Decoded:
+        return data.decode(self.encoding, self.encoding_errors) if self.decode_responses else data
+
+    def normal(self, name: Encodable) -> Decoded:
+        """A channel as messages name it, and so the key under which its handler is kept."""
+        return self.decode(self.encode(name))
+
 
 CALL_TIMEOUT_S = 10.0  # longer than a broker's death and the move of its topics: dead_s + ready_s
 
@@ -171,3 +225,70 @@ def url_keywords(url: str) -> dict[str, Any]:
     if credentials.password:
         keywords["password"] = credentials.password
     return keywords
+
+
+RedisError = NearcastError
+ConnectionError = ClusterError
+AuthenticationError = AuthenticationFailed
+TimeoutError = Unavailable
+DataError = UsageError
+ResponseError = ProtocolError
+
+
+class PubSubError(UsageError, RuntimeError):
+    """The PubSub is not ready for this call: subscribe first, or give every channel a handler."""
+
+
+class ClosedWhileUsed(Closed, ClusterError):
+    """Another task closed the PubSub that this one was using: stop, or subscribe again."""
+
+
+_REDIS_PY = "redis.exceptions"
+_NAMES: tuple[tuple[type[NearcastError], str], ...] = (  # the first that fits, so the special before the general
+    (AuthenticationFailed, "AuthenticationError"),
+    (AccessDenied, "NoPermissionError"),
+    (Unavailable, "TimeoutError"),
+    (ClusterError, "ConnectionError"),
+    (PubSubError, "PubSubError"),
+    (UsageError, "DataError"),
+    (ProtocolError, "ResponseError"),
+    (NearcastError, "RedisError"),
+)
+
+_TWINS: dict[tuple[type[NearcastError], type[Exception]], type[NearcastError]] = {}  # one per kind of error of ours
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def raises_as_redis_py(method: Callable[P, Coroutine[Any, Any, R]]) -> Callable[P, Coroutine[Any, Any, R]]:
+    """What the method raises is also of the kind redis-py would raise, if the program uses redis-py."""
+
+    @wraps(method)
+    async def calling(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return await method(*args, **kwargs)
+        except NearcastError as error:
+            if _REDIS_PY not in sys.modules:
+                raise
+            raise of_both_kinds(error) from error.__cause__
+
+    return calling
+
+
+def of_both_kinds(error: NearcastError) -> NearcastError:
+    """The same error, which is an exception of redis-py too."""
+    name = next(name for kind, name in _NAMES if isinstance(error, kind))
+    other = getattr(sys.modules[_REDIS_PY], name)
+    if isinstance(error, other):
+        return error
+    pair = (type(error), other)
+    both = _TWINS[pair] = _TWINS.get(pair) or _both_kinds(*pair)
+    twin: NearcastError = both.__new__(both, *error.args)
+    other.__init__(twin, *error.args)
+    twin.__dict__.update(error.__dict__)
+    return twin.with_traceback(error.__traceback__)
+
+
+def _both_kinds(ours: type[NearcastError], theirs: type[Exception]) -> type[NearcastError]:
+    return type(ours.__name__, (ours, theirs), {"__module__": ours.__module__, "__doc__": ours.__doc__})

@@ -2,10 +2,18 @@
 
 Both sides read the same Parquet files with the same number of threads and write their results as Parquet. Rounds take
 turns, so that both meet the same machine; the best round of each counts.
+
+Made records and subscriptions of a city, as Parquet files: the same for the same sizes.
+
+The same two questions in DuckDB, in the fastest SQL that we found for it.
+
+Subscriptions are put together in lists first: a join with each of them takes three times as long. Near pairs are found
+by a grid that is right for one city alone, which is cheaper than a grid of the whole sphere.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import tempfile
 import time
 from collections.abc import Callable
@@ -15,18 +23,180 @@ from statistics import median
 from typing import Any
 
 import msgspec
+import numpy as np
+import pyarrow as pa
 import pyarrow.dataset as pads
 import pyarrow.parquet as pq
 from sqlglot import exp
 
-from nearcast.bench.channels_data import REPORTS_DDL, Made, Progress, made_files
-from nearcast.bench.channels_duckdb import DuckDb
 from nearcast.errors import UsageError
-from nearcast.pipeline import io
+from nearcast.pipeline import storage as io
 from nearcast.pipeline.channels.execution import Prepared, prepare, run_query
+from nearcast.pipeline.channels.geography import EARTH_RADIUS_M, MIN_CELL_DEGREES
 from nearcast.pipeline.channels.language import NEW_SUFFIX, parse_channel
 from nearcast.pipeline.channels.rewrite import query_for_one
-from nearcast.pipeline.session import SessionSettings, open_session
+from nearcast.pipeline.spark import SessionSettings, open_session
+
+SETS = 1000  # distinct parameter sets
+KINDS = ("fire", "flood", "storm", "quake", "crash", "outage", "leak", "crowd")
+DISTRICTS = 125_000  # with the kinds a million pairs: a set finds a millionth of the records
+CITY = (52.5, 13.4)  # degrees
+CROWDS = 12  # places around which people are
+CITY_DEGREES = (0.06, 0.09)  # deviation of the crowds' centres: about 6.5 km
+CROWD_DEGREES = (0.03, 0.045)  # deviation of a position from its crowd
+LEVELS = 10
+RECORDS_PER_FILE = 1_000_000
+REPORTS_DDL = "id BIGINT, kind STRING, district INT, lat DOUBLE, lon DOUBLE, level INT"
+EQUALITY_COLUMNS = ("kind", "district")
+DISTANCE_COLUMNS = ("lat", "lon")
+
+Progress = Callable[[str], None]
+
+
+class Made(msgspec.Struct, frozen=True):
+    """Where the files are."""
+
+    reports: Path
+    by_kind: Path  # subscriptions of the equality channel
+    by_place: Path  # subscriptions of the distance channel
+    sets: int
+
+
+def made_files(folder: Path, records: int, subscriptions: int, progress: Progress, seed: int = 1) -> Made:
+    """Subscriptions ask for what is in the first records, so that each finds something."""
+    dice = np.random.default_rng(seed)
+    reports = folder / "reports"
+    reports.mkdir()
+    crowds = dice.normal(0, CITY_DEGREES, size=(CROWDS, 2)) + CITY
+    sets = min(SETS, subscriptions, records)
+    for first in range(0, records, RECORDS_PER_FILE):
+        progress(f"{first:,} of {records:,} records made")
+        table = _records(dice, crowds, first, min(RECORDS_PER_FILE, records - first))
+        pq.write_table(table, reports / f"part-{first:010}.parquet")
+        if first == 0:
+            wanted = table.slice(0, sets)
+    which = np.concatenate([np.arange(sets), dice.integers(sets, size=subscriptions - sets)])
+    made = Made(reports, folder / "by_kind.parquet", folder / "by_place.parquet", sets)
+    _subscriptions(made.by_kind, wanted.select(EQUALITY_COLUMNS), which)
+    _subscriptions(made.by_place, wanted.select(DISTANCE_COLUMNS), which)
+    return made
+
+
+def _records(dice: np.random.Generator, crowds: np.ndarray, first: int, count: int) -> pa.Table:
+    places = crowds[dice.integers(CROWDS, size=count)] + dice.normal(0, CROWD_DEGREES, size=(count, 2))
+    kinds = pa.DictionaryArray.from_arrays(pa.array(dice.integers(len(KINDS), size=count), pa.int8()), pa.array(KINDS))
+    return pa.table(
+        {
+            "id": np.arange(first, first + count),
+            "kind": kinds.cast(pa.string()),
+            "district": dice.integers(DISTRICTS, size=count, dtype=np.int32),
+            "lat": places[:, 0],
+            "lon": places[:, 1],
+            "level": dice.integers(LEVELS, size=count, dtype=np.int32),
+        }
+    )
+
+
+def _subscriptions(file: Path, wanted: pa.Table, which: np.ndarray) -> None:
+    names = pa.array([f"{file.stem}-{number:016x}" for number in range(len(which))])
+    pq.write_table(wanted.take(pa.array(which)).add_column(0, "subscription_id", names), file)
+
+
+_CELL_LON_DEGREES = 1.6 * MIN_CELL_DEGREES  # at the city's latitude about as wide as high
+_REACH = 0.1  # of a cell, about 11 m: more than the radius of the distance channel
+
+
+class DuckDb:
+    """A connection in this process with so many threads."""
+
+    def __init__(self, threads: int) -> None:
+        import duckdb
+
+        self._connection: Any = duckdb.connect()
+        self._connection.execute(f"SET threads = {threads}")
+        self._connection.execute("SET enable_progress_bar = false")
+
+    @staticmethod
+    def is_installed() -> bool:
+        return importlib.util.find_spec("duckdb") is not None
+
+    def equality(self, made: Made, target: Path) -> None:
+        self._copy(
+            f"""
+            WITH sets AS MATERIALIZED (
+              SELECT kind, district, list(subscription_id) AS members FROM '{made.by_kind}' GROUP BY ALL)
+            SELECT unnest(s.members) AS subscription_id, r.*
+            FROM '{made.reports}/*.parquet' AS r JOIN sets AS s ON r.kind = s.kind AND r.district = s.district""",
+            target,
+        )
+
+    def distance(self, made: Made, radius_m: float, target: Path) -> None:
+        self._copy(
+            f"""
+            WITH {_cells(made)},
+            matches AS (
+              SELECT r.id, r.kind, r.lat, r.lon, r.level, c.name FROM '{made.reports}/*.parquet' AS r
+              JOIN cells AS c ON {_MEET} AND {_haversine_m("r", "c")} < {radius_m})
+            SELECT unnest(s.members) AS subscription_id, m.* EXCLUDE (name)
+            FROM matches AS m JOIN sets AS s ON m.name = s.name""",
+            target,
+        )
+
+    def near_pairs(self, made: Made) -> int:
+        """How many pairs of a record and a parameter set meet in a cell of the grid."""
+        sql = f"WITH {_cells(made)} SELECT count(*) FROM '{made.reports}/*.parquet' AS r JOIN cells AS c ON {_MEET}"
+        (count,) = self._connection.execute(sql).fetchone()
+        return int(count)
+
+    def same_rows(self, one: Path, other: Path) -> bool:
+        """Whether two folders or files have the same rows, each as often; columns by name."""
+        left, right = (f"SELECT * FROM '{_files(path)}'" for path in (one, other))
+        sql = f"SELECT count(*) FROM (({left} EXCEPT ALL {_by_name(right, self._columns(left))}))"
+        (missing,) = self._connection.execute(sql).fetchone()
+        counts = [self._connection.execute(f"SELECT count(*) FROM ({rows})").fetchone() for rows in (left, right)]
+        return not missing and counts[0] == counts[1]
+
+    def _columns(self, rows: str) -> list[str]:
+        return [column[0] for column in self._connection.execute(f"{rows} LIMIT 0").description]
+
+    def _copy(self, sql: str, target: Path) -> None:
+        self._connection.execute(f"COPY ({sql}) TO '{target}' (FORMAT parquet, COMPRESSION snappy)")
+
+
+def _by_name(rows: str, columns: list[str]) -> str:
+    return f"SELECT {', '.join(columns)} FROM ({rows})"
+
+
+def _files(path: Path) -> str:
+    return f"{path}/*.parquet" if path.is_dir() else str(path)
+
+
+_MEET = f"""floor(r.lat / {MIN_CELL_DEGREES})::INT = c.cell_row
+            AND floor(r.lon / {_CELL_LON_DEGREES})::INT = c.cell_column"""
+
+
+def _cells(made: Made) -> str:
+    """Each set in every cell that its circle may touch."""
+    return f"""
+    sets AS MATERIALIZED (
+      SELECT lat, lon, list(subscription_id) AS members, row_number() OVER () AS name
+      FROM '{made.by_place}' GROUP BY ALL),
+    cells AS MATERIALIZED (
+      SELECT lat, lon, name, cell_row, unnest({_range("lon", _CELL_LON_DEGREES)}) AS cell_column
+      FROM (SELECT *, unnest({_range("lat", MIN_CELL_DEGREES)}) AS cell_row FROM sets))"""
+
+
+def _range(column: str, cell_degrees: float) -> str:
+    ends = (f"floor(({column} {sign} {_REACH * cell_degrees}) / {cell_degrees})::INT" for sign in "-+")
+    first, last = ends
+    return f"generate_series({first}, {last})"
+
+
+def _haversine_m(one: str, other: str) -> str:
+    return f"""{2 * EARTH_RADIUS_M} * asin(sqrt(least(1.0,
+      power(sin(radians({other}.lat - {one}.lat) / 2), 2) + cos(radians({one}.lat)) * cos(radians({other}.lat))
+      * power(sin(radians({other}.lon - {one}.lon) / 2), 2))))"""
+
 
 THREADS = 2
 DRIVER_MEMORY_BYTES = 4 << 30

@@ -3,25 +3,87 @@
 Publisher and subscriber share one process and one event loop, as in a service that does both. Agent and controller run
 in their own processes. All sides are measured in turn, several times over, and the medians are compared: what else
 happens on the machine then hits all of them alike. A side's clock stops when its subscriber has every message.
+
+Latency at low load: one message at a time, from the call of publish to the subscriber that has it.
+
+What the agent and the controller cost a client: its speed while they run against its speed while they stand still.
+
+Without its agent a broker's lease ends after one to two seconds, and publishers then hold back acknowledgements. So
+they are stopped (SIGSTOP) for one short burst at a time, and every such burst has a neighbour with them running: what
+else happens on the machine hits both alike. The order changes from pair to pair, so that a trend cancels out too.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from statistics import median
+from time import perf_counter
+from typing import Protocol
 from urllib.parse import urlsplit
 
 import msgspec
 
-from nearcast.bench.burst import Limit, Receiver, Send, by_tasks, rate_of
-from nearcast.bench.latency import trips_s
-from nearcast.bench.overhead import overhead_ratio
-from nearcast.bench.own import OwnPeer
-from nearcast.bench.raw import RawPeer
-from nearcast.bench.redis_py import RedisPyPeer
-from nearcast.bench.valkey_glide import GlidePeer
-from nearcast.testbed.cluster import LocalCluster
+from nearcast.bench.peers import (
+    LOST_S,
+    GlidePeer,
+    Limit,
+    OwnPeer,
+    Peer,
+    RawPeer,
+    Receiver,
+    RedisPyPeer,
+    Send,
+    by_tasks,
+    rate_of,
+)
+from nearcast.testing.cluster import LocalCluster
+
+
+class TimedPeer(Peer, Protocol):
+    on_arrival: Callable[[], None] | None  # called for each message its subscriber gets, if set
+
+
+async def trips_s(peer: TimedPeer, count: int) -> list[float]:
+    """Seconds each of `count` messages took. The next one is sent when the last one was received."""
+    trips = []
+    for _ in range(count):
+        arrived: asyncio.Future[float] = asyncio.get_running_loop().create_future()
+        peer.on_arrival = lambda arrived=arrived: arrived.set_result(perf_counter())
+        begun_s = perf_counter()
+        await peer.publish()
+        async with asyncio.timeout(LOST_S):
+            trips.append(await arrived - begun_s)
+    peer.on_arrival = None
+    return trips
+
+
+BURST_S = 0.5  # a lease proven before the stop lasts three times as long
+
+
+async def overhead_ratio(cluster: LocalCluster, peer: OwnPeer, limit: Limit, pairs: int) -> float:
+    """Median rate with agent and controller, divided by the median rate without."""
+    short = Limit(min(limit.seconds, BURST_S), limit.messages)
+    running: list[float] = []
+    stopped: list[float] = []
+    for number in range(pairs):
+        for with_agent in (True, False) if number % 2 else (False, True):
+            if with_agent:
+                running.append(await rate_of(peer, peer.send_nowait, short))
+            else:
+                stopped.append(await _rate_while_stopped(cluster, peer, short))
+    return median(running) / median(stopped)
+
+
+async def _rate_while_stopped(cluster: LocalCluster, peer: OwnPeer, limit: Limit) -> float:
+    cluster.pause()
+    try:
+        return await rate_of(peer, peer.send_nowait, limit)
+    finally:
+        cluster.resume()
+        await cluster.until_members()
+
 
 ROUNDS = 10
 TRIPS = 200  # messages per round and side for latency

@@ -14,14 +14,12 @@ from time import perf_counter
 import msgspec
 import numpy as np
 
-from nearcast.core.plan import Plan
-from nearcast.core.proposal import Policy, Proposal
-from nearcast.core.snapshot import Snapshot
-from nearcast.flow.settings import FlowSettings
+from nearcast.core.model.placement import Plan
+from nearcast.core.model.planning import Policy, Proposal, Snapshot
+from nearcast.flow.model import FlowSettings
 from nearcast.flow.simulation import FlowSimulation
 from nearcast.policies.catalog import policy_named
-from nearcast.workloads.ramp import Ramp
-from nearcast.workloads.rgame import RGame
+from nearcast.workloads.rgame import Ramp, RGame
 
 POLICY = "dynamoth"
 PLAYERS_PER_TILE = 10

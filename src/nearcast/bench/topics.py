@@ -1,17 +1,153 @@
-"""One client with many topics on real servers: nearcast beside redis-py, each in its own process, at three sizes."""
+"""One client with many topics on real servers: nearcast beside redis-py, each in its own process, at three sizes.
+
+One client with many topics, in a process of its own: how long it takes to subscribe, to recover, and its memory.
+
+A connection is cut by its server (CLIENT KILL). nearcast is whole again when it has said so of every topic; redis-py
+says nothing, so its server is asked how many channels the new connection holds.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import gc
 import multiprocessing
-from collections.abc import Callable, Coroutine, Sequence
+import os
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from typing import Any
+from time import perf_counter
+from typing import Any, TypeVar
 
 import msgspec
 
-from nearcast.bench.topics_side import SideFigures, own_side, redis_py_side
-from nearcast.testbed.cluster import LocalCluster
+from nearcast.core.model.message import Interrupted
+from nearcast.core.model.settings import Limits
+from nearcast.errors import Unavailable, UsageError
+from nearcast.runtime.client import Client
+from nearcast.runtime.requester import Requester
+from nearcast.runtime.subscription import Subscription
+from nearcast.testing.cluster import LocalCluster
+
+T = TypeVar("T")
+
+LIMIT_S = 120.0  # whoever has not done it by then will not do it
+LOOK_S = 0.01
+CHUNK = 1000  # channels in one SUBSCRIBE of redis-py
+
+
+class SideFigures(msgspec.Struct, frozen=True):
+    """What one library needed for so many topics."""
+
+    topics: int
+    subscribe_s: float
+    recover_s: float
+    bytes_per_topic: float
+
+
+def names(count: int) -> list[str]:
+    return [f"game:tile:{number:07d}" for number in range(count)]
+
+
+async def own_side(urls: Sequence[str], count: int) -> SideFigures:
+    """nearcast, over all brokers of a cluster."""
+    client = await Client(*urls, limits=Limits(topics=count, mailbox=2 * count), timeout_s=None)
+    topics = names(count)
+    before = _memory_bytes()
+    began_s = perf_counter()
+    subscription = await _in_time(_attached(client, topics))
+    subscribe_s = perf_counter() - began_s
+    used = _memory_bytes() - before
+    began_s = perf_counter()
+    for url in urls:
+        await _cut(url, f"nearcast-{client.client_id:016x}")
+    await _in_time(_whole_again(subscription, count))
+    recover_s = perf_counter() - began_s
+    await client.close()
+    return SideFigures(count, subscribe_s, recover_s, used / count)
+
+
+async def _attached(client: Client, topics: list[str]) -> Subscription:
+    return await client.subscribe(*topics)
+
+
+async def _whole_again(subscription: Subscription, count: int) -> None:
+    ended: set[str] = set()
+    async for event in subscription:
+        if isinstance(event, Interrupted) and event.until_s is not None:
+            ended.add(event.topic)
+            if len(ended) == count:
+                return
+
+
+async def redis_py_side(url: str, count: int) -> SideFigures:
+    """redis-py with hiredis, on one server."""
+    try:
+        from redis.asyncio import Redis
+    except ImportError:
+        raise UsageError("the benchmark compares with redis-py: pip install redis") from None
+    client: Any = Redis.from_url(url)
+    pubsub = client.pubsub()
+    topics = names(count)
+    await pubsub.connect()
+    before = _memory_bytes()
+    began_s = perf_counter()
+    for start in range(0, count, CHUNK):
+        await pubsub.subscribe(*topics[start : start + CHUNK])
+        for _ in topics[start : start + CHUNK]:
+            await pubsub.get_message(timeout=LIMIT_S)
+    subscribe_s = perf_counter() - began_s
+    used = _memory_bytes() - before
+    number = await _subscriber_id(client, count, 0)
+    began_s = perf_counter()
+    await client.client_kill_filter(_id=number)
+    reading = asyncio.create_task(_read(pubsub))
+    await _in_time(_subscriber_id(client, count, number))
+    recover_s = perf_counter() - began_s
+    reading.cancel()
+    await asyncio.gather(reading, return_exceptions=True)
+    await pubsub.aclose()
+    await client.aclose()
+    return SideFigures(count, subscribe_s, recover_s, used / count)
+
+
+async def _read(pubsub: Any) -> None:
+    while True:
+        await pubsub.get_message(timeout=None)
+
+
+async def _subscriber_id(client: Any, count: int, other_than: int) -> int:
+    """The connection that holds so many channels, when there is one."""
+    while True:
+        for connection in await client.client_list():
+            if int(connection["sub"]) >= count and int(connection["id"]) != other_than:
+                return int(connection["id"])
+        await asyncio.sleep(LOOK_S)
+
+
+async def _cut(url: str, name: str) -> None:
+    requester = Requester(url)
+    listing = await requester.ask("CLIENT", "LIST")
+    assert isinstance(listing, bytes)
+    for line in listing.decode().splitlines():
+        fields = dict(field.split("=", 1) for field in line.split(" ") if "=" in field)
+        if fields.get("name") == name:
+            await requester.ask("CLIENT", "KILL", "ID", fields["id"])
+    await requester.close()
+
+
+async def _in_time(work: Awaitable[T]) -> T:
+    try:
+        async with asyncio.timeout(LIMIT_S):
+            return await work
+    except TimeoutError:
+        raise Unavailable(f"not done within {LIMIT_S:.0f} s: try fewer topics") from None
+
+
+def _memory_bytes() -> int:
+    """What this process has in memory now."""
+    gc.collect()
+    with open("/proc/self/statm", encoding="ascii") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
 
 BROKERS = 3
 

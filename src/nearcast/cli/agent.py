@@ -1,4 +1,7 @@
-"""`nearcast agent`: one agent beside one server."""
+"""`nearcast agent`: one agent beside one server.
+
+The options of `nearcast agent` that are about its gateway.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nearcast.cli import gateway_options
-from nearcast.cli.options import StoreUrl, checked_name
-from nearcast.cli.rates import bytes_per_s
-from nearcast.cli.running import (
+from nearcast.cli.shared import (
+    StoreUrl,
+    bytes_per_s,
+    checked_name,
     errors_as_exit_codes,
     log_problems,
     log_to_stderr,
@@ -21,9 +24,45 @@ from nearcast.cli.running import (
 from nearcast.errors import UsageError
 
 if TYPE_CHECKING:
+    from nearcast.agent.collector import Collector
+    from nearcast.agent.process import Agent
     from nearcast.cli.gateway import Door
-    from nearcast.runtime.agent import Agent
-    from nearcast.runtime.collector import Collector
+
+
+ListenOption = Annotated[
+    str, typer.Option("--gateway", metavar="HOST:PORT", help="Run a gateway for subscribers at this address.")
+]
+UrlOption = Annotated[
+    str, typer.Option("--gateway-url", metavar="URL", help="Where subscribers reach it. Default: the same.")
+]
+OriginOption = Annotated[
+    list[str] | None, typer.Option("--origin", metavar="URL", help="A web site whose pages may use the gateway.")
+]
+ProxyOption = Annotated[
+    list[str] | None,
+    typer.Option("--trust-proxy", metavar="NETWORK", help="A proxy before the gateway, which says who asks."),
+]
+RegisterOption = Annotated[
+    str,
+    typer.Option(
+        "--register",
+        metavar="open|secret|closed|URL",
+        help="Who may take a free name. To be chosen, unless the gateway is for this machine only: then open.",
+    ),
+]
+AllowOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--allow",
+        metavar="ACT:PATTERN",
+        help="Topics that users may use: publish:chat.* or subscribe:inbox.{user}. Others are refused.",
+    ),
+]
+ForgetOption = Annotated[
+    float, typer.Option("--forget-days", min=0, help="Users not seen for so long are forgotten; 0: nobody is.")
+]
+PositionOption = Annotated[str, typer.Option("--position", metavar="LAT,LON", help="Where the gateway is, in degrees.")]
+
 
 log = logging.getLogger("nearcast.agent")
 
@@ -50,14 +89,14 @@ def agent(
     server_pid: Annotated[
         int | None, typer.Option("--server-pid", min=1, help="The server's process, to see its death at once.")
     ] = None,
-    gateway: gateway_options.ListenOption = "",
-    gateway_url: gateway_options.UrlOption = "",
-    origin: gateway_options.OriginOption = None,
-    trust_proxy: gateway_options.ProxyOption = None,
-    register: gateway_options.RegisterOption = "",
-    allow: gateway_options.AllowOption = None,
-    forget_days: gateway_options.ForgetOption = 90.0,
-    position: gateway_options.PositionOption = "",
+    gateway: ListenOption = "",
+    gateway_url: UrlOption = "",
+    origin: OriginOption = None,
+    trust_proxy: ProxyOption = None,
+    register: RegisterOption = "",
+    allow: AllowOption = None,
+    forget_days: ForgetOption = 90.0,
+    position: PositionOption = "",
 ) -> None:
     """Run the agent beside one server, until it is stopped.
 
@@ -68,9 +107,9 @@ def agent(
     --register secret takes the one in NEARCAST_REGISTER_SECRET. A data cluster that wants a token gets the one in
     NEARCAST_GATEWAY_TOKEN.
     """
-    from nearcast.core.agent import Identity
-    from nearcast.runtime.agent import Agent
-    from nearcast.runtime.collector import Collector
+    from nearcast.agent.collector import Collector
+    from nearcast.agent.process import Agent
+    from nearcast.core.agent.machine import Identity
 
     log_to_stderr()
     with errors_as_exit_codes():
@@ -98,7 +137,7 @@ def agent(
 
 
 def _advertised(url: str, given: str) -> str:
-    from nearcast.runtime.connection import parse_url
+    from nearcast.runtime.driver import parse_url
 
     address, credentials = parse_url(url)
     if given and (credentials.username or credentials.password):
@@ -115,7 +154,7 @@ async def _serve(
     door: Door | None,
     collector: Collector,
 ) -> None:
-    from nearcast.runtime.watch import watch_server
+    from nearcast.agent.process import watch_server
 
     await process.start()
     log.info("agent of broker %s; clients use %s", broker, url)

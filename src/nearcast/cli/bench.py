@@ -1,4 +1,17 @@
-"""`nearcast bench`: measurements on this machine."""
+"""`nearcast bench`: measurements on this machine.
+
+`nearcast bench channels`: the speed of one execution of a channel for all its subscriptions.
+
+`nearcast bench flow`: the speed of the flow simulator.
+
+`nearcast bench multistage`: the speed of balancing subscribers over brokers.
+
+`nearcast bench plan`: the speed of a policy.
+
+`nearcast bench telemetry`: the speed of aggregating agents' reports.
+
+`nearcast bench topics`: one client with many topics.
+"""
 
 from __future__ import annotations
 
@@ -8,17 +21,295 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nearcast.cli import bench_channels, bench_flow, bench_multistage, bench_plan, bench_telemetry, bench_topics
-from nearcast.cli.options import Output, OutputOption
-from nearcast.cli.output import show
-from nearcast.cli.running import run, say
+from nearcast.cli.shared import Output, OutputOption, errors_as_exit_codes, run, say, show
 
 if TYPE_CHECKING:
+    from nearcast.bench.channels import ChannelsBench
     from nearcast.bench.client import ClientBench
+    from nearcast.bench.flow import FlowBench
+    from nearcast.bench.multistage import MultistageBench, Timed
+    from nearcast.bench.plan import PlanBench
+    from nearcast.bench.telemetry import TelemetryBench, Times
+    from nearcast.bench.topics import TopicsBench
+
+
+CHANNELS_COLUMNS = ("", "measured", "goal")
+
+
+@errors_as_exit_codes()
+def channels(
+    records: Annotated[int, typer.Option("--records", min=1000, help="New records of an execution.")] = 10_000_000,
+    subscriptions: Annotated[
+        int, typer.Option("--subscriptions", min=20, help="Subscriptions, with 1,000 parameter sets.")
+    ] = 100_000,
+    rounds: Annotated[int, typer.Option("--rounds", min=1, help="How often; the best counts.")] = 3,
+    sample: Annotated[int, typer.Option("--sample", min=1, help="Single queries to estimate all from.")] = 20,
+    as_json: Annotated[bool, typer.Option("--json", help="The same as --output json.")] = False,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Time an equality channel and a distance channel, beside DuckDB and beside one query for each subscription.
+
+    Example: nearcast bench channels --records 10000000 --subscriptions 100000 --json
+    """
+    from nearcast.bench.channels import measure_channels
+
+    found = measure_channels(records, subscriptions, rounds=rounds, sample=sample, progress=say)
+    show(Output.JSON if as_json else output, found, CHANNELS_COLUMNS, _channels_rows(found))
+
+
+def _channels_rows(found: ChannelsBench) -> list[tuple[str, str, str]]:
+    share = "" if found.pairs_matching_share is None else f", {found.pairs_matching_share:.1%} of the pairs in a cell"
+    return [
+        ("equality", _seconds(found.equality_s), ""),
+        ("  rows, bytes written", f"{found.equality_output.rows:,}, {found.equality_output.bytes:,}", ""),
+        ("  DuckDB", _seconds(found.duckdb_equality_s), ""),
+        ("  against DuckDB", _ratio(found.ratio_equality), "<= 5 x"),
+        ("  one query each, estimated", _seconds(found.naive_equality_s_estimated), ""),
+        ("  one query each against ours", _ratio(found.ratio_naive), ">= 50 x"),
+        ("  one query per parameter set against ours", _ratio(found.ratio_naive_sets), ""),
+        (f"distance, {found.radius_m:g} m{share}", _seconds(found.distance_s), ""),
+        ("  rows, bytes written", f"{found.distance_output.rows:,}, {found.distance_output.bytes:,}", ""),
+        ("  DuckDB", _seconds(found.duckdb_distance_s), ""),
+        ("  against DuckDB", _ratio(found.ratio_distance), ""),
+        ("the same results", "yes" if found.identical else "NO", "yes"),
+        ("an execution over no new records", _seconds(found.overhead_s), "<= 0.5 s"),
+    ]
+
+
+def _seconds(value: float | None) -> str:
+    return "not installed" if value is None else f"{value:,.2f} s"
+
+
+def _ratio(value: float | None) -> str:
+    return "" if value is None else f"{value:,.2f} x"
+
+
+FLOW_COLUMNS = ("clients", "topics", "simulated s", "policy calls", "seconds", "ms per simulated s")
+
+
+@errors_as_exit_codes()
+def flow(
+    clients: Annotated[int, typer.Option("--clients", min=10, help="Players of the game.")] = 10_000,
+    seconds: Annotated[int, typer.Option("--seconds", min=2, help="Simulated seconds.")] = 600,
+    largest: Annotated[
+        int, typer.Option("--largest", help="Short runs with ten times the clients, and so on, up to this.")
+    ] = 1_000_000,
+    as_json: Annotated[bool, typer.Option("--json", help="The same as --output json.")] = False,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Time the flow simulator with the Dynamoth policy, and how the time grows with the clients. Takes about a minute.
+
+    Example: nearcast bench flow --json
+    """
+    from nearcast.bench.flow import measure_flow
+
+    found = measure_flow(clients, seconds, largest, say)
+    show(Output.JSON if as_json else output, found, FLOW_COLUMNS, _flow_rows(found), _title(found))
+
+
+def _flow_rows(found: FlowBench) -> list[tuple[str, ...]]:
+    return [
+        (
+            f"{size.clients:,}",
+            f"{size.topics:,}",
+            f"{size.steps:,}",
+            f"{size.policy_calls:,}",
+            f"{size.seconds:.2f}",
+            f"{size.seconds_per_step * 1e3:.1f}",
+        )
+        for size in found.scaling
+    ]
+
+
+def _title(found: FlowBench) -> str:
+    return f"{found.rebalancings} rebalancings; time per simulated second ~ clients^{found.exponent:.2f}"
+
+
+MULTISTAGE_COLUMNS = ("", "time", "moves", "cov before, after", "incoming load saved", "goal")
+MULTISTAGE_GOALS = {
+    (1_000_000, 10_000, 100): "<= 10 s"
+}  # by subscribers, backend subscriptions and brokers; GSH and LDM
+
+MultistageRow = tuple[str, str, str, str, str, str]
+
+
+@errors_as_exit_codes()
+def multistage(
+    subscribers: Annotated[int, typer.Option("--subscribers", min=1000, help="Subscribers, all online.")] = 1_000_000,
+    backend: Annotated[int, typer.Option("--backend", min=30, help="Backend subscriptions.")] = 10_000,
+    brokers: Annotated[int, typer.Option("--brokers", min=2, help="Brokers they are on.")] = 100,
+    as_json: Annotated[bool, typer.Option("--json", help="The same as --output json.")] = False,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Time a shuffle (GSH) and single moves (LDM, SDM) from the nearest placement, and Algorithm 1 in plain Python.
+
+    Example: nearcast bench multistage --subscribers 1000000 --backend 10000 --brokers 100 --json
+    """
+    from nearcast.bench.multistage import measure_multistage
+
+    found = measure_multistage(subscribers, backend, brokers, progress=say)
+    show(Output.JSON if as_json else output, found, MULTISTAGE_COLUMNS, _multistage_rows(found))
+
+
+def _multistage_rows(found: MultistageBench) -> list[MultistageRow]:
+    rows: list[MultistageRow] = []
+    for size in found.growth:
+        goal = MULTISTAGE_GOALS.get((size.subscribers, found.backend, found.brokers), "")
+        rows.append((f"{size.subscribers:,} subscribers, {size.frontend:,} subscriptions", "", "", "", "", ""))
+        rows.append(_multistage_row("  GSH", size.gsh, goal))
+        rows.append(_multistage_row("  LDM", size.ldm, goal))
+        rows.append(_multistage_row("  SDM", size.sdm, ""))
+    reference = found.reference
+    moves = f"{reference.moves:,}"
+    rows.append((f"{reference.subscribers:,} subscribers, Algorithm 1 as printed", "", "", "", "", ""))
+    rows.append(("  plain Python", f"{reference.seconds_reference:.3f} s", moves, "", "", ""))
+    rows.append(("  LDM", f"{reference.seconds:.3f} s, {reference.ratio:.0f} x", moves, "", "", ""))
+    return rows
+
+
+def _multistage_row(name: str, timed: Timed, goal: str) -> MultistageRow:
+    covs = f"{timed.cov_before:.3f}, {timed.cov_after:.3f}"
+    return name, f"{timed.seconds:.2f} s", f"{timed.moves:,}", covs, f"{timed.incoming_saved_share:.1%}", goal
+
+
+PLAN_COLUMNS = ("", "measured", "goal")
+PLAN_GOALS = {(100_000, 100): "<= 1,000 ms"}  # by topics and brokers
+
+
+@errors_as_exit_codes()
+def plan(
+    policy: Annotated[str, typer.Option("--policy", metavar="NAME", help="dynamoth or hash_ring.")] = "dynamoth",
+    topics: Annotated[int, typer.Option("--topics", min=1000, help="Topics of the cluster, all with load.")] = 100_000,
+    brokers: Annotated[int, typer.Option("--brokers", min=2, help="Brokers of the cluster.")] = 100,
+    rounds: Annotated[int, typer.Option("--rounds", min=1, help="How often; the medians count.")] = 5,
+    as_json: Annotated[bool, typer.Option("--json", help="The same as --output json.")] = False,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Time a whole plan of a policy, and the paper's pseudocode in plain Python on a size that it finishes.
+
+    Example: nearcast bench plan --policy dynamoth --topics 100000 --brokers 100 --json
+    """
+    from nearcast.bench.plan import measure_plan
+
+    found = measure_plan(policy, topics, brokers, runs=rounds, progress=say)
+    show(Output.JSON if as_json else output, found, PLAN_COLUMNS, _plan_rows(found))
+
+
+def _plan_rows(found: PlanBench) -> list[tuple[str, str, str]]:
+    name, asked = found.policy, found.growth[-1]
+    rows = [
+        (
+            f"{name}, {_size(size.topics, size.brokers)}",
+            _ms(size.seconds),
+            PLAN_GOALS.get((size.topics, size.brokers), ""),
+        )
+        for size in found.growth
+    ]
+    before, after = asked.highest_load_ratio_before, asked.highest_load_ratio_after
+    rows.append(("  changes proposed", f"{asked.changes:,}", ""))
+    rows.append(("  highest load ratio, before and after", f"{before:.2f}, {after:.2f}", ""))
+    reference = found.reference
+    if reference is not None:
+        size = _size(reference.topics, reference.brokers)
+        rows.append((f"the paper's pseudocode, {size}", _ms(reference.seconds_reference), ""))
+        rows.append((f"{name}, {size}", _ms(reference.seconds), ""))
+        rows.append(("  pseudocode against it", f"{reference.ratio:.1f} x", ""))
+    return rows
+
+
+def _size(topics: int, brokers: int) -> str:
+    return f"{topics:,} topics, {brokers} brokers"
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1000:,.1f} ms"
+
+
+TELEMETRY_COLUMNS = ("", "1 thread", "2 threads")
+
+TelemetryRow = tuple[str, str, str]
+
+
+@errors_as_exit_codes()
+def telemetry(
+    rows: Annotated[int, typer.Option("--rows", min=20_000, help="Rows: topics of reports, second by second.")] = (
+        5_000_000
+    ),
+    rounds: Annotated[int, typer.Option("--rounds", min=1, help="How often; the medians count.")] = 3,
+    as_json: Annotated[bool, typer.Option("--json", help="The same as --output json.")] = False,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Aggregate report rows to percentiles per window and topic, with Spark and with DuckDB, and check both.
+
+    A row is one topic in one second's report of one broker: counters and a latency histogram of 40 buckets. Parquet
+    in, Parquet out. `identical`: every number is that of a NumPy reference.
+
+    Example: nearcast bench telemetry --rows 5000000 --json
+    """
+    from nearcast.bench.telemetry import measure_telemetry
+
+    found = measure_telemetry(rows, rounds=rounds, progress=say)
+    show(Output.JSON if as_json else output, found, TELEMETRY_COLUMNS, _telemetry_rows(found))
+
+
+def _telemetry_rows(found: TelemetryBench) -> list[TelemetryRow]:
+    rows: list[TelemetryRow] = []
+    for size in found.growth:
+        rows.append((f"{size.rows:,} rows, {size.lines:,} lines", "", ""))
+        rows.append(_telemetry_row("  Spark", size.rows, size.spark))
+        rows.append(_telemetry_row("  DuckDB", size.rows, size.duckdb))
+    rows.append(("Spark's time by DuckDB's", f"{found.ratio_1:.2f} x", f"{found.ratio_2:.2f} x"))
+    rows.append(("identical to NumPy", "yes" if found.identical else "NO", ""))
+    return rows
+
+
+def _telemetry_row(name: str, rows: int, times: Times) -> TelemetryRow:
+    one, two = (
+        f"{taken:.2f} s, CPU {worked:.2f} s, {rows / taken:,.0f} rows/s"
+        for taken, worked in zip(times.seconds, times.cpu_seconds, strict=True)
+    )
+    return name, one, two
+
+
+TOPICS_COLUMNS = ("topics", "", "nearcast", "redis-py", "goal")
+GOAL_TOPICS = 100_000
+
+
+def topics(
+    count: Annotated[int, typer.Option("--topics", min=4, help="Topics of the client.")] = GOAL_TOPICS,
+    as_json: Annotated[bool, typer.Option("--json", help="The same as --output json.")] = False,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Time one client that subscribes to many topics and loses its connections, beside redis-py, at three sizes.
+
+    Example: nearcast bench topics --topics 100000 --json
+    """
+    from nearcast.bench.topics import measure_topics
+
+    found = run(lambda: measure_topics(count, progress=say))
+    show(Output.JSON if as_json else output, found, TOPICS_COLUMNS, _topics_rows(found))
+
+
+def _topics_rows(found: TopicsBench) -> list[tuple[str, str, str, str, str]]:
+    rows = []
+    for size in found.growth:
+        time_goal, memory_goal = ("<= 10 s", "<= 5,000 B") if size.topics == GOAL_TOPICS else ("", "")
+        name = f"{size.topics:,}"
+        rows += [
+            (name, "subscribed", f"{size.subscribe_s:.2f} s", f"{size.redis_py_subscribe_s:.2f} s", time_goal),
+            ("", "whole after a cut", f"{size.recover_s:.2f} s", f"{size.redis_py_recover_s:.2f} s", time_goal),
+            ("", "memory", _memory(size.bytes_per_topic), _memory(size.redis_py_bytes_per_topic), memory_goal),
+        ]
+    return rows
+
+
+def _memory(bytes_per_topic: float) -> str:
+    return f"{bytes_per_topic:,.0f} B each"
+
 
 app = typer.Typer(help="Measurements on this machine.", no_args_is_help=True)
 
-COLUMNS = ("", "measured", "goal")
+CLIENT_COLUMNS = ("", "measured", "goal")
 
 
 @app.callback()
@@ -26,12 +317,12 @@ def bench() -> None:
     """Measurements on this machine."""
 
 
-app.command("channels")(bench_channels.channels)
-app.command("flow")(bench_flow.flow)
-app.command("multistage")(bench_multistage.multistage)
-app.command("plan")(bench_plan.plan)
-app.command("telemetry")(bench_telemetry.telemetry)
-app.command("topics")(bench_topics.topics)
+app.command("channels")(channels)
+app.command("flow")(flow)
+app.command("multistage")(multistage)
+app.command("plan")(plan)
+app.command("telemetry")(telemetry)
+app.command("topics")(topics)
 
 
 @app.command("client")
@@ -50,13 +341,13 @@ def client(
 
     Example: nearcast bench client --json
     """
-    from nearcast.bench.burst import Limit
     from nearcast.bench.client import measure_client
+    from nearcast.bench.peers import Limit
 
     limit = Limit(seconds, math.inf if messages is None else messages)
     found = run(lambda: measure_client(limit, rounds=rounds, progress=_progress))
     _progress("")
-    show(Output.JSON if as_json else output, found, COLUMNS, _rows(found))
+    show(Output.JSON if as_json else output, found, CLIENT_COLUMNS, _client_rows(found))
 
 
 def _progress(step: str) -> None:
@@ -67,7 +358,7 @@ def _progress(step: str) -> None:
         say(step)
 
 
-def _rows(found: ClientBench) -> list[tuple[str, str, str]]:
+def _client_rows(found: ClientBench) -> list[tuple[str, str, str]]:
     glide = "not installed" if found.glide_tasks_per_s is None else _rate(found.glide_tasks_per_s)
     return [
         ("raw RESP loop, the limit", _rate(found.raw_per_s), ""),

@@ -5,27 +5,27 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from nearcast.cli.balancing import (
+from nearcast.cli.settings import (
     DEFAULT_BALANCE_S,
     DEFAULT_PLACEMENT,
+    DEFAULT_WAIT_S,
     NO_BALANCE,
+    NO_POLICY,
     BalanceEveryOption,
     BalanceOption,
     BalanceSetOption,
-    PlacementOption,
-    chosen_coordinating,
-)
-from nearcast.cli.options import StoreUrl
-from nearcast.cli.planning import (
-    DEFAULT_WAIT_S,
-    NO_POLICY,
     BrokersMaxOption,
+    PlacementOption,
     PolicyOption,
     ThresholdOption,
+    TimerOption,
     WaitOption,
+    chosen_coordinating,
     chosen_policy,
+    chosen_timing,
 )
-from nearcast.cli.running import (
+from nearcast.cli.shared import (
+    StoreUrl,
     errors_as_exit_codes,
     log_problems,
     log_to_stderr,
@@ -33,14 +33,14 @@ from nearcast.cli.running import (
     until_one_ends,
     until_told_to_stop,
 )
-from nearcast.cli.timers import TimerOption, chosen_timing
 
 if TYPE_CHECKING:
-    from nearcast.core.coordination import Coordinating
-    from nearcast.core.planner import Planning
-    from nearcast.core.proposal import Policy
-    from nearcast.core.settings import Timing
+    from nearcast.core.controller.planner import Planning
+    from nearcast.core.controller.subscribers import Coordinating
+    from nearcast.core.model.planning import Policy
+    from nearcast.core.model.settings import Timing
     from nearcast.runtime.controller import Controller
+
 
 log = logging.getLogger("nearcast.controller")
 
@@ -68,7 +68,7 @@ def controller(
     Example: nearcast controller --store redis://store.example.com:6379 --policy dynamoth --set lr_high=0.7
     --balance ldm --balance-set alpha=0.1 --balance-set beta_bytes_per_s=1000000
     """
-    from nearcast.core.planner import Planning
+    from nearcast.core.controller.planner import Planning
 
     log_to_stderr()
     with errors_as_exit_codes():
@@ -95,7 +95,7 @@ async def _serve(
 
 async def _work(process: Controller, store: str) -> None:
     """Runs until it is cancelled."""
-    from nearcast.runtime.store_check import until_checked
+    from nearcast.runtime.controller import until_checked
 
     await until_checked(store)
     await process.start()

@@ -1,25 +1,109 @@
-"""`nearcast demo`: topics that move under players of games, a policy at work, and channels on Spark, shown live."""
+"""`nearcast demo`: topics that move under players of games, a policy at work, and channels on Spark, shown live.
+
+What the demo's third act needs before it can begin: packages, memory, and Spark, which is started in time.
+
+What an act of the demo came to, as rows of a table.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import importlib.util
 from enum import StrEnum
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nearcast.cli.demo_summary import summary_rows
-from nearcast.cli.options import Output, OutputOption
-from nearcast.cli.output import print_json, print_table
-from nearcast.cli.running import errors_as_exit_codes, name_server, run, say, until_told_to_stop
+from nearcast.cli.shared import (
+    Output,
+    OutputOption,
+    errors_as_exit_codes,
+    name_server,
+    print_json,
+    print_table,
+    run,
+    say,
+    until_told_to_stop,
+)
 from nearcast.errors import UsageError
 
 if TYPE_CHECKING:
-    from nearcast.cli.demo_backstage import Backstage
-    from nearcast.cli.demo_view import Look, View
-    from nearcast.testbed.act import Act
-    from nearcast.testbed.games import MovesPlan
-    from nearcast.testbed.summary import Summary
+    from nearcast.cli.demo_views import Look, View
+    from nearcast.demo.act import Act, Summary
+    from nearcast.demo.channels import ChannelsSummary
+    from nearcast.demo.moves import MovesPlan, MovesSummary
+    from nearcast.demo.policy import PolicySummary
+    from nearcast.workloads.emergency.run import EmergencyPlan
+    from nearcast.workloads.emergency.stage import EmergencyStage
+
+
+Rows = list[tuple[str, str]]
+
+
+def summary_rows(summary: Summary) -> Rows:
+    return [
+        ("time", f"{summary.seconds:.0f} s{'' if summary.finished else ', ended early'}"),
+        ("clients", f"{summary.clients}"),
+        ("messages", f"{summary.messages:,}"),
+        ("deliveries", f"{summary.deliveries:,}"),
+        *_what_happened(summary),
+        ("latency", f"p50 {_ms(summary.p50_ms)}, p99 {_ms(summary.p99_ms)}"),
+        ("lost", f"{summary.lost:,}"),
+        ("duplicated", f"{summary.duplicated:,}"),
+        ("reordered", f"{summary.reordered:,}"),
+        ("gaps and interruptions", f"{summary.gaps + summary.interrupted:,}"),
+        ("guarantee", "kept" if summary.exact else "BROKEN"),
+    ]
+
+
+def _what_happened(summary: Summary) -> Rows:
+    from nearcast.demo.moves import MovesSummary
+    from nearcast.demo.policy import PolicySummary
+
+    if isinstance(summary, MovesSummary):
+        return _moves(summary)
+    if isinstance(summary, PolicySummary):
+        return _policy(summary)
+    return _channels(summary)  # type: ignore[arg-type]
+
+
+def _moves(summary: MovesSummary) -> Rows:
+    return [
+        ("moves", f"{summary.moves:,}, of them {summary.mode_changes:,} changes of mode"),
+        ("kills", f"{summary.agent_kills} of agents, {summary.controller_kills} of the controller"),
+    ]
+
+
+def _policy(summary: PolicySummary) -> Rows:
+    return [
+        ("servers", f"{summary.servers_added} added, {summary.servers_removed} removed"),
+        ("hot topics", f"{summary.topics_replicated} replicated, {summary.topics_collapsed} collapsed"),
+        ("moves", f"{summary.moves:,}"),
+        ("kills", f"{summary.controller_kills} of the controller"),
+        ("the policy did", _verdict(summary)),
+    ]
+
+
+def _channels(summary: ChannelsSummary) -> Rows:
+    return [
+        ("subscriptions", f"{summary.subscriptions:,}, computed as {summary.backend_subscriptions:,}"),
+        ("executions on Spark", f"{summary.executions:,}"),
+        ("rows delivered", f"{summary.rows:,}"),
+        ("people moved", f"{summary.subscriber_moves:,}, with {summary.shuffles} shuffle"),
+    ]
+
+
+def _verdict(summary: PolicySummary) -> str:
+    if summary.missed:
+        return "NOT what it is to show"
+    return "what it is to show" if summary.finished else "not all of it yet"
+
+
+def _ms(value: float | None) -> str:
+    return "unknown" if value is None else f"{value:.0f} ms"
+
 
 CLIENTS_MIN = 36  # a test holds it to the demo, which is heavy to import
 
@@ -58,7 +142,7 @@ def demo(
 
     Example: nearcast demo --act moves --seconds 20 --seed 7
     """
-    from nearcast.testbed.games import MovesPlan
+    from nearcast.demo.moves import MovesPlan
 
     with errors_as_exit_codes():
         names = _chosen(act)
@@ -74,8 +158,6 @@ def demo(
 
 def _chosen(act: ActName) -> tuple[ActName, ...]:
     """The acts to play; one that cannot be played here is left out, unless it alone is wanted."""
-    from nearcast.cli.demo_backstage import obstacle
-
     everything: tuple[ActName, ...] = (ActName.MOVES, ActName.POLICY, ActName.CHANNELS)
     names = everything if act is ActName.ALL else (act,)
     problem = obstacle() if ActName.CHANNELS in names else ""
@@ -90,8 +172,8 @@ def _chosen(act: ActName) -> tuple[ActName, ...]:
 def _check(context: typer.Context, names: tuple[ActName, ...]) -> None:
     """What cannot work is said before anything is started."""
     if ActName.POLICY in names:
-        from nearcast.cli.planning import chosen_policy
-        from nearcast.testbed.evening import POLICY, THRESHOLDS
+        from nearcast.cli.settings import chosen_policy
+        from nearcast.demo.policy import POLICY, THRESHOLDS
 
         chosen_policy(POLICY, list(THRESHOLDS))
     if ActName.MOVES not in names:
@@ -103,7 +185,7 @@ def _check(context: typer.Context, names: tuple[ActName, ...]) -> None:
 
 async def _demo(names: tuple[ActName, ...], plan: MovesPlan, output: Output) -> dict[str, Summary]:
     """The summaries of the acts that were played, by name; those that Ctrl-C kept from beginning are left out."""
-    from nearcast.cli.demo_view import View
+    from nearcast.cli.demo_views import View
 
     view = View()
     backstage = _backstage(names, plan.seed)
@@ -132,28 +214,26 @@ async def _demo(names: tuple[ActName, ...], plan: MovesPlan, output: Output) -> 
 def _backstage(names: tuple[ActName, ...], seed: int) -> Backstage | None:
     if ActName.CHANNELS not in names:
         return None
-    from nearcast.cli.demo_backstage import Backstage
-    from nearcast.testbed.channels_act import channels_plan
+    from nearcast.demo.channels import channels_plan
 
     return Backstage(channels_plan(seed))
 
 
 def _act(name: ActName, plan: MovesPlan, view: View, backstage: Backstage | None) -> tuple[Act[Any], Look]:
     if backstage is not None and name is ActName.CHANNELS:
-        from nearcast.cli.demo_channels_view import ChannelsLook
-        from nearcast.testbed.channels_act import ChannelsAct
+        from nearcast.cli.demo_views import ChannelsLook
+        from nearcast.demo.channels import ChannelsAct
 
         channels = ChannelsAct(backstage.plan, backstage.stage(), view.tell)
         return channels, ChannelsLook(channels)
     if name is ActName.MOVES:
-        from nearcast.cli.demo_moves_view import MovesLook
-        from nearcast.testbed.moves_act import MovesAct
+        from nearcast.cli.demo_views import MovesLook
+        from nearcast.demo.moves import MovesAct
 
         moves = MovesAct(plan, view.tell)
         return moves, MovesLook(moves)
-    from nearcast.cli.demo_policy_view import PolicyLook
-    from nearcast.testbed.evening import PolicyPlan
-    from nearcast.testbed.policy_act import PolicyAct
+    from nearcast.cli.demo_views import PolicyLook
+    from nearcast.demo.policy import PolicyAct, PolicyPlan
 
     policy = PolicyAct(PolicyPlan(plan.seed), view.tell)
     return policy, PolicyLook(policy)
@@ -195,3 +275,59 @@ def _say_what_is_wrong(summaries: dict[str, Summary]) -> None:
             say(f"  {example}")
         for goal in summary.missed:
             say(f"what an act is to show did not happen: {goal}")
+
+
+PACKAGES = {"pyspark": "data", "pyarrow": "data", "numpy": "policies", "httpx": "gateway", "websockets": "gateway"}
+MEMORY_BYTES = 3 << 30  # Spark, three servers, their agents
+
+
+def obstacle() -> str:
+    """Why the act cannot be played on this machine, and what would help; empty if it can."""
+    for package, extra in PACKAGES.items():
+        if importlib.util.find_spec(package) is None:
+            return f"it needs {package}: pip install 'nearcast[{extra}]'"
+    free = available_bytes()
+    if free is not None and free < MEMORY_BYTES:
+        return f"it needs {MEMORY_BYTES / 1e9:.1f} GB of memory, {free / 1e9:.1f} GB are free: end some programs"
+    return ""
+
+
+def available_bytes(meminfo: Path = Path("/proc/meminfo")) -> int | None:
+    """Memory that programs could have; None where the system does not tell."""
+    with contextlib.suppress(OSError):
+        for line in meminfo.read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    return None
+
+
+class Backstage:
+    """Opens the stage while the acts before it are played."""
+
+    def __init__(self, plan: EmergencyPlan) -> None:
+        self.plan = plan
+        self._opening: asyncio.Task[EmergencyStage] | None = None
+
+    def begin(self) -> None:
+        from nearcast.demo.channels import open_stage
+
+        if self._opening is None:
+            self._opening = asyncio.create_task(open_stage(self.plan))
+
+    async def stage(self) -> EmergencyStage:
+        """It belongs to whoever asked, who closes it."""
+        self.begin()
+        assert self._opening is not None
+        stage = await self._opening
+        self._opening = None
+        return stage
+
+    async def close(self) -> None:
+        """If nobody has asked for it."""
+        opening, self._opening = self._opening, None
+        if opening is None:
+            return
+        opening.cancel()
+        for found in await asyncio.gather(opening, return_exceptions=True):
+            if not isinstance(found, BaseException):
+                await found.close()

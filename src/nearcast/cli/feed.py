@@ -7,10 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from nearcast.cli.data_api import DEFAULT_DATA, DataUrl, call, path
-from nearcast.cli.options import Output, OutputOption
-from nearcast.cli.output import show
-from nearcast.cli.running import errors_as_exit_codes, say
+from nearcast.cli.data import DEFAULT_DATA, DataUrl, call, path
+from nearcast.cli.shared import Output, OutputOption, errors_as_exit_codes, say, show
 
 app = typer.Typer(help="Feeds: messages of topics, stored as records of a dataset.", no_args_is_help=True)
 

@@ -11,14 +11,13 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from nearcast.cli.data_api import GATEWAY_TOKEN_VARIABLE
-from nearcast.core.agent import Identity
+from nearcast.cli.data import GATEWAY_TOKEN_VARIABLE
+from nearcast.core.agent.machine import Identity
 from nearcast.errors import UsageError
 from nearcast.gateway.coordination import BusCoordination, Whereabouts
-from nearcast.gateway.registering import OPEN, SECRET_VARIABLE
 from nearcast.gateway.server import GatewayServer, listen
 from nearcast.gateway.service import Gateway
-from nearcast.gateway.settings import GatewaySettings
+from nearcast.gateway.settings import OPEN, SECRET_VARIABLE, GatewaySettings
 
 log = logging.getLogger("nearcast.agent")
 

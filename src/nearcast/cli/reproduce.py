@@ -10,16 +10,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nearcast.cli.options import Output, OutputOption
-from nearcast.cli.output import show
-from nearcast.cli.running import errors_as_exit_codes, run, say
+from nearcast.cli.shared import Output, OutputOption, errors_as_exit_codes, run, say, show
 from nearcast.errors import UsageError
 
 if TYPE_CHECKING:
-    from nearcast.experiments.dynamoth.game import Game
-    from nearcast.experiments.dynamoth.growth import Growth
+    from nearcast.experiments.dynamoth.elasticity import Game
+    from nearcast.experiments.dynamoth.scalability import Growth
     from nearcast.experiments.result import Progress, Result
-    from nearcast.flow.delays import Delays
+    from nearcast.flow.network import Delays
+
 
 app = typer.Typer(help="The experiments of the papers, run again.", no_args_is_help=True)
 
@@ -102,7 +101,7 @@ def _crowd(name: str, live: bool, matrix: Path | None, progress: Progress) -> Re
         if matrix is not None:
             raise UsageError("--matrix is for the simulator: leave out --live or --matrix")
         return run(lambda: run_live(CROWDS[name], LIVE[name], progress))
-    from nearcast.experiments.dynamoth.replication_flow import run_flow
+    from nearcast.experiments.dynamoth.replication import run_flow
 
     return run_flow(CROWDS[name], _delays(matrix), progress)
 
@@ -191,20 +190,20 @@ def dynamoth_7(
 
 
 def _game(tiles: int, speed: float, wait: float) -> Game:
-    from nearcast.experiments.dynamoth.game import Game
-    from nearcast.workloads.walk import Movement
+    from nearcast.experiments.dynamoth.elasticity import Game
+    from nearcast.workloads.rgame import Movement
 
     return Game(tiles_per_side=tiles, movement=Movement(speed_tiles_per_s=speed), wait_s=wait)
 
 
 def _growth(game: Game, players: int, first_seed: int, seeds: int) -> Growth:
-    from nearcast.experiments.dynamoth.growth import Growth
+    from nearcast.experiments.dynamoth.scalability import Growth
 
     return Growth(game=game, players_last=players, seeds=tuple(range(first_seed, first_seed + seeds)))
 
 
 def _delays(matrix: Path | None) -> Delays:
-    from nearcast.flow.delays import LognormalDelays, MatrixDelays
+    from nearcast.flow.network import LognormalDelays, MatrixDelays
 
     return LognormalDelays() if matrix is None else MatrixDelays.load(matrix)
 
@@ -222,7 +221,7 @@ def _add_bad(name: str, shows: str) -> None:
         output: OutputOption = Output.TABLE,
     ) -> None:
         def experiment(progress: Progress) -> Result:
-            from nearcast.experiments.bad.catalog import run_bad
+            from nearcast.experiments.bad.sensitivity import run_bad
 
             return run_bad(name, range(first_seed, first_seed + seeds), progress, workers)
 

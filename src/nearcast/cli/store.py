@@ -7,14 +7,22 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from nearcast.cli.asking import ASK_S
-from nearcast.cli.options import DEFAULT_URL, Output, OutputOption, Url, refuse_options_before
-from nearcast.cli.output import show
-from nearcast.cli.running import errors_as_exit_codes, run
+from nearcast.cli.shared import (
+    ASK_S,
+    DEFAULT_URL,
+    Output,
+    OutputOption,
+    Url,
+    errors_as_exit_codes,
+    refuse_options_before,
+    run,
+    show,
+)
 
 if TYPE_CHECKING:
-    from nearcast.core.bus import State
-    from nearcast.core.journal import LossEntry
+    from nearcast.core.model.journal import LossEntry
+    from nearcast.core.wire.bus import State
+
 
 app = typer.Typer(invoke_without_command=True)
 

@@ -7,14 +7,23 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nearcast.cli.asking import ASK_S
-from nearcast.cli.options import DEFAULT_URL, Output, OutputOption, Url, checked_name, refuse_options_before
-from nearcast.cli.output import show
-from nearcast.cli.running import errors_as_exit_codes, run
+from nearcast.cli.shared import (
+    ASK_S,
+    DEFAULT_URL,
+    Output,
+    OutputOption,
+    Url,
+    checked_name,
+    errors_as_exit_codes,
+    refuse_options_before,
+    run,
+    show,
+)
 from nearcast.errors import UsageError
 
 if TYPE_CHECKING:
-    from nearcast.core.bus import GatewayView, State
+    from nearcast.core.wire.bus import GatewayView, State
+
 
 app = typer.Typer(invoke_without_command=True)
 
@@ -61,7 +70,7 @@ def move(
 
 
 async def _move(url: str, user: str, broker: str, *, wait: bool, timeout_s: float) -> State:
-    from nearcast.core.names import user_problem
+    from nearcast.core.model.names import user_problem
     from nearcast.runtime.console import Console
 
     checked_name("broker", broker)

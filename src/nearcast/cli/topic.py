@@ -1,21 +1,36 @@
-"""`nearcast topic`: where topics are, and moving them."""
+"""`nearcast topic`: where topics are, and moving them.
+
+`nearcast plan`: the whole mapping of topics to brokers.
+"""
 
 from __future__ import annotations
 
+import time
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nearcast.cli.asking import ask_state
-from nearcast.cli.options import DEFAULT_URL, Output, OutputOption, Url, name_list
-from nearcast.cli.output import show
-from nearcast.cli.running import run
-from nearcast.cli.views import TOPIC_COLUMNS, topic_data, topic_row
+from nearcast.cli.shared import (
+    DEFAULT_URL,
+    TOPIC_COLUMNS,
+    Output,
+    OutputOption,
+    Url,
+    ask_overview,
+    ask_state,
+    name_list,
+    run,
+    say,
+    show,
+    topic_data,
+    topic_row,
+)
 from nearcast.errors import UsageError
 
 if TYPE_CHECKING:
-    from nearcast.core.bus import TopicState
+    from nearcast.core.wire.bus import TopicState
+
 
 app = typer.Typer(help="Where topics are, and moving them.", no_args_is_help=True)
 
@@ -53,8 +68,8 @@ def move(
 async def _move(
     url: str, topic: str, to: str, mode: MoveMode, *, lazy: bool, wait: bool, timeout_s: float
 ) -> TopicState:
-    from nearcast.core.journal import Pace
-    from nearcast.core.placement import Mode, Placement, problems
+    from nearcast.core.model.journal import Pace
+    from nearcast.core.model.placement import Mode, Placement, problems
     from nearcast.runtime.console import Console
 
     if any(sign in topic for sign in "*?["):
@@ -85,3 +100,44 @@ def show_topics(
     states = run(lambda: ask_state(url, *(topics or ()))).topics
     data = {"topics": {topic: topic_data(state) for topic, state in states.items()}}
     show(output, data, TOPIC_COLUMNS, [topic_row(topic, state) for topic, state in sorted(states.items())])
+
+
+plan_app = typer.Typer(help="The whole mapping of topics to brokers.", no_args_is_help=True)
+
+
+@plan_app.callback()
+def plan() -> None:
+    """The whole mapping of topics to brokers."""
+
+
+@plan_app.command("show")
+def show_plan(url: Url = DEFAULT_URL, output: OutputOption = Output.TABLE) -> None:
+    """Show the plan: its version, who leads, and every topic that has a placement.
+
+    Many topics come in parts, each as of the moment it was asked for; the version is that of the last part.
+
+    Example: nearcast plan show --output json
+    """
+    state = run(lambda: ask_state(url))
+    data = {
+        "version": state.version,
+        "leader": state.leader,
+        "term": state.term,
+        "topics": {topic: topic_data(view) for topic, view in state.topics.items()},
+    }
+    title = f"version {state.version}, led by {state.leader} in term {state.term}"
+    show(output, data, TOPIC_COLUMNS, [topic_row(topic, view) for topic, view in sorted(state.topics.items())], title)
+
+
+@plan_app.command("decisions")
+def decisions(url: Url = DEFAULT_URL, output: OutputOption = Output.TABLE) -> None:
+    """Show what the policy has decided lately, and why: the measure, its value and the threshold it crossed.
+
+    Example: nearcast plan decisions
+    """
+    state = run(lambda: ask_overview(url))
+    rows = [(time.strftime("%H:%M:%S", time.localtime(decision.at_s)), decision.text) for decision in state.decisions]
+    if not rows and output is Output.TABLE:
+        say("nothing was decided yet: is a controller running with --policy?")
+        return
+    show(output, state.decisions, ("time", "decision"), rows)

@@ -11,34 +11,45 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nearcast.cli.asking import ASK_S, warned
-from nearcast.cli.balancing import (
+from nearcast.cli.settings import (
     DEFAULT_BALANCE_S,
     DEFAULT_PLACEMENT,
+    DEFAULT_WAIT_S,
     NO_BALANCE,
+    NO_POLICY,
     BalanceEveryOption,
     BalanceOption,
     BalanceSetOption,
-    PlacementOption,
-    balancing_arguments,
-)
-from nearcast.cli.options import Output, OutputOption, name_list
-from nearcast.cli.output import print_json, print_table
-from nearcast.cli.planning import (
-    DEFAULT_WAIT_S,
-    NO_POLICY,
     BrokersMaxOption,
+    PlacementOption,
     PolicyOption,
     ThresholdOption,
+    TimerOption,
     WaitOption,
+    balancing_arguments,
     planning_arguments,
+    timer_arguments,
 )
-from nearcast.cli.running import errors_as_exit_codes, name_server, run, say, until_one_ends, until_told_to_stop
-from nearcast.cli.timers import TimerOption, timer_arguments
+from nearcast.cli.shared import (
+    ASK_S,
+    Output,
+    OutputOption,
+    errors_as_exit_codes,
+    name_list,
+    name_server,
+    print_json,
+    print_table,
+    run,
+    say,
+    until_one_ends,
+    until_told_to_stop,
+    warned,
+)
 from nearcast.errors import ClusterError
 
 if TYPE_CHECKING:
-    from nearcast.testbed.cluster import LocalCluster
+    from nearcast.testing.cluster import LocalCluster
+
 
 LOOK_S = 0.5  # how often we look whether all processes still run
 
@@ -84,7 +95,7 @@ def up(
 
 
 async def _start(brokers: int | list[str], controllers: int, planning: list[str], port: int | None) -> LocalCluster:
-    from nearcast.testbed.cluster import LocalCluster
+    from nearcast.testing.cluster import LocalCluster
 
     name_server()
     say("starting ...")
@@ -93,7 +104,7 @@ async def _start(brokers: int | list[str], controllers: int, planning: list[str]
 
 async def _up(start: Callable[[], Awaitable[LocalCluster]], dry: bool, output: Output) -> None:
     from nearcast.runtime.provider import DryProvider, ProviderDesk
-    from nearcast.testbed.provider import LocalProvider
+    from nearcast.testing.cluster import LocalProvider
 
     async with await start() as cluster:
         provider = DryProvider(say) if dry else LocalProvider(cluster)

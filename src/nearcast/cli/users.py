@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nearcast.cli.options import DEFAULT_URL, Output, OutputOption, Url
-from nearcast.cli.output import print_json, show
-from nearcast.cli.running import run, say
+from nearcast.cli.shared import DEFAULT_URL, Output, OutputOption, Url, print_json, run, say, show
 
 if TYPE_CHECKING:
     from nearcast.gateway.users import User, Users
+
 
 app = typer.Typer(help="The users of gateways, their tokens, and the keys that sign them.", no_args_is_help=True)
 
@@ -24,10 +23,10 @@ Name = Annotated[str, typer.Argument(metavar="USER")]
 @contextlib.asynccontextmanager
 async def _users(url: str) -> AsyncIterator[Users]:
     """In the store of the cluster, with the password of the URL we were given."""
-    from nearcast.gateway.store import Store
+    from nearcast.gateway.directory import Store
     from nearcast.gateway.users import Users
-    from nearcast.runtime.connection import parse_url
     from nearcast.runtime.console import find_store
+    from nearcast.runtime.driver import parse_url
 
     _, credentials = parse_url(url)
     store = Store(await find_store(url), credentials)
@@ -83,7 +82,7 @@ def reset(user: Name, url: Url = DEFAULT_URL, output: OutputOption = Output.TABL
 
 
 async def _reset(url: str, user: str) -> str:
-    from nearcast.gateway.tokens import checked_user
+    from nearcast.core.model.tokens import checked_user
 
     checked_user(user)
     async with _users(url) as users:
@@ -101,7 +100,7 @@ def remove(user: Name, url: Url = DEFAULT_URL) -> None:
 
 
 async def _remove(url: str, user: str) -> None:
-    from nearcast.gateway.tokens import checked_user
+    from nearcast.core.model.tokens import checked_user
 
     checked_user(user)
     async with _users(url) as users:

@@ -18,14 +18,13 @@ from typing import Protocol
 
 import msgspec
 
-from nearcast.core import bus
-from nearcast.core.bus import REPORT_S
-from nearcast.core.store_names import CONTROLLER_CHANNEL, GATEWAY_CHANNEL
+from nearcast.core.model.names import CONTROLLER_CHANNEL, GATEWAY_CHANNEL
+from nearcast.core.wire import bus
+from nearcast.core.wire.bus import REPORT_S
 from nearcast.errors import NearcastError, Refused, UsageError
-from nearcast.runtime.inquiry import Inquiry
+from nearcast.runtime.console import Inquiry
 from nearcast.runtime.requester import Requester
-from nearcast.runtime.troubles import Troubles
-from nearcast.runtime.workers import Workers
+from nearcast.runtime.workers import Troubles, Workers
 
 MOVING_REPORT_S = 0.5  # after an order: by then most have moved
 ASK_S = 10.0  # for an answer of the controller; a new one leads within about two seconds, and listens for four

@@ -15,13 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from nearcast.core.names import encode_topic
-from nearcast.errors import NearcastError
-from nearcast.errors import Refused as NotPossible
-from nearcast.gateway.data_cluster import Granted, Wanted
-from nearcast.gateway.delivery import Delivery
-from nearcast.gateway.directory import Entry
-from nearcast.gateway.frames import (
+from nearcast.core.model.names import encode_topic
+from nearcast.core.model.tokens import Token
+from nearcast.core.wire.gateway import (
     Done,
     Held,
     Login,
@@ -35,12 +31,16 @@ from nearcast.gateway.frames import (
     Welcome,
     unpacked,
 )
-from nearcast.gateway.rights import Act
-from nearcast.gateway.session import Session
-from nearcast.gateway.tokens import Token
+from nearcast.errors import NearcastError
+from nearcast.errors import Refused as NotPossible
+from nearcast.gateway.data_cluster import Granted, Wanted
+from nearcast.gateway.directory import Entry
+from nearcast.gateway.session import Delivery, Session
+from nearcast.gateway.settings import Act
 
 if TYPE_CHECKING:
     from nearcast.gateway.service import Gateway
+
 
 log = logging.getLogger("nearcast.gateway")
 

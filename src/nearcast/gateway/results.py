@@ -1,18 +1,36 @@
 """Results: fetched once per execution for all subscriptions that need them, and kept a while for those who catch up.
 
 A result frame is the same for every subscriber of a subscription, so it is encoded once and shared.
+
+The audience: which sessions listen to which backend subscription, and how a notified execution reaches them.
+
+An execution is fetched once for all subscriptions somebody listens to, whatever the number of subscribers.
+
+Catching up: what a session's deliveries lack is listed, fetched and handed over, until all are live.
+
+One task per session, asleep while nothing is to do. What it does and when is decided by `Delivery`.
+
+Notifications: the long poll that tells a gateway which executions have results for its broker.
+
+They are hints. One that is lost is found in a list later, so the loop's only duty is to say when some may be lost: at
+the first cursor, and whenever the data cluster does not know the cursor we have.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import msgspec
 
-from nearcast.gateway.data_cluster import DataCluster
-from nearcast.gateway.frames import encode
+from nearcast.core.wire.gateway import Refused, encode
+from nearcast.errors import ClusterError
+from nearcast.gateway.data_cluster import DataCluster, DataClusterRefused, Gone, Notification
+from nearcast.gateway.session import Delivery, DeliveryState, Session
+from nearcast.gateway.subscriptions import Holdings
+from nearcast.runtime.workers import Pauses
 
 Key = tuple[str, int]  # channel, execution
 
@@ -72,3 +90,197 @@ class Results:
 
 def _size(frames: dict[str, bytes | None]) -> int:
     return sum(len(frame) for frame in frames.values() if frame is not None)
+
+
+_NONE: dict[Session, Delivery] = {}
+
+
+class Audience:
+    """Of one gateway. `unheld(subscription)` is told of a notification that no user here holds."""
+
+    def __init__(self, results: Results, is_held: Callable[[str], bool], unheld: Callable[[str], None]) -> None:
+        self._results = results
+        self._is_held = is_held
+        self._unheld = unheld
+        self._listeners: dict[str, dict[Session, Delivery]] = {}
+
+    def add(self, session: Session, delivery: Delivery) -> None:
+        """The delivery begins by catching up, so nothing notified before is missed."""
+        session.deliveries[delivery.subscription] = delivery
+        self._listeners.setdefault(delivery.subscription, {})[session] = delivery
+        session.has_work()
+
+    def remove(self, session: Session, subscriptions: Iterable[str]) -> None:
+        for subscription in list(subscriptions):
+            session.deliveries.pop(subscription, None)
+            listeners = self._listeners.get(subscription, _NONE)
+            listeners.pop(session, None)
+            if not listeners:
+                self._listeners.pop(subscription, None)
+
+    def lost_touch(self) -> None:
+        """Notifications may have been lost: everybody looks at the list again."""
+        for listeners in list(self._listeners.values()):
+            for session, delivery in listeners.items():
+                delivery.lost_touch()
+                session.has_work()
+
+    async def serve(self, notification: Notification) -> None:
+        """Hand a notified execution to all who are live; the others find it in their list."""
+        execution = notification.execution
+        due: list[tuple[Session, Delivery]] = []
+        for subscription in notification.subscriptions:
+            if not self._is_held(subscription):
+                self._unheld(subscription)
+            listeners = self._listeners.get(subscription, _NONE)
+            due += [(session, delivery) for session, delivery in listeners.items() if delivery.notified(execution)]
+        if not due:
+            return
+        subscriptions = {delivery.subscription for _, delivery in due}
+        try:
+            frames = await self._results.frames(notification.channel, execution, subscriptions)
+        except ClusterError:
+            frames = {}
+        for session, delivery in due:
+            if not delivery.is_due(execution):
+                continue
+            frame = frames.get(delivery.subscription)
+            if frame is None:
+                delivery.lost_touch()
+                session.has_work()
+            else:
+                session.deliver(delivery, execution, frame)
+
+
+log = logging.getLogger("nearcast.gateway")
+
+
+class CatchUp:
+    """Of one session. `back`: how many executions of a channel a subscriber gets at most."""
+
+    def __init__(self, session: Session, data: DataCluster, results: Results, back: int) -> None:
+        self._session = session
+        self._data = data
+        self._results = results
+        self._back = back
+        self._work = asyncio.Event()
+
+    def wake(self) -> None:
+        """A delivery was added, lost touch, or has room again."""
+        self._work.set()
+
+    async def run(self) -> None:
+        pauses = Pauses()
+        while True:
+            await self._work.wait()
+            self._work.clear()
+            try:
+                while await self._round():
+                    pauses.reset()
+            except ClusterError as error:
+                log.info("user %s cannot catch up yet: %s", self._session.user, error)
+                await asyncio.sleep(pauses.next_s())
+                self._work.set()
+            except Exception:
+                log.exception("catching up of user %s failed", self._session.user)
+                self._session.end("the gateway failed to deliver, which its operator can see: log in again")
+                return
+
+    async def _round(self) -> bool:
+        """Whether any delivery wanted a list."""
+        deliveries = list(self._session.deliveries.values())
+        return any([await self._step(delivery) for delivery in deliveries])
+
+    async def _step(self, delivery: Delivery) -> bool:
+        """One list, and what it has; whether the delivery wanted one."""
+        after = delivery.list_after()
+        if after is None:
+            return False
+        try:
+            found = await self._data.executions(delivery.subscription, after)
+        except Gone as error:
+            self._session.deliveries.pop(delivery.subscription, None)
+            self._session.send(Refused(None, f"subscription {delivery.subscription} has ended: {error}"))
+            return True
+        executions = [listed.execution for listed in found.executions]
+        step = delivery.listed(executions, found.upto, found.oldest, self._back)
+        if step.missed is not None:
+            self._session.miss(delivery, *step.missed)
+        if found.problem and delivery.state is DeliveryState.LIVE:  # it has all there is, and waits for more in vain
+            self._session.send(Refused(None, f"subscription {delivery.subscription} is set aside: {found.problem}"))
+        for execution in step.executions:
+            if not await self._hand_over(delivery, execution):
+                break
+        return True
+
+    async def _hand_over(self, delivery: Delivery, execution: int) -> bool:
+        """Whether to go on with the next one."""
+        try:
+            frames = await self._results.frames(delivery.channel, execution, [delivery.subscription])
+        except Gone:
+            return False  # removed since it was listed: the next list says so
+        frame = frames[delivery.subscription]
+        if frame is not None:
+            return self._session.deliver(delivery, execution, frame)
+        self._session.miss(delivery, delivery.position, execution)
+        return True
+
+
+AWAY_S = 600.0  # without an answer for so long a cursor is not trusted
+
+
+class NotificationLoop:
+    """Of one gateway; `run` until cancelled."""
+
+    def __init__(self, data: DataCluster, broker: str, audience: Audience, holdings: Holdings) -> None:
+        self._data = data
+        self._broker = broker
+        self._audience = audience
+        self._holdings = holdings
+        self._cursor: int | None = None
+        self._heard_s = 0.0
+        self.problem = "not connected yet"  # why no notifications come; empty if they do
+
+    async def run(self) -> None:
+        pauses = Pauses()
+        while True:
+            if self._now_s() - self._heard_s > AWAY_S:
+                self._cursor = None  # the results notified meanwhile may be kept no longer: the lists tell
+            try:
+                await self._poll()
+                self.problem = ""
+                pauses.reset()
+            except ClusterError as error:
+                if not self.problem:
+                    log.warning("no notifications: %s", error)
+                self.problem = str(error)
+                if isinstance(error, DataClusterRefused):  # it does not know us, or our cursor
+                    self._cursor = None
+                    self._holdings.introduce_again()
+                await asyncio.sleep(pauses.next_s())
+
+    async def _poll(self) -> None:
+        before = self._cursor
+        answer = await self._data.notifications(self._broker, before)
+        if before is None or answer.cursor < before:
+            # The lists asked for from now on know everything up to this cursor.
+            self._audience.lost_touch()
+        self._cursor = answer.cursor
+        self._heard_s = self._now_s()
+        await asyncio.gather(*(self._serve(group) for group in _by_channel(answer.notifications)))
+
+    async def _serve(self, notifications: Iterable[Notification]) -> None:
+        """Executions of one channel, one after the other."""
+        for notification in notifications:
+            await self._audience.serve(notification)
+
+    @staticmethod
+    def _now_s() -> float:
+        return asyncio.get_running_loop().time()
+
+
+def _by_channel(notifications: Iterable[Notification]) -> Iterable[list[Notification]]:
+    groups: dict[str, list[Notification]] = {}
+    for notification in notifications:
+        groups.setdefault(notification.channel, []).append(notification)
+    return groups.values()

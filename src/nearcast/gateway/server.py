@@ -1,18 +1,313 @@
-"""The gateway's server: uvicorn inside the process of the agent, which keeps its signals."""
+"""The gateway's server: uvicorn inside the process of the agent, which keeps its signals.
+
+The gateway's HTTP interface: WebSocket at /ws, long polls at /session, and what comes before a login.
+
+POST /register {"user"}                       -> {"user", "token"}
+GET  /broker?user=ann&lat=48.8&lon=2.3        -> {"broker", "url"}: where to log in
+GET  /health
+
+Uvicorn's protocols, with an end to what they would wait for: bytes of a request, and a peer that takes nothing.
+
+Uvicorn asks for no request in time, so silent connections, half of a request, or a body in small drops would stay for
+ever; and it writes nothing to a peer that takes nothing, so the last frame, which says why, would never be sent. Beside
+that it answers each ping and keeps each fragment of a message, so a peer that only sends could fill the memory.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import socket
-from collections.abc import Iterator
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
+from typing import TypeVar
 
+import h11
+import msgspec
 import uvicorn
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route, WebSocketRoute
+from starlette.websockets import WebSocket
+from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+from websockets.frames import Frame
 
-from nearcast.errors import UsageError
-from nearcast.gateway.app import create_app
-from nearcast.gateway.protocols import HttpProtocol, WebSocketProtocol
+from nearcast.core.wire.gateway import Bye, Login, Number, encode
+from nearcast.errors import AccessDenied, ClusterError, NearcastError, Refused, UsageError
 from nearcast.gateway.service import Gateway
+from nearcast.gateway.settings import Applicant
+from nearcast.gateway.transports import CUT_EXTENSION, TOO_BIG, WAIT_MAX_S, LongPoll, WebSocketSession
+
+log = logging.getLogger("nearcast.gateway")
+
+T = TypeVar("T")
+Handler = Callable[[Request], Awaitable[Response]]
+
+_NO_SESSION = "no such session: log in again"
+
+
+class _Register(msgspec.Struct):
+    user: str
+    token: str = ""
+
+
+class _Credentials(msgspec.Struct):
+    user: str
+    token: str
+    cursors: dict[str, Number] = {}
+
+
+def create_app(gateway: Gateway) -> Starlette:
+    """The application for one gateway, which it does not start or stop."""
+    doors = _Doors(gateway)
+    routes = [
+        WebSocketRoute("/ws", doors.ws),
+        Route("/register", doors.guarded(doors.register), methods=["POST"]),
+        Route("/broker", doors.guarded(doors.broker)),
+        Route("/session", doors.guarded(doors.login), methods=["POST"]),
+        Route("/session/{session}/frames", doors.guarded(doors.fetch)),
+        Route("/session/{session}/frames", doors.guarded(doors.send), methods=["POST"]),
+        Route("/health", doors.guarded(doors.health)),
+    ]
+    # Browsers read an answer to a page of another host only if it says that the page may.
+    cors = Middleware(
+        CORSMiddleware, allow_origins=list(gateway.settings.origins), allow_methods=["*"], allow_headers=["*"]
+    )
+    return Starlette(routes=routes, middleware=[cors], lifespan=doors.lifespan)
+
+
+class _Doors:
+    """The ways into one gateway."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+        self._long_poll = LongPoll(gateway)
+
+    @asynccontextmanager
+    async def lifespan(self, app: Starlette) -> AsyncIterator[None]:
+        self._gateway.workers.start("long polls", self._long_poll.watch)
+        yield
+
+    def guarded(self, handler: Handler) -> Handler:
+        async def answer(request: Request) -> Response:
+            return await _answer(self._gateway, handler, request)
+
+        return answer
+
+    async def ws(self, socket: WebSocket) -> None:
+        await WebSocketSession(self._gateway, socket).serve()
+
+    async def register(self, request: Request) -> Response:
+        body = await self._body(request, msgspec.Raw)
+        asked = _decoded(body, _Register)
+        address = self._gateway.admission.address_of(request)
+        if not self._gateway.admission.may_register(address, time.monotonic()):
+            return _problem(429, "too many registrations of this address: wait a minute")
+        shown = request.headers.get("authorization", "").encode("latin-1")  # as it was decoded
+        applicant = Applicant(asked.user, address, _unambiguous(body, asked.user), shown)
+        token = await self._gateway.register(applicant, asked.token)
+        return JSONResponse({"user": asked.user, "token": token}, 201)
+
+    async def broker(self, request: Request) -> Response:
+        query = request.query_params
+        latitude, longitude = (_number(query.get(name), name) for name in ("lat", "lon"))
+        name, url = await self._gateway.request(query.get("user", ""), latitude, longitude)
+        return JSONResponse({"broker": name, "url": url})
+
+    async def health(self, request: Request) -> Response:
+        return JSONResponse(self._gateway.health)
+
+    # --- long polls
+
+    async def login(self, request: Request) -> Response:
+        asked = await self._body(request, _Credentials)
+        login = Login(asked.user, asked.token, asked.cursors)
+        try:
+            name, session = await self._long_poll.open(self._gateway.admission.address_of(request), login)
+        except Refused as refused:
+            return _problem(429, str(refused))
+        if name:
+            return JSONResponse({"session": name}, 201)
+        frame = msgspec.json.decode(session.take() or b"{}", type=dict)
+        return _problem(401 if frame.get("final") else 503, str(frame.get("problem", session.ending)))
+
+    async def fetch(self, request: Request) -> Response:
+        query = request.query_params
+        after = int(_number(query.get("after"), "after") or 0)
+        wait_s = _number(query.get("wait_s"), "wait_s")
+        polled = self._long_poll.find(request.path_params["session"])
+        if polled is None:
+            return _problem(404, _NO_SESSION)
+        frames, last = await polled.frames(after, WAIT_MAX_S if wait_s is None else wait_s)
+        body = b'{"frames":[' + b",".join(frames) + b'],"last":' + str(last).encode() + b"}"
+        return Response(body, media_type="application/json")
+
+    async def send(self, request: Request) -> Response:
+        polled = self._long_poll.find(request.path_params["session"])
+        if polled is None:
+            return _problem(404, _NO_SESSION)
+        sent = await self._body(request, msgspec.Raw)
+        frames = msgspec.json.decode(sent, type=list[msgspec.Raw]) if bytes(sent).lstrip()[:1] == b"[" else [sent]
+        await polled.receive(frames)
+        return Response(status_code=202)
+
+    async def _body(self, request: Request, kind: type[T]) -> T:
+        return await _read_body(request, kind, self._gateway.settings.frame_bytes)
+
+
+async def _answer(gateway: Gateway, handler: Handler, request: Request) -> Response:
+    """The handler's answer, or the problem as JSON."""
+    if not gateway.admission.origin_allowed(request.headers.get("origin"), request.headers.get("host", "")):
+        return _problem(403, "this origin may not connect")
+    try:
+        return await handler(request)
+    except ClientDisconnect:
+        return Response(status_code=400)  # to nobody: the connection is gone
+    except UsageError as error:
+        return _problem(422, str(error))
+    except Refused as error:
+        return _problem(409, str(error))
+    except AccessDenied as error:
+        return _problem(403, str(error))
+    except ClusterError as error:
+        return _problem(503, str(error))
+    except NearcastError as error:
+        return _problem(400, str(error))
+    except Exception:
+        log.exception("%s %.200s failed", request.method, request.url.path)
+        return _problem(500, "the gateway failed, which its operator can see: try again later")
+
+
+async def _read_body(request: Request, kind: type[T], limit_bytes: int) -> T:
+    body = b""
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > limit_bytes:
+            raise UsageError(f"the body has more than {limit_bytes} bytes: send less")
+    return _decoded(body, kind)
+
+
+def _decoded(body: bytes | msgspec.Raw, kind: type[T]) -> T:
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+        raise UsageError(f"bad body: {error}") from None
+
+
+def _unambiguous(body: msgspec.Raw, user: str) -> bytes:
+    """The body with one name in it, however somebody reads JSON: some take the first field, or do not look at case."""
+    fields = _decoded(body, dict[str, msgspec.Raw])
+    others = {name: value for name, value in fields.items() if name.casefold() != "user"}
+    return msgspec.json.encode({"user": user} | others)
+
+
+def _number(text: str | None, name: str) -> float | None:
+    if text is None:
+        return None
+    try:
+        number = float(text)
+    except ValueError:
+        raise UsageError(f"{name}={text[:40]!r} is not a number") from None
+    if number != number or abs(number) > 1e15:
+        raise UsageError(f"{name}={text[:40]!r} is out of range")
+    return number
+
+
+def _problem(status: int, problem: str) -> JSONResponse:
+    return JSONResponse({"problem": problem}, status)
+
+
+HEAD_S = 5.0  # for the line and headers of a request: from the connection, or from its first byte on a used one
+BODY_S = 10.0  # for its body, which is at most one frame
+SOCKETS = 20_000  # connections in all, logged in or not; more are cut at once
+FRAGMENTS = 1000  # of one message: empty ones count for no size
+_CUT_S = 10.0  # what was written to a subscriber that takes nothing is thrown away after so long
+
+
+class HttpProtocol(H11Protocol):
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._owed: tuple[object, str] | None = None  # the part of a request that has begun: after which, and what
+        self._deadline: asyncio.TimerHandle | None = None
+        if len(self.connections) > SOCKETS:
+            transport.abort()
+        self._watch()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._await(None)
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._watch()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._watch()
+
+    def _watch(self) -> None:
+        """Set the deadline of what the peer has begun and owes us; a part that came in time has a new one."""
+        state, begun = self.conn.their_state, bool(self.conn.trailing_data[0])
+        if state is h11.SEND_BODY:
+            self._await((self.cycle, "body"))
+        elif state is h11.IDLE and (begun or self.cycle is None):
+            self._await((self.cycle, "head"))
+        else:
+            self._await(None)
+
+    def _await(self, owed: tuple[object, str] | None) -> None:
+        if owed == self._owed:
+            return
+        if self._deadline is not None:
+            self._deadline.cancel()
+        self._owed = owed
+        if owed is None:
+            self._deadline = None
+        else:
+            self._deadline = self.loop.call_later(BODY_S if owed[1] == "body" else HEAD_S, self._too_late)
+
+    def _too_late(self) -> None:
+        became_websocket = self.transport.get_protocol() is not self
+        if not became_websocket:
+            self.transport.abort()
+
+
+class WebSocketProtocol(WebSocketsSansIOProtocol):
+    async def run_asgi(self) -> None:
+        self.scope["extensions"][CUT_EXTENSION] = {"cut": self.cut}
+        await super().run_asgi()
+
+    def handle_ping(self) -> None:
+        """RFC 6455 lets us leave out pongs: those for a peer that takes none would wait here without end."""
+        if self.writable.is_set():
+            super().handle_ping()
+        else:
+            self.conn.data_to_send()
+
+    def handle_cont(self, event: Frame) -> None:
+        if len(self.frames) < FRAGMENTS:
+            super().handle_cont(event)
+        else:
+            self.frames = []
+            reason = f"a message of more than {FRAGMENTS} fragments: send larger ones"
+            self.cut(encode(Bye(reason)), TOO_BIG, reason)
+
+    def cut(self, last_frame: bytes, code: int, reason: str) -> None:
+        """Write the last frame whether there is room or not, close, and do not wait for long."""
+        if not self.close_sent and not self.transport.is_closing():
+            self.conn.send_text(last_frame)
+            self.conn.send_close(code, reason)
+            self.transport.write(b"".join(self.conn.data_to_send()))
+            self.close_sent = True
+            self.transport.close()
+        self.loop.call_later(_CUT_S, self.transport.abort)
+
 
 _STARTED_LOOK_S = 0.01
 _STOP_S = 3  # for connections to end by themselves

@@ -1,8 +1,10 @@
 """The gateway of one broker: its users, their sessions, and what flows to them.
 
-This file has the life of the gateway and of its sessions; `operations.py` carries out what subscribers ask, `upkeep.py`
+This file has the life of the gateway and of its sessions; `operations.py` carries out what subscribers ask. `Upkeep`
 does what is due now and then. For the coordination in the controller there are `online`, `order_move` and `rates`; what
 the gateway needs from there is `Coordination`.
+
+Upkeep: what a gateway does now and then. It stores cursors, and lets go of users who are at home elsewhere.
 """
 
 from __future__ import annotations
@@ -14,38 +16,86 @@ from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Protocol, TypeVar
 
+from nearcast.core.model import tokens
+from nearcast.core.model.tokens import Token
+from nearcast.core.wire.gateway import LOGGED_IN_AGAIN, LOGGED_OUT, Login, Move, Operation
 from nearcast.errors import ClusterError, Refused, UsageError
-from nearcast.gateway import tokens
-from nearcast.gateway.admission import Admission
-from nearcast.gateway.attendance import Attendance
-from nearcast.gateway.audience import Audience
-from nearcast.gateway.catching_up import CatchUp
+from nearcast.gateway.access import Admission, NewTopics
 from nearcast.gateway.data_cluster import DataCluster, Wanted
-from nearcast.gateway.directory import Directory
-from nearcast.gateway.frames import LOGGED_IN_AGAIN, LOGGED_OUT, Login, Move, Operation
-from nearcast.gateway.holdings import Holdings
-from nearcast.gateway.new_topics import NewTopics
-from nearcast.gateway.notifications import NotificationLoop
+from nearcast.gateway.directory import Attendance, Directory, Store
 from nearcast.gateway.operations import FAILED, Operations
-from nearcast.gateway.registering import Applicant, registrar
-from nearcast.gateway.results import Results
-from nearcast.gateway.revocation import Revocation
-from nearcast.gateway.rights import Rights
+from nearcast.gateway.results import Audience, CatchUp, NotificationLoop, Results
 from nearcast.gateway.session import Session
-from nearcast.gateway.settings import DEFAULT_SETTINGS, GatewaySettings
-from nearcast.gateway.sharing import Sharing
-from nearcast.gateway.store import Store
-from nearcast.gateway.tokens import Token
+from nearcast.gateway.settings import DEFAULT_SETTINGS, Applicant, GatewaySettings, Rights, registrar
+from nearcast.gateway.subscriptions import Holdings, Sharing
 from nearcast.gateway.topics import Topics
-from nearcast.gateway.upkeep import Upkeep
-from nearcast.gateway.users import Users
-from nearcast.runtime.retrying import Pauses
-from nearcast.runtime.troubles import Troubles
-from nearcast.runtime.workers import Workers
-
-T = TypeVar("T")
+from nearcast.gateway.users import Revocation, Users
+from nearcast.runtime.workers import Pauses, Troubles, Workers
 
 log = logging.getLogger("nearcast.gateway")
+
+STORE_S = 1.0  # between two times that acknowledged cursors are stored
+SWEEP_S = 5.0  # between two looks for users who are at home elsewhere now
+SWEEP_USERS = 1000  # looked at each time
+
+
+class Upkeep:
+    """Of one gateway."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+        self._swept: list[str] = []
+
+    async def store_cursors(self) -> None:
+        while True:
+            await asyncio.sleep(STORE_S)
+            try:
+                await self.store_all()
+            except ClusterError as error:
+                log.info("cursors wait for the store: %s", error)
+
+    async def store_all(self) -> None:
+        await self.store(self._gateway.open_sessions)
+
+    async def store(self, sessions: list[Session]) -> None:
+        taken = [(session, session.take_acknowledged()) for session in sessions]
+        cursors = [(session.user, *cursor) for session, cursors in taken for cursor in cursors.items()]
+        try:
+            await self._gateway.directory.advance(cursors)
+        except ClusterError:
+            for session, acknowledged in taken:
+                session.put_back_acknowledged(acknowledged)
+            raise
+
+    async def store_cursors_of(self, user: str) -> None:
+        """Before the user's entries are read for another session."""
+        session = self._gateway.session_of(user)
+        if session is not None:
+            await self.store([session])
+
+    async def sweep(self) -> None:
+        sharing = self._gateway.sharing
+        while True:
+            await asyncio.sleep(SWEEP_S)
+            self._swept = self._swept or [user for user in sharing.users if self._gateway.session_of(user) is None]
+            users, self._swept = self._swept[:SWEEP_USERS], self._swept[SWEEP_USERS:]
+            try:
+                await self.let_go_of_strangers(users)
+            except ClusterError as error:
+                log.info("users at home elsewhere wait for the store: %s", error)
+
+    async def let_go_of_strangers(self, users: list[str]) -> None:
+        """Users without a session here who are at home at another broker now hold nothing here any more."""
+        gateway = self._gateway
+        for user in users:
+            subscriptions = list(gateway.sharing.held_by(user))
+            # She may come back while the store is asked: what she holds then must stay.
+            if not gateway.is_here(user) and await gateway.directory.leave(user, gateway.broker, subscriptions):
+                for subscription in subscriptions if not gateway.is_here(user) else ():
+                    gateway.let_go(user, subscription)
+
+
+T = TypeVar("T")
 
 STOPPING = "the gateway stops"
 

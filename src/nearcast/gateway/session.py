@@ -5,15 +5,40 @@
 
 Frames come in through `receive`, which answers what it can and returns what the gateway has to carry out. Everything
 for the subscriber goes into the outbox; `wake` tells the transport that something is there.
+
+Delivery: which executions of one subscription go to one subscriber, each once, in order, none left out.
+
+Two ways bring executions: notifications, which are quick and may be lost, doubled or late, and the list of executions
+after a number, which is slow and complete. A delivery begins with the list and is *live* once a list had nothing more
+and no notification came meanwhile that the list could not know. Whatever may have lost notifications puts it back to
+the list, and so does a subscriber without room.
+
+    CATCHING_UP --nothing more, nothing heard meanwhile--> LIVE
+    LIVE, CATCHING_UP --no room--> LAGGING --room--> CATCHING_UP
+    LIVE --notifications may be lost--> CATCHING_UP
+
+`position` is the last execution handed over, or known to hold nothing for us. It only grows, so an execution at or
+below it is a repeat. No clock, no waiting: the gateway asks with `list_after`, tells `listed`, and does as answered.
+
+The outbox: frames waiting for a subscriber, with a limit for each kind and a policy at the limit.
+
+- Results are not taken beyond the limit; the caller leaves them in storage and catches up later.
+- Topic messages are in no storage: the oldest go, and a `gap` with their count stands before what follows.
+- Answers and notices are always taken. Their number is bounded elsewhere: by the operations not answered yet.
+
+Results and messages are counted apart, so neither can crowd out the other.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Sequence
 from enum import Enum
 
-from nearcast.gateway.delivery import Delivery
-from nearcast.gateway.frames import (
+import msgspec
+
+from nearcast.core.model.tokens import Token
+from nearcast.core.wire.gateway import (
     Ack,
     Bye,
     Done,
@@ -27,15 +52,175 @@ from nearcast.gateway.frames import (
     Pong,
     Refused,
     ToGateway,
+    TopicGap,
     Welcome,
     decode_for_gateway,
+    encode,
 )
-from nearcast.gateway.outbox import Outbox
 from nearcast.gateway.settings import GatewaySettings
-from nearcast.gateway.tokens import Token
 
 
-class State(Enum):
+class DeliveryState(Enum):
+    CATCHING_UP = "catching up"
+    LIVE = "live"
+    LAGGING = "lagging"
+
+
+class Step(msgspec.Struct, frozen=True):
+    """What follows from a list: tell what was missed, then hand these over one by one with `handed_over`."""
+
+    missed: tuple[int, int] | None
+    executions: tuple[int, ...]
+
+
+class Delivery:
+    """Of one subscription to one session. `cursor`: the last execution the subscriber has."""
+
+    def __init__(self, subscription: str, channel: str, from_execution: int, cursor: int) -> None:
+        self.subscription = subscription
+        self.channel = channel
+        self.position = max(cursor, from_execution - 1)
+        self.state = DeliveryState.CATCHING_UP
+        self._heard = 0  # the newest execution notified
+        self._in_touch = True  # no notification was lost since the list was asked for
+
+    def list_after(self) -> int | None:
+        """Ask for the executions after this number now; None: no need."""
+        if self.state is not DeliveryState.CATCHING_UP:
+            return None
+        self._in_touch = True
+        return self.position
+
+    def notified(self, execution: int) -> bool:
+        """A notification came: whether to fetch the execution, and hand it over if it `is_due` then."""
+        self._heard = max(self._heard, execution)
+        return self.is_due(execution)
+
+    def is_due(self, execution: int) -> bool:
+        """Whether a notified execution is the next to hand over."""
+        return self.state is DeliveryState.LIVE and execution > self.position
+
+    def handed_over(self, execution: int) -> None:
+        self.position = max(self.position, execution)
+
+    def listed(self, executions: Sequence[int], upto: int, oldest: int, back: int) -> Step:
+        """The list of what is after `position`: in order, perhaps only its beginning.
+
+        `upto`: the last committed execution. `oldest`: the first one still kept. `back`: how many of the channel's
+        executions the subscriber may get at most; older ones are missed.
+        """
+        if self.state is not DeliveryState.CATCHING_UP:
+            return Step(None, ())
+        missed = self._missed(executions, upto, oldest, back)
+        if missed is not None:
+            self.position = missed[1]
+        due = tuple(execution for execution in executions if execution > self.position)
+        if not executions:
+            self.position = max(self.position, upto)
+            if self._in_touch and self._heard <= self.position:
+                self.state = DeliveryState.LIVE
+        return Step(missed, due)
+
+    def _missed(self, executions: Sequence[int], upto: int, oldest: int, back: int) -> tuple[int, int] | None:
+        gone = oldest - 1
+        too_far_back = upto - back
+        if executions and executions[0] <= too_far_back:
+            gone = max(gone, too_far_back)
+        return (self.position, gone) if gone > self.position else None
+
+    def lost_touch(self) -> None:
+        """Notifications up to now may have been lost, or a result could not be fetched."""
+        self._in_touch = False
+        if self.state is DeliveryState.LIVE:
+            self.state = DeliveryState.CATCHING_UP
+
+    def no_room(self) -> bool:
+        """The subscriber's outbox is full. Whether that is news."""
+        news = self.state is not DeliveryState.LAGGING
+        self.state = DeliveryState.LAGGING
+        return news
+
+    def room(self) -> None:
+        if self.state is DeliveryState.LAGGING:
+            self.state = DeliveryState.CATCHING_UP
+
+
+_SLOW = "the subscriber is too slow"
+
+
+class Outbox:
+    """Encoded frames, in order within each kind."""
+
+    def __init__(self, settings: GatewaySettings) -> None:
+        self._settings = settings
+        self._frames: deque[tuple[bytes, bool]] = deque()  # and whether it is a result
+        self._results = 0
+        self._results_bytes = 0
+        self._messages: deque[tuple[str, bytes]] = deque()
+        self._messages_bytes = 0
+        self._dropped: dict[str, int] = {}  # by topic, since the last gap was taken
+        self.dropped = 0  # messages, over all time
+        self._last: bytes | None = None
+
+    def __len__(self) -> int:
+        return len(self._frames) + len(self._messages) + len(self._dropped) + (self._last is not None)
+
+    @property
+    def has_room(self) -> bool:
+        """Half of the results' limit is free: catching up in small steps would cost a list each."""
+        limits = self._settings
+        return 2 * self._results <= limits.outbox_frames and 2 * self._results_bytes <= limits.outbox_bytes
+
+    def put(self, frame: FromGateway) -> None:
+        """An answer or a notice."""
+        self._frames.append((encode(frame), False))
+
+    def put_last(self, frame: FromGateway) -> None:
+        """Taken when nothing else waits."""
+        self._last = encode(frame)
+
+    def put_result(self, frame: bytes) -> bool:
+        """Whether there was room. A result larger than the limit is taken if it is alone."""
+        limits = self._settings
+        if self._results and (
+            self._results >= limits.outbox_frames or self._results_bytes + len(frame) > limits.outbox_bytes
+        ):
+            return False
+        self._frames.append((frame, True))
+        self._results += 1
+        self._results_bytes += len(frame)
+        return True
+
+    def put_message(self, topic: str, frame: bytes) -> None:
+        limits = self._settings
+        self._messages.append((topic, frame))
+        self._messages_bytes += len(frame)
+        while len(self._messages) > limits.message_frames or self._messages_bytes > limits.message_bytes:
+            oldest, dropped = self._messages.popleft()
+            self._messages_bytes -= len(dropped)
+            self._dropped[oldest] = self._dropped.get(oldest, 0) + 1
+            self.dropped += 1
+
+    def take(self) -> bytes | None:
+        """The next frame; None if nothing waits."""
+        if self._frames:
+            frame, is_result = self._frames.popleft()
+            if is_result:
+                self._results -= 1
+                self._results_bytes -= len(frame)
+            return frame
+        if self._dropped:
+            topic, count = self._dropped.popitem()
+            return encode(TopicGap(topic, count, _SLOW))
+        if self._messages:
+            _, frame = self._messages.popleft()
+            self._messages_bytes -= len(frame)
+            return frame
+        last, self._last = self._last, None
+        return last
+
+
+class SessionState(Enum):
     NEW = "new"
     LOGGING_IN = "logging in"
     OPEN = "open"
@@ -49,7 +234,7 @@ class Session:
         self.address = address
         self.user = ""
         self.token: Token | None = None  # what it has logged in with
-        self.state = State.NEW
+        self.state = SessionState.NEW
         self.outbox = Outbox(settings)
         self.deliveries: dict[str, Delivery] = {}  # by subscription
         self.subscribing = 0  # subscriptions that are asked for, and in no delivery yet
@@ -67,16 +252,16 @@ class Session:
     def receive(self, text: str | bytes) -> Login | Operation | Logout | None:
         """What the gateway has to carry out, if anything."""
         frame = decode_for_gateway(text)
-        if self.state is State.OPEN:
+        if self.state is SessionState.OPEN:
             return self._receive_open(frame)
-        if self.state is State.NEW and isinstance(frame, Login):
-            self.state = State.LOGGING_IN
+        if self.state is SessionState.NEW and isinstance(frame, Login):
+            self.state = SessionState.LOGGING_IN
             return frame
-        if self.state is State.NEW:
+        if self.state is SessionState.NEW:
             problem = frame.problem if isinstance(frame, Refused) else "log in first"
             self.send(Refused(getattr(frame, "ref", None), problem))
             self.end("the first frame must be a login")
-        elif self.state is State.LOGGING_IN:
+        elif self.state is SessionState.LOGGING_IN:
             self.send(Refused(getattr(frame, "ref", None), "wait for the welcome"))
         return None
 
@@ -121,7 +306,7 @@ class Session:
     # --- out
 
     def send(self, frame: FromGateway) -> None:
-        if self.state is not State.ENDED:
+        if self.state is not SessionState.ENDED:
             self.outbox.put(frame)
             self._wake()
 
@@ -142,7 +327,7 @@ class Session:
         self.send(Missed(delivery.subscription, after, upto))
 
     def send_message(self, topic: str, frame: bytes) -> None:
-        if self.state is State.OPEN:
+        if self.state is SessionState.OPEN:
             self.outbox.put_message(topic, frame)
             self._wake()
 
@@ -164,11 +349,11 @@ class Session:
     # --- life
 
     def welcomed(self, user: str, token: Token, welcome: Welcome) -> None:
-        if self.state is State.LOGGING_IN:
+        if self.state is SessionState.LOGGING_IN:
             self.user = user
             self.token = token
             self.send(welcome)
-            self.state = State.OPEN
+            self.state = SessionState.OPEN
 
     def refuse_login(self, problem: str, *, final: bool) -> None:
         """`final`: the same login will be refused again."""
@@ -177,9 +362,9 @@ class Session:
 
     def end(self, reason: str, *, final: bool = False) -> None:
         """Nothing more is put; the transport sends what waits, and closes."""
-        if self.state is not State.ENDED:
+        if self.state is not SessionState.ENDED:
             self.outbox.put_last(Bye(reason, final))
-            self.state = State.ENDED
+            self.state = SessionState.ENDED
             self.ending = reason
             self._wake()
 
@@ -190,7 +375,7 @@ class Session:
 
     @property
     def is_open(self) -> bool:
-        return self.state is State.OPEN
+        return self.state is SessionState.OPEN
 
     @property
     def is_choked(self) -> bool:

@@ -1,14 +1,259 @@
-"""Limits and times of a gateway, each with its unit and what happens there."""
+"""Limits and times of a gateway, each with its unit and what happens there.
+
+Rights: which topics users of a gateway may publish to, and subscribe. What no rule names is refused.
+
+A rule is `publish:PATTERN` or `subscribe:PATTERN`. In a pattern `*` stands for any characters, `?` for one, and
+`{user}` for the name that somebody is logged in with. Signs in that name stand for themselves.
+
+A name must not reach into what belongs to another one: with `{user}.*` the user `ann` may use `ann.x`, and so all
+topics of a user `ann.b` too. The sign between `{user}` and a `*` or `?` keeps the names apart, so there must be one,
+and a user whose name has this sign gets nothing by the rule.
+
+Addresses: who a request comes from, for the limits that hold before a login.
+
+Behind a proxy all requests come from its address. The proxies that are trusted say in `X-Forwarded-For` for whom they
+ask, each behind what it was told itself; so the list is read from its end, as far as the proxies are ours. What stands
+before that anybody can have written. An IPv6 address counts as its network of 64 bits, which is what one customer has.
+
+Registering: who may take a name that is free.
+
+    open      anybody
+    secret    who shows the shared secret: `Authorization: Bearer SECRET`
+    closed    nobody: the operator does it, with `nearcast users add`
+    URL       whom the operator's own service lets in: it gets the request, and answers 2xx or not
+
+A new token for a user who shows a good one is none of this: she has her name already.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import hmac
+import re
+from collections.abc import Iterable
+from enum import StrEnum
+from functools import lru_cache
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from itertools import pairwise
+from typing import Protocol
+
+import httpx
 import msgspec
 
-from nearcast.errors import UsageError
-from nearcast.gateway.addresses import Proxies
-from nearcast.gateway.registering import OPEN, check_rule
-from nearcast.gateway.rights import Rights
-from nearcast.gateway.tokens import LIFE_S
+from nearcast.core.model.tokens import LIFE_S
+from nearcast.errors import AccessDenied, ClusterError, UsageError
+
+_CUSTOMER_BITS = 64
+
+
+class Proxies:
+    """The trusted ones, as addresses or networks in CIDR notation."""
+
+    def __init__(self, networks: Iterable[str] = ()) -> None:
+        self._networks = [_network(text) for text in networks]
+
+    def address(self, peer: str, forwarded: Iterable[str] = ()) -> str:
+        """Whose request it is. `forwarded`: the values of its X-Forwarded-For headers, in order."""
+        found = _address(peer)
+        chain = [part.strip() for value in forwarded for part in value.split(",")]
+        while chain and found is not None and self._trusts(found):
+            told = _address(chain.pop())
+            if told is None:
+                break  # nonsense: the last address that is one counts
+            found = told
+        return _shown(found) if found is not None else peer
+
+    def _trusts(self, address: IPv4Address | IPv6Address) -> bool:
+        return any(address in network for network in self._networks)
+
+
+def _network(text: str) -> IPv4Network | IPv6Network:
+    try:
+        return ip_network(text)
+    except ValueError as error:
+        raise UsageError(f"bad proxy {text!r}: give an address or a network, such as 10.0.0.0/8 ({error})") from None
+
+
+def _address(text: str) -> IPv4Address | IPv6Address | None:
+    try:
+        found = ip_address(text.strip("[]"))
+    except ValueError:
+        return None
+    return getattr(found, "ipv4_mapped", None) or found
+
+
+def _shown(address: IPv4Address | IPv6Address) -> str:
+    if isinstance(address, IPv4Address):
+        return str(address)
+    return str(IPv6Network((address, _CUSTOMER_BITS), strict=False))
+
+
+HOOK_S = 5.0  # for the answer of the operator's service
+HOOKS_AT_ONCE = 16  # questions to it; while so many wait, others are told to try again
+SECRET_CHARACTERS_MIN = 16  # 600 tries a minute are allowed: see registrations_per_minute
+SECRET_VARIABLE = "NEARCAST_REGISTER_SECRET"  # of the environment
+OPEN, SECRET, CLOSED = "open", "secret", "closed"
+
+
+class Applicant(msgspec.Struct, frozen=True):
+    """Who asks, and how: for whoever decides."""
+
+    user: str
+    address: str
+    body: bytes  # of the request, with one name in it
+    authorization: bytes  # the header of this name
+
+
+class Registrar(Protocol):
+    async def admit(self, applicant: Applicant) -> None:
+        """Returns if the applicant may have a name; AccessDenied if not, ClusterError if nobody can tell now."""
+
+    async def close(self) -> None: ...
+
+
+def check_rule(rule: str, secret: str) -> None:
+    """UsageError says what is wrong with a rule."""
+    if rule == SECRET and len(secret) < SECRET_CHARACTERS_MIN:
+        raise UsageError(
+            f"registering by secret needs one of at least {SECRET_CHARACTERS_MIN} characters: set {SECRET_VARIABLE}"
+        )
+    if rule not in (OPEN, SECRET, CLOSED) and not rule.startswith(("http://", "https://")):
+        raise UsageError(f"registering cannot be {rule!r}: use {OPEN}, {SECRET}, {CLOSED} or a URL")
+
+
+def registrar(rule: str, secret: str) -> Registrar:
+    """For a rule that was checked."""
+    if rule == OPEN:
+        return _Open()
+    if rule == SECRET:
+        return _Secret(secret)
+    return _Closed() if rule == CLOSED else _Hook(rule)
+
+
+class _Open:
+    async def admit(self, applicant: Applicant) -> None:
+        pass
+
+    async def close(self) -> None:
+        pass
+
+
+class _Closed(_Open):
+    async def admit(self, applicant: Applicant) -> None:
+        raise AccessDenied(
+            f"nobody registers here: ask the operator for a token, who gets it by nearcast users add {applicant.user}"
+        )
+
+
+class _Secret(_Open):
+    def __init__(self, secret: str) -> None:
+        self._shown = f"Bearer {secret}".encode()
+
+    async def admit(self, applicant: Applicant) -> None:
+        if not hmac.compare_digest(applicant.authorization, self._shown):
+            raise AccessDenied("registering needs the shared secret: Authorization: Bearer SECRET, or secret=...")
+
+
+class _Hook:
+    """What cannot be asked is refused."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._http = httpx.AsyncClient(timeout=HOOK_S, trust_env=False, follow_redirects=False)
+        self._asking = 0
+
+    async def close(self) -> None:
+        await self._http.aclose()
+
+    async def admit(self, applicant: Applicant) -> None:
+        if self._asking >= HOOKS_AT_ONCE:
+            raise ClusterError("too many registrations wait for the operator's service: try again later")
+        self._asking += 1
+        try:
+            async with asyncio.timeout(HOOK_S):
+                answer = await self._http.post(self._url, content=applicant.body, headers=_headers(applicant))
+        except (httpx.HTTPError, httpx.InvalidURL, TimeoutError):
+            raise ClusterError("the operator's service for registering does not answer: try again later") from None
+        finally:
+            self._asking -= 1
+        if answer.status_code >= 500:
+            raise ClusterError(f"the operator's service for registering failed ({answer.status_code}): try again later")
+        if not answer.is_success:
+            raise AccessDenied(f"the operator's service did not let {applicant.user} in ({answer.status_code})")
+
+
+def _headers(applicant: Applicant) -> dict[bytes, bytes]:
+    headers = {b"Content-Type": b"application/json", b"X-Forwarded-For": applicant.address.encode()}
+    return headers | ({b"Authorization": applicant.authorization} if applicant.authorization else {})
+
+
+_USER = "{user}"
+_WILD = re.compile(r"[*?]")
+_ANY = "\0*"  # for a * in a pattern, between the parts of an expression: escaped text has no bare *
+
+
+class Act(StrEnum):
+    PUBLISH = "publish"
+    SUBSCRIBE = "subscribe"
+
+
+class Rule(msgspec.Struct, frozen=True):
+    """One pattern, cut at each `{user}`. `apart`: signs that a name may not have."""
+
+    parts: tuple[str, ...]
+    apart: str
+
+    @classmethod
+    def read(cls, pattern: str) -> Rule:
+        """UsageError says what is wrong with it."""
+        if not pattern:
+            raise UsageError("an empty pattern: use * for all topics")
+        parts = tuple(pattern.split(_USER))
+        neighbours: list[str] = []
+        for before, after in pairwise(parts):
+            neighbours += [before[-1:]] if _WILD.search(before) else []
+            neighbours += [after[:1]] if _WILD.search(after) else []
+        if any(sign in ("", "*", "?") for sign in neighbours):
+            raise UsageError(f"pattern {pattern!r}: put a sign, such as a dot, between {_USER} and * or ?")
+        return cls(parts, "".join(neighbours))
+
+    def matches(self, user: str, topic: str) -> bool:
+        if any(sign in user for sign in self.apart):
+            return False
+        return _compiled(self, user if len(self.parts) > 1 else "").fullmatch(topic) is not None
+
+
+@lru_cache(maxsize=10_000)
+def _compiled(rule: Rule, user: str) -> re.Pattern[str]:
+    first, *others = re.escape(user).join(map(_expression, rule.parts)).split(_ANY)
+    if not others:
+        return re.compile(first, re.DOTALL)
+    # What stands between two * is taken where it is found first, and never looked for again: going back would take
+    # hours for a topic made to be nearly allowed, and no later place lets through what the first does not.
+    between = "".join(f"(?>.*?{part})" for part in others[:-1])
+    return re.compile(f"{first}{between}.*{others[-1]}", re.DOTALL)
+
+
+def _expression(part: str) -> str:
+    return re.escape(part).replace(r"\*", _ANY).replace(r"\?", ".")
+
+
+class Rights:
+    """Of all users of one gateway."""
+
+    def __init__(self, rules: Iterable[str] = ()) -> None:
+        self._rules: dict[Act, list[Rule]] = {act: [] for act in Act}
+        for text in rules:
+            act, colon, pattern = text.partition(":")
+            if not colon or act not in set(Act):
+                raise UsageError(f"bad right {text!r}: use publish:PATTERN or subscribe:PATTERN")
+            self._rules[Act(act)].append(Rule.read(pattern))
+
+    def check(self, act: Act, user: str, topic: str) -> None:
+        """AccessDenied if no rule allows it."""
+        if not any(rule.matches(user, topic) for rule in self._rules[act]):
+            how = f"--allow {act}:PATTERN of the agent with the gateway"
+            raise AccessDenied(f"you may not {act} topic {topic[:100]!r}: the operator allows topics with {how}")
 
 
 class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):

@@ -11,11 +11,10 @@ import contextlib
 import logging
 
 import nearcast
+from nearcast.core.wire.gateway import TopicGap, TopicMessage, encode, packed
 from nearcast.errors import Closed, ClusterError, NearcastError
-from nearcast.gateway.frames import TopicGap, TopicMessage, encode, packed
 from nearcast.gateway.session import Session
-from nearcast.runtime.retrying import Pauses
-from nearcast.runtime.troubles import Troubles
+from nearcast.runtime.workers import Pauses, Troubles
 
 log = logging.getLogger("nearcast.gateway")
 

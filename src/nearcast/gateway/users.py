@@ -5,21 +5,33 @@
 
 Gateways ask here at every login, and every two seconds for the users who are logged in. So what `nearcast users`
 changes holds at once for logins, and soon for sessions.
+
+Revocation: sessions end when their tokens do, because the user was reset or removed, or the key was taken away.
+
+A token that merely expires ends no session: it is looked at when somebody logs in. While the store is away, or has no
+keys at all, as after it lost its memory, nobody is sent away.
 """
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import secrets
 import time
 from collections.abc import AsyncIterator, Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from nearcast.core.store_names import HOURS_KEY, KEYS_KEY, USER_KEY
-from nearcast.errors import Refused
-from nearcast.gateway import tokens
-from nearcast.gateway.store import Store
-from nearcast.gateway.tokens import Key, Token
+from nearcast.core.model import tokens
+from nearcast.core.model.names import HOURS_KEY, KEYS_KEY, USER_KEY
+from nearcast.core.model.tokens import ENDED, KEY_GONE, Key, Token
+from nearcast.errors import ClusterError, Refused
+from nearcast.gateway.directory import Store
+
+if TYPE_CHECKING:
+    from nearcast.gateway.service import Gateway
+
 
 _SECRET_BYTES = 32  # as long as the digest of HMAC-SHA256
 _REGISTRATION_BYTES = 8
@@ -195,3 +207,46 @@ def _key(number: bytes, text: bytes) -> Key | None:
         return Key(int(number), bytes.fromhex(secret), float(ends or 0))
     except ValueError:
         return None
+
+
+log = logging.getLogger("nearcast.gateway")
+
+CHECK_S = 2.0  # between two looks at all users with a session
+
+
+class Revocation:
+    """Of one gateway."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+
+    async def watch(self) -> None:
+        """Until cancelled."""
+        while True:
+            await asyncio.sleep(CHECK_S)
+            try:
+                await self.check()
+            except ClusterError as error:
+                log.info("whether users are still registered waits for the store: %s", error)
+
+    async def check(self) -> None:
+        users = self._gateway.users
+        sessions = {session.user: session for session in self._gateway.open_sessions if session.is_open}
+        keys = await users.keys()
+        if not keys or not sessions:
+            return
+        now_s = time.time()
+        registrations = await users.registrations(list(sessions), here=True)
+        for user, session in sessions.items():
+            problem = _problem(session.token, keys, registrations[user], now_s)
+            if problem:
+                log.info("a session of %s ends: %s", user, problem)
+                session.end(problem, final=True)
+
+
+def _problem(token: Token | None, keys: dict[int, Key], registration: str, now_s: float) -> str:
+    assert token is not None  # of a session that is open
+    key = keys.get(token.key)
+    if key is None or not key.is_good(now_s):
+        return KEY_GONE
+    return "" if token.registration == registration else ENDED

@@ -13,27 +13,25 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nearcast.errors import ClusterError, UsageError
-from nearcast.pipeline import io
-from nearcast.pipeline.catalog.database import Database
+from nearcast.pipeline import storage as io
+from nearcast.pipeline.catalog.database import EXPIRED_LEAST, EXPIRED_SHARE, Database
 from nearcast.pipeline.catalog.datasets import Dataset, DatasetCatalog, Segment
-from nearcast.pipeline.catalog.limits import EXPIRED_LEAST, EXPIRED_SHARE
-from nearcast.pipeline.io import Warehouse
-from nearcast.pipeline.jobs.compaction import merge, merges
-from nearcast.pipeline.jobs.loading import checked_rows, read_file, readable
-from nearcast.pipeline.schemas import (
+from nearcast.pipeline.jobs.datasets import checked_rows, merge, merges, newest_per_key, read_file, readable
+from nearcast.pipeline.storage import (
     BATCH,
     METADATA,
     Column,
+    Warehouse,
     checked_dataset_name,
     checked_key,
     grown,
     nullable_ddl,
     parse_schema,
 )
-from nearcast.pipeline.transforms.newest import newest_per_key
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
 
 FEED, STATIC = "feed", "static"
 GRACE_S = 600.0  # obsolete files stay so long: a query that began with them may still run

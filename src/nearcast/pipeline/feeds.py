@@ -1,7 +1,9 @@
 """Feeds: topics whose messages become records of datasets.
 
-Here they are made, changed and dropped, and kept running. Collectors (runtime/collector.py) learn of them from a hash
+Here they are made, changed and dropped, and kept running. Collectors (agent/collector.py) learn of them from a hash
 on the store's server, written here; they put the messages into a stream, which the feed's query reads (jobs/feed.py).
+
+Dead letters as a person reads them, without Spark: the newest first, from the folders of the last commits.
 """
 
 from __future__ import annotations
@@ -11,27 +13,27 @@ import logging
 import re
 import threading
 import time
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from nearcast.core.names import encode_topic
-from nearcast.core.store_names import FEEDS
+from nearcast.core.model.names import FEEDS, encode_topic, feed_keys
 from nearcast.errors import ClusterError, UsageError
-from nearcast.pipeline import io
+from nearcast.pipeline import storage as io
 from nearcast.pipeline.catalog.database import Database
-from nearcast.pipeline.catalog.feeds import FORMATS, Feed, FeedCatalog
+from nearcast.pipeline.catalog.datasets import FORMATS, Feed, FeedCatalog
 from nearcast.pipeline.datasets import Datasets
 from nearcast.pipeline.jobs.feed import DEFAULT_SETTINGS, FeedJob, FeedSettings
-from nearcast.pipeline.schemas import DEAD_LETTERS, checked_dataset_name, nullable_ddl, parse_schema
-from nearcast.pipeline.sources.resp import RespConnection
-from nearcast.runtime.feed_keys import feed_keys
-from nearcast.runtime.troubles import Troubles
+from nearcast.pipeline.sources.server import RespConnection
+from nearcast.pipeline.storage import DEAD_LETTERS, checked_dataset_name, nullable_ddl, parse_schema
+from nearcast.runtime.workers import Troubles
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming import StreamingQuery
+
 
 DEAD_LETTERS_KEPT = 200  # commits with dead letters, per feed: the oldest go first
 LOOK_S = 1.0  # between two looks at the queries
@@ -266,3 +268,30 @@ def _check_readable(schema: str) -> None:
             raise UsageError(
                 f"the column {column.name} is of type {column.type}: names in JSON are text, use MAP<STRING, ...>"
             )
+
+
+SHOWN_BYTES = 500  # of a payload
+
+
+def newest_dead_letters(folders: Iterable[Path], last: int) -> list[dict[str, Any]]:
+    """`folders`: the newest first. One that was removed meanwhile is passed over."""
+    import pyarrow.parquet as pq
+
+    found: list[dict[str, Any]] = []
+    for folder in folders:
+        for file in sorted(folder.glob("*.parquet")):
+            try:
+                rows = pq.read_table(file).to_pylist()
+            except FileNotFoundError:
+                continue
+            found += [_shown(row) for row in reversed(rows)]
+        if len(found) >= last:
+            break
+    return found[:last]
+
+
+def _shown(row: dict[str, Any]) -> dict[str, Any]:
+    payload = row["payload"]
+    times = {name: row[name].isoformat() if row[name] is not None else None for name in ("published_at", "ingested_at")}
+    text = None if payload is None else payload[:SHOWN_BYTES].decode("utf-8", "backslashreplace")
+    return {**row, "payload": text, **times}

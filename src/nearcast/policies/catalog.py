@@ -10,9 +10,8 @@ from typing import TypeVar
 
 import msgspec
 
-from nearcast.core.audience import Balancer
-from nearcast.core.proposal import Policy
-from nearcast.core.ring import VIRTUAL_NODES
+from nearcast.core.model.membership import VIRTUAL_NODES
+from nearcast.core.model.planning import Balancer, Policy
 from nearcast.errors import UsageError
 from nearcast.policies.hash_ring import LR_HIGH, HashRing
 

@@ -15,11 +15,18 @@ at is the load before the moves.
 
 from __future__ import annotations
 
-from nearcast.core.placement import Mode, Placement
-from nearcast.core.plan import Plan
-from nearcast.core.proposal import AddBroker, Cause, PlaceTopic, Proposal, ProposedChange, Reason
-from nearcast.core.ring import VIRTUAL_NODES, Ring
-from nearcast.core.snapshot import Snapshot, TopicLoad
+from nearcast.core.model.membership import VIRTUAL_NODES, Ring
+from nearcast.core.model.placement import Mode, Placement, Plan
+from nearcast.core.model.planning import (
+    AddBroker,
+    Cause,
+    PlaceTopic,
+    Proposal,
+    ProposedChange,
+    Reason,
+    Snapshot,
+    TopicLoad,
+)
 from nearcast.errors import UsageError
 
 LR_HIGH = 0.80  # load ratio; Dynamoth's code, "high load"

@@ -14,9 +14,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from nearcast.core.placement import Mode, Placement
-from nearcast.core.plan import Plan
-from nearcast.core.snapshot import Snapshot, TopicLoad
+from nearcast.core.model.placement import Mode, Placement, Plan
+from nearcast.core.model.planning import Snapshot, TopicLoad
 
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]

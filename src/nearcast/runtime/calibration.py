@@ -19,9 +19,8 @@ from functools import partial
 
 import msgspec
 
-from nearcast.core.backend import Figures
-from nearcast.core.greeting import Credentials
-from nearcast.core.valkey import figures_of
+from nearcast.core.wire.backend import Credentials, Figures
+from nearcast.core.wire.valkey import figures_of
 from nearcast.errors import Unavailable, UsageError
 from nearcast.runtime.fanout import PACE_S, Fanout
 from nearcast.runtime.requester import Requester

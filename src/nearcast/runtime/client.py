@@ -9,34 +9,31 @@ from collections.abc import Callable, Collection, Generator
 from contextlib import AbstractAsyncContextManager, suppress
 from time import time_ns
 
-from nearcast.core.backend import ClientLink
-from nearcast.core.client import Client as Machine
-from nearcast.core.effects import Done, Failed
-from nearcast.core.mailbox import Mailbox, Overflow, parse_overflow
-from nearcast.core.membership import BrokerInfo
-from nearcast.core.names import decode_topic, encode_topic
-from nearcast.core.news import Note, StateChange
-from nearcast.core.outflow import Outflow
-from nearcast.core.refusals import summed_up
-from nearcast.core.settings import DEFAULT_LIMITS, DEFAULT_TIMING, Limits, Timing
-from nearcast.core.waiting import for_acknowledgements, for_attachment
-from nearcast.core.wire import UserPayload
+from nearcast.core.client.machine import Client as Machine
+from nearcast.core.client.mailbox import Mailbox, Overflow, parse_overflow
+from nearcast.core.client.news import Note, StateChange, for_acknowledgements, for_attachment, summed_up
+from nearcast.core.client.publisher import Outflow
+from nearcast.core.model.membership import BrokerInfo
+from nearcast.core.model.names import decode_topic, encode_topic
+from nearcast.core.model.settings import DEFAULT_LIMITS, DEFAULT_TIMING, Limits, Timing
+from nearcast.core.wire.backend import ClientLink
+from nearcast.core.wire.effects import Done, Failed
+from nearcast.core.wire.frames import UserPayload
 from nearcast.errors import AuthenticationFailed, Closed, ConnectFailed, PublishBufferFull, TimedOut, UsageError
-from nearcast.runtime.connection import parse_url
-from nearcast.runtime.consumers import Attaching, Consumers, not_open
-from nearcast.runtime.deadlines import (
+from nearcast.runtime.calls import (
     CLIENT_DEFAULT,
     TIMEOUT_S,
     Deadlines,
+    Diary,
+    OnState,
     Overdue,
     Timeout,
     checked,
     timed_out,
     within,
 )
-from nearcast.runtime.diary import Diary, OnState
-from nearcast.runtime.driver import Driver, Resolve
-from nearcast.runtime.subscription import Subscription
+from nearcast.runtime.driver import Driver, Resolve, parse_url
+from nearcast.runtime.subscription import Attaching, Consumers, Subscription, not_open
 
 BOOTSTRAP_S = 10.0
 

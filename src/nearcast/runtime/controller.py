@@ -2,6 +2,18 @@
 
 They run in threads: a plan for a hundred thousand topics takes most of a second, and the loop must not stand still for
 so long.
+
+The desk between a controller machine and its store: carries out what the machine asks, and brings the answers back.
+
+Campaigns travel one behind the other without waiting for answers, so that a slow disk does not cost the leadership; and
+they do not wait for the journal, so that it is renewed while a journal is read or a commit is on its way. Nothing here
+ends by an error: whatever goes wrong is logged, shown as `problem`, and answered as a failure, which the machine
+recovers from.
+
+Whether a server can be the store: that of a broker is not to be led from, unless it was the store before.
+
+A controller that is given a broker's server by mistake would lead there, all alone, beside the controllers of the
+cluster, and nobody would hear of it.
 """
 
 from __future__ import annotations
@@ -11,29 +23,149 @@ import logging
 import os
 import random
 import socket
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import TypeVar
 
-from nearcast.core.audience import Seats
-from nearcast.core.controller import Controller as Machine
-from nearcast.core.controller import Role
-from nearcast.core.controller_effects import Balance, Propose
-from nearcast.core.coordination import Coordinating
-from nearcast.core.planner import Planning
-from nearcast.core.proposal import Policy, Proposal
-from nearcast.core.settings import DEFAULT_TIMING, Timing
-from nearcast.runtime.connection import parse_url
-from nearcast.runtime.driver import Driver
-from nearcast.runtime.store import Store
-from nearcast.runtime.store.valkey import ValkeyStore
-from nearcast.runtime.store_desk import StoreDesk
-from nearcast.runtime.troubles import Troubles
+from nearcast.core.controller.effects import Balance, Campaign, Commit, Leadership, Load, Propose, Resign, StoreEffect
+from nearcast.core.controller.machine import Controller as Machine
+from nearcast.core.controller.machine import Role
+from nearcast.core.controller.planner import Planning
+from nearcast.core.controller.subscribers import Coordinating
+from nearcast.core.model.membership import read_membership
+from nearcast.core.model.names import CLAIM_KEY, MEMBERS, READY_KEY, TERM_KEY
+from nearcast.core.model.planning import Policy, Proposal, Seats
+from nearcast.core.model.settings import DEFAULT_TIMING, Timing
+from nearcast.errors import ClusterError, Misplaced, NearcastError
+from nearcast.runtime.driver import Driver, parse_url
+from nearcast.runtime.requester import Requester
+from nearcast.runtime.store import Store, ValkeyStore
+from nearcast.runtime.workers import Pauses, Troubles, Workers
+
+RESIGN_S = 1.0  # that a process which is stopped waits for the store: less than those who stop it wait for its end
+
+log = logging.getLogger("nearcast.controller")
+
+_Leading = tuple[Campaign | Resign, asyncio.Task[Leadership | None]]
+
+
+class StoreDesk:
+    def __init__(
+        self,
+        store: Store,
+        machine: Machine,
+        now: Callable[[], float],
+        settle: Callable[[], None],
+        troubles: Troubles,
+    ) -> None:
+        """`settle` is called after each answer: the machine may have something to do."""
+        self._store = store
+        self._machine = machine
+        self._now = now
+        self._settle = settle
+        # No longer than a few entries: the machine has CAMPAIGNS_MAX, one load and one commit on their way at a time.
+        self._leading: asyncio.Queue[_Leading] = asyncio.Queue()
+        self._journal: asyncio.Queue[Load | Commit] = asyncio.Queue()
+        self._problems: dict[str, str] = {}
+        self._calls: set[asyncio.Task[Leadership | None]] = set()
+        self._resigning: asyncio.Task[Leadership | None] | None = None
+        self._troubles = troubles
+        self._workers = Workers(troubles)
+        self._workers.start("the store's desk for the lead", self._serve_leading)
+        self._workers.start("the store's desk for the journal", self._serve_journal)
+
+    @property
+    def problem(self) -> str:
+        """Why the store could not be used the last time; empty if it could."""
+        return next(iter(self._problems.values()), "")
+
+    def ask(self, effect: StoreEffect) -> None:
+        if isinstance(effect, Campaign | Resign):
+            call = asyncio.create_task(self._lead(effect))
+            self._calls.add(call)
+            call.add_done_callback(self._calls.discard)
+            self._leading.put_nowait((effect, call))
+            if isinstance(effect, Resign):
+                self._resigning = call
+        else:
+            self._journal.put_nowait(effect)
+
+    async def close(self) -> None:
+        """A leadership that was given back is still brought to the store, if that answers; nothing else is."""
+        if self._resigning is not None:
+            await asyncio.wait([self._resigning], timeout=RESIGN_S)
+        await self._workers.stop()
+        calls = list(self._calls)
+        for call in calls:
+            call.cancel()
+        await asyncio.gather(*calls, return_exceptions=True)
+        await self._store.close()
+
+    # --- the leadership
+
+    async def _lead(self, effect: Campaign | Resign) -> Leadership | None:
+        if isinstance(effect, Campaign):
+            return await self._store.campaign(effect.candidate, effect.stale, effect.above)
+        await self._store.resign(effect.candidate)
+        return None
+
+    async def _serve_leading(self) -> None:
+        """Answers are given in the order of the questions."""
+        while True:
+            effect, call = await self._leading.get()
+            await self._answer("leadership", effect, self._led(call))
+
+    async def _led(self, call: asyncio.Task[Leadership | None]) -> None:
+        leadership = await call
+        if leadership is not None:
+            self._machine.campaigned(leadership, self._now())
+
+    # --- the journal
+
+    async def _serve_journal(self) -> None:
+        while True:
+            effect = await self._journal.get()
+            await self._answer("journal", effect, self._carry_out(effect))
+
+    async def _carry_out(self, effect: Load | Commit) -> None:
+        machine, store, now = self._machine, self._store, self._now
+        if isinstance(effect, Load):
+            version = await store.load(lambda entries: machine.read(effect.term, entries, now()))
+            machine.loaded(effect.term, version, now())
+        else:
+            ok = await store.commit(effect.version, effect.term, effect.changes)
+            machine.committed(effect.term, ok, now())
+
+    # --- both
+
+    async def _answer(self, about: str, effect: StoreEffect, carried_out: Awaitable[None]) -> None:
+        try:
+            await carried_out
+            self._problems.pop(about, None)
+        except Exception as error:
+            self._problems[about] = str(error) or repr(error)
+            self._report(effect, error)
+            self._fail(effect, self._problems[about])
+        self._settle()
+
+    def _report(self, effect: StoreEffect, error: Exception) -> None:
+        if isinstance(error, NearcastError):
+            log.warning("the store failed: %s", error)
+        else:
+            self._troubles.note(f"{type(effect).__name__} at the store", error)
+
+    def _fail(self, effect: StoreEffect, reason: str) -> None:
+        """Tell the machine that nobody knows what came of it. It gives the lead away and begins with the journal."""
+        if isinstance(effect, Campaign):
+            self._machine.not_campaigned(self._now())
+        elif isinstance(effect, Load):
+            self._machine.not_loaded(effect.term, reason, self._now())
+        elif isinstance(effect, Commit):
+            self._machine.committed(effect.term, False, self._now())
+
 
 DEFAULT_PLANNING = Planning()
 DEFAULT_COORDINATING = Coordinating()
 TICK_S = 0.05  # how often subscribers' readiness is asked for: it is part of how long a move takes
-
-log = logging.getLogger("nearcast.controller")
 
 T = TypeVar("T")
 
@@ -156,3 +288,53 @@ class Controller:
 
 def _proposal(policy: Policy, question: Propose) -> Proposal:
     return policy.propose(*question.view.snapshot())
+
+
+async def until_checked(url: str) -> None:
+    """Return when the server has said that it can be the store, however often it must be asked; raise `Misplaced`."""
+    pauses = Pauses()
+    while True:
+        try:
+            return await check_store(url)
+        except ClusterError as error:
+            log.warning("the store cannot be asked: %s", error)
+            await asyncio.sleep(pauses.next_s())
+
+
+async def check_store(url: str) -> None:
+    """Raise `Misplaced` if this is a broker's server; warn if it is one and the store as well."""
+    requester = Requester(url)
+    try:
+        found = await _sign_of_a_broker(requester)
+        if not found:
+            return
+        store_url = await _store_known_to(requester)
+        has_led = await requester.ask("EXISTS", TERM_KEY) == 1
+    finally:
+        await requester.close()
+    address, _ = parse_url(url)  # without the password
+    advice = f"the store of its cluster is {store_url}" if store_url else "give the URL of the store"
+    if has_led:  # refused, a cluster that has run so until now would be left without a controller
+        log.warning(
+            "--store %s is %s, and a store too: %s; it should be a server of its own", address.url, found, advice
+        )
+        return
+    raise Misplaced(
+        f"--store {address.url} is {found}, and no store: {advice}."
+        " If this server shall be the store, stop its agent and empty it first (FLUSHALL)"
+    )
+
+
+async def _sign_of_a_broker(requester: Requester) -> str:
+    """What shows that the server is a broker's, in words; empty if nothing does, or if we may not look."""
+    holder = await requester.ask("HGET", CLAIM_KEY, "holder")
+    if isinstance(holder, bytes):
+        return f"the server of broker {holder.decode().rpartition(':')[0]}"
+    found = await requester.ask("EXISTS", MEMBERS, READY_KEY)
+    return "the server of a broker" if isinstance(found, int) and found else ""
+
+
+async def _store_known_to(requester: Requester) -> str:
+    document = await requester.ask("HGET", MEMBERS, "document")
+    membership = read_membership(document) if isinstance(document, bytes) else None
+    return membership.store_url if membership is not None else ""

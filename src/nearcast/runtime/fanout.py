@@ -18,14 +18,13 @@ from struct import Struct
 from types import TracebackType
 from typing import Self
 
-from nearcast.core.backend import LinkRefused
-from nearcast.core.greeting import Credentials
-from nearcast.core.link import Reply, is_error
-from nearcast.core.names import MEASURING
-from nearcast.core.valkey import ValkeyLink
-from nearcast.core.wire import CRLF, DATA, HEADER_BYTES, publish_command
+from nearcast.core.model.names import MEASURING
+from nearcast.core.wire.backend import Credentials, LinkRefused
+from nearcast.core.wire.frames import CRLF, DATA, HEADER_BYTES, publish_command
+from nearcast.core.wire.link import Reply, is_error
+from nearcast.core.wire.valkey import ValkeyLink
 from nearcast.errors import ClusterError, ConnectFailed, Unavailable
-from nearcast.runtime.connection import Connection, open_connection, parse_url, unreachable
+from nearcast.runtime.driver import Connection, open_connection, parse_url, unreachable
 
 NAME = "nc-calibration"  # in the server's list of clients; no name of a client, so an agent does not cut it off
 PUBLISHERS = 4  # a server reads a piece of every publisher's commands in one turn, as it does from many clients

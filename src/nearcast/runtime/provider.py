@@ -16,13 +16,12 @@ import logging
 from collections.abc import Callable
 from typing import Protocol, Self
 
-from nearcast.core import bus
-from nearcast.core.rentals import SAY_AGAIN_S
-from nearcast.core.store_names import PROVIDER_CHANNEL
+from nearcast.core.controller.departures import SAY_AGAIN_S
+from nearcast.core.model.names import PROVIDER_CHANNEL
+from nearcast.core.wire import bus
 from nearcast.errors import NearcastError
 from nearcast.runtime.requester import Requester
-from nearcast.runtime.troubles import Troubles
-from nearcast.runtime.workers import Workers
+from nearcast.runtime.workers import Troubles, Workers
 
 LISTEN_S = 1.0  # how often the desk makes sure that it is connected
 WAITING_MAX = 1000  # calls; more are dropped, since they are said again

@@ -6,11 +6,10 @@ import asyncio
 from collections.abc import Callable
 from functools import partial
 
-from nearcast.core.backend import LinkRefused
-from nearcast.core.greeting import Credentials, hello, refusal, unanswered
-from nearcast.core.link import Link, Reply, is_error
+from nearcast.core.wire.backend import Credentials, LinkRefused, hello, refusal, unanswered
+from nearcast.core.wire.link import Link, Reply, is_error
 from nearcast.errors import ConnectFailed
-from nearcast.runtime.connection import Address, Connection, open_connection, parse_url, unreachable
+from nearcast.runtime.driver import Address, Connection, open_connection, parse_url, unreachable
 
 ANSWER_S = 5.0
 

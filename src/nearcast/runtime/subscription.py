@@ -1,20 +1,202 @@
-"""A subscription as a program sees it: await it, iterate over it, leave it."""
+"""A subscription as a program sees it: await it, iterate over it, leave it.
+
+A holding: what a client knows of a subscription, its topics and who waits for their events.
+
+The client must not know the subscription itself, or one that its program has dropped without closing it, as by leaving
+a loop over it, would stay for ever. A task that waits for events keeps its subscription, and is kept by its future.
+
+The consumers of a client: who reads which mailbox, how they are attached, woken, and let go.
+
+A mailbox whose policy is BLOCK stops the sockets while it is full, but only for T_block: fences must get through.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Generator, Iterator
+from collections.abc import AsyncIterator, Generator, Iterable, Iterator
+from contextlib import suppress
 from operator import length_hint
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
-from nearcast.core.mailbox import Mailbox
-from nearcast.core.message import Event
+from nearcast.core.client.machine import Client as Machine
+from nearcast.core.client.mailbox import Mailbox, Overflow
+from nearcast.core.model.message import Event
 from nearcast.errors import Closed, NearcastError, SlowSubscriber, TimedOut
-from nearcast.runtime.deadlines import CLIENT_DEFAULT, Timeout
-from nearcast.runtime.holding import Holding
+from nearcast.runtime.calls import CLIENT_DEFAULT, Timeout
+from nearcast.runtime.driver import Driver
 
 if TYPE_CHECKING:
     from nearcast.runtime.client import Client
+
+
+class Consumer(Protocol):
+    """Whoever reads a mailbox."""
+
+    def close(self) -> None: ...
+
+    def wake(self) -> None: ...
+
+
+class Attaching:
+    """The attaching of some topics, as one future: done with the last of them, failed with the first that fails."""
+
+    __slots__ = ("_left", "future")
+
+    def __init__(self, topics: int) -> None:
+        self._left = topics
+        self.future: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+        self.future.add_done_callback(_looked_at)
+
+    def attached(self) -> None:
+        self._left -= 1
+        if not self._left and not self.future.done():
+            self.future.set_result(None)
+
+    def failed(self, error: Exception) -> None:
+        if not self.future.done():
+            self.future.set_exception(error)
+
+
+class Consumers:
+    def __init__(self, machine: Machine) -> None:
+        self.driver: Driver | None = None  # before the client is opened
+        self._machine = machine
+        self._of: dict[Mailbox, Consumer] = {}
+        self._blocked_until_s: float | None = None
+
+    def __len__(self) -> int:
+        return len(self._of)
+
+    def __contains__(self, mailbox: Mailbox) -> bool:
+        return mailbox in self._of
+
+    def attach(
+        self, names: tuple[bytes, ...], mailbox: Mailbox, consumer: Consumer, *, pattern: bool
+    ) -> asyncio.Future[object]:
+        """Begin to attach; if that cannot even begin, nothing is left of it."""
+        driver = self.driver
+        if driver is None:
+            raise not_open()
+        driver.check_loop()
+        known = mailbox in self._of
+        self._of[mailbox] = consumer
+        attach = self._machine.psubscribe if pattern else self._machine.subscribe
+        attaching, now_s = Attaching(len(names)), driver.now()
+        try:
+            for name in names:
+                attach(name, mailbox, attaching, now_s)
+        except BaseException:
+            self.detach(names, mailbox, pattern=pattern)
+            if not known:
+                self.release(mailbox)
+            raise
+        driver.settle()
+        return attaching.future
+
+    def detach(self, names: tuple[bytes, ...], mailbox: Mailbox, *, pattern: bool) -> None:
+        if mailbox.ended:
+            self.release(mailbox)
+        if self.driver is None:
+            return
+        detach = self._machine.punsubscribe if pattern else self._machine.unsubscribe
+        for name in names:
+            detach(name, mailbox, self.driver.now())
+        self.driver.settle()
+
+    def release(self, mailbox: Mailbox) -> None:
+        """Nothing is put into the mailbox any more."""
+        self._of.pop(mailbox, None)
+
+    def close(self) -> None:
+        for consumer in list(self._of.values()):
+            consumer.close()
+
+    # --- waking, blocking
+
+    def wake(self, mailboxes: Iterable[Mailbox]) -> None:
+        """Something was put into these."""
+        for mailbox in mailboxes:
+            consumer = self._of.get(mailbox)
+            if consumer is None:
+                continue
+            consumer.wake()
+            if mailbox.overflow is Overflow.BLOCK and mailbox.full and self._blocked_until_s is None and self.driver:
+                self._blocked_until_s = self.driver.now() + self._machine.timing.block_s
+                self.driver.pause_reading(True)
+
+    def taken(self) -> None:
+        """A mailbox was emptied: if it had stopped the sockets, go on reading."""
+        if self._blocked_until_s is not None and not any(box.full for box in self._of):
+            self._unblock()
+
+    def tick(self) -> None:
+        if self._blocked_until_s is not None and self.driver and self.driver.now() >= self._blocked_until_s:
+            self._unblock()
+
+    def _unblock(self) -> None:
+        self._blocked_until_s = None
+        if self.driver is not None:
+            self.driver.pause_reading(False)
+
+
+def not_open() -> Closed:
+    return Closed("this client is not connected: use `async with nearcast.connect(...)` or await it first")
+
+
+def _looked_at(future: asyncio.Future[Any]) -> None:
+    """Whoever waited may have left: a failure that nobody awaits is no news for the log."""
+    if not future.cancelled():
+        future.exception()
+
+
+class Holding:
+    def __init__(self, consumers: Consumers, topics: tuple[bytes, ...], mailbox: Mailbox, *, pattern: bool) -> None:
+        self._consumers = consumers
+        self._topics = topics
+        self._mailbox = mailbox
+        self._pattern = pattern
+        self._readers: list[asyncio.Future[None]] = []
+        self._loop: asyncio.AbstractEventLoop | None = None  # once it was attached
+
+    def attach(self) -> asyncio.Future[object]:
+        self._loop = asyncio.get_running_loop()
+        return self._consumers.attach(self._topics, self._mailbox, self, pattern=self._pattern)
+
+    def detach(self) -> None:
+        self._consumers.detach(self._topics, self._mailbox, pattern=self._pattern)
+
+    def let_go(self) -> None:
+        """Detach, and be able to attach again."""
+        self.detach()
+        self._consumers.release(self._mailbox)
+
+    def close(self) -> None:
+        self._mailbox.ended = True
+        if self._mailbox in self._consumers:  # it may have ended before, by its policy at its limit
+            self.detach()
+        self.wake()
+
+    def dropped(self) -> None:
+        """Nobody has the subscription any more. Called by the garbage collector, in any thread and at any moment."""
+        if self._loop is not None and self._mailbox in self._consumers:
+            with suppress(RuntimeError):  # the loop is closed, and the client ended with it
+                self._loop.call_soon_threadsafe(self.close)
+
+    async def news(self) -> None:
+        """Wait until something has happened."""
+        reader = asyncio.get_running_loop().create_future()
+        self._readers.append(reader)
+        try:
+            await reader
+        finally:
+            if reader in self._readers:
+                self._readers.remove(reader)
+
+    def wake(self) -> None:
+        readers, self._readers = self._readers, []
+        for reader in readers:
+            if not reader.done():
+                reader.set_result(None)
 
 
 class Subscription:

@@ -1,17 +1,88 @@
-"""A campaign: many seeds on all cores, and the first failing one with the command that replays it."""
+"""A campaign: many seeds on all cores, and the first failing one with the command that replays it.
+
+Drawing: the world and the faults of a seed.
+"""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
+from random import Random
 
 import msgspec
 
+from nearcast.core.model.settings import Limits, Timing
 from nearcast.sim.checkers import CHECKERS
-from nearcast.sim.drawing import draw_plan
-from nearcast.sim.faults import FaultPlan
-from nearcast.sim.world import Setup, World
+from nearcast.sim.faults import FaultPlan, Profile
+from nearcast.sim.programs import Add
+from nearcast.sim.world import START_S, Setup, World
+
+BRISK = Timing(heartbeat_s=0.25, lease_s=1.2, dead_s=1.5, leader_s=0.7)
+PATIENT = Timing(heartbeat_s=0.8, lease_s=4.0, dead_s=5.0, leader_s=1.5)
+
+
+def draw_plan(seed: int) -> tuple[Setup, FaultPlan]:
+    """The world and the faults of a seed."""
+    rng = Random(seed ^ 0x5EED)
+    profile: Profile = rng.choice([profile for profile in Profile if profile not in (Profile.CLOCKS, Profile.LOSS)])
+    apart = Random(seed ^ 0xC10C).random() * len(Profile)  # drawn apart: all other seeds stay the runs they were
+    if apart < 1:
+        profile = Profile.CLOCKS
+    elif apart < 2:
+        profile = Profile.LOSS
+    boundaries = frozenset(rng.sample(range(1, 600), 2)) if profile in (Profile.CONTROL, Profile.ALL) else frozenset()
+    setup = Setup(
+        brokers=rng.choice((2, 3, 3, 4)),
+        controllers=rng.choice((1, 2)),
+        topics=rng.choice((1, 2)),
+        pattern_subscribers=rng.choice((0, 1)),
+        late_pattern_subscribers=rng.choice((0, 0, 1)),
+        drains=rng.choice((0, 0, 1, 2)),
+        # Without faults nothing may be told; a line that is crowded may have to tell of a Gap.
+        limits=Limits(window=256, held=8192 if profile is Profile.CALM else rng.choice((8192, 8192, 4))),
+        load_s=rng.choice((0.0, 0.0, 1.5)) if profile in (Profile.STORE, Profile.ALL) else 0.0,
+        sites=rng.choice((False, True)),
+        slow_connects=rng.choice((0.0, 0.05)),
+    )
+    if profile is Profile.CALM:  # a lost packet is a fault: a connection may take longer than moves wait for it
+        setup = msgspec.structs.replace(setup, slow_connects=0.0)
+    if not setup.sites:  # far away they would take longer than a run: so many questions per round trip
+        setup = msgspec.structs.replace(setup, many_topics=rng.choice((0, 0, 100)))
+    idle_rng = Random(seed ^ 0x1D1E)
+    if idle_rng.random() < 1 / 6:  # drawn apart, too
+        setup = _seldom_used(setup, idle_rng)
+    timers_rng = Random(seed ^ 0x71E5)
+    if timers_rng.random() < 1 / 6:
+        setup = _with_other_leaders(setup, timers_rng)
+    stops = 0 if profile is Profile.CALM or Random(seed ^ 0x570B).random() > 1 / 4 else 2  # drawn apart, too
+    return setup, FaultPlan(profile, boundaries, counted_from_s=START_S, stops=stops)
+
+
+def _with_other_leaders(setup: Setup, rng: Random) -> Setup:
+    """The same world with controllers of other timers than everybody begins with, each its own."""
+    # Far from the store a grant would take longer than a short lease.
+    choices = (PATIENT, Timing()) if setup.sites else (PATIENT, BRISK, Timing())
+    idle_s = max(setup.timing.idle_s, *(0.55 * timing.lease_s for timing in choices))  # the same for all, by the rules
+    leaders = tuple(msgspec.structs.replace(timing, idle_s=idle_s) for timing in rng.sample(choices, k=len(choices)))
+    return msgspec.structs.replace(setup, timing=Timing(), leaders=leaders)
+
+
+def _seldom_used(setup: Setup, rng: Random) -> Setup:
+    """The same world with topics that are used now and then, so that they end and are used again."""
+    return msgspec.structs.replace(
+        setup,
+        topics=8,
+        publishers=3,
+        rate_per_s=2.5,
+        late_subscribers=6,
+        hasty_subscribers=4,
+        moves_per_s=rng.choice((0.0, 0.5)),
+        traffic_s=10.0,
+        script=(Add(START_S + rng.random() * 4, "late"),) if rng.random() < 0.5 else (),
+        timing=Timing(idle_s=rng.choice((1.3, 1.5))),
+    )
+
 
 BATCH = 20  # seeds per task: large enough to hide the cost of a task, small enough for a smooth progress bar
 

@@ -9,17 +9,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from nearcast.core.message import Gap, Interrupted, Message
-from nearcast.core.names import decode_topic
+from nearcast.core.model.message import Gap, Interrupted, Message
+from nearcast.core.model.names import decode_topic
 from nearcast.errors import AccessDenied
-from nearcast.sim.clock import WALL_BEGINS_S
 from nearcast.sim.faults import Profile
+from nearcast.sim.network import WALL_BEGINS_S
 from nearcast.sim.programs import SECRET
 
 if TYPE_CHECKING:
     from nearcast.sim.history import Run
     from nearcast.sim.programs import Publication, Subscriber
     from nearcast.sim.world import World
+
 
 Checker = Callable[["World"], list[str]]
 

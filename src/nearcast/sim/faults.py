@@ -14,15 +14,14 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from nearcast.core.names import CONTROL
-from nearcast.core.store_names import AGENT_CHANNEL, CONTROLLER_CHANNEL
-from nearcast.sim.store_desk import DESK, NO_TROUBLE, StoreTrouble
+from nearcast.core.model.names import AGENT_CHANNEL, CONTROL, CONTROLLER_CHANNEL
+from nearcast.sim.store import DESK, NO_TROUBLE, StoreTrouble
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
     from nearcast.sim.process import Process
-    from nearcast.sim.server import Session, SimServer
+    from nearcast.sim.valkey.server import Session, SimServer
     from nearcast.sim.world import World
 
 

@@ -11,15 +11,14 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from nearcast.core.journal import BrokerEntry, BrokerState, TopicEntry, decode_entry
-from nearcast.core.names import RESERVED
-from nearcast.core.placement import Placement
-from nearcast.core.record import Record
-from nearcast.core.wire import ASK, FIRSTS, HEADER, HEADER_BYTES, NUMBERED, decode_record, decode_repair
+from nearcast.core.model.journal import BrokerEntry, BrokerState, TopicEntry, decode_entry
+from nearcast.core.model.names import RESERVED
+from nearcast.core.model.placement import Placement, Record
+from nearcast.core.wire.frames import ASK, FIRSTS, HEADER, HEADER_BYTES, NUMBERED, decode_record, decode_repair
 
 if TYPE_CHECKING:
-    from nearcast.sim.server import Session, SimServer
-    from nearcast.sim.timeline import Timeline
+    from nearcast.sim.network import Timeline
+    from nearcast.sim.valkey.server import Session, SimServer
     from nearcast.sim.world import World
 
 

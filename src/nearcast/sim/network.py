@@ -1,16 +1,46 @@
-"""The network between processes and servers: FIFO byte streams with delays, cuts, partitions and stopped servers."""
+"""The network between processes and servers: FIFO byte streams with delays, cuts, partitions and stopped servers.
+
+Virtual time: events in order of (time, sequence), so that ties are broken the same way in every run.
+
+The clocks of a simulated host: one that only moves forward, and one that people set.
+
+Machines live by the first, which may run a little fast or slow. Servers end keys by the second, as Valkey does: it may
+be stepped in both directions at any moment (NTP, a virtual machine that was resumed, an administrator).
+"""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from heapq import heappop, heappush
 from random import Random
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 
-from nearcast.sim.server import Session, SimServer
-from nearcast.sim.timeline import Timeline
+from nearcast.sim.valkey.server import Session, SimServer
+
+
+class Timeline:
+    def __init__(self) -> None:
+        self.now_s = 0.0
+        self._events: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
+        self._sequence = 0
+
+    def clock(self) -> float:
+        return self.now_s
+
+    def after(self, delay_s: float, action: Callable[..., None], *arguments: Any) -> None:
+        self._sequence += 1
+        heappush(self._events, (self.now_s + delay_s, self._sequence, action, arguments))
+
+    def run_until(self, end_s: float) -> None:
+        events = self._events
+        while events and events[0][0] <= end_s:
+            self.now_s, _, action, arguments = heappop(events)
+            action(*arguments)
+        self.now_s = end_s
+
 
 _TINY_S = 1e-9  # keeps the order of bytes sent at the same moment
 
@@ -266,3 +296,24 @@ class Network:
         for pipe in self._pipes:
             if (pipe._endpoint.name, pipe.host.server.name) == key:
                 pipe.healed()
+
+
+WALL_BEGINS_S = 1_600_000_000.0  # Unix time at the beginning of a run: a clock may be set back, but not before 1970
+
+
+class HostClock:
+    def __init__(self, timeline: Timeline, drift: float = 0.0) -> None:
+        """`drift`: by which share of the time the monotonic clock runs fast."""
+        self._timeline = timeline
+        self._speed = 1.0 + drift
+        self._stepped_s = 0.0
+
+    @property
+    def now_s(self) -> float:
+        return self._timeline.now_s * self._speed
+
+    def wall_s(self) -> float:
+        return WALL_BEGINS_S + self._timeline.now_s + self._stepped_s
+
+    def step(self, by_s: float) -> None:
+        self._stepped_s += by_s

@@ -6,29 +6,23 @@ from random import Random
 
 import msgspec
 
-from nearcast.core.agent import Agent, Identity
-from nearcast.core.client import Client
-from nearcast.core.controller import Controller
-from nearcast.core.greeting import Credentials
-from nearcast.core.journal import MEMBERSHIP_KEY, BrokerEntry, BrokerState, broker_key, decode_entry
-from nearcast.core.membership import Membership
-from nearcast.core.names import CONTROL, FIRST_USES, READINESS
-from nearcast.core.placement import Mode
-from nearcast.core.settings import Limits, Timing
-from nearcast.sim.clock import HostClock
+from nearcast.core.agent.machine import Agent, Identity
+from nearcast.core.client.machine import Client
+from nearcast.core.controller.machine import Controller
+from nearcast.core.model.journal import MEMBERSHIP_KEY, BrokerEntry, BrokerState, broker_key, decode_entry
+from nearcast.core.model.membership import Membership
+from nearcast.core.model.names import CONTROL, FIRST_USES, READINESS
+from nearcast.core.model.placement import Mode
+from nearcast.core.model.settings import Limits, Timing
+from nearcast.core.wire.backend import Credentials
 from nearcast.sim.faults import FaultPlan, Faults, Profile
 from nearcast.sim.history import History
-from nearcast.sim.many_topics import ManyTopics
-from nearcast.sim.network import Host, LinkModel, Network, far_link
-from nearcast.sim.operator import Operator
-from nearcast.sim.policy import PLANNING
-from nearcast.sim.process import ControllerProcess, Process
-from nearcast.sim.programs import SECRET, Publisher, Subscriber
-from nearcast.sim.rights import User, deny
-from nearcast.sim.script import Remove, Step
-from nearcast.sim.server import SimServer
+from nearcast.sim.network import Host, HostClock, LinkModel, Network, Timeline, far_link
+from nearcast.sim.process import PLANNING, ControllerProcess, ManyTopics, Process
+from nearcast.sim.programs import SECRET, Operator, Publisher, Remove, Step, Subscriber
 from nearcast.sim.store import SimStore
-from nearcast.sim.timeline import Timeline
+from nearcast.sim.valkey.replies import User, deny
+from nearcast.sim.valkey.server import SimServer
 
 APP = Credentials("app", "secret")
 FRONT = "front"  # a name that programs are given

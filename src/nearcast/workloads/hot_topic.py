@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from nearcast.errors import UsageError
-from nearcast.flow.demand import Demand, Publications, Subscriptions
+from nearcast.flow.model import Demand, Publications, Subscriptions
 
 PUBLICATIONS_PER_S = 10.0  # of each publisher (V.C)
 MESSAGE_BYTES = 200.0  # ours: small, so that the CPU runs out before the bandwidth, as in V.C.1

@@ -6,12 +6,11 @@ import msgspec
 import pytest
 
 from nearcast.errors import UsageError
-from nearcast.experiments.dynamoth.elasticity import ElasticitySettings, run_elasticity
-from nearcast.experiments.dynamoth.game import Game
-from nearcast.experiments.replay import ReplaySettings
+from nearcast.experiments.checks import ReplaySettings
+from nearcast.experiments.dynamoth.elasticity import ElasticitySettings, Game, run_elasticity
 from nearcast.experiments.result import Result
-from nearcast.flow.series import ChangeKind
-from nearcast.workloads.ramp import Ramp
+from nearcast.flow.model import ChangeKind
+from nearcast.workloads.rgame import Ramp
 
 SMALL = ElasticitySettings(
     game=Game(tiles_per_side=5, servers=4),

@@ -6,9 +6,8 @@ import msgspec
 import pytest
 
 from nearcast.errors import UsageError
-from nearcast.experiments.dynamoth.game import Game
-from nearcast.experiments.dynamoth.growth import Growth, Run, Way, make_run, make_runs
-from nearcast.experiments.dynamoth.scalability import run_scalability
+from nearcast.experiments.dynamoth.elasticity import Game
+from nearcast.experiments.dynamoth.scalability import Growth, Run, Way, make_run, make_runs, run_scalability
 from nearcast.experiments.dynamoth.server_load import run_server_load
 from nearcast.experiments.result import Result
 

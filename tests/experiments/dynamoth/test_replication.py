@@ -9,10 +9,18 @@ import msgspec
 import pytest
 
 from nearcast.errors import UsageError
-from nearcast.experiments.dynamoth.replication import PUBLISHERS, SUBSCRIBERS, Crowd, Point, report, supported
-from nearcast.experiments.dynamoth.replication_flow import FlowSizes, run_flow
+from nearcast.experiments.dynamoth.replication import (
+    PUBLISHERS,
+    SUBSCRIBERS,
+    Crowd,
+    FlowSizes,
+    Point,
+    report,
+    run_flow,
+    supported,
+)
 from nearcast.experiments.dynamoth.replication_live import LIVE, LiveSettings, run_live
-from nearcast.flow.delays import LognormalDelays
+from nearcast.flow.network import LognormalDelays
 
 
 def point(servers: int, clients: int, response_ms: float | None = 80.0, delivered_share: float = 1.0) -> Point:

@@ -8,7 +8,7 @@ from fastapi.testclient import TestClient
 from nearcast.errors import UsageError
 from nearcast.pipeline.catalog.catalog import Catalog
 from nearcast.pipeline.catalog.channels import described
-from nearcast.pipeline.catalog.refusals import Damaged
+from nearcast.pipeline.catalog.database import Damaged
 from nearcast.pipeline.channels.execution import prepare
 from nearcast.pipeline.channels.language import parse_channel
 from nearcast.pipeline.service.app import create_app

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from nearcast.pipeline.catalog.parameters import bound, canonical, channel_of, subscription_id
-from nearcast.pipeline.catalog.refusals import WrongParameters
+from nearcast.pipeline.catalog.channels import bound, canonical, channel_of, subscription_id
+from nearcast.pipeline.catalog.database import WrongParameters
 
 
 @pytest.mark.parametrize(

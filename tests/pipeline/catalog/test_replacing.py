@@ -8,9 +8,9 @@ import pytest
 
 from nearcast.pipeline.catalog.catalog import Catalog, Made
 from nearcast.pipeline.catalog.channels import StoredChannel, described
+from nearcast.pipeline.catalog.database import Conflict
 from nearcast.pipeline.catalog.datasets import Segment
 from nearcast.pipeline.catalog.executions import Size
-from nearcast.pipeline.catalog.refusals import Conflict
 from nearcast.pipeline.channels.execution import prepare
 from nearcast.pipeline.channels.language import parse_channel
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from nearcast.pipeline.catalog.database import Database
-from nearcast.pipeline.catalog.running_time import AHEAD_S, RunningTime
+from nearcast.pipeline.catalog.executions import AHEAD_S, RunningTime
 
 
 class Clock:

@@ -8,8 +8,7 @@ import pytest
 
 from nearcast.pipeline.catalog.catalog import Catalog
 from nearcast.pipeline.catalog.channels import StoredChannel
-from nearcast.pipeline.catalog.limits import CatalogLimits
-from nearcast.pipeline.catalog.refusals import CatalogFull
+from nearcast.pipeline.catalog.database import CatalogFull, CatalogLimits
 
 CHANNEL = StoredChannel(
     name="c",

@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from nearcast.cli.app import app
-from nearcast.pipeline import session
+from nearcast.pipeline import spark as session
 
 TEXT = (
     "CREATE CHANNEL near(lat DOUBLE, lon DOUBLE) PERIOD 10 SECONDS AS\n"

@@ -13,8 +13,7 @@ from sqlglot import exp
 from nearcast.errors import UsageError
 from nearcast.pipeline.channels.analysis import analyse
 from nearcast.pipeline.channels.execution import prepare, run_query, schemas_of
-from nearcast.pipeline.channels.language import NEW_SUFFIX, parse_channel
-from nearcast.pipeline.channels.refusal import InvalidChannel
+from nearcast.pipeline.channels.language import NEW_SUFFIX, InvalidChannel, parse_channel
 from nearcast.pipeline.channels.rewrite import query_for_one, rewrite
 
 REPORTS = "id INT, kind STRING, lat DOUBLE, lon DOUBLE, level INT, price DECIMAL(10,2), at TIMESTAMP, day DATE"

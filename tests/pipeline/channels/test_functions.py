@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nearcast.pipeline.channels.language import parse_channel
-from nearcast.pipeline.channels.refusal import InvalidChannel
+from nearcast.pipeline.channels.language import InvalidChannel, parse_channel
 from nearcast.pipeline.channels.validation import bind
 
 SCHEMAS = {"reports": {"id": "INT", "kind": "STRING", "at": "TIMESTAMP", "day": "DATE", "tags": "ARRAY<STRING>"}}

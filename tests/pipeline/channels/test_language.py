@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nearcast.pipeline.channels.language import parse_channel
-from nearcast.pipeline.channels.refusal import InvalidChannel
+from nearcast.pipeline.channels.language import InvalidChannel, parse_channel
 from nearcast.pipeline.channels.rewrite import rewrite
 
 SCHEMAS = {

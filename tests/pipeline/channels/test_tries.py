@@ -9,8 +9,7 @@ import pytest
 
 from nearcast.pipeline.channels.analysis import analyse
 from nearcast.pipeline.channels.execution import schemas_of
-from nearcast.pipeline.channels.language import parse_channel
-from nearcast.pipeline.channels.refusal import InvalidChannel
+from nearcast.pipeline.channels.language import InvalidChannel, parse_channel
 
 REPORTS = (
     "id INT, level INT, big BIGINT, message STRING, ratio DOUBLE, price DECIMAL(38,0), day DATE, at TIMESTAMP, "

@@ -10,18 +10,18 @@ from pathlib import Path
 
 import pytest
 
-from nearcast.pipeline import io
+from nearcast.pipeline import storage as io
 from nearcast.pipeline.catalog.catalog import Catalog
 from nearcast.pipeline.catalog.channels import StoredChannel, described
-from nearcast.pipeline.catalog.refusals import Conflict
+from nearcast.pipeline.catalog.database import Conflict
 from nearcast.pipeline.channels.analysis import analyse
 from nearcast.pipeline.channels.execution import prepare
 from nearcast.pipeline.channels.language import parse_channel
 from nearcast.pipeline.jobs import channel as channel_module
 from nearcast.pipeline.jobs.channel import TRIES, ChannelJob
-from nearcast.pipeline.service.housekeeping import Housekeeping
+from nearcast.pipeline.service.engine import Housekeeping
 from nearcast.pipeline.service.results import Results
-from nearcast.pipeline.service.settings import ServiceSettings
+from nearcast.pipeline.service.state import ServiceSettings
 
 NEAR = (
     "CREATE CHANNEL near(kind STRING, least INT) PERIOD 10 SECONDS AS SELECT r.id, r.kind, s.name AS shelter "

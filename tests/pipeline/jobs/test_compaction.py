@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from nearcast.pipeline.catalog.datasets import Segment
-from nearcast.pipeline.jobs.compaction import LEAST_SEGMENTS, TARGET_BYTES, merges
+from nearcast.pipeline.jobs.datasets import LEAST_SEGMENTS, TARGET_BYTES, merges
 
 KILOBYTE = 1 << 10
 MEGABYTE = 1 << 20

@@ -16,15 +16,15 @@ from typing import TYPE_CHECKING
 import pytest
 from pyspark.errors import StreamingQueryException
 
-from nearcast.pipeline import io
+from nearcast.pipeline import storage as io
 from nearcast.pipeline.catalog.database import Database
-from nearcast.pipeline.catalog.feeds import FeedCatalog
+from nearcast.pipeline.catalog.datasets import FeedCatalog
 from nearcast.pipeline.datasets import Datasets
 from nearcast.pipeline.feeds import Feeds
-from nearcast.pipeline.io import Warehouse
 from nearcast.pipeline.jobs import feed as feed_module
 from nearcast.pipeline.jobs.feed import FeedJob, FeedSettings
-from nearcast.pipeline.sources.resp import RespConnection
+from nearcast.pipeline.sources.server import RespConnection
+from nearcast.pipeline.storage import Warehouse
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

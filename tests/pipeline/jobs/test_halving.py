@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from nearcast.pipeline.jobs.halving import halved
+from nearcast.pipeline.jobs.channel import halved
 
 
 class Trial:

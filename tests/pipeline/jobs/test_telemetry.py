@@ -11,17 +11,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.errors import StreamingQueryException
 
-from nearcast.core.bus import Report, encode
-from nearcast.core.counters import TopicCounters
-from nearcast.core.store_names import REPORT_STREAM
-from nearcast.pipeline import io
+from nearcast.core.model.counters import TopicCounters
+from nearcast.core.model.names import REPORT_STREAM
+from nearcast.core.wire.bus import Report, encode
+from nearcast.pipeline import storage as io
 from nearcast.pipeline.catalog.database import Database
-from nearcast.pipeline.catalog.telemetry import BROKERS, TOPICS, TelemetryCatalog
+from nearcast.pipeline.catalog.datasets import BROKERS, TOPICS, TelemetryCatalog
 from nearcast.pipeline.jobs import telemetry
-from nearcast.pipeline.jobs.telemetry import LATE_S, TelemetryJob, TelemetrySettings
-from nearcast.pipeline.sources.resp import RespConnection
-from nearcast.pipeline.telemetry_tables import BUCKET_NAMES, TelemetryTables
-from nearcast.pipeline.transforms.telemetry import SUMMED
+from nearcast.pipeline.jobs.telemetry import LATE_S, SUMMED, TelemetryJob, TelemetrySettings
+from nearcast.pipeline.sources.server import RespConnection
+from nearcast.pipeline.telemetry import BUCKET_NAMES, TelemetryTables
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from nearcast.core.store_names import DATA_KEY
-from nearcast.pipeline.service import announcement
-from nearcast.pipeline.service.announcement import Announcement
+from nearcast.core.model.names import DATA_KEY
+from nearcast.pipeline.service import process as announcement
+from nearcast.pipeline.service.process import Announcement
 from nearcast.runtime.requester import Requester
 from nearcast.runtime.servers import LocalServer
-from nearcast.runtime.troubles import Troubles
+from nearcast.runtime.workers import Troubles
 
 WAIT_S = 10.0
 

@@ -11,7 +11,7 @@ from fastapi.testclient import TestClient
 
 from nearcast.pipeline.catalog.executions import Measures
 from nearcast.pipeline.service.app import create_app
-from nearcast.pipeline.service.settings import RequestLimits, ServiceSettings
+from nearcast.pipeline.service.state import RequestLimits, ServiceSettings
 
 BY_KIND = (
     "CREATE CHANNEL by_kind(kind STRING) PERIOD 10 SECONDS AS SELECT id, message FROM NEW reports WHERE kind = :kind"

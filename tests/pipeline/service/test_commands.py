@@ -15,14 +15,13 @@ import pytest
 from fastapi.testclient import TestClient
 from typer.testing import CliRunner
 
-from nearcast.cli import data_api
+from nearcast.cli import data as data_api
 from nearcast.cli.app import app
 from nearcast.pipeline.catalog.catalog import Catalog
-from nearcast.pipeline.catalog.feeds import FeedProgress
+from nearcast.pipeline.catalog.datasets import FeedProgress
 from nearcast.pipeline.feeds import Feeds
 from nearcast.pipeline.service.app import create_app
-from nearcast.pipeline.service.settings import ServiceSettings
-from nearcast.pipeline.service.state import CatalogOnly, EngineNotReady
+from nearcast.pipeline.service.state import CatalogOnly, EngineNotReady, ServiceSettings
 
 NEAR = "CREATE CHANNEL near(kind STRING) PERIOD 10 SECONDS AS\nSELECT id FROM NEW reports\nWHERE kind = :kind\n"
 

@@ -30,18 +30,18 @@ from hostile_gateway import frames, gateway_requests, raw_bytes
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import WebSocketException
 
-from nearcast.gateway.carriers import register
-from nearcast.gateway.client import Subscriber
-from nearcast.gateway.frames import Result
+from nearcast.core.wire.gateway import Result
 from nearcast.gateway.server import GatewayServer, listen
 from nearcast.gateway.service import Gateway
 from nearcast.gateway.settings import GatewaySettings
 from nearcast.pipeline.catalog.catalog import Catalog
-from nearcast.pipeline.service.announcement import Announcement
 from nearcast.pipeline.service.app import create_app
 from nearcast.pipeline.service.engine import SparkEngine
-from nearcast.pipeline.service.settings import ServiceSettings
-from nearcast.testbed.cluster import LocalCluster
+from nearcast.pipeline.service.process import Announcement
+from nearcast.pipeline.service.state import ServiceSettings
+from nearcast.subscriber.client import Subscriber
+from nearcast.subscriber.transport import register
+from nearcast.testing.cluster import LocalCluster
 
 INPUTS = int(os.environ.get("NEARCAST_FUZZ_INPUTS", "2000"))
 SEED = int(os.environ.get("NEARCAST_FUZZ_SEED", "1"))

@@ -9,9 +9,9 @@ from fastapi.testclient import TestClient
 from hostile import requests
 
 from nearcast.pipeline.feeds import Feeds
-from nearcast.pipeline.schemas import checked_dataset_name, parse_schema
 from nearcast.pipeline.service.app import create_app
 from nearcast.pipeline.service.state import CatalogOnly
+from nearcast.pipeline.storage import checked_dataset_name, parse_schema
 
 REQUESTS = 600
 

@@ -6,10 +6,10 @@ import time
 
 import pytest
 
-from nearcast.pipeline.catalog.limits import EXPIRED_LEAST
-from nearcast.pipeline.service import housekeeping as housekeeping_module
-from nearcast.pipeline.service.housekeeping import Housekeeping
-from nearcast.pipeline.service.settings import ServiceSettings
+from nearcast.pipeline.catalog.database import EXPIRED_LEAST
+from nearcast.pipeline.service import engine as housekeeping_module
+from nearcast.pipeline.service.engine import Housekeeping
+from nearcast.pipeline.service.state import ServiceSettings
 
 
 def test_results_beyond_the_number_kept_lose_their_files(cluster):

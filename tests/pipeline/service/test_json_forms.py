@@ -5,11 +5,10 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from nearcast.pipeline import io
+from nearcast.pipeline import storage as io
 from nearcast.pipeline.channels.analysis import analyse
 from nearcast.pipeline.channels.execution import schemas_of
-from nearcast.pipeline.channels.language import parse_channel
-from nearcast.pipeline.channels.refusal import InvalidChannel
+from nearcast.pipeline.channels.language import InvalidChannel, parse_channel
 from nearcast.pipeline.service.results import Results, measured
 
 # Spark's literal -> its form in JSON.

@@ -16,9 +16,9 @@ from typing import Any
 import httpx
 import pytest
 
-from nearcast.pipeline.sources.resp import RespConnection
+from nearcast.pipeline.sources.server import RespConnection
 from nearcast.runtime.servers import LocalServer
-from nearcast.testbed.data_cluster import LocalDataCluster
+from nearcast.testing.data_cluster import LocalDataCluster
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(600)]
 

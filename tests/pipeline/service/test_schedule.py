@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from nearcast.pipeline.catalog.channels import StoredChannel
-from nearcast.pipeline.service.schedule import FIRST_PAUSE_S, LONGEST_PAUSE_S, Schedule
+from nearcast.pipeline.service.scheduler import FIRST_PAUSE_S, LONGEST_PAUSE_S, Schedule
 
 
 def channel(name: str = "c", period_s: float = 10.0, continuous: bool = False, created_at: float = 3.0):

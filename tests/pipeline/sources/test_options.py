@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from nearcast.errors import UsageError
-from nearcast.pipeline.sources.options import DEFAULT_MAX_RECORDS, Options, parse_options
+from nearcast.pipeline.sources.valkey_streams import DEFAULT_MAX_RECORDS, Options, parse_options
 
 GIVEN = {"url": "redis://127.0.0.1:1", "streams": "a, b*"}
 

@@ -6,8 +6,7 @@ import pytest
 
 from nearcast.errors import ClusterError, ConnectFailed
 from nearcast.pipeline.sources.offsets import View
-from nearcast.pipeline.sources.resp import RespConnection
-from nearcast.pipeline.sources.stream_server import PAGE_RECORDS, StreamServer
+from nearcast.pipeline.sources.server import PAGE_RECORDS, RespConnection, StreamServer
 
 pytestmark = pytest.mark.live
 

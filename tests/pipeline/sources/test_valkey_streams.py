@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.errors import StreamingQueryException
 
-from nearcast.pipeline.sources.resp import RespConnection
+from nearcast.pipeline.sources.server import RespConnection
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

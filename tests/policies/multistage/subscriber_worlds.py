@@ -7,7 +7,7 @@ from random import Random
 import numpy as np
 
 from nearcast.policies.multistage import Assignment, Demand, MultistageConfig, Scheme
-from nearcast.policies.multistage.placement import nearest
+from nearcast.policies.multistage.policy import nearest
 
 Lists = tuple[list[list[int]], list[float], list[int]]  # wanted, rates, home
 

@@ -8,14 +8,12 @@ from random import Random
 import numpy as np
 import pytest
 
-from nearcast.core.audience import Audience
-from nearcast.core.bus import GatewayReport
-from nearcast.core.gateways import Gateway
-from nearcast.core.seating import Seating, SeatRule, on_sphere
+from nearcast.core.controller.gateways import Gateway, Seating, SeatRule, on_sphere
+from nearcast.core.model.planning import Audience
+from nearcast.core.wire.bus import GatewayReport
 from nearcast.policies.multistage import Assignment, Demand, Multistage, MultistageBalancer, MultistageConfig, Scheme
-from nearcast.policies.multistage.balancer import arrays_of
 from nearcast.policies.multistage.loads import BrokerLoads
-from nearcast.policies.multistage.placement import least_loaded, nearest, round_robin
+from nearcast.policies.multistage.policy import arrays_of, least_loaded, nearest, round_robin
 
 EAGER = MultistageConfig(alpha=0.1, beta_bytes_per_s=0, gamma=10.0, theta_bytes_per_s=0)
 

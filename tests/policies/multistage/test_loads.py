@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from subscriber_worlds import assignment, random_lists
 
-from nearcast.bench.multistage_reference import load_of, mean_and_cov, members_of
+from nearcast.bench.multistage import load_of, mean_and_cov, members_of
 from nearcast.errors import UsageError
 from nearcast.policies.multistage import Assignment, Demand, moving_average
 from nearcast.policies.multistage.loads import BrokerLoads

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from subscriber_worlds import assignment, communities, crowded, eager, random_lists
 
-from nearcast.bench.multistage_reference import mean_and_cov, reference_moves
+from nearcast.bench.multistage import mean_and_cov, reference_moves
 from nearcast.policies.multistage import Demand, MultistageConfig, Scheme
 from nearcast.policies.multistage.loads import BrokerLoads
-from nearcast.policies.multistage.migration import migrate, most_similar
+from nearcast.policies.multistage.moves import migrate, most_similar
 
 
 @pytest.mark.parametrize("scheme", Scheme)

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from nearcast.errors import UsageError
-from nearcast.policies.multistage.placement import at_random, least_loaded, nearest, round_robin
+from nearcast.policies.multistage.policy import at_random, least_loaded, nearest, round_robin
 
 
 def test_nearest_is_at_the_least_distance(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nearcast.policies.multistage.placement.ROWS_AT_ONCE", 64)
+    monkeypatch.setattr("nearcast.policies.multistage.policy.ROWS_AT_ONCE", 64)
     dice = np.random.default_rng(1)
     people, brokers = dice.random((500, 3)) + 1e4, dice.random((9, 3)) + 1e4
     distances = np.linalg.norm(people[:, None] - brokers[None], axis=2)

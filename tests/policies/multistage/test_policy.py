@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from subscriber_worlds import assignment, crowded, eager
 
-from nearcast.core.proposal import Cause
+from nearcast.core.model.planning import Cause
 from nearcast.errors import UsageError
 from nearcast.policies.multistage import Assignment, Demand, MigrationPlan, Multistage, MultistageConfig, Scheme
 from nearcast.policies.multistage.loads import BrokerLoads
-from nearcast.policies.multistage.plan import Moves, Steps
+from nearcast.policies.multistage.moves import Moves, Steps
 
 
 def applied(plan: MigrationPlan, before: Assignment) -> Assignment:

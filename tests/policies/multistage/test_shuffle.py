@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 from subscriber_worlds import crowded, random_lists
 
-from nearcast.bench.multistage_reference import reference_shuffle
+from nearcast.bench.multistage import reference_shuffle
 from nearcast.policies.multistage import Assignment, Demand
 from nearcast.policies.multistage.loads import BrokerLoads
-from nearcast.policies.multistage.shuffle import shuffled
+from nearcast.policies.multistage.moves import shuffled
 
 
 @pytest.mark.parametrize("seed", range(30))
 def test_everybody_goes_where_the_transcription_says(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nearcast.policies.multistage.shuffle.ROWS_AT_ONCE", 7)
+    monkeypatch.setattr("nearcast.policies.multistage.moves.ROWS_AT_ONCE", 7)
     wanted, rates, home = random_lists(seed)
     demand = Demand.of(wanted, rates)
     found = shuffled(demand, demand.by_subscriber(), np.array(home, dtype=np.int32), 4)

@@ -13,14 +13,23 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
-from nearcast.experiments.bad.benches import Conditions, Simulation, conditions_of
-from nearcast.experiments.bad.curves import X_LABEL, columns, cov_panel, curve, load_panels
-from nearcast.experiments.bad.measures import Measures, incoming_saved, measures_of
-from nearcast.experiments.bad.runs import Balancing, Placement, Runs, Way, make_runs
+from nearcast.experiments.bad.prototype import X_LABEL, columns, cov_panel, curve, load_panels
+from nearcast.experiments.bad.runs import (
+    Balancing,
+    Conditions,
+    Measures,
+    Placement,
+    Runs,
+    Simulation,
+    Way,
+    conditions_of,
+    incoming_saved,
+    make_runs,
+    measures_of,
+)
 from nearcast.experiments.chart import Chart, Colour, Panel
-from nearcast.experiments.confidence import estimate
-from nearcast.experiments.result import Progress, Result, silent
-from nearcast.flow.gateway_series import GatewaySeries
+from nearcast.experiments.result import Progress, Result, estimate, silent
+from nearcast.flow.gateways import GatewaySeries
 
 NAME = "bad-13"
 GSH_GOAL = 0.05

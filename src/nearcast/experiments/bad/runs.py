@@ -1,4 +1,16 @@
-"""Runs of gateways: a placement, a way of balancing, and some seeds. The world of a seed is made once for all ways."""
+"""Runs of gateways: a placement, a way of balancing, and some seeds. The world of a seed is made once for all ways.
+
+The two worlds of the paper's experiments: its prototype (section 6.1) and its simulation (section 6.2).
+
+The paper gives alpha and beta for the simulation alone, and neither gamma nor theta. Here gamma is the policy's own,
+and theta is beta in both. For the prototype, beta is about a quarter of the mean load that a broker has once everybody
+has subscribed: below that the first few subscribers alone would make brokers look unlike. Its alpha is 0.1: a random
+placement of 400 subscribers is at about that, so that there is something to do, as in figure 6.
+
+The measures of the paper: load of the busiest broker, coefficient of variation, number of moves (section 6.1.3).
+
+Loads and cov are means over the time after everybody has subscribed; moves are those of the whole run.
+"""
 
 from __future__ import annotations
 
@@ -10,15 +22,78 @@ import msgspec
 import numpy as np
 
 from nearcast.errors import UsageError
-from nearcast.experiments.bad.benches import Bench
-from nearcast.experiments.parallel import run_jobs
-from nearcast.experiments.result import Progress
-from nearcast.flow.gateway_series import GatewaySeries
-from nearcast.flow.gateway_world import GatewayWorld
-from nearcast.flow.gateways import GatewaySimulation
+from nearcast.experiments.result import Estimate, Progress, estimate, run_jobs
+from nearcast.flow.gateways import GatewaySeries, GatewaySettings, GatewaySimulation, GatewayWorld
 from nearcast.policies.multistage import Multistage, MultistageConfig, Scheme
-from nearcast.policies.multistage.demand import Numbers
-from nearcast.policies.multistage.placement import at_random, nearest, round_robin
+from nearcast.policies.multistage.loads import Numbers
+from nearcast.policies.multistage.policy import at_random, nearest, round_robin
+from nearcast.workloads.emergency.flow import ScaleSettings, gateway_world, scale_world
+from nearcast.workloads.emergency.scenario import SUBSCRIBE_S, EmergencySettings, emergency_world
+
+
+class Unit(msgspec.Struct, frozen=True):
+    """What loads are shown in."""
+
+    name: str
+    bytes_per_s: float
+
+    def text(self, load_bytes_per_s: float) -> str:
+        return f"{load_bytes_per_s / self.bytes_per_s:,.0f} {self.name}"
+
+
+class Prototype(msgspec.Struct, frozen=True, kw_only=True):
+    emergency: EmergencySettings = EmergencySettings()
+    brokers: int = 5  # 6.1.2
+    alpha: float = 0.10
+    beta_bytes_per_s: float = 20e3
+    unit: Unit = Unit("kB/s", 1e3)
+
+    def __post_init__(self) -> None:
+        if self.brokers < 2:
+            raise UsageError("loads of one broker cannot differ: use 2 or more")
+
+    @property
+    def subscribed_s(self) -> int:
+        """From then on everybody has subscribed."""
+        return int(SUBSCRIBE_S[1] / self.emergency.speed)
+
+    def world(self, seed: int) -> GatewayWorld:
+        return gateway_world(emergency_world(self.emergency, seed), self.brokers)
+
+
+class Simulation(msgspec.Struct, frozen=True, kw_only=True):
+    scale: ScaleSettings = ScaleSettings()
+    alpha: float = 0.15  # 6.2.2
+    beta_bytes_per_s: float = 300e6  # 6.2.2
+    unit: Unit = Unit("MB/s", 1e6)
+
+    @property
+    def subscribed_s(self) -> int:
+        return self.scale.subscribe_s
+
+    def world(self, seed: int) -> GatewayWorld:
+        return scale_world(self.scale, seed)
+
+
+Bench = Prototype | Simulation
+
+
+class Conditions(msgspec.Struct, frozen=True, kw_only=True):
+    """What figures depend on, printed beside them."""
+
+    world: Bench
+    gateways: GatewaySettings
+    gamma: float
+    theta_bytes_per_s: float
+
+
+def conditions_of(bench: Bench) -> Conditions:
+    return Conditions(
+        world=bench,
+        gateways=GatewaySettings(),
+        gamma=MultistageConfig().gamma,
+        theta_bytes_per_s=bench.beta_bytes_per_s,
+    )
 
 
 class Placement(StrEnum):
@@ -114,3 +189,67 @@ def make_runs(
 def _run_seed(job: _Job) -> list[GatewaySeries]:
     world = job.bench.world(job.seed)
     return [GatewaySimulation(world, way.home(world, job.seed), way.policy(job.bench)).run() for way in job.ways]
+
+
+Interval = tuple[float, float]
+
+
+class Measures(msgspec.Struct, frozen=True, kw_only=True):
+    """Means over the seeds."""
+
+    cov: float
+    cov_ci95: Interval
+    highest_load_bytes_per_s: float  # of the busiest broker
+    highest_load_bytes_per_s_ci95: Interval
+    incoming_bytes_per_s: float  # of all brokers together
+    incoming_bytes_per_s_ci95: Interval
+    migrations: float
+    migrations_ci95: Interval
+    migrations_later: float  # after the first plan
+    shuffles: float
+
+
+def measures_of(runs: Runs, way: Way) -> Measures:
+    bench, done = runs.bench, runs.done[way]
+    cov = estimate([mean_cov(series, bench) for series in done])
+    highest = estimate([float(series.highest[bench.subscribed_s :].mean()) for series in done])
+    incoming = estimate([mean_incoming(series, bench) for series in done])
+    migrations = estimate([float(series.moves[-1]) for series in done])
+    return Measures(
+        cov=cov.mean,
+        cov_ci95=cov.interval,
+        highest_load_bytes_per_s=highest.mean,
+        highest_load_bytes_per_s_ci95=highest.interval,
+        incoming_bytes_per_s=incoming.mean,
+        incoming_bytes_per_s_ci95=incoming.interval,
+        migrations=migrations.mean,
+        migrations_ci95=migrations.interval,
+        migrations_later=estimate([float(series.moves_later) for series in done]).mean,
+        shuffles=estimate([float(series.shuffles) for series in done]).mean,
+    )
+
+
+def mean_cov(series: GatewaySeries, bench: Bench) -> float:
+    return float(series.cov[bench.subscribed_s :].mean())
+
+
+def mean_incoming(series: GatewaySeries, bench: Bench) -> float:
+    return float(series.incoming[bench.subscribed_s :].sum(axis=1).mean())
+
+
+def incoming_saved(runs: Runs, way: Way, other: Way) -> Estimate:
+    """The share of the other way's incoming load that a way does without, seed by seed."""
+    pairs: Sequence[tuple[GatewaySeries, GatewaySeries]] = list(zip(runs.done[way], runs.done[other], strict=True))
+    bench = runs.bench
+    return estimate([1 - mean_incoming(mine, bench) / mean_incoming(theirs, bench) for mine, theirs in pairs])
+
+
+def described(measures: Measures, unit: Unit) -> str:
+    """For people."""
+    low, high = measures.cov_ci95
+    text = f"cov {measures.cov:.3f} (95 %: {low:.3f} to {high:.3f}), "
+    text += f"busiest broker {unit.text(measures.highest_load_bytes_per_s)}, "
+    text += f"{measures.migrations:,.0f} moves"
+    if measures.migrations:
+        text += f" ({measures.migrations_later:,.0f} after the first plan)"
+    return text + (f", {measures.shuffles:.0f} shuffle" if measures.shuffles else "")

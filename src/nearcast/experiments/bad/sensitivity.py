@@ -1,4 +1,7 @@
-"""Figure 14: what alpha and beta do to the cov and to the number of moves, with LDM (section 6.2.2)."""
+"""Figure 14: what alpha and beta do to the cov and to the number of moves, with LDM (section 6.2.2).
+
+The experiments by their names on the command line.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +9,22 @@ from collections.abc import Sequence
 
 import msgspec
 
-from nearcast.experiments.bad.benches import Conditions, Simulation, conditions_of
-from nearcast.experiments.bad.curves import X_LABEL, columns, cov_panel, curve
-from nearcast.experiments.bad.measures import Measures, described, measures_of
-from nearcast.experiments.bad.runs import Balancing, Placement, Runs, Way, make_runs
+from nearcast.experiments.bad import distribution, prototype
+from nearcast.experiments.bad.prototype import X_LABEL, columns, cov_panel, curve
+from nearcast.experiments.bad.runs import (
+    Balancing,
+    Conditions,
+    Measures,
+    Placement,
+    Prototype,
+    Runs,
+    Simulation,
+    Way,
+    conditions_of,
+    described,
+    make_runs,
+    measures_of,
+)
 from nearcast.experiments.chart import Chart, Colour, Line, Panel
 from nearcast.experiments.result import Progress, Result, silent
 
@@ -75,3 +90,11 @@ def _chart(runs: Runs) -> Chart:
         x_label=X_LABEL,
         panels=(cov_panel(covs), Panel(y_label="moves of LDM so far", lines=tuple(moves))),
     )
+
+
+def run_bad(name: str, seeds: Sequence[int], progress: Progress = silent, workers: int | None = None) -> Result:
+    if name == distribution.NAME:
+        return distribution.run_distribution(Simulation(), seeds, progress, workers)
+    if name == NAME:
+        return run_sensitivity(Simulation(), seeds, progress, workers)
+    return prototype.run_prototype(name, Prototype(), seeds, progress, workers)

@@ -4,26 +4,100 @@
 no server was added while moving a single topic would have kept every load ratio below `lr_high` (by trying all moves,
 see single_move.py), and that the very same changes of the plan lose no message when the message-level simulator makes
 them.
+
+The game of experiments 2 and 3: RGame on a map of tiles, on rented servers (Dynamoth V.D and V.E).
+
+The paper gives players, updates per second, servers and the load ratio at which a server fails. It does not give the
+map, the size of an update or the bandwidth of a server. Those here are the simulator's (flow/model.py,
+workloads/rgame.py), with a map on which the servers, perfectly used, carry a little more than the 1,000 players that
+Dynamoth reached.
 """
 
 from __future__ import annotations
 
 import msgspec
 
-from nearcast.core.proposal import AddBroker
-from nearcast.core.ring import VIRTUAL_NODES
+from nearcast.core.model.membership import VIRTUAL_NODES
+from nearcast.core.model.planning import AddBroker
 from nearcast.errors import UsageError
 from nearcast.experiments.chart import Chart, Colour, Limit, Line, Marks, Panel
-from nearcast.experiments.dynamoth.game import GOOD_S, Conditions, Game
-from nearcast.experiments.replay import Replayed, ReplaySettings, replay
+from nearcast.experiments.checks import (
+    MEAN_S,
+    Additions,
+    Replayed,
+    ReplaySettings,
+    replay,
+    sufficing_move,
+    trailing_means,
+)
 from nearcast.experiments.result import Progress, Result, silent
-from nearcast.experiments.single_move import Additions, sufficing_move
-from nearcast.experiments.sustained import MEAN_S, trailing_means
-from nearcast.flow.delays import Delays, LognormalDelays
-from nearcast.flow.series import Series
+from nearcast.flow.model import Demand, FlowSettings, Series
+from nearcast.flow.network import Delays, LognormalDelays
 from nearcast.flow.simulation import FlowSimulation
 from nearcast.policies.dynamoth import Dynamoth, DynamothConfig
-from nearcast.workloads.ramp import Ramp
+from nearcast.workloads.rgame import MESSAGE_BYTES, UPDATES_PER_S, Movement, Ramp, RGame
+
+TILES_PER_SIDE = 12
+SERVERS = 8  # V.D
+GOOD_S = 0.150  # V.D: play is optimal below it
+
+
+class Game(msgspec.Struct, frozen=True, kw_only=True):
+    tiles_per_side: int = TILES_PER_SIDE
+    servers: int = SERVERS
+    movement: Movement = Movement()
+    wait_s: float = FlowSettings().wait_s  # T_wait
+
+    def __post_init__(self) -> None:
+        if min(self.tiles_per_side, self.servers) < 1:
+            raise UsageError("a game needs at least one tile and one server")
+
+    def workload(self, players: Ramp, seed: int) -> World:
+        return World(
+            RGame(self.tiles_per_side, self.tiles_per_side, players, seed, movement=self.movement), f"world{seed}"
+        )
+
+    def flow(self, virtual_nodes: int) -> FlowSettings:
+        return FlowSettings(brokers_max=self.servers, virtual_nodes=virtual_nodes, wait_s=self.wait_s)
+
+    @property
+    def conditions(self) -> Conditions:
+        flow = FlowSettings()
+        return Conditions(
+            tiles=self.tiles_per_side**2,
+            movement=self.movement,
+            updates_per_s=UPDATES_PER_S,
+            delivery_bytes=MESSAGE_BYTES + flow.overhead_bytes,
+            servers=self.servers,
+            capacity_bytes_per_s=flow.capacity_bytes_per_s,
+            fail_ratio=flow.fail_ratio,
+            wait_s=self.wait_s,
+        )
+
+
+class Conditions(msgspec.Struct, frozen=True, kw_only=True):
+    """What a figure depends on, printed beside it."""
+
+    tiles: int
+    movement: Movement
+    updates_per_s: float
+    delivery_bytes: float
+    servers: int
+    capacity_bytes_per_s: float
+    fail_ratio: float
+    wait_s: float
+
+
+class World:
+    """The game with a name in front of its topics, so that rings differ from seed to seed as walks do."""
+
+    def __init__(self, game: RGame, name: str) -> None:
+        self.topics = tuple(f"{name}.{topic}" for topic in game.topics)
+        self._game = game
+
+    def demand(self, at_s: float) -> Demand:
+        return self._game.demand(at_s)
+
 
 NAME = "dynamoth-7"
 FIRST_BROKER = "b1"  # the flow simulator's name for it

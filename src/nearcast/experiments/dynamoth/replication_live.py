@@ -1,9 +1,9 @@
 """Figures 4a and 4b on real servers: a local cluster whose brokers can send only so much.
 
 Sizes are a fifth of the paper's, so that servers, agents, relays and up to 161 clients fit on two cores. The capacity
-of a broker is emulated (testbed/capacity.py), and chosen so that one server is full at the same place of the range as
-in the paper: above 100 of 160 subscribers, above 40 of 160 publishers. What is measured is what three servers make of
-that.
+of a broker is emulated (testing/network/sites.py), and chosen so that one server is full at the same place of the range
+as in the paper: above 100 of 160 subscribers, above 40 of 160 publishers. What is measured is what three servers make
+of that.
 
 Each point runs for a few seconds only. The queue of an overloaded server grows all that time, so response times
 beyond capacity say how long the point ran, not where they would settle; Valkey disconnects a subscriber (what the
@@ -20,9 +20,9 @@ from statistics import fmean
 
 import msgspec
 
-from nearcast.core.message import Message
-from nearcast.core.placement import Mode
-from nearcast.core.wire import HEADER_BYTES
+from nearcast.core.model.message import Message
+from nearcast.core.model.placement import Mode
+from nearcast.core.wire.frames import HEADER_BYTES
 from nearcast.errors import PublishBufferFull, UsageError
 from nearcast.experiments.dynamoth.replication import (
     PUBLISHERS,
@@ -37,9 +37,9 @@ from nearcast.experiments.dynamoth.replication import (
 from nearcast.experiments.result import Progress, Result, silent
 from nearcast.runtime.client import Client, connect
 from nearcast.runtime.subscription import Subscription
-from nearcast.testbed.capacity import Capacities
-from nearcast.testbed.cluster import LocalCluster
-from nearcast.testbed.recent import percentile
+from nearcast.testing.cluster import LocalCluster
+from nearcast.testing.load import percentile
+from nearcast.testing.network.sites import Capacities
 
 HOPELESS_MS = 1000.0  # a mean response time that ends a series: beyond, clients would give the server up
 TURN_S = 0.01  # how often publishers and subscribers look what is there

@@ -4,24 +4,161 @@ Every seed is run with Dynamoth, with hashing on rings of 1, 8 and 128 virtual n
 and with the load divided perfectly. Dynamoth is run on one ring only: it begins with one server, which then has all
 topics whatever the ring, and moves them where it likes. `ratio` is Dynamoth's players over hashing's, `efficiency`
 over those of the perfect division; both are taken seed by seed, so that what a seed does to all of them cancels out.
+
+Experiment 2: a game that grows from 120 to 1,200 players, balanced in several ways (Dynamoth V.D).
+
+Figures 5 and 6 are two views of these runs; see scalability.py and server_load.py.
+
+What the authors' published code calls consistent hashing: every server gives a new one a few of its topics.
+
+J. Gascon-Samson's ConsistentHashingRebalancer knows no ring. When a load ratio exceeds 0.80, a server is added and
+each of the N servers there were gives it 1/(N (N+1)) of its topics, evenly picked from their list, whatever their
+load. Equal shares would need 1/(N+1), so the new server stays below average, and the more so the more there are. Not
+a policy of the product: it is here to explain the paper's ratio of 1.6.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from enum import StrEnum
 from typing import Any
 
 import msgspec
 
-from nearcast.core.ring import VIRTUAL_NODES
+from nearcast.core.model.membership import VIRTUAL_NODES
+from nearcast.core.model.placement import Mode, Plan
+from nearcast.core.model.planning import (
+    AddBroker,
+    Cause,
+    PlaceTopic,
+    Policy,
+    Proposal,
+    ProposedChange,
+    Reason,
+    Snapshot,
+)
+from nearcast.errors import UsageError
 from nearcast.experiments.chart import Chart, Colour, Limit, Line, Marks, Panel, Sign
-from nearcast.experiments.confidence import Estimate, estimate
-from nearcast.experiments.dynamoth.game import GOOD_S, Conditions
-from nearcast.experiments.dynamoth.growth import Done, Growth, Run, Way, make_runs
-from nearcast.experiments.result import Progress, Result, silent
-from nearcast.experiments.sustained import MEAN_S
-from nearcast.flow.delays import Delays, LognormalDelays
-from nearcast.flow.series import Series
+from nearcast.experiments.checks import MEAN_S, Sustained, sustained
+from nearcast.experiments.dynamoth.elasticity import GOOD_S, Conditions, Game
+from nearcast.experiments.result import Estimate, Progress, Result, estimate, run_jobs, silent
+from nearcast.flow.model import Series
+from nearcast.flow.network import Delays, LognormalDelays
+from nearcast.flow.simulation import FlowSimulation
+from nearcast.policies.dynamoth import Dynamoth
+from nearcast.policies.hash_ring import HashRing
+from nearcast.workloads.rgame import Ramp
+
+LR_HIGH = 0.80  # the authors' code
+
+_TO_NEW = Reason(Cause.NEW_BROKER, "brokers added", 1.0, 0.0)
+
+
+class Shedding:
+    name = "shedding"
+
+    def propose(self, snapshot: Snapshot, plan: Plan) -> Proposal:
+        fresh = sorted(name for name, broker in snapshot.brokers.items() if broker.fresh)
+        highest = max(broker.load_ratio for broker in snapshot.brokers.values())
+        changes: list[ProposedChange] = []
+        if fresh:
+            changes += _shed(snapshot, plan, fresh[0])
+        elif highest > LR_HIGH and snapshot.spare > 0 and snapshot.coming == 0:
+            changes.append(AddBroker(Reason(Cause.HIGH_LOAD, "load_ratio", highest, LR_HIGH)))
+        return Proposal(self.name, tuple(changes))
+
+
+def _shed(snapshot: Snapshot, plan: Plan, new: str) -> list[PlaceTopic]:
+    givers = [name for name in sorted(snapshot.brokers) if name != new]
+    given: list[PlaceTopic] = []
+    for giver in givers:
+        topics = sorted(topic for topic, placement in plan.topics.items() if placement.brokers == (giver,))
+        count = round(len(topics) / (len(givers) * (len(givers) + 1)))
+        if count:
+            picked = topics[:: len(topics) // count][:count]
+            given += [PlaceTopic(topic, Mode.SINGLE, (new,), _TO_NEW) for topic in picked]
+    return given
+
+
+class Way(StrEnum):
+    """How topics are put on servers."""
+
+    DYNAMOTH = "dynamoth"
+    HASHING = "hashing"  # consistent hashing with virtual nodes
+    SHEDDING = "shedding"  # the baseline of the authors' published code, see shedding.py
+    IDEAL = "ideal"  # the load divided perfectly over all servers, from the start
+
+
+class Growth(msgspec.Struct, frozen=True, kw_only=True):
+    game: Game = Game()
+    players_first: int = 120  # V.D
+    players_last: int = 1200  # V.D
+    join_every_s: float = 1.0  # ours: the paper's players 'slowly join', its figures show about a quarter of an hour
+    hold_s: float = 60.0  # after the last has joined
+    seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
+    virtual_nodes: tuple[int, ...] = (1, 8, VIRTUAL_NODES)
+
+    def __post_init__(self) -> None:
+        if not 0 < self.players_first < self.players_last:
+            raise UsageError("players_first must be above 0 and below players_last")
+        if min(self.join_every_s, self.hold_s) <= 0 or not self.seeds or not self.virtual_nodes:
+            raise UsageError("join_every_s and hold_s must be above 0; give at least one seed and one virtual node")
+
+    @property
+    def ramp(self) -> Ramp:
+        ends_s = (self.players_last - self.players_first) * self.join_every_s
+        return Ramp(((0.0, self.players_first), (ends_s, self.players_last)))
+
+    @property
+    def seconds(self) -> float:
+        return self.ramp.points[-1][0] + self.hold_s
+
+
+class Run(msgspec.Struct, frozen=True, kw_only=True):
+    """One run to be made."""
+
+    growth: Growth
+    way: Way
+    seed: int
+    virtual_nodes: int
+    delays: Delays = LognormalDelays()
+
+    def __str__(self) -> str:
+        nodes = f", {self.virtual_nodes} virtual nodes" if self.way in (Way.DYNAMOTH, Way.HASHING) else ""
+        return f"{self.way}{nodes}, seed {self.seed}"
+
+
+class Done(msgspec.Struct, frozen=True):
+    run: Run
+    series: Series
+
+    @property
+    def sustained(self) -> Sustained:
+        return sustained(self.series.clients, self.series.response_s, GOOD_S, step_s=self.series.step_s)
+
+
+def make_runs(runs: Sequence[Run], progress: Progress = silent, workers: int | None = None) -> list[Done]:
+    return run_jobs(make_run, runs, progress, workers)
+
+
+def make_run(run: Run) -> Done:
+    growth = run.growth
+    workload, flow = growth.game.workload(growth.ramp, run.seed), growth.game.flow(run.virtual_nodes)
+    if run.way is Way.IDEAL:
+        brokers = tuple(f"b{number}" for number in range(1, growth.game.servers + 1))
+        # In this mode each broker sends the same share of a topic's output, and nothing is sent twice.
+        placements = dict.fromkeys(workload.topics, (Mode.ALL_SUBSCRIBERS, brokers))
+        simulation = FlowSimulation(workload, None, flow, run.delays, run.seed, len(brokers), placements)
+    else:
+        simulation = FlowSimulation(workload, _policy(run), flow, run.delays, run.seed)
+    return Done(run, simulation.run(growth.seconds))
+
+
+def _policy(run: Run) -> Policy:
+    if run.way is Way.HASHING:
+        return HashRing(run.virtual_nodes)
+    return Shedding() if run.way is Way.SHEDDING else Dynamoth()
+
 
 NAME = "dynamoth-5"
 PAPER = {"players_dynamoth": 1000, "players_hashing": 625, "ratio": 1.6}  # V.D, read from the text

@@ -11,13 +11,13 @@ from statistics import fmean
 
 import msgspec
 
-from nearcast.core.ring import VIRTUAL_NODES
+from nearcast.core.model.membership import VIRTUAL_NODES
 from nearcast.experiments.chart import Chart, Colour, Limit, Line, Marks, Panel
-from nearcast.experiments.dynamoth.game import Conditions
-from nearcast.experiments.dynamoth.growth import Done, Growth, Run, Way, make_runs
+from nearcast.experiments.dynamoth.elasticity import Conditions
+from nearcast.experiments.dynamoth.scalability import Done, Growth, Run, Way, make_runs
 from nearcast.experiments.result import Progress, Result, silent
-from nearcast.flow.delays import Delays, LognormalDelays
-from nearcast.flow.series import Series
+from nearcast.flow.model import Series
+from nearcast.flow.network import Delays, LognormalDelays
 
 NAME = "dynamoth-6"
 SAFE = 1.0  # V.D: a load ratio of 1 or below is safe

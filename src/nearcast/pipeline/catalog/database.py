@@ -4,16 +4,30 @@ Everything the data cluster must know after a restart is in this file, and every
 Parquet folder counts from the moment a transaction here names it; one that no transaction names is rubbish of a crash.
 
 SQLite, because one process writes, its transactions survive a kill, and it comes with Python.
+
+Why the catalogue refuses a call: what is wrong, and what to do. Who answers over HTTP picks the status by class.
+
+Rows of the catalogue that cannot be read: set aside and told, so that one of them does not hide all others.
+
+Nothing should ever store such a row: what is written is read back first. A newer or older program, a disk or a person
+with an editor may do it all the same, and then an operator must be able to see it and to drop it.
+
+How much a catalogue holds. At a limit the call is refused, with a hint; nothing is dropped for it.
 """
 
 from __future__ import annotations
 
+import logging
 import sqlite3
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from nearcast.errors import NearcastError, UsageError
 
 Row = sqlite3.Row
 
@@ -77,3 +91,113 @@ class Database:
     def close(self) -> None:
         with self._lock:
             self._connection.close()
+
+
+class CatalogRefusal(UsageError):
+    """The call cannot be done: the problem, and a hint how to do it."""
+
+    def __init__(self, problem: str, hint: str) -> None:
+        self.problem = problem
+        self.hint = hint
+        super().__init__(f"{problem}: {hint}")
+
+
+class Unknown(CatalogRefusal):
+    """No such broker, channel, subscription or result."""
+
+
+class Conflict(CatalogRefusal):
+    """The name is taken by something else, or something in use would go."""
+
+
+class NoLongerKept(CatalogRefusal):
+    """It was there, and retention has dropped it."""
+
+
+class Damaged(CatalogRefusal):
+    """It is in the catalogue and cannot be read."""
+
+
+class WrongParameters(CatalogRefusal):
+    """A subscription's parameters are not those that the channel declares."""
+
+
+class CatalogFull(CatalogRefusal):
+    """There are as many as the limit allows."""
+
+
+T = TypeVar("T")
+
+log = logging.getLogger("nearcast.data")
+
+
+class RowReader(Generic[T]):
+    """Reads rows of one kind, which have a name: `RowReader("channel", read)`."""
+
+    def __init__(self, kind: str, read: Callable[[Row], T]) -> None:
+        self._kind = kind
+        self._read = read
+        self._told: dict[str, str] = {}  # name -> the problem that was logged
+
+    def readable(self, rows: Iterable[Row]) -> list[T]:
+        """Those that can be read; the log tells of the others, once."""
+        found: list[T] = []
+        for row in rows:
+            try:
+                found.append(self._read(row))
+            except _UNREADABLE as error:
+                self._tell(row["name"], _first_line(error))
+        return found
+
+    def required(self, row: Row) -> T:
+        """The one that was asked for; raises `Damaged` if it cannot be read."""
+        try:
+            return self._read(row)
+        except _UNREADABLE as error:
+            problem = f"{self._kind} {row['name']} cannot be read from the catalogue ({_first_line(error)})"
+            hint = f"restore the catalogue from a copy, or drop it: nearcast {self._kind} drop {row['name']}"
+            raise Damaged(problem, hint) from None
+
+    def problems(self, rows: Iterable[Row]) -> list[str]:
+        """What is wrong with those that cannot be read, in words."""
+        found = []
+        for row in rows:
+            try:
+                self._read(row)
+            except _UNREADABLE as error:
+                found.append(f"{self._kind} {row['name']}: {_first_line(error)}")
+        return found
+
+    def _tell(self, name: str, problem: str) -> None:
+        if self._told.get(name) != problem:
+            self._told[name] = problem
+            log.error("%s %s cannot be read from the catalogue and is left out: %s", self._kind, name, problem)
+
+
+_UNREADABLE = (NearcastError, ValueError, TypeError, KeyError)  # msgspec's errors are ValueErrors
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0]
+
+
+# What grew old goes in small shares, so that a mistake in the settings can be seen and stopped.
+EXPIRED_SHARE = 0.1  # of a channel's executions, or of a dataset's segments, in one round
+EXPIRED_LEAST = 10  # may go at once all the same
+
+
+class CatalogLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """How many of each there may be."""
+
+    brokers: int = 1000
+    channels: int = 1000
+    subscriptions: int = 1_000_000  # backend ones, of all channels
+
+    def __post_init__(self) -> None:
+        require_positive(self)
+
+
+def require_positive(limits: msgspec.Struct) -> None:
+    for name in limits.__struct_fields__:
+        if getattr(limits, name) < 1:
+            raise UsageError(f"{name} is {getattr(limits, name)}: give at least 1")

@@ -1,17 +1,24 @@
-"""The datasets in the catalogue: their schemas, how far they go, and which folders hold their records."""
+"""The datasets in the catalogue: their schemas, how far they go, and which folders hold their records.
+
+The feeds in the catalogue: what each reads, how far it was read, and its dead letters.
+
+The part of the catalogue that knows telemetry: which files of sums count, and how far the stream was read.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 import msgspec
 
+from nearcast.core.model.names import feed_keys
 from nearcast.errors import UsageError
-from nearcast.pipeline.catalog.damage import RowReader
-from nearcast.pipeline.catalog.database import Database, Row
-from nearcast.pipeline.schemas import Column, ddl_of, parse_schema
+from nearcast.pipeline.catalog.database import Database, Row, RowReader
+from nearcast.pipeline.sources.offsets import BEGINNING
+from nearcast.pipeline.storage import Column, Warehouse, ddl_of, parse_schema
 
-_TABLES = """
+_DATASET_TABLES = """
 CREATE TABLE IF NOT EXISTS datasets (
     name TEXT PRIMARY KEY,
     source TEXT NOT NULL,       -- feed, static; dropped: kept, because positions must never fall
@@ -61,7 +68,7 @@ class DatasetCatalog:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._reader = RowReader("dataset", _dataset)
-        database.create(_TABLES)
+        database.create(_DATASET_TABLES)
 
     def all(self) -> list[Dataset]:
         return self._reader.readable(self._rows())
@@ -171,3 +178,184 @@ def _dataset(row: Row) -> Dataset:
 
 def _segment(row: Row) -> Segment:
     return Segment(first=row["first"], last=row["last"], rows=row["rows"], bytes=row["bytes"], made_s=row["made_s"])
+
+
+_FEED_TABLES = """
+CREATE TABLE IF NOT EXISTS feeds (
+    name TEXT PRIMARY KEY,      -- also of the dataset that it fills
+    topic TEXT NOT NULL,
+    format TEXT NOT NULL,
+    spark_batch INTEGER NOT NULL DEFAULT -1,   -- the newest that was committed, by the numbers of Spark's checkpoint
+    read_to TEXT NOT NULL DEFAULT '0-0',       -- the id of its last record in the stream
+    records INTEGER NOT NULL DEFAULT 0,
+    dead INTEGER NOT NULL DEFAULT 0,
+    gaps INTEGER NOT NULL DEFAULT 0,
+    lost INTEGER NOT NULL DEFAULT 0,
+    remade INTEGER NOT NULL DEFAULT 0,
+    commits INTEGER NOT NULL DEFAULT 0
+);
+CREATE TABLE IF NOT EXISTS dead_letters (
+    feed TEXT NOT NULL REFERENCES feeds (name) ON DELETE CASCADE,
+    number INTEGER NOT NULL,
+    PRIMARY KEY (feed, number)
+);
+"""
+
+FORMATS = ("json", "msgpack")
+
+
+class FeedProgress(msgspec.Struct, frozen=True, kw_only=True):
+    """How far a feed was read, and what became of its messages since it was made."""
+
+    spark_batch: int = -1
+    read_to: str = "0-0"
+    records: int = 0  # in the dataset, before older ones of a key were dropped
+    dead: int = 0  # that could not be read
+    gaps: int = 0  # reports of messages that the collector did not get
+    lost: int = 0  # dropped from the stream before they were read
+    remade: int = 0  # how often the stream was gone, with what was unread in it: nobody knows how much
+    commits: int = 0
+
+
+class Feed(msgspec.Struct, frozen=True, kw_only=True):
+    """A feed: the topics it reads (a name or a pattern) and how their messages are written."""
+
+    name: str
+    topic: str
+    format: str
+    progress: FeedProgress = FeedProgress()
+
+    @property
+    def stream(self) -> str:
+        """Where collectors put its messages."""
+        return feed_keys(self.name).stream
+
+
+class FeedCatalog:
+    """Rows of the two tables. Several changes that belong together: in a transaction of the database."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        database.create(_FEED_TABLES)
+
+    def all(self) -> list[Feed]:
+        return [_feed(row) for row in self._database.rows("SELECT * FROM feeds ORDER BY name")]
+
+    def find(self, name: str) -> Feed | None:
+        row = self._database.row("SELECT * FROM feeds WHERE name = ?", [name])
+        return _feed(row) if row is not None else None
+
+    def get(self, name: str) -> Feed:
+        found = self.find(name)
+        if found is None:
+            there = ", ".join(feed.name for feed in self.all()) or "none"
+            raise UsageError(f"no feed {name!r}: there are {there}")
+        return found
+
+    def add(self, feed: Feed) -> None:
+        self._database.run(
+            "INSERT INTO feeds (name, topic, format) VALUES (?, ?, ?)", [feed.name, feed.topic, feed.format]
+        )
+
+    def remove(self, name: str) -> None:
+        self._database.run("DELETE FROM feeds WHERE name = ?", [name])
+
+    def advance(self, name: str, progress: FeedProgress, *, dead_letters: bool) -> None:
+        """A batch was committed; `dead_letters`: it has some, under the number of the commit."""
+        values = msgspec.structs.asdict(progress)
+        changes = ", ".join(f"{column} = ?" for column in values)
+        self._database.run(f"UPDATE feeds SET {changes} WHERE name = ?", [*values.values(), name])
+        if dead_letters:
+            self._database.run("INSERT INTO dead_letters (feed, number) VALUES (?, ?)", [name, progress.commits])
+
+    def dead_letters(self, name: str) -> list[int]:
+        """The commits that have dead letters which are still kept, newest first."""
+        rows = self._database.rows("SELECT number FROM dead_letters WHERE feed = ? ORDER BY number DESC", [name])
+        return [row["number"] for row in rows]
+
+    def forget_dead_letters(self, name: str, upto: int) -> None:
+        self._database.run("DELETE FROM dead_letters WHERE feed = ? AND number <= ?", [name, upto])
+
+
+def _feed(row: Row) -> Feed:
+    progress = FeedProgress(**{name: row[name] for name in FeedProgress.__struct_fields__})
+    return Feed(name=row["name"], topic=row["topic"], format=row["format"], progress=progress)
+
+
+TOPICS, BROKERS = "topics", "brokers"  # the tables of sums
+
+_TELEMETRY_TABLES = """
+CREATE TABLE IF NOT EXISTS telemetry_progress (
+    only INTEGER PRIMARY KEY CHECK (only = 1), spark_batch INTEGER NOT NULL, read_to TEXT NOT NULL,
+    commits INTEGER NOT NULL, reports INTEGER NOT NULL, malformed INTEGER NOT NULL, lost INTEGER NOT NULL
+);
+CREATE TABLE IF NOT EXISTS telemetry_files (
+    name TEXT NOT NULL, level INTEGER NOT NULL, number INTEGER NOT NULL, from_s INTEGER NOT NULL,
+    upto_s INTEGER NOT NULL, bytes INTEGER NOT NULL, PRIMARY KEY (name, level, number)
+);
+"""
+
+
+class Progress(msgspec.Struct, frozen=True, kw_only=True):
+    """How far the stream of reports was read, and what was found."""
+
+    spark_batch: int = -1  # the last that was committed here, by the checkpoint's count
+    read_to: str = BEGINNING
+    commits: int = 0
+    reports: int = 0
+    malformed: int = 0  # records that are no reports
+    lost: int = 0  # records dropped from the stream before they were read
+
+
+class SumFile(msgspec.Struct, frozen=True, order=True):
+    """A folder of sums. Level 0 is what one batch wrote; a file of level n was merged from files of level n - 1."""
+
+    name: str  # of the table: topics, brokers
+    level: int
+    number: int
+    from_s: int  # its first window
+    upto_s: int  # its last
+    bytes: int
+
+
+def sums_path(warehouse: Warehouse, name: str, level: int, number: int) -> Path:
+    return warehouse.telemetry(f"{name}-{level}", number)
+
+
+class TelemetryCatalog:
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        database.create(_TELEMETRY_TABLES)
+
+    def progress(self) -> Progress:
+        row = self._database.row("SELECT * FROM telemetry_progress")
+        return Progress() if row is None else Progress(**{name: row[name] for name in Progress.__struct_fields__})
+
+    def files(self, name: str, since_s: float = 0.0) -> list[SumFile]:
+        """Those of a table with windows from `since_s` on."""
+        sql = "SELECT * FROM telemetry_files WHERE name = ? AND upto_s >= ? ORDER BY level, number"
+        return [SumFile(*row) for row in self._database.rows(sql, (name, since_s))]
+
+    def commit(self, progress: Progress, files: list[SumFile]) -> None:
+        """A batch was written: it counts from now on."""
+        with self._database.transaction():
+            self.note(progress)
+            self._add(files)
+
+    def note(self, progress: Progress) -> None:
+        values = msgspec.structs.astuple(progress)
+        self._database.run(f"REPLACE INTO telemetry_progress VALUES (1{', ?' * len(values)})", values)
+
+    def replace(self, merged: list[SumFile], by: list[SumFile]) -> None:
+        """Files were merged, or are too old to be kept."""
+        with self._database.transaction():
+            for file in merged:
+                self._database.run(
+                    "DELETE FROM telemetry_files WHERE name = ? AND level = ? AND number = ?",
+                    (file.name, file.level, file.number),
+                )
+            self._add(by)
+
+    def _add(self, files: list[SumFile]) -> None:
+        values = [msgspec.structs.astuple(file) for file in files]
+        self._database.run_many("INSERT INTO telemetry_files VALUES (?, ?, ?, ?, ?, ?)", values)

@@ -16,10 +16,15 @@ from typing import Any
 
 import msgspec
 
-from nearcast.pipeline.catalog.channels import Channels, StoredChannel
-from nearcast.pipeline.catalog.database import Database
-from nearcast.pipeline.catalog.parameters import bound, canonical, canonical_json, subscription_id
-from nearcast.pipeline.catalog.refusals import CatalogFull, Conflict, Unknown
+from nearcast.pipeline.catalog.channels import (
+    Channels,
+    StoredChannel,
+    bound,
+    canonical,
+    canonical_json,
+    subscription_id,
+)
+from nearcast.pipeline.catalog.database import CatalogFull, Conflict, Database, Unknown
 
 _TABLES = """
 CREATE TABLE IF NOT EXISTS subscriptions (

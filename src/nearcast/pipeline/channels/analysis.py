@@ -1,10 +1,15 @@
 """What only Spark knows about a channel: whether its query is one, what types its results have, what it would cast.
 
 Asked once, over empty datasets, when a channel is created or checked.
+
+A channel that was checked, in words for people and programs: what it reads, and how its subscriptions are joined.
+
+The types that a channel may select, because each has a JSON form (`service/json_forms.py`).
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -12,11 +17,43 @@ from sqlglot import exp
 
 from nearcast.pipeline.channels.execution import Prepared, prepare
 from nearcast.pipeline.channels.language import DIALECT, Channel
-from nearcast.pipeline.channels.result_types import undeliverable
 from nearcast.pipeline.channels.validation import SUBSCRIPTION_ID, Schemas
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import DataType
+
+
+NESTING_MAX = 20
+
+_PLAIN = {
+    *("string", "char", "varchar", "boolean", "binary", "date", "timestamp", "timestamp_ntz"),
+    *("byte", "short", "integer", "long", "float", "double", "decimal"),
+}
+
+
+def undeliverable(kind: DataType, depth: int = 0) -> str:
+    """Why results cannot have this type, as in "of type VARIANT"; empty if they can."""
+    from pyspark.sql.types import ArrayType, MapType, StructType
+
+    if depth > NESTING_MAX:
+        return f"nested more than {NESTING_MAX} deep"
+    if isinstance(kind, StructType):
+        names = Counter(field.name.lower() for field in kind.fields)
+        twice = [name for name, count in names.items() if count > 1]
+        if twice:
+            return f"a struct with two fields {twice[0]}"
+        inner = [field.dataType for field in kind.fields]
+    elif isinstance(kind, ArrayType):
+        inner = [kind.elementType]
+    elif isinstance(kind, MapType):
+        if kind.keyType.typeName() != "string":
+            return f"a map with keys of type {kind.keyType.simpleString().upper()}"
+        inner = [kind.valueType]
+    else:
+        return "" if kind.typeName() in _PLAIN else f"of type {kind.simpleString().upper()}"
+    return next((problem for part in inner if (problem := undeliverable(part, depth + 1))), "")
+
 
 _WHOLE_NUMBERS = ("tinyint", "smallint", "int", "bigint")
 _DATA_ERROR = "one value that does not fit would fail the query for all: write a CAST, which gives NULL then"
@@ -61,7 +98,7 @@ def _check_results(channel: Channel, frame: DataFrame) -> None:
 
 
 def _check_patterns(spark: SparkSession, channel: Channel) -> None:
-    """Regular expressions are Java's, and constants: `tries.py` has seen to that."""
+    """Regular expressions are Java's, and constants: `functions.py` has seen to that."""
     from pyspark.errors import IllegalArgumentException
 
     kinds = (exp.RegexpLike, exp.RegexpExtract, exp.RegexpReplace, exp.RegexpSplit)
@@ -77,7 +114,7 @@ def _check_patterns(spark: SparkSession, channel: Channel) -> None:
 
 
 def _check_formats(spark: SparkSession, channel: Channel) -> None:
-    """Formats of times are constants, as `tries.py` has seen to; Spark looks at one when it first meets a value."""
+    """Formats of times are constants, as `functions.py` has seen to; Spark looks at one when it first meets a value."""
     from pyspark.errors import PySparkException
 
     calls = [node for node in channel.select.find_all(exp.TimeToStr, exp.Anonymous) if _has_format(node)]
@@ -99,7 +136,7 @@ def _has_format(node: exp.Expr) -> bool:
 def _check_casts(channel: Channel, frame: DataFrame) -> None:
     """Spark casts text by itself where something else stands beside it, and large numbers where it takes small ones.
 
-    What people cast is safe (`tries.py`).
+    What people cast is safe (`functions.py`).
     """
     for node in _expressions(frame._jdf.queryExecution().analyzed()):
         if node.getClass().getSimpleName() != "Cast" or node.evalMode().toString() == "TRY":
@@ -147,3 +184,22 @@ def _expressions(plan: Any) -> Iterator[Any]:
 
 def _each(sequence: Any) -> list[Any]:
     return [sequence.apply(index) for index in range(sequence.size())]
+
+
+def explained(prepared: Prepared) -> dict[str, Any]:
+    """Of plain values: the REST API sends it and `nearcast channel check` shows it."""
+    channel, rewritten = prepared.channel, prepared.rewritten
+    return {
+        "channel": channel.name,
+        "period_s": channel.period_s,
+        "continuous": channel.continuous,
+        "parameters": dict(channel.parameters),
+        "new_datasets": list(channel.new_datasets),
+        "whole_datasets": list(channel.whole_datasets),
+        "columns": list(rewritten.columns),
+        "joins": [
+            {"relation": join.relation, "kind": join.kind, "on": list(join.conditions)} for join in rewritten.joins
+        ],
+        "warnings": list(rewritten.warnings),
+        "sql": rewritten.sql(pretty=True),
+    }

@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING
 from sqlglot import exp
 
 from nearcast.errors import UsageError
+from nearcast.pipeline.channels.functions import EXECUTION_TIME
 from nearcast.pipeline.channels.language import DIALECT, NEW_SUFFIX, Channel
 from nearcast.pipeline.channels.rewrite import MAX_NESTED_LOOP_PAIRS, SUBSCRIPTIONS, Rewritten, rewrite
-from nearcast.pipeline.channels.tries import EXECUTION_TIME
 from nearcast.pipeline.channels.validation import SUBSCRIPTION_ID, Schemas
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
 
 _MARK = uuid.uuid4().hex  # in the prepared text, where each execution puts a name of its own
 

@@ -3,14 +3,31 @@
 Spark has functions that call Java methods, start scripts, read the process's environment, or take all memory for one
 number from a subscriber. So everything in the tree of the SELECT, and with that everything in the text that Spark gets,
 has to be listed here. Listed is what depends on its arguments alone, needs memory in proportion to them, and either
-never fails or is made safe by `tries.py`.
+never fails or is made safe as told below.
+
+What fails on some data becomes NULL there: one record or one subscription must not stop a channel for all.
+
+Spark's ANSI mode ends a whole query at the first overflow, division by zero or text that is no number. It stays on,
+because without it overflows give wrong numbers; instead each part that can fail is written so that it cannot:
+
+    a + b, a - b, a * b, a / b, a % b      TRY_ADD(a, b) ...
+    CAST(a AS t)                           TRY_CAST(a AS t)
+    SUM(a), AVG(a)                         TRY_SUM(a), TRY_AVG(a)
+    a[i], ELEMENT_AT(a, i)                 GET(a, i), TRY_ELEMENT_AT(a, i)
+    ABS, -, FLOOR, CEIL, DATE_ADD, LIKE    NULL outside of what they can do
+
+And what would differ in a second run is fixed: the current time is that of the execution, lists are sorted.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from sqlglot import exp
 
+from nearcast.pipeline.channels.geography import filled
 from nearcast.pipeline.channels.language import Channel
+from nearcast.pipeline.channels.likes import with_constant, with_pattern, wrong_escape
 
 _HINT = "use the functions listed in docs/data.md"
 
@@ -139,3 +156,204 @@ def _has_one_row(query: exp.Expr) -> bool:
             for column in query.selects
         )
     )
+
+
+EXECUTION_TIME = "_execution_us"  # the parameter of the prepared text: microseconds since 1970, UTC
+
+_LARGEST = "9.2e18D"  # FLOOR and CEIL give 64 bits
+_MOST_DAYS = 4_000_000  # about 10,000 years, all that SQL's calendar has
+_MOST_MONTHS = 120_000
+_REPEATED_MOST = 500  # parts of an operand
+_SPECIAL_TIMES = {"now", "today", "tomorrow", "yesterday", "epoch"}
+_NOW = f"TIMESTAMP_MICROS(:{EXECUTION_TIME})"
+_BETWEEN = "CASE WHEN :value BETWEEN -{limit} AND {limit} THEN :result END"
+
+_TRIED_OPERATORS: dict[type[exp.Expr], str] = {
+    exp.Add: "TRY_ADD",
+    exp.Sub: "TRY_SUBTRACT",
+    exp.Mul: "TRY_MULTIPLY",
+    exp.Div: "TRY_DIVIDE",
+    exp.Mod: "TRY_MOD",
+}
+
+
+def without_failures(channel: Channel, typed: exp.Select) -> exp.Select:
+    """The bound query with every part that can fail on data replaced; raises `InvalidChannel` where that cannot be."""
+    for node in reversed(list(typed.walk())):  # the innermost first
+        rule = _RULES.get(type(node))
+        if rule is None:
+            continue
+        safe = rule(channel, node)
+        if safe is not node:
+            safe.type = node.type
+            safe.meta.update(node.meta)
+            node.replace(safe)
+    return typed
+
+
+def _call(name: str, *arguments: exp.Expr) -> exp.Expr:
+    return exp.Anonymous(this=name, expressions=[argument.copy() for argument in arguments])
+
+
+def _arithmetic(channel: Channel, node: exp.Expr) -> exp.Expr:
+    one, other = node.this, node.expression
+    times, numbers = (_any_of(exp.DataType.TEMPORAL_TYPES, one, other), _any_of(exp.DataType.NUMERIC_TYPES, one, other))
+    if times and numbers:
+        raise channel.refuse(node, "a number is added to a time", "use date_add, add_months or an INTERVAL")
+    return _call(_TRIED_OPERATORS[type(node)], one.unnest(), other.unnest())
+
+
+def _any_of(kinds: set[exp.DType], *nodes: exp.Expr) -> bool:
+    return any(isinstance(node.type, exp.DataType) and node.type.this in kinds for node in nodes)
+
+
+def _cast(channel: Channel, node: exp.Expr) -> exp.Expr:
+    value = node.this
+    if node.args.get("format") or node.args.get("default"):
+        raise channel.refuse(node, "a CAST with a format", "use try_to_timestamp(text, format)")
+    if isinstance(value, exp.Literal) and value.is_string and value.name.strip().lower() in _SPECIAL_TIMES:
+        raise channel.refuse(node, f"{value.name!r} as a time", "use now() or current_date()")
+    return _in_calendar(channel, exp.TryCast(this=value.copy(), to=node.args["to"].copy(), safe=True))
+
+
+def _in_calendar(channel: Channel, day: exp.Expr) -> exp.Expr:
+    """Spark reads a date of the year 1,000,000 from a text, and fails where it makes a timestamp of that."""
+    if isinstance(day, exp.TryCast) and (
+        not day.args["to"].is_type("date") or _any_of(exp.DataType.TEMPORAL_TYPES, day.this)
+    ):
+        return day
+    return filled(
+        "CASE WHEN :day BETWEEN DATE '0001-01-01' AND DATE '9999-12-31' THEN :day END", day=_repeated(channel, day)
+    )
+
+
+def _negative(channel: Channel, node: exp.Expr) -> exp.Expr:
+    return node if isinstance(node.this, exp.Literal) else _call("TRY_SUBTRACT", exp.Literal.number(0), node.this)
+
+
+def _repeated(channel: Channel, operand: exp.Expr) -> exp.Expr:
+    """An operand that is written several times: those of operands in one another multiply."""
+    if sum(1 for _ in zip(operand.walk(), range(_REPEATED_MOST + 1), strict=False)) > _REPEATED_MOST:
+        raise channel.refuse(operand, "nested too deep", "give inner parts a name: in a subquery, or WITH ... AS")
+    return operand
+
+
+def _absolute(channel: Channel, node: exp.Expr) -> exp.Expr:
+    value = _repeated(channel, node.this)
+    return filled("CASE WHEN :value < 0 THEN TRY_SUBTRACT(0, :value) ELSE :value END", value=value)
+
+
+def _whole_number(channel: Channel, node: exp.Expr) -> exp.Expr:
+    if node.args.get("decimals") or node.args.get("to"):
+        raise channel.refuse(node, f"{node.key} with a scale", "use round(value, scale)")
+    return filled(_BETWEEN.format(limit=_LARGEST), value=_repeated(channel, node.this), result=node)
+
+
+def _rounded(channel: Channel, node: exp.Expr) -> exp.Expr:
+    scale = node.args.get("decimals")
+    if scale is not None and not (isinstance(scale, exp.Literal) and scale.is_int):
+        raise channel.refuse(node, "round to a scale that is no constant, or below 0", "write it as in round(x, 2)")
+    return node
+
+
+def _logarithm(channel: Channel, node: exp.Expr) -> exp.Expr:
+    """sqlglot makes log(10, x) of log10(x), which is 2.9999999999999996 for 1000."""
+    ten = node.expression is not None and node.this == exp.Literal.number(10)
+    return _call("LOG10", node.expression) if ten else node
+
+
+def _later(channel: Channel, node: exp.Expr) -> exp.Expr:
+    """DATE_ADD counts days in 32 bits and wraps around; ADD_MONTHS fails."""
+    limit = _MOST_MONTHS if isinstance(node, exp.AddMonths) else _MOST_DAYS
+    return filled(_BETWEEN.format(limit=limit), value=_repeated(channel, node.expression), result=node)
+
+
+def _total(channel: Channel, node: exp.Expr) -> exp.Expr:
+    return _call("TRY_SUM" if isinstance(node, exp.Sum) else "TRY_AVG", node.this)
+
+
+def _list(channel: Channel, node: exp.Expr) -> exp.Expr:
+    """Sorted: a second run may meet the records in another order."""
+    above = node.parent
+    if isinstance(above, exp.Window | exp.Filter):
+        raise channel.refuse(node, "a list over a window or with a FILTER", "use GROUP BY and CASE WHEN")
+    return _call("SORT_ARRAY", node)
+
+
+def _element(channel: Channel, node: exp.Expr) -> exp.Expr:
+    kind = node.this.type.this if isinstance(node.this.type, exp.DataType) else None
+    if len(node.expressions) == 1 and kind is exp.DType.MAP:
+        return _call("TRY_ELEMENT_AT", node.this, node.expressions[0])
+    if len(node.expressions) == 1 and kind is exp.DType.ARRAY:
+        if not node.args.get("offset"):
+            return _call("GET", node.this, node.expressions[0])
+        return filled("TRY_ELEMENT_AT(:array, NULLIF(:index, 0))", array=node.this, index=node.expressions[0])
+    raise channel.refuse(node, "[ ] or element_at of something else than an array or a map", "use get(array, index)")
+
+
+def _like(channel: Channel, node: exp.Expr) -> exp.Expr:
+    pattern = node.expression
+    if not isinstance(pattern, exp.Literal):
+        _repeated(channel, pattern)
+        return with_pattern(node)
+    if wrong_escape(pattern.name):
+        raise channel.refuse(node, f"the pattern {pattern.name!r}", r"put only %, _ or \ after a \\ in a pattern")
+    return with_constant(node, pattern.name)
+
+
+def _constant_pattern(channel: Channel, node: exp.Expr) -> exp.Expr:
+    if not isinstance(node.expression, exp.Literal):
+        raise channel.refuse(node, "a regular expression that is no constant", "one that is wrong would fail for all")
+    replacement = node.args.get("replacement")
+    if replacement is not None and (not isinstance(replacement, exp.Literal) or set(replacement.name) & set("$\\")):
+        raise channel.refuse(node, "a replacement that is no plain constant", r"write it as text, without $ and \ ")
+    group = node.args.get("group")
+    if group is not None and not (isinstance(group, exp.Literal) and group.is_int):
+        raise channel.refuse(node, "a group that is no constant, or below 0", "write its number, as in ('(a)', 1)")
+    return node
+
+
+def _constant_format(channel: Channel, node: exp.Expr) -> exp.Expr:
+    if not isinstance(node.args.get("format"), exp.Literal):
+        raise channel.refuse(node, "a format that is no constant", "one that is wrong would fail for all")
+    return node
+
+
+def _date(channel: Channel, node: exp.Expr) -> exp.Expr:
+    if node.args.get("format"):
+        raise channel.refuse(node, "to_date with a format", "use try_to_date(text, format)")
+    return _in_calendar(channel, exp.TryCast(this=node.this.copy(), to=exp.DataType.build("date"), safe=True))
+
+
+def _named(channel: Channel, node: exp.Expr) -> exp.Expr:
+    name, arguments = node.name.lower(), node.expressions
+    if name == "now":
+        return _now(channel, node)
+    if name in ("try_to_timestamp", "try_to_date") and not all(isinstance(f, exp.Literal) for f in arguments[1:]):
+        raise channel.refuse(node, "a format that is no constant", "one that is wrong would fail for all")
+    return _in_calendar(channel, node) if name == "try_to_date" else node
+
+
+def _now(channel: Channel, node: exp.Expr) -> exp.Expr:
+    return filled(f"CAST({_NOW} AS DATE)" if isinstance(node, exp.CurrentDate) else _NOW)
+
+
+_RULES: dict[type[exp.Expr], Callable[[Channel, exp.Expr], exp.Expr]] = {
+    **dict.fromkeys(_TRIED_OPERATORS, _arithmetic),
+    **dict.fromkeys((exp.Cast, exp.TryCast), _cast),
+    **dict.fromkeys((exp.Floor, exp.Ceil), _whole_number),
+    **dict.fromkeys((exp.TsOrDsAdd, exp.AddMonths), _later),
+    **dict.fromkeys((exp.Sum, exp.Avg), _total),
+    **dict.fromkeys((exp.ArrayAgg, exp.ArrayUniqueAgg), _list),
+    **dict.fromkeys((exp.Like, exp.ILike), _like),
+    **dict.fromkeys((exp.RegexpLike, exp.RegexpExtract, exp.RegexpReplace, exp.RegexpSplit), _constant_pattern),
+    **dict.fromkeys((exp.CurrentTimestamp, exp.CurrentDate), _now),
+    exp.Neg: _negative,
+    exp.Abs: _absolute,
+    exp.Round: _rounded,
+    exp.Log: _logarithm,
+    exp.Bracket: _element,
+    exp.TimeToStr: _constant_format,
+    exp.TsOrDsToDate: _date,
+    exp.Anonymous: _named,
+}

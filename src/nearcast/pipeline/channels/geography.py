@@ -7,13 +7,33 @@ The grid has rows of equal height h (degrees of latitude), and each row its own 
 about square at every latitude. The centre's side takes every cell that the circle's bounding box touches (3 x 3 when
 the radius is h), the other side the one cell it is in: a pair within the radius meets in exactly one cell. Columns wrap
 around at the date line; a circle that contains a pole takes all columns of its rows.
+
+Pieces of SQL with places to fill in: written as text, because a formula reads better so than as a tree.
 """
 
 from __future__ import annotations
 
-from sqlglot import exp
+from functools import lru_cache
 
-from nearcast.pipeline.channels.templates import filled
+from sqlglot import exp, parse_one
+
+from nearcast.pipeline.channels.language import DIALECT
+
+
+def filled(template: str, **parts: exp.Expr) -> exp.Expr:
+    """The SQL of `template` with a part in place of each `:name`; names without a part stay."""
+
+    def put_in(node: exp.Expr) -> exp.Expr:
+        part = parts.get(node.name) if isinstance(node, exp.Placeholder) else None
+        return node if part is None else part.copy()
+
+    return _parsed(template).transform(put_in)
+
+
+@lru_cache(maxsize=256)
+def _parsed(template: str) -> exp.Expr:
+    return parse_one(template, dialect=DIALECT)
+
 
 EARTH_RADIUS_M = 6_371_008.8  # mean radius of WGS 84 (IUGG)
 HALF_WAY_ROUND_M = 20_015_115.0  # no two points of the sphere are farther apart

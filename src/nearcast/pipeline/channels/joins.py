@@ -6,6 +6,11 @@
     nested loop  anything else                                     every pair is looked at, up to a limit
 
 A condition that a kind does not use is still checked on each pair that the kind finds.
+
+The columns that grid and range joins meet on, put around a relation: `(SELECT r.*, ... FROM r) AS r`.
+
+Of each pair of relations one is exploded, a row for each cell or bucket that it reaches, and the other stays as it is,
+each row in one cell. Cells do not overlap and an exploded row names none twice, so a pair meets at most once.
 """
 
 from __future__ import annotations
@@ -15,7 +20,8 @@ from dataclasses import dataclass
 
 from sqlglot import exp
 
-from nearcast.pipeline.channels.geography import is_distance
+from nearcast.pipeline.channels import geography
+from nearcast.pipeline.channels.geography import filled, is_distance
 from nearcast.pipeline.channels.language import DIALECT
 from nearcast.pipeline.channels.validation import family
 
@@ -151,3 +157,122 @@ def _one_relation(*nodes: exp.Expr) -> str:
         return ""
     names = next(iter(each))
     return next(iter(names)) if len(names) == 1 else ""
+
+
+# Buckets are counted in 64 bits; the order of values survives the cut at both ends, also of infinities.
+_LARGEST = 1e15
+_CUT = f"GREATEST(-{_LARGEST!r}D, LEAST({_LARGEST!r}D, :value))"
+_BUCKET = f"CAST(FLOOR(({_CUT}) / :width) AS BIGINT)"
+
+
+class Cells:
+    """Relations by name, and the cell columns put around them so far."""
+
+    def __init__(self, sources: dict[str, exp.Expr]) -> None:
+        self._plain = dict(sources)
+        self.sources = dict(sources)
+        self.exploded: set[str] = set()
+        self._count = 0
+
+    def meet_near(self, near: Near) -> exp.Expr:
+        """Puts grid cells around both relations; the condition that their rows share a cell.
+
+        Step by step, each value a column: written out in one, Spark would need most of an execution to read it.
+        """
+        row, column, columns, height = self._names("_row", "_column", "_columns", "_height")
+        square = f"POWER({geography.bounded_radius_m(near.radius).sql(DIALECT)}, 2)"
+        h = geography.cell_degrees(self._mean(near.around, near.radius, square))
+        for name in (near.around, near.point):
+            self._wrap(name, f"SELECT {{r}}.*, :h AS {height} FROM {{r}}", h=h)
+        self._explode_into_cells(near, row, column, columns, exp.column(height, near.around, quoted=True))
+        self._put_into_one_cell(near, row, column, columns, exp.column(height, near.point, quoted=True))
+        self.exploded.add(near.around)
+        return exp.and_(*(_same(near.around, near.point, name) for name in (row, column)))
+
+    def _explode_into_cells(self, near: Near, row: str, column: str, columns: str, h: exp.Expr) -> None:
+        reach, half_width = self._names("_reach", "_half_width")
+        name, lat, lon = near.around, near.around_lat, near.around_lon
+        reached, wide, each, there = (exp.column(c, name, quoted=True) for c in (reach, half_width, row, columns))
+        self._add(name, reach, geography.reach_degrees(near.radius))
+        self._add(name, half_width, geography.half_width_degrees(lat, reached))
+        rows = geography.rows_touched(lat, lon, near.radius, reached, h)
+        self._wrap(name, f"SELECT {{r}}.*, {row} FROM {{r}} LATERAL VIEW EXPLODE(:rows) {row}s AS {row}", rows=rows)
+        self._add(name, columns, geography.columns_of(each, h))
+        self._wrap(
+            name,
+            f"SELECT {{r}}.*, PMOD({column}_all, :there) AS {column} FROM {{r}} "
+            f"LATERAL VIEW EXPLODE(:columns) {column}s AS {column}_all",
+            columns=geography.columns_touched(lon, wide, there),
+            there=there,
+        )
+
+    def _put_into_one_cell(self, near: Near, row: str, column: str, columns: str, h: exp.Expr) -> None:
+        name, lat, lon = near.point, near.point_lat, near.point_lon
+        self._add(name, row, geography.row_of(lat, lon, h))
+        self._add(name, columns, geography.columns_of(exp.column(row, name, quoted=True), h))
+        self._add(name, column, geography.column_of(lat, lon, exp.column(columns, name, quoted=True)))
+
+    def meet_within(self, within: Within) -> exp.Expr:
+        """Puts buckets around both relations; the condition that their rows share one.
+
+        As wide as the mean interval: N intervals then reach at most 2 N buckets together.
+        """
+        bucket, width = self._names("_bucket", "_width")
+        scale = scale_of(within)
+        low, high = (filled(_CUT, value=on_a_line(end, scale)) for end in (within.low, within.high))
+        length = f"GREATEST(0D, {high.sql(DIALECT)} - {low.sql(DIALECT)})"
+        mean = filled("COALESCE(NULLIF(:mean, 0D), 1D)", mean=self._mean(within.interval, within.low, length))
+        for name in (within.interval, within.point):
+            self._wrap(name, f"SELECT {{r}}.*, :w AS {width} FROM {{r}}", w=mean)
+        first, last = (_bucket_of(end, scale, within.interval, width) for end in (within.low, within.high))
+        # Written out in full: SEQUENCE counts down when the first is the larger.
+        buckets = filled("CASE WHEN :first <= :last THEN SEQUENCE(:first, :last) END", first=first, last=last)
+        self._wrap(
+            within.interval,
+            f"SELECT {{r}}.*, {bucket} FROM {{r}} LATERAL VIEW EXPLODE(:buckets) {bucket}s AS {bucket}",
+            buckets=_if_both(within.low, within.high, buckets),
+        )
+        value = _bucket_of(within.value, scale, within.point, width)
+        self._wrap(
+            within.point, f"SELECT {{r}}.*, :value AS {bucket} FROM {{r}}", value=_if_both(within.value, None, value)
+        )
+        self.exploded.add(within.interval)
+        return _same(within.interval, within.point, bucket)
+
+    def count(self, name: str) -> exp.Expr:
+        query = exp.select("COUNT(*)").from_(self._plain[name].copy())
+        return query.subquery()
+
+    def _names(self, *stems: str) -> tuple[str, ...]:
+        self._count += 1
+        return tuple(f"{stem}_{self._count}" for stem in stems)
+
+    def _mean(self, name: str, of: exp.Expr, sql: str) -> exp.Expr:
+        """The mean over a relation, as a scalar subquery; of a constant, itself."""
+        value = filled(sql)
+        if not relations_of(of):
+            return value
+        return exp.select(exp.func("AVG", value)).from_(self._plain[name].copy()).subquery()
+
+    def _add(self, name: str, column: str, value: exp.Expr) -> None:
+        self._wrap(name, f"SELECT {{r}}.*, :value AS {column} FROM {{r}}", value=value)
+
+    def _wrap(self, name: str, template: str, **parts: exp.Expr) -> None:
+        query = filled(template.replace("{r}", f"`{name}`"), **parts)
+        query.args["from_"].set("this", self.sources[name].copy())
+        alias = exp.TableAlias(this=exp.to_identifier(name, quoted=True))
+        self.sources[name] = exp.Subquery(this=query, alias=alias)
+
+
+def _bucket_of(value: exp.Expr, scale: str, name: str, width: str) -> exp.Expr:
+    return filled(_BUCKET, value=on_a_line(value, scale), width=exp.column(width, name, quoted=True))
+
+
+def _if_both(one: exp.Expr, other: exp.Expr | None, value: exp.Expr) -> exp.Expr:
+    """GREATEST and LEAST skip NULL: without this a NULL would be in the last bucket."""
+    known = [exp.Not(this=exp.Is(this=node.copy(), expression=exp.Null())) for node in (one, other) if node is not None]
+    return exp.Case().when(exp.and_(*known), value)
+
+
+def _same(one: str, other: str, column: str) -> exp.Expr:
+    return exp.EQ(this=exp.column(column, one, quoted=True), expression=exp.column(column, other, quoted=True))

@@ -1,10 +1,10 @@
-"""LIKE in one pass over the text: as Spark does it, a few `%` and one long record would take years.
+r"""LIKE in one pass over the text: as Spark does it, a few `%` and one long record would take years.
 
 Spark turns `%` into `.*`, and tries every place for each of them with every place for the others; so the pattern of one
 subscriber could stop a channel for all. Here what stands after a `%` is taken where it is found first, and never looked
 for again, which finds the same: that is `(?>` in Java's regular expressions.
 
-    fire%smoke%    (?s)\\A(?>fire)(?>.*?smoke)(?>.*?\\z)
+    fire%smoke%    (?s)\A(?>fire)(?>.*?smoke)(?>.*?\z)
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import re
 
 from sqlglot import exp
 
+from nearcast.pipeline.channels.geography import filled
 from nearcast.pipeline.channels.language import DIALECT
-from nearcast.pipeline.channels.templates import filled
 
 WRITTEN = "written"  # a note on what took the place of a LIKE: its SQL, for people to read
 _BEGIN, _ANY, _END = r"(?s)\A(?>", ")(?>.*?", r"\z)"

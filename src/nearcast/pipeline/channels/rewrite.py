@@ -9,22 +9,176 @@ reaches many cells, only the name does, and a join at the end brings the list.
 
 Rows are exactly those of the channel's query run once for each subscription with its parameters put in: joins find a
 superset of the pairs (`joins.py`), every condition is still checked, grouping and windows are per set.
+
+Equalities with parameters as one number: Spark looks up a 64-bit key several times as fast as a row with texts.
+
+    r.kind = p.kind AND r.district = p.district
+    xxhash64(TRY_CAST(r.kind AS STRING), ...) = xxhash64(TRY_CAST(p.kind AS STRING), ...)
+      AND r.kind BETWEEN p.kind AND p.kind AND r.district BETWEEN p.district AND p.district
+
+The hash finds the pairs, the rest checks them. It is written with BETWEEN because Spark would take an equality for a
+further key of the join, and with that for a row again.
+
+In which order a channel's relations are joined, and where the parameters come in.
+
+The parameters join right after the dataset that their best condition is about, so that only what somebody asked for
+goes on. Inner joins may then change places; where there is any other join the written order stays, and the parameters
+come in before the first of them whose ON needs them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from sqlglot import exp
 
-from nearcast.pipeline.channels.cells import Cells
 from nearcast.pipeline.channels.geography import expand_distance, is_distance
-from nearcast.pipeline.channels.hashes import with_one_key
-from nearcast.pipeline.channels.joins import as_near, as_within, is_equality, relations_of
+from nearcast.pipeline.channels.joins import Cells, as_near, as_within, conjuncts, is_equality, relations_of
 from nearcast.pipeline.channels.language import DIALECT, NEW_SUFFIX, Channel
-from nearcast.pipeline.channels.order import Link, chain_of, is_inner
 from nearcast.pipeline.channels.validation import PARAMETERS, SUBSCRIPTION_ID, Schemas, as_written, bind
+
+# Equal values of these types have equal hashes. 0.0 and -0.0 are equal and do not. A type here is what sqlglot makes of
+# the text, which is not always Spark's: INT and BIGINT of one number have two hashes, so both sides are made one type.
+_EXACT = {
+    **dict.fromkeys(exp.DataType.TEXT_TYPES, "STRING"),
+    **dict.fromkeys(exp.DataType.INTEGER_TYPES, "BIGINT"),
+    exp.DType.DATE: "DATE",
+    exp.DType.BOOLEAN: "BOOLEAN",
+}
+
+
+def with_one_key(conditions: Sequence[exp.Expr], name: str) -> list[exp.Expr]:
+    """The conditions of a join with the relation `name`, its equalities as one key where that is possible."""
+    equal = [condition for condition in conditions if _is_exact(condition)]
+    if len(equal) < 2 and not any(_is_text(condition.this) for condition in equal):
+        return list(conditions)  # one number is a key as it is
+    pairs = [_ordered(condition, name) for condition in equal]
+    left, right = (exp.func("XXHASH64", *(_one_type(pair[side]) for pair in pairs)) for side in (0, 1))
+    checks = [exp.Between(this=one.copy(), low=other.copy(), high=other.copy()) for one, other in pairs]
+    rest = [condition for condition in conditions if not any(condition is one for one in equal)]
+    return [exp.EQ(this=left, expression=right), *checks, *rest]
+
+
+def _is_exact(condition: exp.Expr) -> bool:
+    """Of two columns whose values are hashed alike."""
+    if not isinstance(condition, exp.EQ) or not is_equality(condition):
+        return False
+    one, other = condition.this, condition.expression
+    kinds = [_hashed_as(side) for side in (one, other)]
+    return isinstance(one, exp.Column) and isinstance(other, exp.Column) and kinds[0] == kinds[1] != ""
+
+
+def _hashed_as(column: exp.Expr) -> str:
+    return _EXACT.get(column.type.this, "") if isinstance(column.type, exp.DataType) else ""
+
+
+def _one_type(column: exp.Expr) -> exp.Expr:
+    kind = exp.DataType.build(_hashed_as(column), dialect=DIALECT)
+    return exp.TryCast(this=column.copy(), to=kind, safe=True)
+
+
+def _is_text(column: exp.Expr) -> bool:
+    return isinstance(column.type, exp.DataType) and column.type.this in exp.DataType.TEXT_TYPES
+
+
+def _ordered(condition: exp.Expr, name: str) -> tuple[exp.Expr, exp.Expr]:
+    """The other relation's side first."""
+    one, other = condition.this, condition.expression
+    return (other, one) if relations_of(one) == {name} else (one, other)
+
+
+@dataclass
+class Link:
+    """One relation of the chain. `fixed` is its join as written, unless that is an inner one; then all its conditions
+    are those of its ON."""
+
+    name: str
+    source: exp.Expr
+    fixed: exp.Join | None = None
+    conditions: list[exp.Expr] = field(default_factory=list)
+
+
+@dataclass
+class Chain:
+    """The relations in the order of their joins, and the conditions that belong to no inner join."""
+
+    links: list[Link]
+    rest: list[exp.Expr]
+
+
+def chain_of(bound: exp.Select, parameters: exp.Expr) -> Chain:
+    """The chain of a bound query with the parameters in it, each condition at the first join that has its columns."""
+    links = [Link(bound.args["from_"].this.alias_or_name, bound.args["from_"].this)]
+    where = bound.args.get("where")
+    pool = conjuncts(where.this if where else None)
+    for join in bound.args.get("joins", ()):
+        name, conditions = join.this.alias_or_name, conjuncts(join.args.get("on"))
+        if is_inner(join):
+            links.append(Link(name, join.this))
+            pool += conditions
+        else:
+            links.append(Link(name, join.this, join, conditions))
+    names = {link.name for link in links} | {PARAMETERS}
+    movable = [condition for condition in pool if _joins_two(condition, names)]
+    rest = [condition for condition in pool if condition not in movable]
+    ordered = _with_parameters(links, movable, Link(PARAMETERS, parameters))
+    available: set[str] = set()
+    for index, link in enumerate(ordered):
+        available.add(link.name)
+        if link.fixed is None and index > 0:
+            link.conditions = [condition for condition in movable if relations_of(condition) <= available]
+            movable = [condition for condition in movable if condition not in link.conditions]
+    return Chain(ordered, rest + movable)
+
+
+def is_inner(join: exp.Join) -> bool:
+    return not join.side and join.kind in ("", "INNER", "CROSS") and not isinstance(join.this, exp.Lateral)
+
+
+def _joins_two(condition: exp.Expr, names: set[str]) -> bool:
+    relations = relations_of(condition)
+    return len(relations) > 1 and relations <= names and condition.find(exp.Query) is None
+
+
+def _with_parameters(links: list[Link], conditions: Sequence[exp.Expr], parameters: Link) -> list[Link]:
+    about = [condition for condition in conditions if PARAMETERS in relations_of(condition)]
+    best = min(about, key=_rank, default=None)
+    wanted = relations_of(best) - {PARAMETERS} if best else frozenset({links[0].name})
+    if all(link.fixed is None for link in links) and len(wanted) == 1:
+        first = next(link for link in links if link.name in wanted)
+        return _connected([first, parameters], [link for link in links if link is not first], conditions)
+    after = 1 + max(index for index, link in enumerate(links) if link.name in wanted)
+    needs = [
+        index for index, link in enumerate(links) if link.fixed is not None and PARAMETERS in relations_of(link.fixed)
+    ]
+    place = min([after, *needs])
+    return [*links[:place], parameters, *links[place:]]
+
+
+def _rank(condition: exp.Expr) -> int:
+    """A distance finds the fewest pairs, then equality, then a range."""
+    if any(is_distance(node) for node in condition.iter_expressions()):
+        return 0
+    if is_equality(condition):
+        return 1
+    return 2 if isinstance(condition, exp.Between | exp.LT | exp.LTE | exp.GT | exp.GTE) else 3
+
+
+def _connected(chain: list[Link], left: list[Link], conditions: Sequence[exp.Expr]) -> list[Link]:
+    """The rest in the written order, but those first that a condition connects with what is there."""
+    while left:
+        there = {link.name for link in chain}
+        linked = (
+            link
+            for link in left
+            if any(link.name in relations_of(c) and relations_of(c) <= there | {link.name} for c in conditions)
+        )
+        chosen = next(linked, left[0])
+        chain = [*chain, chosen]
+        left = [link for link in left if link is not chosen]
+    return chain
+
 
 SUBSCRIPTIONS = "_subscriptions"  # the relation that the rewritten query reads the subscriptions from
 MAX_NESTED_LOOP_PAIRS = 100_000_000  # of one execution: a mistake in a channel must not stop the others

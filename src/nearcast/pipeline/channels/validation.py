@@ -1,8 +1,8 @@
 """Checks a channel against the schemas of its datasets, and binds its names: the query that rewriting starts from.
 
 Afterwards each column carries its relation and its type, stars are expanded, each `:name` is the column `name` of the
-relation of parameters, and nothing in it can fail on data (`tries.py`). Refused, because one query could not answer all
-subscriptions with the rows that one query each would give: LIMIT and orders, aggregates without GROUP BY, RIGHT and
+relation of parameters, and nothing in it can fail on data (`functions.py`). Refused, because one query could not answer
+all subscriptions with the rows that one query each would give: LIMIT and orders, aggregates without GROUP BY, RIGHT and
 FULL joins, parameters inside subqueries.
 """
 
@@ -16,11 +16,10 @@ from sqlglot.errors import OptimizeError
 from sqlglot.optimizer.annotate_types import annotate_types
 from sqlglot.optimizer.qualify import qualify
 
-from nearcast.pipeline.channels.functions import check_allowed
+from nearcast.pipeline.channels.functions import check_allowed, without_failures
 from nearcast.pipeline.channels.geography import is_distance
 from nearcast.pipeline.channels.language import DIALECT, NEW_SUFFIX, Channel
 from nearcast.pipeline.channels.likes import WRITTEN
-from nearcast.pipeline.channels.tries import without_failures
 
 Schemas = Mapping[str, Mapping[str, str]]  # dataset -> column -> Spark type
 

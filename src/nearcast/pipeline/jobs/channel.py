@@ -7,6 +7,17 @@ An execution that has failed a few times is done by parts of its subscriptions. 
 pass, are set aside in the catalogue, and all others get their results. If nothing passes and data are the cause, the
 execution is committed without results and with the reason, so that the channel goes on; any other cause, as a full
 disk, is waited out and nobody is blamed.
+
+What a failure of Spark says: in one line, and whether data are the cause.
+
+Spark's errors carry an SQLSTATE. Class 22 is "data exception" in the SQL standard (a division by zero, a text that is
+no number), P0001 is an error that the query raised itself (a limit). Neither goes away by trying again. All others,
+from a full disk to a lost executor, may.
+
+Which of many fail together: found by halves, each of which is tried.
+
+A part that passes is done with, one that fails is halved, one of a single member that fails is a suspect. Nobody is a
+suspect while nothing passes at all: then the cause is elsewhere, as a disk that is full, and trying ends soon.
 """
 
 from __future__ import annotations
@@ -14,25 +25,90 @@ from __future__ import annotations
 import logging
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import pyarrow as pa
 
-from nearcast.pipeline import io
+from nearcast.pipeline import storage as io
 from nearcast.pipeline.catalog.catalog import Catalog
 from nearcast.pipeline.catalog.channels import StoredChannel
 from nearcast.pipeline.catalog.executions import Execution, Measures, Size
 from nearcast.pipeline.channels.execution import Prepared, prepare
 from nearcast.pipeline.channels.language import parse_channel
 from nearcast.pipeline.channels.validation import SUBSCRIPTION_ID
-from nearcast.pipeline.jobs.failures import is_of_data, told
-from nearcast.pipeline.jobs.halving import Halved, halved
 from nearcast.pipeline.service.results import measured
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+
+_RAISED = "P0001"
+_DATA = "22"
+_LONGEST = 300
+
+
+def told(error: BaseException) -> str:
+    """The first line of what the data, or else the failure itself, is said to have done."""
+    cause = next((cause for cause in _causes(error) if _is_of_data(cause)), error)
+    return (str(cause).partition("\n")[0] or type(cause).__name__)[:_LONGEST]
+
+
+def is_of_data(error: BaseException) -> bool:
+    return any(_is_of_data(cause) for cause in _causes(error))
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    cause: BaseException | None = error
+    while cause is not None:
+        yield cause
+        cause = getattr(cause, "_cause", None)  # as pyspark keeps what Java names as the cause
+
+
+def _is_of_data(error: BaseException) -> bool:
+    from pyspark.errors import PySparkException
+
+    state = error.getSqlState() if isinstance(error, PySparkException) else None
+    return state is not None and (state == _RAISED or state.startswith(_DATA))
+
+
+T = TypeVar("T")
+
+TRIES_AT_MOST = 200  # of one search: some minutes
+
+
+@dataclass(frozen=True)
+class Halved(Generic[T]):
+    passed: list[Sequence[T]]
+    suspects: list[T]  # each failed alone
+    left: list[Sequence[T]]  # failed together, and there was no try left for their halves
+
+
+def halved(whole: Sequence[T], passes: Callable[[Sequence[T]], bool], most: int = TRIES_AT_MOST) -> Halved[T]:
+    """The parts of a whole that has failed. Those who fail must not stand together: shuffle it."""
+    passed: list[Sequence[T]] = []
+    suspects: list[T] = []
+    left = _halves(whole)
+    without_success = 4 * len(whole).bit_length()  # enough to come down to one, and to many beside it
+    tries = 0
+    while left and tries < (most if passed else min(most, without_success)):
+        part = left.pop()
+        tries += 1
+        if passes(part):
+            passed.append(part)
+        elif len(part) == 1:
+            suspects.append(part[0])
+        else:
+            left += _halves(part)
+    return Halved(passed, suspects if passed else [], left)
+
+
+def _halves(part: Sequence[T]) -> list[Sequence[T]]:
+    middle = len(part) // 2
+    return [half for half in (part[:middle], part[middle:]) if len(half) < len(part)] if middle else []
+
 
 TRIES = 3  # of an execution with all subscriptions together
 

@@ -4,32 +4,226 @@ Each batch is written to folders by number, then one transaction names them, the
 the feed was read. Killed before it, the batch is run again by Spark with the same records and overwrites the same
 folders; killed after it, the batch is known here and skipped. Then the stream is trimmed up to where the batch began:
 what lies before it was committed by Spark too, and no restart reads it again.
+
+What becomes of parsed records: those of the dataset, the dead letters, and how many there are of each.
+
+Payloads in msgpack as JSON text, so that both formats take the same road.
+
+Records of a stream as columns, each with the reason why it cannot be one: null if it can.
+
+One pass of `from_json` serves a good record. Only where it complains is the text read a second time, as strings, to
+tell which field it was.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from functools import reduce
+from operator import or_
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
+import pyarrow
 
 from nearcast.errors import ClusterError, UsageError
-from nearcast.pipeline import io
+from nearcast.pipeline import storage as io
 from nearcast.pipeline.catalog.database import Database
-from nearcast.pipeline.catalog.feeds import Feed, FeedCatalog, FeedProgress
+from nearcast.pipeline.catalog.datasets import Dataset, Feed, FeedCatalog, FeedProgress
 from nearcast.pipeline.datasets import Datasets
-from nearcast.pipeline.schemas import DEAD_LETTERS, nullable_ddl
+from nearcast.pipeline.jobs.datasets import newest_per_key
 from nearcast.pipeline.sources.offsets import BEGINNING, Offset, noted, ranges
-from nearcast.pipeline.sources.resp import RespConnection
-from nearcast.pipeline.transforms.feed_records import dead_letters, good_records, tally
-from nearcast.pipeline.transforms.parsing import parse
+from nearcast.pipeline.sources.server import RespConnection
+from nearcast.pipeline.storage import DEAD_LETTERS, nullable_ddl
+from nearcast.pipeline.storage import Column as Wanted
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.streaming import StreamingQuery
+    from pyspark.sql.types import DataType
+
+
+PAYLOAD_KEPT_BYTES = 4096  # of a dead letter
+
+
+def good_records(parsed: DataFrame, dataset: Dataset) -> DataFrame:
+    """The dataset's columns and those that a feed adds; of a keyed dataset the newest record of each key."""
+    from pyspark.sql import functions as F
+
+    names = [column.name for column in dataset.columns]
+    good = parsed.where(F.col("reason").isNull()).select(
+        *(F.col("record")[name].alias(name) for name in names),
+        F.col("topic").alias("_topic"),
+        F.col("published_at").alias("_published_at"),
+        F.col("ingested_at").alias("_ingested_at"),
+        F.struct("ms", "seq").alias("_place"),
+    )
+    names += ["_topic", "_published_at", "_ingested_at"]
+    if dataset.key:
+        return newest_per_key(good, dataset.key, F.col("_place"), names)
+    return good.select(*names)
+
+
+def dead_letters(parsed: DataFrame) -> DataFrame:
+    from pyspark.sql import functions as F
+
+    dead = parsed.where(F.col("reason").isNotNull())
+    cut = dead.withColumn("payload", F.substring("payload", 1, PAYLOAD_KEPT_BYTES))
+    return cut.select(*(column.name for column in DEAD_LETTERS))
+
+
+def tally(parsed: DataFrame) -> dict[str, int]:
+    """How many rows are `good`, `dead` (records that cannot be read) and `gaps`."""
+    from pyspark.sql import functions as F
+
+    bad, told = F.col("reason").isNotNull(), F.col("kind") != "record"
+    row = parsed.agg(
+        F.count_if(~bad).alias("good"),
+        F.count_if(bad & ~told).alias("dead"),
+        F.count_if(told).alias("gaps"),
+    ).first()
+    assert row is not None
+    return row.asDict()
+
+
+def json_of_msgpack(payload: Column) -> Column:
+    """The same value as JSON; null where the payload is not msgpack, or has no JSON form."""
+    from pyspark.sql import functions as F
+
+    return F.arrow_udf(_converted, "string")(payload)  # type: ignore[call-overload]
+
+
+def _converted(payloads: pyarrow.Array) -> pyarrow.Array:
+    return pyarrow.array([_json(payload) for payload in payloads.to_pylist()], pyarrow.string())
+
+
+def _json(payload: bytes | None) -> str | None:
+    try:
+        return msgspec.json.encode(msgspec.msgpack.decode(payload)).decode() if payload is not None else None
+    except (msgspec.MsgspecError, UnicodeDecodeError, TypeError, ValueError, OverflowError, RecursionError):
+        return None
+
+
+_CORRUPT = "_corrupt"
+_STRICT = {"columnNameOfCorruptRecord": _CORRUPT, "allowSingleQuotes": "false", "allowNonNumericNumbers": "false"}
+_BLANKS = " \t\r\n"
+_CALENDAR = ("0001-01-01 00:00:00", "9999-12-31 23:59:59.999999")
+_SHOWN_CHARACTERS = 40  # of a wrong value in a reason
+
+ENVELOPE = ("kind", "topic", "publisher", "sequence", "published_at", "ingested_at", "payload", "ms", "seq")
+
+
+def parse(frame: DataFrame, wanted: Sequence[Wanted], key: str, format: str) -> DataFrame:
+    """Rows of the source in; out: the envelope, `record` (a struct with the wanted columns), and `reason`."""
+    from pyspark.sql import functions as F
+
+    payload = F.col("payload")
+    text = payload.cast("string") if format == "json" else json_of_msgpack(payload)
+    typed = F.from_json("text", f"{nullable_ddl(wanted)}, `{_CORRUPT}` STRING", _STRICT)
+    opened = _opened(frame).withColumn("text", text).withColumn("record", typed)
+    return opened.select(*ENVELOPE, "record", _reason(wanted, key, format).alias("reason"))
+
+
+def _opened(frame: DataFrame) -> DataFrame:
+    """The fields that collectors write, and the record's place in its stream."""
+    from pyspark.sql import functions as F
+
+    def text(name: str) -> Column:
+        return F.col("fields")[name].cast("string")
+
+    place = F.split("id", "-")
+    return frame.select(
+        F.coalesce(text("kind"), F.lit("record")).alias("kind"),
+        text("text").alias("said"),
+        *(text(name).alias(name) for name in ("topic", "publisher", "sequence")),
+        F.timestamp_micros((text("published_at").try_cast("double") * 1e6).cast("bigint")).alias("published_at"),
+        F.col("at").alias("ingested_at"),
+        F.col("fields")["payload"].alias("payload"),
+        place[0].cast("bigint").alias("ms"),
+        place[1].cast("bigint").alias("seq"),
+    )
+
+
+def _reason(wanted: Sequence[Wanted], key: str, format: str) -> Column:
+    from pyspark.sql import functions as F
+
+    text, record = F.col("text"), F.col("record")
+    bare = F.btrim(text, F.lit(_BLANKS))
+    not_read = (
+        F.when(F.try_parse_json(text).isNull(), f"the payload is not {format}")
+        .when(~bare.startswith("{"), "the payload is not an object with fields")
+        .when(~bare.endswith("}"), "something follows the object in the payload")
+        .otherwise(F.coalesce(*_wrong(wanted), F.lit("a value inside a field is of the wrong type")))
+    )
+    return (
+        F.when(F.col("kind") != "record", F.col("said"))
+        .when(F.col("payload").isNull(), "there is no payload")
+        .when(text.isNull(), f"the payload is not {format}, or has no JSON form")
+        .when(~F.is_valid_utf8(text), "the payload is not UTF-8")
+        .when(record.isNull() | record[_CORRUPT].isNotNull() | ~bare.endswith("}"), not_read)
+        .otherwise(F.coalesce(*_missing(wanted, key), *_far(wanted), F.lit(None)))
+    )
+
+
+def _wrong(wanted: Sequence[Wanted]) -> Iterator[Column]:
+    from pyspark.sql import functions as F
+
+    record = F.col("record")
+    texts = F.from_json("text", ", ".join(f"`{column.name}` STRING" for column in wanted))
+    for column in wanted:
+        value = texts[column.name]
+        said = F.concat(F.lit(f"field {column.name} is not {column.type}: "), F.left(value, F.lit(_SHOWN_CHARACTERS)))
+        yield F.when(record[column.name].isNull() & value.isNotNull(), said)
+
+
+def _missing(wanted: Sequence[Wanted], key: str) -> Iterator[Column]:
+    from pyspark.sql import functions as F
+
+    record = F.col("record")
+    for column in wanted:
+        if column.name == key:
+            yield F.when(record[column.name].isNull(), f"field {column.name}, the key, is missing")
+        elif column.required:
+            yield F.when(record[column.name].isNull(), f"field {column.name} is required, and missing")
+
+
+def _far(wanted: Sequence[Wanted]) -> Iterator[Column]:
+    """Times beyond SQL's calendar: Spark reads a date of the year 1,000,000, and fails where it is made a timestamp."""
+    from pyspark.sql import functions as F
+    from pyspark.sql.types import DataType
+
+    for column in wanted:
+        far = _is_far(F.col("record")[column.name], DataType.fromDDL(column.type))
+        if far is not None:
+            yield F.when(far, f"field {column.name} is not {column.type}: a time outside of the years 1 to 9999")
+
+
+def _is_far(value: Column, kind: DataType) -> Column | None:
+    """Whether a time in it is, however deep; None if its type has none."""
+    from pyspark.sql import functions as F
+    from pyspark.sql.types import ArrayType, DateType, MapType, StructType, TimestampNTZType, TimestampType
+
+    if isinstance(kind, DateType | TimestampType | TimestampNTZType):
+        return ~value.between(*(F.lit(end).cast(kind) for end in _CALENDAR))
+    if isinstance(kind, StructType):
+        parts = [_is_far(value[field.name], field.dataType) for field in kind.fields]
+        found = [_surely(part) for part in parts if part is not None]
+        return reduce(or_, found) if found else None
+    if isinstance(kind, MapType):
+        return _is_far(F.map_values(value), ArrayType(kind.valueType))
+    if isinstance(kind, ArrayType) and _is_far(F.lit(None), kind.elementType) is not None:
+        return F.exists(value, lambda one: _surely(_is_far(one, kind.elementType)))
+    return None
+
+
+def _surely(far: Column | None) -> Column:
+    """What is null is not far."""
+    from pyspark.sql import functions as F
+
+    return F.lit(False) if far is None else F.coalesce(far, F.lit(False))
+
 
 log = logging.getLogger(__name__)
 

@@ -2,6 +2,12 @@
 
 It starts in its own thread, because Spark needs seconds: until then the API answers for what is stored. When the Java
 process ends by itself the engine ends too, and says why; the process is then to be started again.
+
+What keeps the data cluster's folder small: results that are too old go, and small files are merged.
+
+Subscriptions of gateways that are gone end, so that Spark does not compute for nobody.
+
+Keeps the telemetry job running beside feeds and channels: a query that ends with an error is started again.
 """
 
 from __future__ import annotations
@@ -9,12 +15,14 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
+import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nearcast.errors import ClusterError
+from nearcast.pipeline import storage as io
 from nearcast.pipeline.catalog.catalog import Catalog
 from nearcast.pipeline.catalog.channels import StoredChannel
 from nearcast.pipeline.catalog.executions import Execution
@@ -23,23 +31,99 @@ from nearcast.pipeline.channels.execution import Prepared
 from nearcast.pipeline.channels.language import Channel
 from nearcast.pipeline.feeds import UNCOLLECTED, Feeds
 from nearcast.pipeline.jobs.channel import ChannelJob
-from nearcast.pipeline.service.housekeeping import Housekeeping
+from nearcast.pipeline.jobs.telemetry import TelemetryJob
 from nearcast.pipeline.service.scheduler import Scheduler
-from nearcast.pipeline.service.settings import ServiceSettings
-from nearcast.pipeline.service.state import EngineNotReady, Schemas
-from nearcast.pipeline.service.telemetry import Telemetry
-from nearcast.pipeline.shared_folder import require_shared
-from nearcast.runtime.troubles import Troubles
+from nearcast.pipeline.service.state import EngineNotReady, Schemas, ServiceSettings
+from nearcast.pipeline.storage import require_shared
+from nearcast.runtime.workers import Troubles
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from pyspark.sql.streaming import StreamingQuery
+
+
+RELEASED_MOST = 10_000  # subscriptions in one round: the catalogue is locked meanwhile
+
+log = logging.getLogger("nearcast.data")
+
+
+class Housekeeping:
+    """Each part can be stopped anywhere and done again."""
+
+    def __init__(self, catalog: Catalog, settings: ServiceSettings) -> None:
+        self._catalog = catalog
+        self._settings = settings
+
+    def run(self, spark: SparkSession) -> None:
+        self.release_brokers()
+        self.drop_results()
+        self.forget_subscriptions()
+        self.compact(spark)
+
+    def release_brokers(self) -> None:
+        """One broker in a round. It is forgotten first: if it comes back, it is told so and holds all its own again."""
+        for name in self._catalog.brokers.silent(self._settings.broker_away_s)[:1]:
+            held = len(self._catalog.subscriptions.held_by(name))
+            hours = self._settings.broker_away_s / 3600
+            log.warning("broker %s was not heard of for %g h: the %d subscriptions it holds end", name, hours, held)
+            self._catalog.brokers.drop(name)
+        self._catalog.subscriptions.release_of_strangers(RELEASED_MOST)
+
+    def drop_results(self) -> None:
+        """They count as gone first, then the files go, then the rows: nobody is sent to files that are not there."""
+        expired = self._catalog.outcomes.expire(self._settings.keep_s, self._settings.keep_executions)
+        for channel, number in expired:
+            io.remove(self._catalog.warehouse.results(channel, number))
+        self._catalog.outcomes.forget(expired)
+
+    def forget_subscriptions(self) -> None:
+        """Those that ended before the version that the oldest execution to come, or open, answers."""
+        with self._catalog.database.transaction():
+            needed = {execution.channel: execution.version for execution in self._catalog.executions.open()}
+            for channel in self._catalog.channels.all():
+                version = needed.get(channel.name, self._catalog.channels.numbers(channel.name).version)
+                self._catalog.subscriptions.forget_removed(channel.name, version)
+
+    def compact(self, spark: SparkSession) -> None:
+        """Each dataset up to where every execution, open or to come, has read it."""
+        datasets = self._catalog.datasets
+        for name in datasets.names():
+            upto = self._catalog.executions.floor(name, datasets.position(name))
+            datasets.compact(spark, name, upto)
+            if self._settings.keep_records_s:
+                datasets.keep(name, self._settings.keep_records_s, upto)
+
+
+REVIVE_S = 10.0  # between two starts
+
+
+class Telemetry:
+    """`look` now and then; nothing runs before the first look."""
+
+    def __init__(self, spark: SparkSession, store_url: str, catalog: Catalog) -> None:
+        self._job = TelemetryJob(spark, store_url, catalog.warehouse, catalog.database)
+        self._query: StreamingQuery | None = None
+        self._tried_s = -REVIVE_S
+        self._problem = ""
+
+    def look(self) -> None:
+        """Start the query if it does not run, at most once in a while."""
+        now_s = time.monotonic()
+        if (self._query is not None and self._query.isActive) or now_s - self._tried_s < REVIVE_S:
+            return
+        self._tried_s = now_s
+        if self._query is not None and (error := self._query.exception()) is not None:
+            first = str(error).partition("\n")[0]
+            if first != self._problem:
+                log.warning("telemetry ended and is started again: %s", first)
+            self._problem = first
+        self._query = self._job.start()
+
 
 STARTING = "starting"
 _LOOK_S = 0.5  # at the Java process
 _STOP_WAIT_S = 20.0
 _TAG = "execution"  # of the jobs of executions: feeds end theirs themselves
-
-log = logging.getLogger("nearcast.data")
 
 
 class SparkEngine:

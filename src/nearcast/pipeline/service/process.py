@@ -3,6 +3,8 @@
 A second process on the same folder is refused by a lock on a file, which the system releases when the process ends,
 however it ends. SIGTERM and Ctrl-C stop it within seconds; what was not committed then is done after the next start,
 as after a kill.
+
+Where the data cluster is: a key on the store's server, renewed while the process lives; gateways read it there.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ import asyncio
 import contextlib
 import fcntl
 import ipaddress
+import json
 import logging
 import socket
 from collections.abc import Callable, Coroutine, Iterator
@@ -21,18 +24,56 @@ from typing import Any
 import msgspec
 import uvicorn
 
+from nearcast.core.model.names import DATA_KEY
 from nearcast.errors import ClusterError, UsageError
 from nearcast.pipeline.catalog.catalog import Catalog
-from nearcast.pipeline.service.announcement import Announcement
 from nearcast.pipeline.service.app import create_app
 from nearcast.pipeline.service.engine import SparkEngine
-from nearcast.pipeline.service.settings import ServiceSettings
-from nearcast.pipeline.session import SessionSettings, open_session
-from nearcast.runtime.troubles import Troubles
+from nearcast.pipeline.service.state import ServiceSettings
+from nearcast.pipeline.sources.server import RespConnection
+from nearcast.pipeline.spark import SessionSettings, open_session
+from nearcast.runtime.workers import Troubles
 
-_LAST_ANSWERS_S = 2  # for requests that run when the process is told to stop
+RENEW_S = 2.0
+LIFETIME_S = 10.0  # of the key: a process that was killed is forgotten then
 
 log = logging.getLogger("nearcast.data")
+
+
+class Announcement:
+    """Says the URL again and again; the store's server may be down for a while, or have lost its memory."""
+
+    def __init__(self, store_url: str, url: str, troubles: Troubles | None = None) -> None:
+        self._store_url = store_url
+        self._troubles = troubles or Troubles(log)
+        self._said = json.dumps({"url": url})
+
+    async def keep(self) -> None:
+        """Until cancelled; then the key is taken back."""
+        try:
+            while True:
+                await asyncio.to_thread(self._say)
+                await asyncio.sleep(RENEW_S)
+        finally:
+            with contextlib.suppress(ClusterError):
+                await asyncio.to_thread(self._take_back)
+
+    def _say(self) -> None:
+        try:
+            with RespConnection(self._store_url) as connection:
+                connection.ask("SET", DATA_KEY, self._said, "PX", int(LIFETIME_S * 1000))
+        except ClusterError as error:
+            log.warning("gateways cannot be told where the data cluster is: %s", error)
+        except Exception as error:
+            self._troubles.note("telling gateways where the data cluster is", error)
+
+    def _take_back(self) -> None:
+        with RespConnection(self._store_url) as connection:
+            if connection.ask("GET", DATA_KEY) == self._said.encode():
+                connection.ask("DEL", DATA_KEY)
+
+
+_LAST_ANSWERS_S = 2  # for requests that run when the process is told to stop
 
 
 class ProcessSettings(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,21 +1,139 @@
-"""What all routes share: the catalogue, the results, who waits, and the engine that has Spark."""
+"""What all routes share: the catalogue, the results, who waits, and the engine that has Spark.
+
+What the data cluster process can be told. The defaults suit one machine.
+
+Long polls that wait for a commit: woken from any thread, counted, and ended when the process stops.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+import contextlib
+import threading
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Protocol
 
+import msgspec
 from fastapi import Depends, Request
 
+from nearcast.errors import UsageError
 from nearcast.pipeline.catalog.catalog import Catalog
 from nearcast.pipeline.catalog.channels import StoredChannel
+from nearcast.pipeline.catalog.database import CatalogFull, require_positive
 from nearcast.pipeline.channels.execution import Prepared, prepare
 from nearcast.pipeline.channels.language import Channel
 from nearcast.pipeline.feeds import Feeds
 from nearcast.pipeline.service.results import Results
-from nearcast.pipeline.service.settings import ServiceSettings
-from nearcast.pipeline.service.waiting import Commits
+
+
+class RequestLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """What one request, or all that wait at once, may ask for; more is refused."""
+
+    wanted: int = 10_000  # subscriptions in one call
+    long_polls: int = 1000  # at once
+    json_bytes: int = 8 << 20  # of a request's body
+    dataset_bytes: int = 256 << 20  # of a dataset's file
+
+    def __post_init__(self) -> None:
+        require_positive(self)
+
+
+class ServiceSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Of the service; retention drops results that are too old or too many."""
+
+    token: str = ""  # bearer token that callers must show, and that opens everything; empty: none
+    gateway_token: str = ""  # opens what gateways need; empty: they show the other
+    executions_at_once: int = 2  # of all channels; each uses all cores for parts of its time
+    keep_s: float = 24 * 3600.0
+    keep_executions: int = 1000  # of each channel
+    broker_away_s: float = 7 * 86400.0  # a broker not heard of for so long holds nothing any more
+    keep_records_s: float = 0.0  # of datasets that feeds fill, without a key; 0: all
+    telemetry: bool = True  # aggregate the agents' reports too
+    housekeeping_s: float = 30.0  # between two looks at retention and compaction
+    limits: RequestLimits = RequestLimits()
+
+    def __post_init__(self) -> None:
+        if self.gateway_token and not self.token:
+            raise UsageError("NEARCAST_GATEWAY_TOKEN is set, NEARCAST_DATA_TOKEN is not: set it too, or all may do all")
+        if self.gateway_token and self.gateway_token == self.token:
+            raise UsageError("NEARCAST_GATEWAY_TOKEN and NEARCAST_DATA_TOKEN are equal: give gateways one of their own")
+        if self.executions_at_once < 1:
+            raise UsageError(f"executions_at_once is {self.executions_at_once}: give at least 1")
+        if self.keep_s <= 0 or self.keep_executions < 1:
+            raise UsageError("keep_s must be above 0 and keep_executions at least 1: subscribers fetch what is kept")
+        if self.broker_away_s <= 0:
+            raise UsageError(f"broker_away_s is {self.broker_away_s}: give a number of seconds above 0")
+        if self.housekeeping_s <= 0:
+            raise UsageError(f"housekeeping_s is {self.housekeeping_s}: give a number of seconds above 0")
+
+
+class Commits:
+    """Tells waiting coroutines that something was committed, on whatever event loop they run."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._lock = threading.Lock()
+        self._polls: set[Poll] = set()
+        self._closed = False
+
+    @contextlib.contextmanager
+    def poll(self) -> Iterator[Poll]:
+        """Open it before the first look at the catalogue: a commit after that look wakes it."""
+        with self._lock:
+            if len(self._polls) >= self._most:
+                raise CatalogFull(f"{self._most} long polls are open", "ask again later, or raise the limit")
+            poll = Poll()
+            self._polls.add(poll)
+            if self._closed:
+                poll.end()
+        try:
+            yield poll
+        finally:
+            with self._lock:
+                self._polls.discard(poll)
+
+    def happened(self) -> None:
+        with self._lock:
+            for poll in self._polls:
+                poll.wake()
+
+    def close(self) -> None:
+        """No poll waits from now on."""
+        with self._lock:
+            self._closed = True
+            for poll in self._polls:
+                poll.end()
+
+
+class Poll:
+    """One waiting call."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._event = asyncio.Event()
+        self._ended = False
+
+    def wake(self) -> None:
+        with contextlib.suppress(RuntimeError):  # its loop has ended, and so has whoever waited
+            self._loop.call_soon_threadsafe(self._event.set)
+
+    def end(self) -> None:
+        self._ended = True
+        self.wake()
+
+    async def wait(self, deadline_s: float) -> bool:
+        """Until the next commit; False at the deadline (of the loop's clock), or when the process stops."""
+        if self._ended:
+            return False
+        try:
+            async with asyncio.timeout_at(deadline_s):
+                await self._event.wait()
+        except TimeoutError:
+            return False
+        self._event.clear()
+        return not self._ended
+
 
 Schemas = Mapping[str, Mapping[str, str]]
 

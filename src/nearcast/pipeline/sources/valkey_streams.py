@@ -10,27 +10,148 @@ Options:
 
 Records are read by range between two offsets and nothing is written to the server, so a batch that runs again, after
 a restart say, has the same records. One partition per stream. A stream that appears later is read from its beginning.
+
+The options of the source over Valkey Streams, checked.
+
+Where to begin, and how far to read next: offsets made from what the server says of its streams.
+
+Records of a stream as Arrow batches.
 """
 
 from __future__ import annotations
 
+import logging
+import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
-from nearcast.errors import UsageError
-from nearcast.pipeline.sources.offsets import Offset, from_json, ranges, to_json
-from nearcast.pipeline.sources.options import Options, parse_options
-from nearcast.pipeline.sources.records import SCHEMA, read_range
+from nearcast.errors import ClusterError, UsageError
+from nearcast.pipeline.sources.offsets import (
+    BEGINNING,
+    Offset,
+    StreamRange,
+    View,
+    beginning_at,
+    from_json,
+    ranges,
+    settled,
+    shares,
+    to_json,
+)
+from nearcast.pipeline.sources.server import StreamServer
 
 if TYPE_CHECKING:
+    import pyarrow
     from pyspark.sql.types import StructType
 
-    from nearcast.pipeline.sources.stream_server import StreamServer
+    from nearcast.pipeline.sources.server import Record
+
+
+DEFAULT_MAX_RECORDS = 100_000
+_ID = re.compile(r"\d{1,20}-\d{1,20}")
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True):
+    """What `parse_options` made of them."""
+
+    url: str
+    streams: tuple[str, ...]  # names, or `prefix*`
+    starting: str | dict[str, str] = "earliest"  # or `latest`, or ids by stream
+    max_records: int = DEFAULT_MAX_RECORDS
+    fail_on_data_loss: bool = True
+
+    def want(self, stream: str) -> bool:
+        prefixes = tuple(name[:-1] for name in self.streams if name.endswith("*"))
+        return stream in self.streams or stream.startswith(prefixes)
+
+
+def parse_options(given: Mapping[str, str]) -> Options:
+    """Raises UsageError, which names the option and what it takes."""
+    for required in ("url", "streams"):
+        if not given.get(required):
+            raise UsageError(f"the option {required!r} of valkey_streams is missing")
+    streams = tuple(name for name in (part.strip() for part in given["streams"].split(",")) if name)
+    maximum = given.get("maxRecordsPerBatch") or str(DEFAULT_MAX_RECORDS)
+    if not maximum.isdecimal() or int(maximum) < 1:
+        raise UsageError(f"maxRecordsPerBatch is {maximum!r}: give a number from 1")
+    fail = (given.get("failOnDataLoss") or "true").lower()
+    if fail not in ("true", "false"):
+        raise UsageError(f"failOnDataLoss is {fail!r}: give true or false")
+    return Options(
+        url=given["url"],
+        streams=streams,
+        starting=_starting(given.get("startingOffsets") or "earliest"),
+        max_records=int(maximum),
+        fail_on_data_loss=fail == "true",
+    )
+
+
+def _starting(text: str) -> str | dict[str, str]:
+    if text in ("earliest", "latest"):
+        return text
+    hint = 'give earliest, latest, or JSON like {"stream": "0-0"}'
+    try:
+        ids = msgspec.json.decode(text, type=dict[str, str])
+    except msgspec.MsgspecError as error:
+        raise UsageError(f"startingOffsets is {text!r} ({error}): {hint}") from None
+    if not all(_ID.fullmatch(one) for one in ids.values()):
+        raise UsageError(f"startingOffsets is {text!r}, with an id that is not ms-seq: {hint}")
+    return ids
+
+
+SCHEMA = "stream STRING, id STRING, at TIMESTAMP, fields MAP<STRING, BINARY>"
+_LAST_MS = 253_402_300_799_999  # the end of the year 9999, where Spark's timestamps end
+
+log = logging.getLogger(__name__)
+
+
+def read_range(options: Options, wanted: StreamRange) -> Iterator[pyarrow.RecordBatch]:
+    """The records of the range. If some were trimmed since it was planned: an error, or a line in the log."""
+    from nearcast.pipeline.sources.server import RespConnection, StreamServer
+
+    missing = wanted.records
+    with RespConnection(options.url) as connection:
+        for page in StreamServer(connection).pages(wanted.stream, wanted.after, wanted.upto):
+            missing -= len(page)
+            yield _batch(wanted.stream, page)
+    if missing > 0:
+        said = (
+            f"data loss: {missing} of {wanted.records} records of stream {wanted.stream!r} after {wanted.after} "
+            f"up to {wanted.upto} were trimmed or deleted before they were read"
+        )
+        if options.fail_on_data_loss:
+            raise ClusterError(f"{said}. Set failOnDataLoss=false to go on with what is left")
+        log.warning(said)
+
+
+def _batch(stream: str, page: list[Record]) -> pyarrow.RecordBatch:
+    import pyarrow
+
+    ids = [record_id.decode() for record_id, _ in page]
+    milliseconds = [int(record_id.partition("-")[0]) for record_id in ids]
+    fields = [list(_fields(flat).items()) for _, flat in page]
+    columns = {
+        "stream": pyarrow.array([stream] * len(page), pyarrow.string()),
+        "id": pyarrow.array(ids, pyarrow.string()),
+        "at": pyarrow.array(
+            [at * 1000 if at <= _LAST_MS else None for at in milliseconds], pyarrow.timestamp("us", "UTC")
+        ),
+        "fields": pyarrow.array(fields, pyarrow.map_(pyarrow.string(), pyarrow.binary())),
+    }
+    return pyarrow.RecordBatch.from_pydict(columns)
+
+
+def _fields(flat: list[bytes]) -> dict[str, bytes]:
+    """By name; a name that comes twice has its last value, and bytes that are not UTF-8 are spelled out in a name."""
+    names = (name.decode("utf-8", "backslashreplace") for name in flat[::2])
+    return dict(zip(names, flat[1::2], strict=True))
+
 
 SCAN_EVERY_S = 1.0  # SCAN walks over all keys of the server
 
@@ -58,8 +179,7 @@ class ValkeyStreams(DataSource):
 
 @contextmanager
 def _server(options: Options) -> Iterator[StreamServer]:
-    from nearcast.pipeline.sources.resp import RespConnection
-    from nearcast.pipeline.sources.stream_server import StreamServer
+    from nearcast.pipeline.sources.server import RespConnection, StreamServer
 
     with RespConnection(options.url) as connection:
         yield StreamServer(connection)
@@ -72,8 +192,6 @@ class BatchReader(DataSourceReader):
         self._options = options
 
     def partitions(self) -> Sequence[InputPartition]:
-        from nearcast.pipeline.sources.planning import ahead, starting
-
         with _server(self._options) as server:
             start = starting(server, self._options, server.names(self._options.streams))
             return [InputPartition(found) for found in ranges(start, ahead(server, self._options, start))]
@@ -106,8 +224,6 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._targets = {stream: view.added for stream, view in views.items() if view is not None}
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        from nearcast.pipeline.sources.planning import ahead
-
         if not isinstance(limit, ReadMaxRows | ReadAllAvailable):
             raise UsageError(f"valkey_streams does not know the limit {limit}: use maxRecordsPerBatch")
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
@@ -119,8 +235,6 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _wanted(self, server: StreamServer, known: dict[str, Offset]) -> dict[str, Offset]:
         """The streams to read on, with those that appeared."""
-        from nearcast.pipeline.sources.planning import starting
-
         names = self._scanned(server) if self._targets is None else list(self._targets)
         if not known and not self._begun:
             self._begun = True
@@ -140,3 +254,58 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._names = server.names(self._options.streams)
             self._scanned_s = time.monotonic()
         return self._names
+
+
+def starting(server: StreamServer, options: Options, streams: Sequence[str]) -> dict[str, Offset]:
+    """The offsets a new query begins with. What was trimmed before it began is not its loss."""
+    found = {}
+    for stream, view in server.views(streams).items():
+        if view is None:
+            found[stream] = Offset()
+        elif options.starting == "latest":
+            found[stream] = beginning_at(view.last_id, view.added)
+        elif isinstance(options.starting, dict) and stream in options.starting:
+            found[stream] = _at(server, stream, options.starting[stream], view)
+        else:
+            found[stream] = beginning_at(BEGINNING, view.trimmed)
+    return found
+
+
+def _at(server: StreamServer, stream: str, record_id: str, view: View) -> Offset:
+    """The offset of an id somebody gave: its position is told by how many records lie behind it."""
+    _, behind = server.step(stream, record_id, view.length)
+    return beginning_at(record_id, view.added - behind)
+
+
+def ahead(
+    server: StreamServer,
+    options: Options,
+    start: Mapping[str, Offset],
+    limit: int | None = None,
+    targets: Mapping[str, int] | None = None,
+) -> dict[str, Offset]:
+    """The offsets up to which to read next: at most `limit` records, and no stream beyond its target position."""
+    views = server.views(sorted(start))
+    offsets = {
+        stream: settled(stream, offset, views[stream], fail_on_data_loss=options.fail_on_data_loss)
+        for stream, offset in start.items()
+    }
+    backlogs = {
+        stream: max(0, min(view.added, view.added if targets is None else targets.get(stream, 0)) - offset.position)
+        for stream, offset in offsets.items()
+        if (view := views[stream]) is not None
+    }
+    for stream, share in shares(backlogs, limit).items():
+        offsets[stream] = _advanced(server, stream, offsets[stream], views[stream], share)
+    return offsets
+
+
+def _advanced(server: StreamServer, stream: str, offset: Offset, view: View | None, records: int) -> Offset:
+    if view is None or not records:
+        return offset
+    if offset.position + records == view.added:
+        last, position = view.last_id, view.added
+    else:
+        last, count = server.step(stream, offset.id, records)
+        position = offset.position + count
+    return msgspec.structs.replace(offset, id=last, position=position)

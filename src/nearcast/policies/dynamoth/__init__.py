@@ -16,9 +16,9 @@ authors' program.
 | AllSubs_threshold, Publication_threshold | `all_subs_threshold`, `publication_threshold` |
 | AllPubs_threshold, Subscriber_threshold | `all_pubs_threshold`, `subscriber_threshold` |
 | P* | `Draft` |
-| Algorithm 1 | `replication.py` (whether, how many), `replicas.py` (which brokers) |
-| Algorithm 2 | `high_load.py` |
-| low-load rebalancing | `low_load.py` |
+| Algorithm 1 | `replication.py`: whether, how many, which brokers |
+| Algorithm 2 | `rebalancing.py` |
+| low-load rebalancing | `scaling.py` |
 | T_wait | kept by the caller: the controller's planner, the flow simulator |
 
 Readings, where the paper is silent or does not end:
@@ -38,15 +38,15 @@ Deviations:
 - Algorithm 2 moves the busiest topic that fits at the receiver. The paper's busiest may overload it. Topics on one
   broker go before shares of replicated ones. The receiver is filled up to `lr_safe` if possible, or to the mean of a
   cluster that is above it.
-- If that does not bring every ratio below `lr_high`, the brokers at or above it are levelled (`level.py`), and a
-  broker is rented only if no single move would do (`elasticity.py`). If none can be rented, levelling keeps the cluster
+- If that does not bring every ratio below `lr_high`, the brokers at or above it are levelled (`rebalancing.py`), and a
+  broker is rented only if no single move would do (`scaling.py`). If none can be rented, levelling keeps the cluster
   usable up to its capacity.
-- A broker that has just joined is given load at once (`new_brokers.py`).
+- A broker that has just joined is given load at once (`rebalancing.py`).
 - A removal is begun only if all topics of the broker fit on the others below `lr_safe`, and called off when the global
   ratio rises by `level_gap` above `lr_low`, when they do not fit any more, or when another broker needs the room.
 """
 
-from nearcast.policies.dynamoth.config import DynamothConfig
+from nearcast.policies.dynamoth.draft import DynamothConfig
 from nearcast.policies.dynamoth.policy import Dynamoth
 
 __all__ = ["Dynamoth", "DynamothConfig"]

@@ -3,16 +3,74 @@
 Every step of the policy reads the estimated load here and changes the draft, so the next step sees what the last one
 did. Estimated output = measured output - shares that leave + shares that come; a topic's load divides evenly over its
 brokers, in both modes of replication.
+
+Dynamoth's thresholds, with their sources and the rules that tie them together.
+
+A shelf: the loaded topics of one broker by share, so that the busiest one that fits is found without a search.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Callable, Iterable
+from math import inf
+
+import msgspec
 import numpy as np
 
-from nearcast.core.placement import Mode
-from nearcast.core.proposal import PlaceTopic, Reason
-from nearcast.policies.dynamoth.shelf import Allowed, Item, Shelf
+from nearcast.core.model.placement import Mode
+from nearcast.core.model.planning import PlaceTopic, Reason
+from nearcast.errors import UsageError
 from nearcast.policies.loads import NOWHERE, Flags, Floats, Loads
+
+Item = tuple[float, int]  # the bytes per second this broker sends of a topic, and the topic's number
+Allowed = Callable[[int], bool]
+
+
+class Shelf:
+    """Two sorted lists: topics that are here alone are moved before shares of replicated ones."""
+
+    __slots__ = ("replicated", "single")
+
+    def __init__(self, single: Iterable[Item], replicated: Iterable[Item]) -> None:
+        self.single = sorted(single)
+        self.replicated = sorted(replicated)
+
+    def copy(self) -> Shelf:
+        other = Shelf((), ())
+        other.single, other.replicated = self.single.copy(), self.replicated.copy()
+        return other
+
+    def put(self, item: Item, alone: bool) -> None:
+        insort(self.single if alone else self.replicated, item)
+
+    def take(self, item: Item, alone: bool) -> None:
+        items = self.single if alone else self.replicated
+        items.pop(bisect_left(items, item))
+
+    def busiest(self, at_most: float, at_least: float, allowed: Allowed) -> Item | None:
+        """The largest share in the range. A replicated topic must be allowed where it would go."""
+        end = bisect_right(self.single, (at_most, inf))
+        if end and self.single[end - 1][0] >= at_least:
+            return self.single[end - 1]
+        for item in reversed(self.replicated[: bisect_right(self.replicated, (at_most, inf))]):
+            if item[0] < at_least:
+                break
+            if allowed(item[1]):
+                return item
+        return None
+
+    def lightest(self, above: float, at_most: float, allowed: Allowed) -> Item | None:
+        """The smallest share in the range."""
+        begin = bisect_right(self.single, (above, inf))
+        if begin < len(self.single) and self.single[begin][0] <= at_most:
+            return self.single[begin]
+        for item in self.replicated[bisect_right(self.replicated, (above, inf)) :]:
+            if item[0] > at_most:
+                break
+            if allowed(item[1]):
+                return item
+        return None
 
 
 class Draft:
@@ -158,3 +216,43 @@ class Draft:
 
     def predicted(self) -> dict[str, float]:
         return dict(zip(self.loads.brokers, np.maximum(self.ratio, 0.0).tolist(), strict=True))
+
+
+class DynamothConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """Load ratios are shares of a broker's outgoing capacity. "Code" means the constants of the authors' program."""
+
+    lr_high: float = 0.80  # LR^high (III.B.3): a broker at or above it is relieved; code, "high load"
+    lr_safe: float = 0.60  # LR^safe (III.B.3): relieve it until below this; code, "reduce"
+    lr_low: float = 0.40  # III.B.4 gives no figure: two thirds of lr_safe, so that one broker of three can go
+    all_subs_threshold: float = 1000.0  # publications per subscriber; half of what one broker bore in figure 4b
+    publication_threshold: float = 1000.0  # publications per second; code
+    all_pubs_threshold: float = 25.0  # subscribers per publication per second; half of what one bore in figure 4a
+    subscriber_threshold: float = 250.0  # subscribers; half of what one broker bore in figure 4a
+    collapse_share: float = 0.75  # replication ends, or shrinks, below this share of its threshold
+    level_gap: float = 0.03  # load ratio: differences below it are not worth a move
+    brokers_min: int = 1  # never propose to remove the last so many
+    topics_per_step: int = 50  # III.B.4 "slowly": at most so many topics leave a broker at once
+
+    def __post_init__(self) -> None:
+        rules = (
+            (0 <= self.lr_low < self.lr_safe < self.lr_high <= 1, "0 <= lr_low < lr_safe < lr_high <= 1"),
+            (self.all_subs_threshold > 0 and self.all_pubs_threshold > 0, "thresholds of ratios > 0"),
+            (self.publication_threshold >= 1 and self.subscriber_threshold >= 1, "thresholds of amounts >= 1"),
+            (0 < self.collapse_share < 1, "0 < collapse_share < 1"),
+            (0 < self.level_gap < self.lr_high - self.lr_safe, "0 < level_gap < lr_high - lr_safe"),
+            (self.brokers_min >= 1, "brokers_min >= 1"),
+            (self.topics_per_step >= 1, "topics_per_step >= 1"),
+        )
+        for kept, rule in rules:
+            if not kept:
+                raise UsageError(f"Dynamoth's thresholds break the rule {rule}: change one of them")
+
+    @property
+    def lr_fill(self) -> float:
+        """How far a move that is not urgent may fill a broker: noise must not lift it to `lr_high` at once."""
+        return (self.lr_safe + self.lr_high) / 2
+
+    @property
+    def below_high(self) -> float:
+        """The highest load ratio that is below `lr_high` beyond the rounding of sums."""
+        return self.lr_high - 1e-9

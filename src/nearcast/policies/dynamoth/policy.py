@@ -4,17 +4,29 @@ from __future__ import annotations
 
 import numpy as np
 
-from nearcast.core.plan import Plan
-from nearcast.core.proposal import AddBroker, Cause, KeepBroker, Proposal, ProposedChange, Reason, RemoveBroker
-from nearcast.core.snapshot import Snapshot
-from nearcast.policies.dynamoth.config import DynamothConfig
-from nearcast.policies.dynamoth.draft import Draft
-from nearcast.policies.dynamoth.elasticity import how_many, single_move, would_help
-from nearcast.policies.dynamoth.high_load import lowered
-from nearcast.policies.dynamoth.low_load import global_ratio, low_reason, removable, removal
-from nearcast.policies.dynamoth.new_brokers import use_new
-from nearcast.policies.dynamoth.replicas import replicate
-from nearcast.policies.dynamoth.replication import Wish
+from nearcast.core.model.placement import Plan
+from nearcast.core.model.planning import (
+    AddBroker,
+    Cause,
+    KeepBroker,
+    Proposal,
+    ProposedChange,
+    Reason,
+    RemoveBroker,
+    Snapshot,
+)
+from nearcast.policies.dynamoth.draft import Draft, DynamothConfig
+from nearcast.policies.dynamoth.rebalancing import lowered, use_new
+from nearcast.policies.dynamoth.replication import Wish, replicate
+from nearcast.policies.dynamoth.scaling import (
+    global_ratio,
+    how_many,
+    low_reason,
+    removable,
+    removal,
+    single_move,
+    would_help,
+)
 from nearcast.policies.loads import Loads
 
 DEFAULT = DynamothConfig()

@@ -15,11 +15,11 @@ backend subscription, and with what it delivers, once per frontend subscription.
 | u_i (line 8) | `Demand.by_subscriber` |
 | sim_j (line 10) | `BrokerLoads.similarity` |
 | alpha, beta, gamma, theta | `MultistageConfig` |
-| NR, RR, RND, LL | `placement.py` |
-| Algorithm 1: lines 2-4 (GSH) | `shuffle.py` |
-| Algorithm 1: lines 5-25 (LDM, SDM) | `migration.py` |
+| NR, RR, RND, LL | `policy.py` |
+| Algorithm 1: lines 2-4 (GSH) | `moves.py` |
+| Algorithm 1: lines 5-25 (LDM, SDM) | `moves.py` |
 | M | `MigrationPlan` |
-| the Broker Coordination Service (section 3) | `core/coordination.py`; it asks through `balancer.py` |
+| the Broker Coordination Service (section 3) | `core/controller/subscribers.py`; it asks through `policy.py` |
 
 Readings, where the paper is silent or contradicts itself:
 - Line 17 compares the load after the move: the target must not exceed what the source had before it. Then x_ib = 0,
@@ -37,11 +37,9 @@ Deviations:
 - A subscriber without load is not moved, by a shuffle neither: it would change nothing.
 """
 
-from nearcast.policies.multistage.balancer import MultistageBalancer
-from nearcast.policies.multistage.config import MultistageConfig, Scheme
-from nearcast.policies.multistage.demand import Assignment, Demand, moving_average
-from nearcast.policies.multistage.plan import MigrationPlan
-from nearcast.policies.multistage.policy import Multistage
+from nearcast.policies.multistage.loads import Assignment, Demand, MultistageConfig, Scheme, moving_average
+from nearcast.policies.multistage.moves import MigrationPlan
+from nearcast.policies.multistage.policy import Multistage, MultistageBalancer
 
 __all__ = [
     "Assignment",

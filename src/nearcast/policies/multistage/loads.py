@@ -2,16 +2,125 @@
 
 n_jk is a dense table of counters, z_jk is n_jk > 0. A move touches only the counters of one subscriber's subscriptions
 at two brokers, and brings the incoming load of a broker up or down where a counter leaves or reaches zero.
+
+The thresholds of multistage balancing, with their sources and the rules that tie them together.
+
+Who wants what: subscribers and their backend subscriptions as a sparse matrix, with the rate of each subscription.
+
+Subscribers, brokers and backend subscriptions are numbers here; whoever calls keeps the names.
+
+Mean and coefficient of variation of the brokers' loads (equations 6-8), kept up to date load by load.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from enum import StrEnum
+from math import sqrt
+
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from nearcast.errors import UsageError
-from nearcast.policies.multistage.demand import NOWHERE, Assignment, Demand, Floats, Numbers
-from nearcast.policies.multistage.spread import Spread
+
+Floats = NDArray[np.float64]
+Flags = NDArray[np.bool_]
+Numbers = NDArray[np.int32]
+Offsets = NDArray[np.int64]
+
+NOWHERE = -1  # the broker of a subscriber that is offline, where only those online count
+
+
+class Demand(msgspec.Struct, frozen=True, eq=False):
+    """Y, R and who is online. Rows of Y are slices of `wanted`, ascending and without repetition."""
+
+    starts: Offsets  # subscriber i wants wanted[starts[i]:starts[i + 1]]
+    wanted: Numbers  # backend subscriptions k with y_ik = 1
+    rates: Floats  # lambda_k: bytes per second of results, a moving average
+    online: Flags  # by subscriber
+
+    def __post_init__(self) -> None:
+        rows = len(self.starts) - 1
+        ordered = rows >= 0 and self.starts[0] == 0 and bool((np.diff(self.starts) >= 0).all())
+        if not ordered or self.starts[-1] != len(self.wanted) or len(self.online) != rows:
+            raise UsageError("starts must rise from 0 to the number of subscriptions, one row per subscriber")
+        if len(self.wanted) and not 0 <= int(self.wanted.min()) <= int(self.wanted.max()) < len(self.rates):
+            raise UsageError("a subscriber wants a subscription that has no rate: give one rate per subscription")
+        if not (np.isfinite(self.rates).all() and (self.rates >= 0).all()):
+            raise UsageError("rates must be finite and not negative")
+        repeated = np.diff(self.wanted) <= 0
+        repeated[self.starts[1:-1][(self.starts[1:-1] > 0) & (self.starts[1:-1] < len(self.wanted))] - 1] = False
+        if repeated.any():
+            raise UsageError("the subscriptions of each subscriber must be ascending, each given once")
+
+    @staticmethod
+    def of(wanted: Sequence[Sequence[int]], rates: Sequence[float], online: Sequence[bool] | None = None) -> Demand:
+        """From plain lists; everybody is online unless told otherwise."""
+        rows = [sorted(set(row)) for row in wanted]
+        starts = np.concatenate([[0], np.cumsum([len(row) for row in rows], dtype=np.int64)]).astype(np.int64)
+        flat = np.array([k for row in rows for k in row], dtype=np.int32)
+        flags = np.ones(len(rows), dtype=np.bool_) if online is None else np.array(online, dtype=np.bool_)
+        return Demand(starts, flat, np.array(rates, dtype=np.float64), flags)
+
+    @property
+    def subscribers(self) -> int:
+        return len(self.online)
+
+    def by_subscriber(self) -> Floats:
+        """u_i: the sum of the rates a subscriber wants (line 8), online or not."""
+        found = np.zeros(self.subscribers)
+        some = np.diff(self.starts) > 0
+        if some.any():
+            found[some] = np.add.reduceat(self.rates[self.wanted], self.starts[:-1][some])
+        return found
+
+
+class Assignment(msgspec.Struct, frozen=True, eq=False):
+    """X: the broker of every subscriber. One who is offline keeps its broker, and is not moved."""
+
+    brokers: int
+    home: Numbers  # by subscriber
+
+    def __post_init__(self) -> None:
+        lowest, highest = (int(self.home.min()), int(self.home.max())) if len(self.home) else (0, 0)
+        if not 0 <= lowest <= highest < self.brokers:
+            raise UsageError(f"every subscriber needs a broker from 0 to {self.brokers - 1}, and there must be one")
+
+
+def moving_average(samples: Floats) -> Floats:
+    """Rates from the newest measurements, one row each: section 6.1.2, against instant peaks."""
+    if samples.ndim != 2 or not len(samples):
+        raise UsageError("give at least one row of measured rates")
+    return np.asarray(samples.mean(axis=0), dtype=np.float64)
+
+
+class Spread:
+    """Sums of differences from a fixed centre: sums of squares of the loads themselves would lose their digits."""
+
+    def __init__(self, loads: Sequence[float]) -> None:
+        self._count = len(loads)
+        self._centre = sum(loads) / self._count
+        self._sum = sum(load - self._centre for load in loads)
+        self._squares = sum((load - self._centre) ** 2 for load in loads)
+
+    def changed(self, before: float, after: float) -> None:
+        before -= self._centre
+        after -= self._centre
+        self._sum += after - before
+        self._squares += after * after - before * before
+
+    @property
+    def mean(self) -> float:
+        return self._centre + self._sum / self._count
+
+    @property
+    def cov(self) -> float:
+        """0 where nobody has load: nothing differs."""
+        mean, offset = self.mean, self._sum / self._count
+        variance = self._squares / self._count - offset * offset
+        return sqrt(max(variance, 0.0)) / mean if mean > 0 else 0.0
+
 
 ROWS_AT_ONCE = 100_000  # subscribers counted together: bounds the memory of the first count
 
@@ -96,3 +205,32 @@ def _counted(demand: Demand, home: Numbers, brokers: int) -> NDArray[np.int32]:
         cells = broker * width + demand.wanted[starts[0] : starts[-1]]
         counts += np.bincount(cells[broker != NOWHERE], minlength=len(counts)).astype(np.int32)
     return counts.reshape(brokers, width)
+
+
+class Scheme(StrEnum):
+    """How a target is chosen (section 5.2)."""
+
+    LDM = "ldm"  # the broker with the least load
+    SDM = "sdm"  # of the brokers below the mean load, the one that has most of the subscriber's subscriptions
+
+
+class MultistageConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """Loads are bytes per second, in and out together. The coefficient of variation has no unit."""
+
+    scheme: Scheme = Scheme.LDM
+    alpha: float = 0.15  # 6.2.2: subscribers move while the coefficient of variation is above it
+    beta_bytes_per_s: float = 300e6  # 6.2.2: and the mean load is above this
+    gamma: float = 0.5  # the paper has no figure: figure 13's NR placement (2,000 of 10,000 subscribers on one of ten
+    # brokers, below 500 on others) is about there and calls for a shuffle; RR and RND (6.1.3) stay far below it
+    theta_bytes_per_s: float = 300e6  # no figure either: as beta, for below it no move at all is worth its cost
+    moves_max: int = 1_000_000  # ours: a plan has no more single moves than this
+
+    def __post_init__(self) -> None:
+        rules = (
+            (0 <= self.alpha <= self.gamma, "0 <= alpha <= gamma"),
+            (0 <= self.beta_bytes_per_s <= self.theta_bytes_per_s, "0 <= beta_bytes_per_s <= theta_bytes_per_s"),
+            (self.moves_max >= 1, "moves_max >= 1"),
+        )
+        for kept, rule in rules:
+            if not kept:
+                raise UsageError(f"the thresholds of multistage balancing break the rule {rule}: change one of them")

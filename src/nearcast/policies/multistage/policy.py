@@ -1,15 +1,20 @@
-"""Algorithm 1: a shuffle if the loads are skewed, then single moves until they are balanced."""
+"""Algorithm 1: a shuffle if the loads are skewed, then single moves until they are balanced.
+
+The controller's way to the policy: names become numbers, and the plan gets its names back.
+
+The simulators call `Multistage.propose` with arrays of their own; live, the same function is called here.
+
+Stage 1 (section 5.1): the broker of a subscriber that has just come, before it has subscribed to anything.
+"""
 
 from __future__ import annotations
 
 import numpy as np
 
-from nearcast.policies.multistage.config import MultistageConfig
-from nearcast.policies.multistage.demand import Assignment, Demand
-from nearcast.policies.multistage.loads import BrokerLoads
-from nearcast.policies.multistage.migration import migrate
-from nearcast.policies.multistage.plan import Balance, MigrationPlan, Moves
-from nearcast.policies.multistage.shuffle import shuffled
+from nearcast.core.model.planning import Audience, MoveSubscriber, Seats
+from nearcast.errors import UsageError
+from nearcast.policies.multistage.loads import Assignment, BrokerLoads, Demand, Floats, MultistageConfig, Numbers
+from nearcast.policies.multistage.moves import Balance, MigrationPlan, Moves, migrate, shuffled
 
 DEFAULT = MultistageConfig()
 
@@ -39,3 +44,70 @@ class Multistage:
 
 def _balance(loads: BrokerLoads) -> Balance:
     return Balance(loads.spread.cov, tuple(loads.total), sum(loads.incoming))
+
+
+class MultistageBalancer:
+    """A pure function: the same audience gives the same seats."""
+
+    def __init__(self, config: MultistageConfig) -> None:
+        self.name = f"multistage {config.scheme}"
+        self._policy = Multistage(config)
+
+    def seat(self, audience: Audience) -> Seats:
+        users, demand, assignment = arrays_of(audience)
+        plan = self._policy.propose(demand, assignment, shuffle=audience.shuffle)
+        moves: tuple[MoveSubscriber, ...] = tuple(plan.changes(users, sorted(audience.online)))
+        return Seats(self.name, moves, plan.before.cov, plan.after.cov, plan.problem)
+
+
+def arrays_of(audience: Audience) -> tuple[list[str], Demand, Assignment]:
+    """Users and gateways are numbered in the order of their names, subscriptions as they come.
+
+    A user that two gateways report, because it is just moving, counts at the first. A subscription without a rate has
+    had no results yet: it costs nothing.
+    """
+    gateways = sorted(audience.online)
+    home: dict[str, int] = {}
+    wanted: dict[str, tuple[str, ...]] = {}
+    for number, gateway in enumerate(gateways):
+        for user, subscriptions in audience.online[gateway].items():
+            if user not in home:
+                home[user], wanted[user] = number, subscriptions
+    users = sorted(home)
+    numbers: dict[str, int] = {}
+    rows = [[numbers.setdefault(name, len(numbers)) for name in wanted[user]] for user in users]
+    rates = audience.mean_rates()
+    demand = Demand.of(rows, [rates.get(name, 0.0) for name in numbers])
+    return users, demand, Assignment(len(gateways), np.array([home[user] for user in users], dtype=np.int32))
+
+
+ROWS_AT_ONCE = 50_000  # subscribers whose distances are in memory together
+
+
+def nearest(subscribers: Floats, brokers: Floats) -> Numbers:
+    """NR: the broker at the least distance, the first of equal ones. Rows are positions or coordinates."""
+    if not len(brokers) or subscribers.ndim != 2 or subscribers.shape[1:] != brokers.shape[1:]:
+        raise UsageError("nearest placement needs brokers, and positions of the same dimensions for everybody")
+    home = np.empty(len(subscribers), dtype=np.int32)
+    centre = brokers.mean(axis=0)  # differences from it keep their digits when coordinates are large
+    sites = brokers - centre
+    squares = (sites * sites).sum(axis=1)
+    for first in range(0, len(subscribers), ROWS_AT_ONCE):
+        rows = subscribers[first : first + ROWS_AT_ONCE] - centre
+        home[first : first + ROWS_AT_ONCE] = (squares - 2 * (rows @ sites.T)).argmin(axis=1)
+    return home
+
+
+def round_robin(count: int, brokers: int, first: int = 0) -> Numbers:
+    """RR: one after the other; `first` is where the last call ended."""
+    return ((np.arange(count) + first) % brokers).astype(np.int32)
+
+
+def at_random(count: int, brokers: int, seed: int) -> Numbers:
+    """RND: any broker, the same ones for the same seed."""
+    return np.random.default_rng(seed).integers(brokers, size=count, dtype=np.int32)
+
+
+def least_loaded(count: int, loads: Floats) -> Numbers:
+    """LL: all who come between two measurements go to the same broker, which is what the paper has against it."""
+    return np.full(count, loads.argmin(), dtype=np.int32)

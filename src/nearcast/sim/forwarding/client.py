@@ -5,33 +5,95 @@ says. A subscription moves by SUBSCRIBE at the new server and UNSUBSCRIBE at the
 the second waits for the first. Here it does, until the new server has confirmed, because that loses less; and messages
 that the old server sent before it ran the UNSUBSCRIBE are still taken. With `linger_s`, which is not in the paper, it
 waits longer.
+
+A machine with links to a fixed set of servers: what clients, dispatchers and the load balancer have in common.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from random import Random
 
 import msgspec
 
-from nearcast.core.link import Link, Reply
-from nearcast.core.names import decode_topic, encode_topic, inbox_channel
-from nearcast.core.ring import Ring
-from nearcast.sim.forwarding.tethered import Tethered
-from nearcast.sim.forwarding.timers import Timers
+from nearcast.core.model.membership import Ring
+from nearcast.core.model.names import decode_topic, encode_topic, inbox_channel
+from nearcast.core.model.settings import DEFAULT_TIMING
+from nearcast.core.wire.backend import Credentials
+from nearcast.core.wire.effects import Effect
+from nearcast.core.wire.link import Link, Reply
+from nearcast.core.wire.uplink import Tether
 from nearcast.sim.forwarding.wire import (
     DISPATCHER,
     Frame,
     Joined,
     Left,
     Redirect,
+    Timers,
     decode,
     encode,
     pack_frame,
     read_frame,
 )
+
+Action = Callable[[Link], None]
+
+
+class Tethered:
+    """Inputs: connected, received, lost, tick. Outputs: outgoing(), effects. Links are opened at the first tick.
+
+    Connections never break in a run of the variant, only processes do; so nothing is done anew on a link that is opened
+    a second time.
+    """
+
+    def __init__(self, urls: Mapping[str, str], rng: Random) -> None:
+        self.effects: list[Effect] = []
+        self.wall_offset_s = 0.0
+        self._waiting: dict[str, list[Action]] = {server: [] for server in urls}
+        self._tethers = {server: self._tether(server, url, rng) for server, url in urls.items()}
+
+    def _tether(self, server: str, url: str, rng: Random) -> Tether:
+        return Tether(
+            server,
+            url,
+            Credentials(),
+            lambda link, now_s: self._opened(server, link, now_s),
+            timing=DEFAULT_TIMING,
+            rng=rng,
+        )
+
+    def at(self, server: str, action: Action) -> None:
+        """Do it on the link to this server, now or as soon as the link is open. Actions keep their order."""
+        link = self._tethers[server].link
+        if link is not None:
+            action(link)
+        else:
+            self._waiting[server].append(action)
+
+    def _opened(self, server: str, link: Link, now_s: float) -> None:
+        waiting, self._waiting[server] = self._waiting[server], []
+        for action in waiting:
+            action(link)
+
+    # --- inputs and outputs
+
+    def connected(self, name: str, now_s: float) -> None:
+        self._tethers[name].connected(now_s)
+
+    def received(self, name: str, data: bytes, now_s: float) -> None:
+        self._tethers[name].received(data, now_s, self.effects)
+
+    def lost(self, name: str, reason: str, now_s: float) -> None:
+        self._tethers[name].lost(reason, now_s)
+
+    def tick(self, now_s: float) -> None:
+        for tether in self._tethers.values():
+            tether.tick(now_s, self.effects)
+
+    def outgoing(self) -> list[tuple[str, bytes]]:
+        return [(server, data) for server, tether in self._tethers.items() if (data := tether.take())]
 
 
 class _Entry(msgspec.Struct):

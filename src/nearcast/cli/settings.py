@@ -1,0 +1,167 @@
+"""The option for the timers of a cluster. Controllers have it alone: everybody else goes by what the leader says.
+
+Options that say how a cluster plans: the policy, its thresholds, and how far the cluster may grow.
+
+Options that say how subscribers get their gateways: placement of newcomers, balancing, and its thresholds.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from nearcast.errors import UsageError
+
+if TYPE_CHECKING:
+    from nearcast.core.controller.subscribers import Coordinating
+    from nearcast.core.model.planning import Policy
+    from nearcast.core.model.settings import Timing
+
+
+PolicyOption = Annotated[
+    str,
+    typer.Option(
+        "--policy", metavar="NAME", help="Who decides where topics go: dynamoth, hash_ring, or none (only you do)."
+    ),
+]
+ThresholdOption = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="NAME=VALUE", help="A threshold of the policy, such as lr_high=0.7. Repeatable."),
+]
+WaitOption = Annotated[
+    float, typer.Option("--wait", min=0, metavar="SECONDS", help="Between two changes of the plan by the policy.")
+]
+BrokersMaxOption = Annotated[
+    int, typer.Option("--max-brokers", min=0, help="Ask the provider for more brokers up to so many in all; 0: never.")
+]
+
+DEFAULT_WAIT_S = 10.0
+NO_POLICY = "none"
+
+
+def chosen_policy(name: str, thresholds: list[str] | None, brokers_max: int = 0) -> Policy | None:
+    """The policy of that name, with these thresholds."""
+    from nearcast.policies.catalog import policy_named
+
+    settings = settings_given("--set", thresholds, "lr_high=0.7")
+    if name == NO_POLICY:
+        if settings:
+            raise UsageError("--set needs a policy: add --policy dynamoth")
+        if brokers_max:
+            raise UsageError("--max-brokers needs a policy, which asks for more brokers: add --policy dynamoth")
+        return None
+    return policy_named(name, settings)
+
+
+def settings_given(option: str, texts: list[str] | None, example: str) -> dict[str, str]:
+    """What a repeatable NAME=VALUE says. A name that is given twice is refused: nobody knows which value is meant."""
+    settings: dict[str, str] = {}
+    for text in texts or []:
+        name, equals, value = (part.strip() for part in text.partition("="))
+        if not equals:
+            raise UsageError(f"{option} {text}: write it as NAME=VALUE, for example {example}")
+        if name in settings:
+            raise UsageError(
+                f"{option} {text}: {name} is given twice, before as {settings[name]}; leave one of them out"
+            )
+        settings[name] = value
+    return settings
+
+
+def planning_arguments(name: str, thresholds: list[str] | None, wait_s: float, brokers_max: int) -> list[str]:
+    """The same options for `nearcast controller` in a process of its own; checked here, where somebody reads errors."""
+    chosen_policy(name, thresholds, brokers_max)
+    arguments = ["--policy", name, "--wait", str(wait_s), "--max-brokers", str(brokers_max)]
+    for threshold in thresholds or []:
+        arguments += ["--set", threshold]
+    return arguments
+
+
+TimerOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--timer",
+        metavar="NAME=SECONDS",
+        help="heartbeat_s, lease_s, dead_s, ready_s, idle_s or leader_s, for the whole cluster. Repeatable.",
+    ),
+]
+
+
+def chosen_timing(timers: list[str] | None) -> Timing:
+    """The defaults with these timers instead."""
+    from nearcast.core.model.settings import Agreed, Timing
+
+    names = (*Agreed.__struct_fields__, "leader_s")
+    chosen: dict[str, float] = {}
+    for name, value in settings_given("--timer", timers, "lease_s=5").items():
+        if name not in names:
+            raise UsageError(f"--timer {name}={value}: there is no timer {name}; choose from {', '.join(names)}")
+        try:
+            chosen[name] = float(value)
+        except ValueError:
+            raise UsageError(f"--timer {name}={value}: {value} is no number of seconds") from None
+    return Timing(**chosen)
+
+
+def timer_arguments(timers: list[str] | None) -> list[str]:
+    """The same option for `nearcast controller` in a process of its own; checked here, where somebody reads errors."""
+    chosen_timing(timers)
+    return [part for text in timers or [] for part in ("--timer", text)]
+
+
+PlacementOption = Annotated[
+    str,
+    typer.Option(
+        "--placement",
+        metavar="RULE",
+        help="The gateway of a new subscriber: nr (nearest), rr (in turn), rnd (any), ll (least loaded).",
+    ),
+]
+BalanceOption = Annotated[
+    str,
+    typer.Option(
+        "--balance",
+        metavar="SCHEME",
+        help="Move subscribers between gateways: ldm (to the least loaded), sdm (to those that share most), or none.",
+    ),
+]
+BalanceSetOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--balance-set",
+        metavar="NAME=VALUE",
+        help="A threshold of balancing: alpha, beta_bytes_per_s, gamma, theta_bytes_per_s. Repeatable.",
+    ),
+]
+BalanceEveryOption = Annotated[
+    float, typer.Option("--balance-every", min=0.1, metavar="SECONDS", help="Between two looks at the gateways.")
+]
+
+DEFAULT_PLACEMENT = "nr"
+DEFAULT_BALANCE_S = 10.0
+NO_BALANCE = "none"
+
+
+def chosen_coordinating(placement: str, balance: str, thresholds: list[str] | None, every_s: float) -> Coordinating:
+    """The settings; what cannot be used is refused here, where somebody reads it."""
+    from nearcast.core.controller.gateways import SeatRule
+    from nearcast.core.controller.subscribers import Coordinating
+    from nearcast.policies.catalog import balancer_named
+
+    if placement not in tuple(SeatRule):
+        raise UsageError(f"no placement is called {placement!r}: choose one of {', '.join(SeatRule)}")
+    settings = settings_given("--balance-set", thresholds, "alpha=0.1")
+    if balance == NO_BALANCE and settings:
+        raise UsageError("--balance-set needs a scheme: add --balance ldm")
+    balancer = None if balance == NO_BALANCE else balancer_named(balance, settings)
+    return Coordinating(placement=SeatRule(placement), balancer=balancer, balance_s=every_s)
+
+
+def balancing_arguments(placement: str, balance: str, thresholds: list[str] | None, every_s: float) -> list[str]:
+    """The same options for `nearcast controller` in a process of its own."""
+    chosen_coordinating(placement, balance, thresholds, every_s)
+    arguments = ["--placement", placement, "--balance", balance, "--balance-every", str(every_s)]
+    for threshold in thresholds or []:
+        arguments += ["--balance-set", threshold]
+    return arguments

@@ -1,0 +1,124 @@
+"""The load meter: one report a second from the server's own figures and the clients' counters.
+
+Clients count messages; the server counts bytes. The meter adds up the first and reads the second, so its cost grows
+with the number of clients and topics, not with the message rate. The two are reconciled in one number: how many of the
+bytes the server sent are explained by what clients say they received.
+
+The log of reports: what agents append to a stream on the store's server, for the tables of the data cluster.
+
+A report that was written but not answered when the connection broke is appended again: it may then be there twice,
+and readers tell that by its `sequence`. Reports are kept for that within a limit; the oldest are dropped at it.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import msgspec
+
+from nearcast.core.model.counters import ClientReport, TopicCounters
+from nearcast.core.model.names import REPORT_STREAM, is_topic
+from nearcast.core.wire.backend import Figures, ServerLink
+from nearcast.core.wire.bus import Report
+from nearcast.core.wire.frames import PUSH_BYTES
+
+TOPICS_MAX = 10_000  # of one report; counters of further ones are dropped, and that is counted
+
+
+class LoadMeter:
+    def __init__(self, broker: str) -> None:
+        self.broker = broker
+        self.dropped = 0
+        self._topics: dict[str, TopicCounters] = {}
+        self._before: tuple[float, Figures] | None = None
+
+    def client_report(self, payload: bytes, now_s: float) -> None:
+        """One client's second."""
+        try:
+            report = msgspec.json.decode(payload, type=ClientReport)
+        except (msgspec.DecodeError, RecursionError):
+            self.dropped += 1
+            return
+        for topic, counters in report.topics.items():
+            known = self._topics.get(topic)
+            full = known is None and len(self._topics) >= TOPICS_MAX
+            if full or not counters.plausible or not is_topic(topic.encode("utf-8", "surrogatepass")):
+                self.dropped += 1
+                continue
+            self._topics[topic] = known.merged(counters) if known is not None else counters
+
+    def measure(self, figures: Figures, now_s: float, wall_offset_s: float) -> Report | None:
+        """The report since the last measurement; None for the first, which has nothing to compare with."""
+        before, self._before = self._before, (now_s, figures)
+        if before is None or now_s <= before[0]:
+            return None
+        seconds = now_s - before[0]
+
+        def rate(now: float, then: float) -> float:
+            return max(0.0, now - then) / seconds  # a server that was started anew counts from nothing
+
+        topics, self._topics = self._topics, {}
+        counted = sum(c.received_bytes + c.received * PUSH_BYTES for c in topics.values())
+        return Report(
+            broker=self.broker,
+            at_s=now_s + wall_offset_s,
+            seconds=seconds,
+            output_bytes_per_s=rate(figures.output_bytes, before[1].output_bytes),
+            input_bytes_per_s=rate(figures.input_bytes, before[1].input_bytes),
+            connections=figures.connections,
+            memory_bytes=figures.memory_bytes,
+            cpu_share=rate(figures.cpu_s, before[1].cpu_s),
+            counted_bytes_per_s=counted / seconds,
+            topics=topics,
+        )
+
+
+REPORTS_MAX = 10_000  # the server keeps about so many of all brokers, and drops the oldest: 16 minutes of ten brokers
+REPORTS_BYTES_MAX = 256 << 20  # and so much, all as long as the newest: one of 10,000 topics has 1.5 MB
+UNANSWERED_BYTES_MAX = 4 << 20  # kept by one agent to be appended again; a report of 100 topics has about 15 kB
+
+Fields = tuple[bytes | str | int, ...]
+
+
+class ReportLog:
+    """Inputs: append, reopened. It writes to the link it is given."""
+
+    def __init__(self, broker: str, agent_id: int) -> None:
+        self.dropped = 0  # at the limit, or refused by the server
+        self._broker = broker
+        self._agent_id = agent_id
+        self._appended = 0
+        self._unanswered: dict[int, Fields] = {}
+        self._unanswered_bytes = 0
+
+    def append(self, link: ServerLink, at_s: float, report: bytes) -> None:
+        self._appended += 1
+        identity = f"{self._agent_id:016x}-{self._appended}"
+        fields = ("broker", self._broker, "at", int(at_s * 1000), "sequence", identity, "report", report)
+        self._unanswered[self._appended] = fields
+        self._unanswered_bytes += len(report)
+        while self._unanswered_bytes > UNANSWERED_BYTES_MAX:
+            self._forget(next(iter(self._unanswered)))
+            self.dropped += 1
+        self._write(link, self._appended, fields)
+
+    def reopened(self, link: ServerLink) -> None:
+        """The connection was lost and is there again: nobody knows whether the last reports were appended."""
+        for number, fields in list(self._unanswered.items()):
+            self._write(link, number, fields)
+
+    def _write(self, link: ServerLink, number: int, fields: Fields) -> None:
+        report = fields[-1]
+        assert isinstance(report, bytes)
+        kept = min(REPORTS_MAX, max(1, REPORTS_BYTES_MAX // max(1, len(report))))
+        link.append(REPORT_STREAM, kept, fields, partial(self._answered, number))
+
+    def _answered(self, number: int, appended: bool) -> None:
+        if number in self._unanswered:
+            self._forget(number)
+            self.dropped += not appended
+
+    def _forget(self, number: int) -> None:
+        report = self._unanswered.pop(number)[-1]
+        assert isinstance(report, bytes)
+        self._unanswered_bytes -= len(report)

@@ -1,0 +1,424 @@
+"""The agent machine: beside one server, it carries out the controller's orders (PROTOCOL "Agent").
+
+It holds no data subscription and no decision of its own: every order is one command or script on the server, and is
+answered when the server has answered. Each of its beats on the server is told to the leader, and noted there when the
+leader has granted it; what that proves is for clients to see (`core/wire/backend.py`), so it does no harm if it is
+noted late. It does nothing at all on a server, and says nothing of it, before it has the claim on it (`claim.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from random import Random
+
+import msgspec
+
+from nearcast.core.agent.claim import Claim
+from nearcast.core.agent.load import LoadMeter, ReportLog
+from nearcast.core.agent.records import Collection, Ending, Recollection
+from nearcast.core.model.journal import BEGINNING, Known, Position
+from nearcast.core.model.membership import Membership, Ready, read_membership
+from nearcast.core.model.names import (
+    CONTROLLER_CHANNEL,
+    COUNTERS,
+    PATTERNS,
+    WANTED,
+    pattern_readiness,
+    readiness_channel,
+)
+from nearcast.core.model.placement import Record, Unreadable
+from nearcast.core.model.settings import DEFAULT_TIMING, Pace, Timing
+from nearcast.core.wire import bus
+from nearcast.core.wire.backend import AgentLink, Credentials, Denied, Figures, ServerLink, Standing
+from nearcast.core.wire.effects import Disconnect, Effect
+from nearcast.core.wire.uplink import Tether
+
+# Beats for clients that wait for a grant: so many at once, and then so many a second, however many clients there are.
+HURRY_BURST = 20
+HURRIES_PER_S = 20.0
+
+
+class Identity(msgspec.Struct, frozen=True):
+    """Who this agent speaks for."""
+
+    broker: str
+    url: str  # where clients reach the server
+    site: str = "local"
+    capacity_bytes_per_s: float = 0.0  # outgoing bandwidth of the server, if known
+
+
+class Agent:
+    """Inputs: connected, received, lost, server_ended, tick. Outputs: outgoing(), effects."""
+
+    def __init__(
+        self,
+        identity: Identity,
+        store_url: str,
+        rng: Random,
+        *,
+        server_url: str = "",  # where the agent reaches the server, if not where clients do
+        credentials: Credentials | None = None,
+        store_credentials: Credentials | None = None,
+        timing: Timing = DEFAULT_TIMING,
+    ) -> None:
+        self.identity = identity
+        self._own_timing = timing
+        self.timing = timing  # our own until the membership says what all go by
+        self._members = -1  # the version of the membership we go by
+        self.effects: list[Effect] = []
+        self.wall_offset_s = 0.0
+        self.agent_id = rng.getrandbits(63)
+        self.server = Tether(
+            "server",
+            server_url or identity.url,
+            credentials or Credentials(),
+            self._server_open,
+            timing=timing,
+            rng=rng,
+        )
+        self.bus = Tether("bus", store_url, store_credentials or Credentials(), self._bus_open, timing=timing, rng=rng)
+        self.meter = LoadMeter(identity.broker)
+        self.report_log = ReportLog(identity.broker, self.agent_id)
+        self.refused = ""  # why this agent must not work, in words; it has stopped then
+        self._claim = Claim(identity.broker, self.agent_id, server_url or identity.url, timing)
+        self._inside = False  # the claim was confirmed on this connection
+        self._refusal = ""  # the controller's, since the last grant
+        self._refused_since_s = 0.0  # without a break, and with the other one heard
+        self._refused_s = -1e9
+        self._run_id = ""
+        self._ready = False
+        self._ended = False  # the server's process was seen to end
+        self._term = 0
+        self._known = Known()  # of the cluster; kept when the server loses its memory
+        self._noted = BEGINNING  # of the journal, on the server
+        self._began_with = 0  # the number of the order that made this broker begin anew
+        self._beat = 0  # the newest on this connection to the server
+        self._granted_beat = 0
+        self._beating = False  # the server has not answered the last one yet
+        self._hurry = False  # a client waits for a grant
+        self._hurries = Pace(HURRIES_PER_S, HURRY_BURST)
+        self._collection = Collection(identity.broker, self._answer)
+        self._recollection = Recollection(identity.broker, self._answer)
+        self._ending = Ending(timing)
+        self._beat_at_s = -1e9
+        self._hello_at_s = -1e9
+        self._unanswered_s: float | None = None  # since when nobody has answered our hellos
+        self._measure_at_s = -1e9
+        self._orders: dict[type, Callable[[bus.Order, AgentLink], None]] = {
+            bus.Install: self._install,
+            bus.InstallMembers: self._install_members,
+            bus.Count: self._count,
+            bus.Collect: self._collect,
+            bus.Lookup: self._lookup,
+            bus.Recall: self._recall,
+            bus.Reset: self._reset,
+            bus.MarkReady: self._mark_ready,
+        }
+
+    # --- inputs
+
+    def connected(self, name: str, now_s: float) -> None:
+        self._tether(name).connected(now_s)
+
+    def received(self, name: str, data: bytes, now_s: float) -> None:
+        self._tether(name).received(data, now_s, self.effects)
+
+    def lost(self, name: str, reason: str, now_s: float) -> None:
+        self._tether(name).lost(reason, now_s)
+
+    def server_ended(self) -> None:
+        """The server's process is gone for certain: whoever watches it says so."""
+        self._ended = True
+        self._hello_at_s = -1e9
+
+    def tick(self, now_s: float) -> None:
+        if self.refused:
+            return
+        self.server.tick(now_s, self.effects)
+        self.bus.tick(now_s, self.effects)
+        if now_s - self._beat_at_s >= self.timing.heartbeat_s / 2 and self.server.link is not None:
+            self._ask_for_claim(self.server.link, now_s)
+        if now_s - self._hello_at_s >= self.timing.heartbeat_s and self._claim.held:
+            self._say_hello(now_s)  # the server does not answer
+        self._hurry_up(now_s)
+        if now_s - self._measure_at_s >= 1.0 and self._workplace is not None:
+            self._measure_at_s = now_s
+            self._workplace.observe(self._measured)
+        if self._workplace is not None:
+            self._ending.tick(self._workplace, now_s)
+
+    def outgoing(self) -> list[tuple[str, bytes]]:
+        return [(tether.name, data) for tether in (self.server, self.bus) if (data := tether.take())]
+
+    def _tether(self, name: str) -> Tether:
+        return self.server if name == "server" else self.bus
+
+    @property
+    def _workplace(self) -> AgentLink | None:
+        """The link to the server, while we have the claim on it."""
+        return self.server.link if self._inside else None
+
+    @property
+    def problem(self) -> str:
+        """What keeps the agent from working, in words; empty if nothing does."""
+        for tether in (self.server, self.bus):
+            if tether.link is None and tether.problem:
+                return f"{tether.name} {tether.url}: {tether.problem}"
+        return self.refused or self._claim.problem or self._refusal or self._no_leader
+
+    @property
+    def _no_leader(self) -> str:
+        """That nobody leads where we say hello; empty if somebody does, or another one may take over any moment."""
+        since_s = self._unanswered_s
+        if since_s is None or self._hello_at_s - since_s < 2 * self.timing.dead_s:
+            return ""
+        return f"no controller answers at {self.bus.url}: does one run, with this store?"
+
+    # --- being there
+
+    def _ask_for_claim(self, link: AgentLink, now_s: float) -> None:
+        def answered(holder: str, beat: int, at_s: float) -> None:
+            if link is not self.server.link:
+                return
+            self._beating = False
+            self._claim.answered(holder, beat, at_s)
+            if self._claim.wrong:
+                self._stop(self._claim.problem)
+            elif not self._claim.held:
+                self._leave()
+            else:
+                self._beat = beat
+                if not self._inside:
+                    self._enter(link)
+                self._say_hello(at_s)
+
+        self._beat_at_s, self._beating = now_s, True
+        self._claim.ask(link, now_s, answered)
+
+    def _server_open(self, link: AgentLink, now_s: float) -> None:
+        self._ended = False
+        self._leave()
+        link.broker = self.identity.broker  # whose first uses are on it
+        self._claim.attend(link)
+        self._ask_for_claim(link, now_s)
+
+    def _leave(self) -> None:
+        """What is on the server from here on, and its lease, is no longer ours to speak of."""
+        self._inside = False
+        self._run_id, self._ready, self._noted = "", False, BEGINNING
+        self._beat = self._granted_beat = 0
+
+    def _stop(self, why: str) -> None:
+        """Let go of everything, the claim too, for good."""
+        self.refused = why
+        self._inside = False
+        for tether in (self.server, self.bus):
+            self.effects.append(Disconnect(tether.name))
+
+    def _enter(self, link: AgentLink) -> None:
+        self._inside = True
+        self._collection.clear()
+        self._recollection.clear()
+        self._ending.clear()
+        link.control[COUNTERS] = self.meter.client_report
+        link.control[WANTED] = self._wanted
+        link.subscribe(COUNTERS, WANTED)
+        link.read_heard(self._heard_before)
+        link.look(self._looked)
+
+    def _heard_before(self, journal: Position) -> None:
+        """What the agent before us, or we on another connection, had heard of the leader."""
+        self._noted = journal
+
+    def _looked(self, standing: Standing, now_s: float) -> None:
+        self._run_id = standing.run_id
+        self._ready = standing.ready == msgspec.json.encode(Ready(self.identity.broker, standing.run_id))
+        membership = read_membership(standing.membership)
+        if membership is not None:
+            self._go_by(membership)
+            self._learn(
+                Known(membership.cluster, membership.version, membership.term, self._noted, membership.store_url)
+            )
+
+    def _learn(self, known: Known) -> None:
+        self._known = known.merged(self._known) if known.cluster == self._known.cluster else known
+
+    def _go_by(self, membership: Membership) -> None:
+        """Take over the timers of the cluster."""
+        if membership.version < self._members:
+            return
+        self._members = membership.version
+        self.timing = self._own_timing.within(membership.timers) if membership.timers else self._own_timing
+        for part in (self.server, self.bus, self._claim, self._ending):
+            part.timing = self.timing
+
+    def _bus_open(self, link: ServerLink, now_s: float) -> None:
+        channel = bus.agent_channel(self.identity.broker, self.agent_id)
+        link.control[channel] = self._heard
+        link.subscribe(channel)
+        self.report_log.reopened(link)
+
+    def _say_hello(self, now_s: float) -> None:
+        if self.bus.link is None:
+            return
+        self._hello_at_s = now_s
+        if self._unanswered_s is None:
+            self._unanswered_s = now_s
+        answering = self.server.link is not None and now_s - self.server.answered_s < 2 * self.timing.heartbeat_s
+        identity = self.identity
+        hello = bus.Hello(
+            broker=identity.broker,
+            agent=self.agent_id,
+            beat=self._beat,
+            url=identity.url,
+            site=identity.site,
+            run_id=self._run_id,
+            answering=answering and bool(self._run_id),
+            dead=self._ended,
+            ready=self._ready,
+            capacity_bytes_per_s=identity.capacity_bytes_per_s,
+            known=msgspec.structs.replace(self._known, term=max(self._term, self._known.term)),
+        )
+        self.bus.link.tell(CONTROLLER_CHANNEL, bus.encode(hello))
+
+    # --- orders
+
+    def _heard(self, payload: bytes, now_s: float) -> None:
+        message = bus.decode_for_agent(payload)
+        if message is None or message.term < self._term:
+            return  # a deposed leader
+        self._term, self._unanswered_s = message.term, None
+        if isinstance(message, bus.Refusal):
+            self._turned_away(message, now_s)
+            return
+        self._rest_on(message)
+        if isinstance(message, bus.Grant):
+            self._granted(message, now_s)
+        elif message.order >= self._began_with and self._workplace is not None:  # else meant for a former life
+            self._orders[type(message)](message, self._workplace)
+
+    def _rest_on(self, message: bus.Grant | bus.Order) -> None:
+        """What is done next follows from the journal as it is: nobody may take one with less for the whole."""
+        self._learn(Known(self._known.cluster, term=message.term, journal=message.journal))
+        if self._workplace is not None and message.journal > self._noted:
+            self._noted = message.journal
+            self._workplace.note_heard(message.journal)
+
+    def _granted(self, grant: bus.Grant, now_s: float) -> None:
+        """Beats begin anew with each run of the server: a grant of an earlier one would prove what it does not know."""
+        self._refusal = ""
+        if self._workplace is not None and grant.run_id == self._run_id and grant.beat > self._granted_beat:
+            self._granted_beat = grant.beat
+            self._workplace.note_grant(grant.beat)
+
+    def _wanted(self, payload: bytes, now_s: float) -> None:
+        """A client needs a grant of a beat that comes after this; the one whose answer is still to come does."""
+        self._hurry = self._hurry or not self._beating
+        self._hurry_up(now_s)
+
+    def _hurry_up(self, now_s: float) -> None:
+        if self._hurry and self._workplace is not None and self._hurries.room(now_s) >= 1:
+            self._hurry = False
+            self._hurries.spend(1)
+            self._ask_for_claim(self._workplace, now_s)
+
+    def _turned_away(self, refusal: bus.Refusal, now_s: float) -> None:
+        """Wait as long as the other one may be gone: it is known to live if it was heard all the time for T_dead."""
+        if not refusal.other_heard or now_s - self._refused_s > 2 * self.timing.heartbeat_s:
+            self._refused_since_s = now_s
+        self._refusal, self._refused_s = refusal.reason, now_s
+        if refusal.final or now_s - self._refused_since_s > self.timing.dead_s:
+            self._stop(refusal.reason)
+
+    def _answer(self, answer: bus.Answer) -> None:
+        if self.bus.link is not None:
+            self.bus.link.tell(CONTROLLER_CHANNEL, bus.encode(answer))
+
+    def _done(self, order: int, now_s: float) -> None:
+        self._answer(bus.Answer(self.identity.broker, order))
+
+    def _install(self, order: bus.Order, link: AgentLink) -> None:
+        assert isinstance(order, bus.Install)
+
+        def installed(versions: Sequence[int], now_s: float) -> None:
+            by_topic = dict(zip(order.records, versions, strict=True))
+            self._answer(bus.Answer(self.identity.broker, order.order, versions=by_topic))
+
+        link.install(order.term, order.records, installed)
+
+    def _install_members(self, order: bus.Order, link: AgentLink) -> None:
+        assert isinstance(order, bus.InstallMembers)
+        self._go_by(order.membership)
+
+        def installed(versions: Sequence[int], now_s: float) -> None:
+            self._answer(bus.Answer(self.identity.broker, order.order, versions={"": versions[0]}))
+
+        membership = order.membership
+        self._learn(Known(membership.cluster, membership.version, order.term, order.journal, membership.store_url))
+        link.install_members(order.membership, installed)
+
+    def _count(self, order: bus.Order, link: AgentLink) -> None:
+        assert isinstance(order, bus.Count)
+        channels: list[bytes] = []
+        for topic, epoch in order.epochs.items():
+            name = topic.encode()
+            channels += (name, readiness_channel(name, epoch)) if name else (PATTERNS, pattern_readiness(epoch))
+
+        def counted(numbers: list[int]) -> None:
+            pairs = zip(numbers[::2], numbers[1::2], strict=True)
+            counts = dict(zip(order.epochs, pairs, strict=True))
+            self._answer(bus.Answer(self.identity.broker, order.order, counts=counts))
+
+        link.count(channels, counted)
+
+    def _collect(self, order: bus.Order, link: AgentLink) -> None:
+        assert isinstance(order, bus.Collect)
+        self._collection.order(order, link)
+
+    def _lookup(self, order: bus.Order, link: AgentLink) -> None:
+        assert isinstance(order, bus.Lookup)
+        version, topic = order.membership.version, order.topic.encode()
+
+        def kept(records: dict[bytes, Record], now_s: float) -> None:
+            if topic in records:
+                self._answer(bus.Answer(self.identity.broker, order.order, records={order.topic: records[topic]}))
+
+        def looked_up(found: Record | Unreadable | Membership | Denied | None, now_s: float) -> None:
+            if isinstance(found, Record):
+                link.keep_first_uses(order.term, {topic: found}, kept)
+
+        link.end_unused(version, [topic], lambda _: None)  # a client may have written what is no first use
+        link.look_up(topic, version, looked_up)
+
+    def _recall(self, order: bus.Order, link: AgentLink) -> None:
+        assert isinstance(order, bus.Recall)
+        self._recollection.order(order, link)
+
+    def _reset(self, order: bus.Order, link: AgentLink) -> None:
+        if order.order == self._began_with:
+            return  # the same order heard twice: what was installed since must not be wiped
+        self._began_with = order.order
+        self._ready, self._known = False, Known()
+        link.begin_anew(partial(self._done, order.order))
+
+    def _mark_ready(self, order: bus.Order, link: AgentLink) -> None:
+        assert isinstance(order, bus.MarkReady)
+        if order.run_id != self._run_id:
+            return  # meant for an earlier run of the server
+
+        def marked(now_s: float) -> None:
+            self._ready = True
+            self._done(order.order, now_s)
+
+        link.mark_ready(msgspec.json.encode(Ready(self.identity.broker, order.run_id)), marked)
+
+    # --- reports
+
+    def _measured(self, figures: Figures, now_s: float) -> None:
+        if self.bus.link is not None:
+            report = self.meter.measure(figures, now_s, self.wall_offset_s)
+            if report is not None:
+                encoded = bus.encode(report)
+                self.bus.link.tell(CONTROLLER_CHANNEL, encoded)
+                self.report_log.append(self.bus.link, report.at_s, encoded)

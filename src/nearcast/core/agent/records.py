@@ -1,0 +1,209 @@
+"""The collection: records and first uses that leave this directory, read in one scan and answered batch after batch.
+
+There may be hundreds of thousands of them, and the controller hears answers through a server that cuts off whoever has
+too much waiting for it: so a batch is sent when the one before has arrived. A new collection scans anew. While it goes
+on nobody uses one of its topics for the first time, because the ring is closed for them: what was scanned stays true.
+Topics that nobody uses end before that: the journal would keep them for ever.
+
+Ending: an agent goes round the first uses on its server, and ends what nobody uses (PROTOCOL "How topics end").
+
+A topic that nobody has placed lives on its directory, whether its first use is written there or not. So that may go
+when neither a publisher nor a subscriber holds the topic: whoever still believes in it finds none when it comes, and
+asks the directory, which writes the same again, or a newer one if the membership has changed.
+
+What the controller has been told of has a record. While the ring changes nothing ends: first uses are being collected.
+What is left on a broker that is not the topic's directory means nothing to anybody, and ends like the others.
+
+The recollection: what this broker's server knows of the cluster, for a leader whose store has lost its data.
+
+The membership, and all records, read in one scan and answered batch after batch. First uses are left out: the journal
+does not need them.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from nearcast.core.model.membership import Membership, read_membership, ring_of
+from nearcast.core.model.names import decode_topic
+from nearcast.core.model.placement import Record
+from nearcast.core.model.settings import Timing
+from nearcast.core.wire import bus
+from nearcast.core.wire.backend import AgentLink
+
+BATCH = 500  # records in one answer: half a megabyte with the longest names
+
+Answering = Callable[[bus.Answer], None]
+_Rings = tuple[tuple[str, ...], tuple[str, ...]]
+
+
+class Scanned:
+    """Records of one scan, to be answered batch after batch."""
+
+    __slots__ = ("records", "topics")
+
+    def __init__(self, records: dict[bytes, Record]) -> None:
+        self.records = {decode_topic(topic): record for topic, record in records.items()}
+        self.topics = sorted(self.records)
+
+    def batch(self, after: str) -> tuple[list[str], bool]:
+        """The topics after this one that make a batch, and whether there are more."""
+        start = bisect_right(self.topics, after) if after else 0
+        return self.topics[start : start + BATCH], start + BATCH < len(self.topics)
+
+
+class Collection:
+    def __init__(self, broker: str, answer: Answering) -> None:
+        self._broker = broker
+        self._answer = answer
+        self._scanning: dict[_Rings, bus.Collect] = {}  # and the newest order that waits for it
+        self._scanned: tuple[_Rings, Scanned] | None = None  # the last scan, until all of it was answered
+
+    def clear(self) -> None:
+        """A scan ends with its connection to the server."""
+        self._scanning.clear()
+        self._scanned = None
+
+    def order(self, order: bus.Collect, link: AgentLink) -> None:
+        rings = (order.old_ring, order.new_ring)
+        scanned = self._scanned
+        if order.after and scanned is not None and scanned[0] == rings:
+            self._send(order, scanned[1], link)
+            return
+        under_way = rings in self._scanning
+        self._scanning[rings] = order
+        if not under_way:
+            self._scan(rings, order.members, link)
+
+    def _leaves(self, rings: _Rings) -> Callable[[bytes], bool]:
+        old, new, mine = ring_of(rings[0]), ring_of(rings[1]), self._broker
+        return lambda topic: old.owner(topic) == mine and new.owner(topic) != mine
+
+    def _scan(self, rings: _Rings, members: int, link: AgentLink) -> None:
+        leaves, first_uses = self._leaves(rings), dict[bytes, Record]()
+
+        def found(used: dict[bytes, Record], now_s: float) -> None:
+            topics = list(used)
+            for start in range(0, len(topics), BATCH):
+                link.end_unused(members, topics[start : start + BATCH], lambda _: None)
+            if topics:
+                link.find_first_uses(members, leaves, found_left)  # behind these, on the same connection
+            else:
+                found_left(used, now_s)
+
+        def found_left(used: dict[bytes, Record], now_s: float) -> None:
+            first_uses.update(used)
+            link.find_records(leaves, found_all)  # behind first uses: records take their place, never the reverse
+
+        def found_all(records: dict[bytes, Record], now_s: float) -> None:
+            order = self._scanning.pop(rings, None)
+            if order is not None:
+                self._scanned = (rings, Scanned(first_uses | records))
+                self._send(order, self._scanned[1], link)
+
+        link.find_first_uses(members, leaves, found)
+
+    def _send(self, order: bus.Collect, scanned: Scanned, link: AgentLink) -> None:
+        """From now on the controller knows of these, and first uses among them are kept."""
+        batch, more = scanned.batch(order.after)
+        if not more:
+            self._scanned = None
+        records = {topic: scanned.records[topic] for topic in batch}
+        first_uses = {topic.encode(): record for topic, record in records.items() if record.term == 0}
+
+        def kept(now_kept: dict[bytes, Record], now_s: float) -> None:
+            by_name = {topic: record for topic, record in records.items() if record.term > 0}
+            by_name.update((decode_topic(topic), record) for topic, record in now_kept.items())
+            self._answer(bus.Answer(self._broker, order.order, records=by_name, more=more))
+
+        link.keep_first_uses(order.term, first_uses, kept)
+
+
+class Ending:
+    def __init__(self, timing: Timing) -> None:
+        self.timing = timing
+        self._begins_s: float | None = None
+        self._cursor: bytes | None = None  # how far this round has come; None between rounds
+        self._waiting = False  # for the server
+        self.ended = 0  # first uses
+
+    def clear(self) -> None:
+        """A round ends with its connection to the server."""
+        self._cursor, self._waiting = None, False
+
+    def tick(self, link: AgentLink, now_s: float) -> None:
+        """Take the next step, or begin the next round: one step at a time, some milliseconds of a server's time."""
+        next_s = now_s + self.timing.idle_s
+        if self._begins_s is None or self._begins_s > next_s:  # the latter: the cluster goes by a shorter T_idle now
+            self._begins_s = next_s
+        if self._waiting or (self._cursor is None and now_s < self._begins_s):
+            return
+        if self._cursor is None:
+            self._begins_s, self._cursor = next_s, b"0"
+        self._waiting = True
+        link.read_members(partial(self._look, link))
+
+    def _look(self, link: AgentLink, document: bytes | None, now_s: float) -> None:
+        membership = _read(document)
+        if membership is None or membership.previous_ring is not None or self._cursor is None:
+            self.clear()
+        else:
+            link.scan_first_uses(self._cursor, partial(self._end, link, membership.version))
+
+    def _end(self, link: AgentLink, members: int, cursor: bytes, topics: Sequence[bytes]) -> None:
+        self._cursor = cursor if cursor != b"0" else None
+        link.end_unused(members, topics, self._ended)
+
+    def _ended(self, count: int) -> None:
+        self._waiting = False
+        self.ended += count
+
+
+def _read(document: bytes | None) -> Membership | None:
+    """The membership on the server, if there is one with a ring."""
+    membership = read_membership(document)
+    return membership if membership is not None and membership.ring else None
+
+
+class Recollection:
+    def __init__(self, broker: str, answer: Callable[[bus.Answer], None]) -> None:
+        self._broker = broker
+        self._answer = answer
+        self._scanning: bus.Recall | None = None  # the newest order that waits for a scan
+        self._scanned: Scanned | None = None
+
+    def clear(self) -> None:
+        """A scan ends with its connection to the server."""
+        self._scanning = self._scanned = None
+
+    def order(self, order: bus.Recall, link: AgentLink) -> None:
+        if order.after and self._scanned is not None:
+            self._send(order, self._scanned, None)
+            return
+        under_way, self._scanning = self._scanning is not None, order
+        if not under_way:
+            self._scan(link)
+
+    def _scan(self, link: AgentLink) -> None:
+        found: list[Membership | None] = []
+
+        def read(document: bytes | None, now_s: float) -> None:
+            found.append(read_membership(document))
+
+        def scanned(records: dict[bytes, Record], now_s: float) -> None:
+            order, self._scanning = self._scanning, None
+            if order is not None:
+                self._scanned = Scanned(records)
+                self._send(order, self._scanned, found[0])
+
+        link.read_members(read)
+        link.find_records(lambda topic: True, scanned)
+
+    def _send(self, order: bus.Recall, scanned: Scanned, membership: Membership | None) -> None:
+        batch, more = scanned.batch(order.after)
+        if not more:
+            self._scanned = None
+        records = {topic: scanned.records[topic] for topic in batch}
+        self._answer(bus.Answer(self._broker, order.order, records=records, more=more, membership=membership))

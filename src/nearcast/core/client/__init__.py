@@ -1,0 +1,1 @@
+"""The client machine and its parts: publishing, subscribing, order, repair, links."""

@@ -1,0 +1,247 @@
+"""An attachment: one subscriber's hold of one topic at one broker (PROTOCOL, subscriber rules 1 and 4).
+
+Readiness: whether a subscriber held the next placement before anybody could write there (subscriber rule 3).
+
+A reception: what has come of one topic to one subscriber, put in order, with its holes asked for, and counted.
+
+It begins with the first message and ends when its publishers are forgotten: of very many topics most are silent, and
+cost next to nothing.
+
+A verification: the records of all brokers a subscriber is attached to, read once more (PROTOCOL, subscriber rule 2).
+
+Everything needed was open before the first of these reads was sent. If they all say what was known then, no move has
+slipped in between, and nothing acknowledged from now on can be missed.
+
+It has no timer: an answer comes, however far away the server is, or its link is lost, and then the inflow begins anew.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from nearcast.core.client.news import not_found
+from nearcast.core.client.ordering import Lines
+from nearcast.core.client.repairs import Repairs
+from nearcast.core.model.counters import ReceiveMeter
+from nearcast.core.model.names import readiness_channel
+from nearcast.core.model.placement import Mode, Record, Unreadable
+from nearcast.core.wire.backend import Denied
+
+if TYPE_CHECKING:
+    from nearcast.core.client.subscriber import Inflow
+    from nearcast.core.model.message import Event
+    from nearcast.core.wire.backend import ClientLink
+
+
+_NONE: frozenset[int] = frozenset()  # one for all: most topics rest where they are
+
+
+class Attachment:
+    """Roles are the epochs whose frames are expected here. A fence takes away the roles below it, for good."""
+
+    __slots__ = (
+        "_inflow",
+        "broker",
+        "fenced",
+        "floor",
+        "linger_until_s",
+        "link",
+        "open",
+        "proven",
+        "ready",
+        "roles",
+        "unconfirmed",
+    )
+
+    def __init__(self, inflow: Inflow, broker: str) -> None:
+        self._inflow = inflow
+        self.broker = broker
+        self.link: ClientLink | None = None
+        self.open = False  # subscribed, and the record of this broker was read after that
+        self.unconfirmed = False  # the broker has no record of a topic that lives there by first use
+        self.roles: tuple[int, ...] = ()
+        self.fenced = 0  # the newest epoch this broker has switched to
+        self.floor = 0
+        self.linger_until_s: float | None = None
+        self.ready = _NONE  # epochs whose readiness channel is held here
+        self.proven = _NONE  # epochs whose readiness ran here before their fence
+
+    def frames(self, payloads: list[bytes], now_s: float) -> None:
+        self._inflow.frames(self, payloads, now_s)
+
+    @property
+    def newest(self) -> int:
+        upcoming = self._inflow.upcoming
+        return max(self._inflow.epoch, upcoming.epoch if upcoming is not None else 0)
+
+    def admits(self, epoch: int) -> bool:
+        return epoch in self.roles
+
+    def give(self, role: int) -> None:
+        if role >= self.fenced:
+            if role not in self.roles:
+                self.roles += (role,)
+            self.linger_until_s = None
+
+    def fence(self, epoch: int) -> None:
+        """This broker has switched to the epoch."""
+        if epoch > self.fenced:
+            self.fenced = epoch
+            self.roles = tuple(role for role in self.roles if role >= epoch)
+
+    def awaits_fence(self, epoch: int) -> bool:
+        """Whether frames of an older epoch than this may still come from here."""
+        return self.open and self.fenced < epoch and bool(self.roles) and min(self.roles) < epoch
+
+    def leased(self, now_s: float) -> bool:
+        return self.link is not None and now_s <= self.link.lease_until_s
+
+    def lose(self) -> None:
+        self.link = None
+        self.open = self.unconfirmed = False
+        self.ready = self.proven = _NONE
+        self.fenced = self.floor = 0  # the record is read again after the next subscribe
+
+    def say_ready(self, topic: bytes, epoch: int) -> bool:
+        """Hold the readiness channel of the epoch here. Returns whether that is new."""
+        if self.link is None or not self.open or epoch in self.ready or epoch <= self.fenced:
+            return False
+        self.ready |= {epoch}
+        self.link.subscribe(readiness_channel(topic, epoch), refused=partial(self._inflow.denied, self, self.link))
+        return True
+
+    def stale_readiness(self, topic: bytes, before: int) -> list[bytes]:
+        """The readiness channels of epochs up to `before`, which are given back."""
+        stale = [epoch for epoch in self.ready if epoch <= before]
+        self.ready = self.ready.difference(stale)
+        return [readiness_channel(topic, epoch) for epoch in stale]
+
+
+def unready(inflow: Inflow, record: Record, readers: tuple[str, ...]) -> str | None:
+    """Why messages may have passed us at this switch, or None if none can have."""
+    held = [inflow.attachments.get(reader) for reader in readers]
+    if not all(attachment is not None and attachment.open for attachment in held):
+        return "the topic moved before this subscription was attached to its new place"
+    if record.forced and not _proven(inflow, record.epoch):
+        return "the topic was moved by force"
+    return None
+
+
+def _proven(inflow: Inflow, epoch: int) -> bool:
+    """Whether we held the new place before any publisher could write there, although the move was forced."""
+    if inflow.placement is None or inflow.placement.mode is Mode.ALL_PUBLISHERS:
+        return False  # another member than ours may have switched before we were ready
+    readers = inflow.placement.readers(inflow.client.client_id)
+    held = [inflow.attachments.get(reader) for reader in readers]
+    return all(attachment is not None and epoch in attachment.proven for attachment in held)
+
+
+def say_ready(inflow: Inflow) -> None:
+    """Say it wherever the topic is held, when all of the next placement is."""
+    upcoming = inflow.upcoming
+    if upcoming is None:
+        return
+    readers = [inflow.attachments.get(reader) for reader in upcoming.readers(inflow.client.client_id)]
+    if not all(reader is not None and reader.open for reader in readers):
+        return
+    for attachment in inflow.attachments.values():
+        if attachment.say_ready(inflow.topic, upcoming.epoch):
+            _prove(inflow, attachment, upcoming.epoch)
+
+
+def _prove(inflow: Inflow, attachment: Attachment, epoch: int) -> None:
+    """Read the record behind the readiness: still an older epoch there means the readiness ran before the fence."""
+    link = attachment.link
+    assert link is not None
+
+    def read(record: Record | Unreadable | Denied | None, now_s: float) -> None:
+        if attachment.link is link and isinstance(record, Record):
+            if record.epoch < epoch:
+                attachment.proven |= {epoch}
+            inflow.record(link.broker, record, now_s)
+
+    link.read_record(inflow.topic, inflow.client.membership, read)
+
+
+class Reception:
+    __slots__ = ("foreign", "lines", "meter", "repairs")
+
+    def __init__(self, inflow: Inflow) -> None:
+        client = inflow.client
+        self.lines = Lines(inflow.name, inflow, client.timing, client.limits)
+        self.repairs = Repairs(client, inflow.topic, self.lines)
+        self.meter = ReceiveMeter()
+        self.foreign = False  # whether there were messages without our envelope in what was taken last
+
+    @property
+    def unsettled(self) -> bool:
+        """Whether frames are held, holes are open or repairs are under way."""
+        return self.lines.unsettled or self.repairs.pending
+
+    def ask_for_holes(self, now_s: float) -> None:
+        lines = self.lines
+        if lines.wanted:
+            wanted, lines.wanted = lines.wanted, {}
+            self.repairs.ask(wanted, now_s)
+
+    def forget_silent(self) -> bool:
+        """Forget publishers that were silent since the last call. Returns whether nothing is left to know."""
+        self.lines.forget_silent(self.repairs.asked)
+        return not self.lines.last and not self.unsettled
+
+    def take(self, payload_bytes: int) -> list[Event]:
+        """What is to be handed over."""
+        events = self.lines.out
+        if events:
+            self.lines.out = []
+            self.foreign, self.lines.foreign = self.lines.foreign, False
+            self.meter.count(events, payload_bytes)
+        return events
+
+
+def route(inflow: Inflow, publisher: int) -> list[ClientLink]:
+    """The link on which a publisher can be asked: to a server it writes to. None before all answers can come."""
+    if inflow.placement is None:
+        return []
+    held = [inflow.attachments.get(reader) for reader in inflow.placement.readers(inflow.client.client_id)]
+    if not all(attachment is not None and attachment.open for attachment in held):
+        return []
+    writers = inflow.placement.writers(publisher)
+    links = [held.link for held in held if held is not None and held.link is not None and held.broker in writers]
+    return links[:1]
+
+
+class Verification:
+    __slots__ = ("_held", "_inflow", "_seen", "_unread")
+
+    def __init__(self, inflow: Inflow, held: list[Attachment]) -> None:
+        self._inflow = inflow
+        self._held = held
+        self._unread = len(held)
+        self._seen = (inflow.epoch, inflow.upcoming)
+
+    @property
+    def unchanged(self) -> bool:
+        return (self._inflow.epoch, self._inflow.upcoming) == self._seen
+
+    def start(self) -> None:
+        inflow = self._inflow
+        for attachment in self._held:
+            if attachment.link is not None:
+                attachment.link.read_record(inflow.topic, inflow.client.membership, partial(self._read, attachment))
+
+    def _read(self, attachment: Attachment, record: Record | Unreadable | Denied | None, now_s: float) -> None:
+        inflow, broker = self._inflow, attachment.broker
+        if inflow.verification is not self:
+            return
+        if isinstance(record, (Unreadable, Denied)):
+            inflow.refuse(not_found(broker, inflow.topic, record), now_s)
+            return
+        self._unread -= 1
+        if record is not None:
+            inflow.record(broker, record, now_s)
+        elif inflow.outlived(attachment):
+            inflow.progress(now_s)
+        if not self._unread:
+            inflow.verified(self, now_s)

@@ -1,0 +1,172 @@
+"""The finder: asks the directories where topics are, for clients of few topics and of very many.
+
+A question on an open link is answered, or lost with the link: none is put twice on one link. Only so many are open on a
+link at a time, so that what else the link carries, the proof of the lease above all, is not stuck behind them; the
+others wait in line for their directory.
+
+Recheck: after the store has lost data, a client asks once more where its topics are.
+
+The journal was put together again from what brokers had. If one of them was gone by then, a topic that nobody else knew
+of is known no more: its clients may be attached to a broker that has no record of it, while others use it anew at its
+directory. So in a new era of the membership every topic is looked up once. Mostly the answer is no news.
+
+Leaving a cluster: where ours was is another one, because all of it was started anew.
+
+What a client knows of placements means nothing there. Subscribers are told, and join as if their topics were new to
+them; publishers keep what is not acknowledged, and send it again when they know where the topic is now. Calls that wait
+go on waiting.
+
+A client may have very many topics, and its program shares the event loop: at every tick some of them leave. The client
+belongs to no cluster meanwhile, and joins the other one when the last has left.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from functools import partial
+from typing import TYPE_CHECKING
+
+from nearcast.core.client.news import Kind, Note
+from nearcast.core.model.membership import Membership
+from nearcast.core.model.placement import Record, Unreadable
+
+if TYPE_CHECKING:
+    from nearcast.core.client.machine import Client
+    from nearcast.core.wire.backend import ClientLink, Denied
+
+
+class Finder:
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._asked_s: dict[bytes, float] = {}  # topics that are looked for, and since when this time
+        self._open: dict[bytes, ClientLink] = {}  # questions on their way
+        self._lines: dict[str, OrderedDict[bytes, None]] = {}  # directory -> topics that wait for room, or for a link
+        self._standing: dict[bytes, str] = {}  # topics in line, and for which directory
+
+    def ask(self, topic: bytes, now_s: float) -> None:
+        """Find a topic; whoever still looks for it asks again later."""
+        if topic in self._open or now_s - self._asked_s.get(topic, -1e9) < self._client.timing.retry_s:
+            return
+        self._asked_s[topic] = now_s
+        directory = self._standing.get(topic)
+        if directory is None:
+            self._put(topic, now_s)
+        else:
+            self._client.links.reach(directory, now_s)
+
+    def forget(self, topic: bytes) -> None:
+        """Nobody looks for the topic any more."""
+        self._asked_s.pop(topic, None)
+
+    def _put(self, topic: bytes, now_s: float) -> None:
+        client = self._client
+        directory = client.membership.directory(topic)
+        if directory is None:
+            return
+        link = client.links.reach(directory, now_s)
+        if link is not None and client.links.has_room(link):
+            self._send(topic, directory, link)
+        else:
+            self._lines.setdefault(directory, OrderedDict())[topic] = None
+            self._standing[topic] = directory
+
+    def _send(self, topic: bytes, directory: str, link: ClientLink) -> None:
+        version = self._client.membership.version
+        self._open[topic] = link
+        answered = partial(self._answered, link, directory, version, topic)
+        link.look_up(topic, version, answered)
+
+    def go_on(self, link: ClientLink, now_s: float) -> None:
+        """There may be room on a link; who has found its topic meanwhile leaves the line."""
+        line = self._lines.get(link.broker)
+        while line and self._client.links.has_room(link):
+            topic, _ = line.popitem(last=False)
+            del self._standing[topic]
+            if topic not in self._open and self._client.looks_for(topic, now_s):
+                self._send(topic, link.broker, link)
+
+    def link_lost(self, link: ClientLink, now_s: float) -> None:
+        """Put again what it has not answered."""
+        for topic in [topic for topic, asked in self._open.items() if asked is link]:
+            del self._open[topic]
+            self._put(topic, now_s)
+
+    def membership_changed(self, now_s: float) -> None:
+        """Directories may be other ones now."""
+        lines, self._lines, self._standing = self._lines, {}, {}
+        for line in lines.values():
+            for topic in line:
+                self._put(topic, now_s)
+
+    def _answered(
+        self,
+        link: ClientLink,
+        directory: str,
+        version: int,
+        topic: bytes,
+        found: Record | Unreadable | Membership | Denied | None,
+        now_s: float,
+    ) -> None:
+        if self._open.get(topic) is link:
+            del self._open[topic]
+        if found is not None and not isinstance(found, Membership):
+            self._asked_s.pop(topic, None)
+        self._client.found(directory, topic, found, now_s)
+        if isinstance(found, Membership) and self._client.membership.version > version and topic in self._asked_s:
+            self._put(topic, now_s)  # its directory had news of the ring
+
+
+class Recheck:
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._topics: OrderedDict[bytes, None] = OrderedDict()  # without an answer yet
+
+    def __contains__(self, topic: bytes) -> bool:
+        return topic in self._topics
+
+    def begin(self) -> None:
+        self._topics = OrderedDict.fromkeys(self._client.outflows | self._client.inflows)
+
+    def found(self, topic: bytes) -> None:
+        self._topics.pop(topic, None)
+
+    def tick(self, now_s: float) -> None:
+        """Ask for some; each has its turn again until it is found."""
+        client = self._client
+        for _ in range(min(len(self._topics), client.limits.attended)):
+            topic, _ = self._topics.popitem(last=False)
+            if topic in client.outflows or topic in client.inflows:
+                self._topics[topic] = None
+                client.ask(topic, now_s)
+
+
+_REASON = "the cluster was started anew"
+
+
+class Leaving:
+    def __init__(self, client: Client, successor: Membership, now_s: float) -> None:
+        """Forget all brokers; where topics are is forgotten by and by."""
+        self.successor = successor  # the membership to go on with
+        self._client = client
+        gone, client.membership = list(client.membership.brokers), Membership(version=-1, term=0, brokers={})
+        client.tell(Note(Kind.LOST, f"{_REASON}: {len(gone)} brokers are forgotten"))
+        for broker in gone:
+            client.links.forget(broker, now_s)
+            for pattern in client.patterns.values():
+                pattern.forget(broker, now_s)
+        self._topics = deque(client.outflows | client.inflows)
+
+    def hear(self, membership: Membership) -> None:
+        """News of the membership while we are leaving."""
+        if membership.cluster != self.successor.cluster or membership.version > self.successor.version:
+            self.successor = membership
+
+    def go_on(self, now_s: float) -> bool:
+        """Let some topics leave. Returns whether all have."""
+        client = self._client
+        for _ in range(min(len(self._topics), client.limits.attended)):
+            topic = self._topics.popleft()
+            for flow in (client.outflows.get(topic), client.inflows.get(topic)):
+                if flow is not None:
+                    flow.begin_again(_REASON, now_s)
+        return not self._topics

@@ -1,0 +1,423 @@
+"""The client machine: one program's publications and subscriptions over all brokers it uses.
+
+It owns the links, the view of the membership, and one outflow and one inflow per topic. It reads no clock and does no
+I/O: the driver calls the inputs with the time, then writes `outgoing()`, carries out `effects`, answers the
+callers in `acks`, and wakes the consumers in `woken`.
+
+    inputs    connected, received, lost, publish, subscribe, unsubscribe, psubscribe, punsubscribe, tick, close
+    outputs   outgoing(), effects, acks, woken, refusals, ended; `tell` is called with news
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable
+from functools import partial
+from random import Random
+from typing import Protocol
+
+from nearcast.core.client.finder import Finder, Leaving, Recheck
+from nearcast.core.client.links import Links
+from nearcast.core.client.mailbox import Mailbox
+from nearcast.core.client.news import Kind, Note, Refusals, State, StateChange, Tell, not_found, refused, silent
+from nearcast.core.client.patterns import Arrivals, PatternFlow
+from nearcast.core.client.publisher import Outflow
+from nearcast.core.client.repairs import ASKS_BURST, ASKS_PER_S, Answers
+from nearcast.core.client.subscriber import Inflow
+from nearcast.core.client.upkeep import Forgetting, Reporting
+from nearcast.core.model.membership import Membership
+from nearcast.core.model.names import CONTROL, decode_topic, encode_topic
+from nearcast.core.model.placement import Record, Unreadable
+from nearcast.core.model.settings import DEFAULT_LIMITS, DEFAULT_TIMING, Limits, Pace, Timing
+from nearcast.core.wire.backend import ClientLink, Credentials, Denied, OnRefused
+from nearcast.core.wire.effects import Done, Effect, Failed
+from nearcast.core.wire.frames import ASK, HEADER, decode_control, decode_repair
+from nearcast.errors import Closed, ClusterError, LimitReached, NearcastError
+
+_NOT_ATTACHED = "the subscription was closed before it was attached"
+
+
+class Ticking(Protocol):
+    """Something with a timer of its own; kept in the attention set while it says so."""
+
+    def tick(self, now_s: float) -> bool: ...
+
+
+class Client:
+    def __init__(
+        self,
+        client_id: int,
+        rng: Random,
+        *,
+        credentials: Credentials | None = None,
+        timing: Timing = DEFAULT_TIMING,
+        limits: Limits = DEFAULT_LIMITS,
+        tell: Tell = silent,
+    ) -> None:
+        self.client_id = client_id
+        self.rng = rng
+        self._own_timing = timing
+        self.timing = timing  # our own until the membership says what all go by
+        self.limits = limits
+        self.tell = tell
+        self.state = StateChange(State.DISCONNECTED)
+        self.membership = Membership(version=-1, term=0, brokers={})
+        self.wall_offset_s = 0.0  # what to add to the driver's clock to get Unix time
+        self.effects: list[Effect] = []
+        self.acks: list[tuple[object, int]] = []
+        self.woken: set[Mailbox] = set()
+        self.refusals = Refusals()
+        self.answers = Answers(self)
+        self.asking = Pace(ASKS_PER_S, ASKS_BURST)
+        self.links = Links(self, credentials or Credentials())
+        self.outflows: dict[bytes, Outflow] = {}
+        self.inflows: dict[bytes, Inflow] = {}
+        self.patterns: dict[bytes, PatternFlow] = {}
+        self.arrivals = Arrivals(self)
+        self.leaving: Leaving | None = None
+        self.closed = False
+        self.numbered = 0  # no topic that has ended had a higher number
+        self.ended: list[bytes] = []  # topics that are published no more, for the driver
+        self.finder = Finder(self)
+        self._recheck = Recheck(self)
+        self._forgetting = Forgetting(self)
+        self._reporting = Reporting(self)
+        self._attention: OrderedDict[Ticking, None] = OrderedDict()
+        self.in_flight: dict[Outflow, None] = {}  # those with messages that are not acknowledged
+        self.unsent: dict[Outflow, None] = {}  # those with messages that no link has yet
+        self.full: dict[Outflow, None] = {}  # those that had no room for another message, and may have it again by now
+        self.active: dict[Outflow | Inflow, None] = {}  # those with traffic since the last report
+
+    # --- inputs: what the program asks
+
+    def publish(self, topic: bytes, payload: bytes, time_ns: int, token: object, now_s: float) -> None:
+        """Send a message; `token` comes back in `acks`. Raises PublishBufferFull, and then nothing was sent."""
+        self.outflow(topic, now_s).publish(payload, time_ns, token)
+
+    def outflow(self, topic: bytes, now_s: float) -> Outflow:
+        """What this client publishes on a topic, for callers that publish often."""
+        outflow = self.outflows.get(topic)
+        if outflow is None:
+            encode_topic(topic)
+            if self._full:
+                self._forgetting.make_room()
+            self._check_open(topic)
+            outflow = self.outflows[topic] = Outflow(self, topic)
+            self.attend(outflow)
+            self.ask(topic, now_s)
+        return outflow
+
+    def subscribe(self, topic: bytes, mailbox: Mailbox, token: object, now_s: float) -> None:
+        """Put the topic's messages into the mailbox; `Done(token)` when nothing published from then on is missed."""
+        inflow = self.inflows.get(topic)
+        if inflow is None:
+            self._check_open(topic)
+            inflow = self.inflows[topic] = Inflow(self, topic)
+            self.attend(inflow)
+            self.ask(topic, now_s)
+        inflow.mailboxes += (mailbox,)
+        if inflow.joined:
+            self.effects.append(Done(token))
+        else:
+            inflow.waiting += (token,)
+
+    def unsubscribe(self, topic: bytes, mailbox: Mailbox, now_s: float) -> None:
+        inflow = self.inflows.get(topic)
+        if inflow is None or mailbox not in inflow.mailboxes:
+            return
+        inflow.mailboxes = tuple(other for other in inflow.mailboxes if other is not mailbox)
+        if not inflow.mailboxes:
+            self.end_inflow(inflow, Closed(_NOT_ATTACHED), now_s)
+
+    def psubscribe(self, pattern: bytes, mailbox: Mailbox, token: object, now_s: float) -> None:
+        """Put messages of all topics that match into the mailbox; `Done(token)` as for subscribe."""
+        flow = self.patterns.get(pattern)
+        if flow is None:
+            self._check_open(pattern)
+            flow = self.patterns[pattern] = PatternFlow(self, pattern)
+            self.attend(flow)
+            flow.spread(now_s)
+        flow.add(mailbox, token)
+
+    def punsubscribe(self, pattern: bytes, mailbox: Mailbox, now_s: float) -> None:
+        flow = self.patterns.get(pattern)
+        if flow is None or mailbox not in flow.mailboxes:
+            return
+        flow.mailboxes.remove(mailbox)
+        if not flow.mailboxes:
+            self.end_pattern(flow, Closed(_NOT_ATTACHED))
+
+    def give_up(self, topic: bytes, sequence: int) -> bool:
+        """The caller of publish waits no longer. Returns whether the message was withdrawn before it was ever sent."""
+        outflow = self.outflows.get(topic)
+        return outflow is not None and outflow.give_up(sequence)
+
+    def close(self, now_s: float) -> None:
+        self.closed = True
+        self._become(StateChange(State.CLOSED))
+        for outflow in self.outflows.values():
+            for token in outflow.take_tokens():
+                self.effects.append(Failed(token, Closed("the client was closed before the message was acknowledged")))
+        for flow in self._subscribers():
+            for token in flow.waiting:
+                self.effects.append(Failed(token, Closed("the client was closed before the subscription was attached")))
+
+    def end_inflow(self, inflow: Inflow, error: NearcastError, now_s: float) -> None:
+        """Nobody wants the topic, or nobody may have it: those who wait to be attached get the error."""
+        del self.inflows[inflow.topic]
+        if inflow.topic not in self.outflows:
+            self.finder.forget(inflow.topic)
+        self._abandon(inflow, error)
+        inflow.close(now_s)
+
+    def end_outflow(self, outflow: Outflow) -> None:
+        """Nobody publishes on the topic any more; if somebody does later, its numbers go on behind these."""
+        del self.outflows[outflow.topic]
+        self.numbered = max(self.numbered, outflow.sequence)
+        self.ended.append(outflow.topic)
+        if outflow.topic not in self.inflows:
+            self.finder.forget(outflow.topic)
+        self._attention.pop(outflow, None)
+        self.active.pop(outflow, None)
+        self.full.pop(outflow, None)
+        self.links.unwant(outflow)
+        outflow.end()
+
+    def end_pattern(self, flow: PatternFlow, error: NearcastError) -> None:
+        del self.patterns[flow.pattern]
+        self._abandon(flow, error)
+        flow.close()
+        self.arrivals.look()
+
+    def _abandon(self, flow: Inflow | PatternFlow, error: NearcastError) -> None:
+        self._attention.pop(flow, None)
+        self.links.unwant(flow)
+        self.effects.extend(Failed(token, error) for token in flow.waiting)
+        flow.waiting = ()
+
+    def _subscribers(self) -> list[Inflow | PatternFlow]:
+        return [*self.inflows.values(), *self.patterns.values()]
+
+    @property
+    def _full(self) -> bool:
+        return len(self.outflows) + len(self.inflows) + len(self.patterns) >= self.limits.topics
+
+    def _check_open(self, topic: bytes) -> None:
+        if self.closed:
+            raise Closed("this client is closed: connect a new one")
+        if self._full:
+            raise LimitReached(f"this client uses {self.limits.topics} topics: raise Limits.topics or use more clients")
+
+    # --- inputs: what the driver reports
+
+    def connected(self, name: str, now_s: float) -> None:
+        self.links.connected(name, now_s)
+
+    def received(self, name: str, data: bytes, now_s: float) -> None:
+        self.links.received(name, data, now_s)
+
+    def lost(self, name: str, reason: str, now_s: float) -> None:
+        self.links.lost(name, reason, now_s)
+        self._look_at_state(now_s)
+
+    def tick(self, now_s: float) -> None:
+        self.links.tick(now_s)
+        self._leave_on(now_s)
+        for _ in range(self.attended):
+            ticking, _ = self._attention.popitem(last=False)
+            if ticking.tick(now_s):
+                self.attend(ticking)
+        self._recheck.tick(now_s)
+        self._look_around(now_s)
+        self._look_at_state(now_s)
+        self._forgetting.tick(now_s)
+        self._reporting.tick(now_s)
+
+    def send(self) -> None:
+        """Hand what was published to the links, in one batch for each topic."""
+        unsent, self.unsent = self.unsent, {}
+        for outflow in unsent:
+            outflow.send()
+
+    # --- services for flows and links
+
+    @property
+    def attended(self) -> int:
+        """How many flows the next tick looks after: those that have waited longest."""
+        return min(len(self._attention), self.limits.attended)
+
+    def attend(self, ticking: Ticking) -> None:
+        self._attention[ticking] = None
+
+    def wake(self, mailboxes: Iterable[Mailbox]) -> None:
+        self.woken.update(mailboxes)
+
+    def joined(self, tokens: Iterable[object]) -> None:
+        self.effects.extend(Done(token) for token in tokens)
+
+    def watch(self, link: ClientLink, topic: bytes) -> None:
+        """Hold the topic's control channel on a link."""
+        link.watched.add(CONTROL + topic)
+        link.subscribe(CONTROL + topic, refused=partial(self._unwatched, link, topic))
+
+    def hold(self, link: ClientLink, topic: bytes, refused: OnRefused) -> None:
+        """Hold the topic on a link, and its control channel before it: one command, for all of it or nothing."""
+        channel = CONTROL + topic
+        if channel in link.watched:
+            link.subscribe(topic, refused=refused)
+        else:
+            link.watched.add(channel)
+            link.subscribe(channel, topic, refused=refused)
+
+    def _unwatched(self, link: ClientLink, topic: bytes, text: str, now_s: float) -> None:
+        """The topic's control channel is not for us, and neither is the topic."""
+        if CONTROL + topic in link.watched:
+            link.watched.discard(CONTROL + topic)
+            self._refuse(topic, refused(link.broker, f"the control channel of {decode_topic(topic)!r}", text), now_s)
+
+    def unwatch(self, link: ClientLink, topic: bytes, channels: list[bytes]) -> None:
+        """Give back channels of a topic, and its control channel if nobody here needs it: one command, one moment."""
+        outflow, inflow = self.outflows.get(topic), self.inflows.get(topic)
+        needed = (outflow is not None and outflow.holds(link)) or (inflow is not None and inflow.holds(link))
+        if not needed and CONTROL + topic in link.watched:
+            link.watched.discard(CONTROL + topic)
+            channels = [*channels, CONTROL + topic]
+        link.unsubscribe(*channels)
+
+    def link_up(self, link: ClientLink, now_s: float) -> None:
+        """Questions that waited for a link are asked at once."""
+        self.finder.go_on(link, now_s)
+        self._look_at_state(now_s)
+
+    def link_lost(self, link: ClientLink, now_s: float) -> None:
+        self.finder.link_lost(link, now_s)
+
+    def leased(self, link: ClientLink, now_s: float) -> None:
+        waiters, link.lease_waiters = link.lease_waiters, {}
+        for flow in waiters:
+            flow.leased(link, now_s)
+
+    def inbox(self, link: ClientLink, payload: bytes, now_s: float) -> None:
+        """A frame on our inbox: a repair of what we missed, or a subscriber that misses something of ours."""
+        parts = decode_repair(payload)
+        if parts is None:
+            return
+        topic, frame = parts
+        word, _, asker, have, _ = HEADER.unpack_from(frame)
+        if word == ASK:
+            outflow = self.outflows.get(topic)
+            if outflow is not None:
+                self.answers.ask(outflow, link, asker, have, now_s)
+            return
+        inflow = self.inflows.get(topic)
+        if inflow is not None:
+            inflow.repair(frame, now_s)
+        for pattern in self.patterns.values():
+            pattern.repair(topic, frame, now_s)
+
+    def update_membership(self, membership: Membership, now_s: float) -> None:
+        if self.leaving is not None:
+            self.leaving.hear(membership)
+            return
+        if self.membership.cluster not in ("", membership.cluster):
+            if not self.is_served(now_s):  # else we have nothing to do with that cluster
+                self.leaving = Leaving(self, membership, now_s)
+            return
+        if membership.version <= self.membership.version:
+            return
+        brokers = self.membership.brokers
+        gone = [name for name, info in brokers.items() if not info.same(membership.brokers.get(name))]
+        if 0 <= self.membership.era < membership.era:
+            self._recheck.begin()
+        self.membership = membership
+        self.timing = self._own_timing.within(membership.timers) if membership.timers else self._own_timing
+        for broker in gone:
+            self.links.forget(broker, now_s)
+            for flow in self._subscribers():
+                flow.forget(broker, now_s)
+        for pattern in self.patterns.values():
+            pattern.spread(now_s)
+        self.arrivals.look()
+        self.finder.membership_changed(now_s)
+
+    def _leave_on(self, now_s: float) -> None:
+        """If this client is leaving a cluster, let it leave a little more, and join the next one when it has."""
+        leaving = self.leaving
+        if leaving is not None and leaving.go_on(now_s):
+            self.leaving = None
+            self.update_membership(leaving.successor, now_s)
+
+    # --- records
+
+    def heard(self, link: ClientLink, channel: bytes, payload: bytes, now_s: float) -> None:
+        """A message of a topic's control channel."""
+        topic, news = channel.removeprefix(CONTROL), decode_control(payload)
+        if isinstance(news, Record):
+            self._record(link.broker, topic, news, now_s)
+        elif isinstance(news, Unreadable):
+            self._refuse(topic, not_found(link.broker, topic, news), now_s)
+
+    def _record(self, broker: str, topic: bytes, record: Record, now_s: float) -> None:
+        outflow = self.outflows.get(topic)
+        if outflow is not None:
+            outflow.record(record, now_s)
+        inflow = self.inflows.get(topic)
+        if inflow is not None:
+            inflow.record(broker, record, now_s)
+
+    def looks_for(self, topic: bytes, now_s: float) -> bool:
+        """Whether a directory must still tell somebody here where the topic is."""
+        if topic in self._recheck:
+            return True
+        inflow, outflow = self.inflows.get(topic), self.outflows.get(topic)
+        return (inflow is not None and inflow.lost(now_s)) or (outflow is not None and outflow.lost(now_s))
+
+    def ask(self, topic: bytes, now_s: float) -> None:
+        """Ask the topic's directory where it is; asked again after a while as long as somebody wants to know."""
+        self.finder.ask(topic, now_s)
+
+    def found(
+        self, directory: str, topic: bytes, found: Record | Unreadable | Membership | Denied | None, now_s: float
+    ) -> None:
+        """What a directory has said of a topic."""
+        if isinstance(found, Record):
+            self._recheck.found(topic)
+            self._record(directory, topic, found, now_s)
+        elif isinstance(found, Membership):
+            self.update_membership(found, now_s)
+        elif found is not None:
+            self._refuse(topic, not_found(directory, topic, found), now_s)
+
+    def _refuse(self, topic: bytes, error: ClusterError, now_s: float) -> None:
+        """The topic cannot be had: those who use it are told, and nobody else is touched."""
+        self.tell(Note(Kind.REFUSED, str(error)))
+        inflow = self.inflows.get(topic)
+        if inflow is not None:
+            inflow.refuse(error, now_s)
+        outflow = self.outflows.get(topic)
+        if outflow is not None:
+            outflow.refuse_all(error)
+
+    def _look_around(self, now_s: float) -> None:
+        """Keep one leased link, so that news of the membership reach us when a broker dies."""
+        if not self.is_served(now_s):
+            self.links.reach_out(now_s)
+
+    def is_served(self, now_s: float) -> bool:
+        return any(link.lease_until_s >= now_s for link in self.links.all_up())
+
+    def _look_at_state(self, now_s: float) -> None:
+        if not self.closed:
+            self._become(self.links.state(now_s))
+
+    def _become(self, change: StateChange) -> None:
+        """Told once: the same state for another reason is no news."""
+        news, self.state = change.state is not self.state.state, change
+        if news:
+            self.tell(change)
+
+    def outgoing(self) -> list[tuple[str, bytes]]:
+        """Everything to be written now, by link name."""
+        if self.unsent:
+            self.send()
+        return self.links.outgoing()

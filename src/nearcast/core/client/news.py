@@ -1,0 +1,221 @@
+"""News of a client: how it stands with its brokers, and what the log of its program may say.
+
+The machine tells them to whoever made it, as they happen; none is told per message.
+
+Refusals: what a server will not do, as an error, and the messages nobody waits for that it concerns.
+
+`publish` raises by itself. `publish_nowait` has returned long before the server says no: such a message is noted here,
+one note per topic, until somebody asks. `flush` asks.
+
+What a call waits for, in words: for the error of one that has waited too long.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from enum import Enum, StrEnum
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from nearcast.core.model.names import decode_topic
+from nearcast.core.model.placement import Placement, Unreadable
+from nearcast.core.wire.backend import Denied
+from nearcast.errors import AccessDenied, ClusterError, Unavailable, Unsupported
+
+if TYPE_CHECKING:
+    from nearcast.core.client.machine import Client
+    from nearcast.core.client.patterns import PatternFlow
+    from nearcast.core.client.publisher import Outflow
+    from nearcast.core.client.subscriber import Inflow
+
+
+class State(StrEnum):
+    """How a client stands with the brokers it uses."""
+
+    CONNECTED = "connected"  # all of them answer and have their leases
+    DEGRADED = "degraded"  # some do not: their topics wait, all others go on
+    DISCONNECTED = "disconnected"  # no server answers: everything waits
+    CLOSED = "closed"
+
+
+class StateChange(msgspec.Struct, frozen=True):
+    """What a client has become, and why."""
+
+    state: State
+    reason: str = ""
+
+
+class Kind(Enum):
+    """What a note is about; what is said of one kind has a common pace."""
+
+    OPENED = "opened"
+    LOST = "lost"
+    RETRIED = "retried"
+    REFUSED = "refused"
+    INTERRUPTED = "interrupted"
+    MOVED = "moved"
+
+
+class Note(msgspec.Struct, frozen=True):
+    """A line for the log."""
+
+    kind: Kind
+    text: str
+
+
+def moved(what: str, placement: Placement, interrupted: str | None = None) -> Note:
+    """Something of ours has a new place; messages may have been missed on the way, and why."""
+    text = f"{what} moved to {', '.join(placement.brokers)} ({placement.mode}, epoch {placement.epoch})"
+    return Note(Kind.INTERRUPTED, f"{text}: {interrupted}") if interrupted else Note(Kind.MOVED, text)
+
+
+Tell = Callable[[Note | StateChange], None]
+
+
+def silent(news: Note | StateChange) -> None:
+    """For a machine whose news nobody wants."""
+
+
+class Refusal(msgspec.Struct):
+    """Messages of one topic that were refused and whose callers had not waited."""
+
+    count: int
+    first: ClusterError
+
+
+class Refusals:
+    def __init__(self) -> None:
+        self.count = 0  # since the client was made
+        self._noted: dict[bytes, Refusal] = {}
+
+    def note(self, topic: bytes, error: ClusterError, count: int = 1) -> None:
+        self.count += count
+        noted = self._noted.get(topic)
+        if noted is None:
+            self._noted[topic] = Refusal(count, error)
+        else:
+            noted.count += count
+
+    def take(self) -> dict[bytes, Refusal]:
+        """All that was refused since the last call, by topic."""
+        noted, self._noted = self._noted, {}
+        return noted
+
+
+def summed_up(refused: dict[bytes, Refusal]) -> ClusterError:
+    """One error for all: of the kind of the first, with its words."""
+    (topic, refusal), *others = refused.items()
+    text = f"{_messages(refusal.count)} on {decode_topic(topic)!r} refused: {refusal.first}"
+    if others:
+        rest = sum(other.count for _, other in others)
+        text += f" (and {_messages(rest)} on {len(others)} more topics)"
+    return type(refusal.first)(text)
+
+
+def _messages(count: int) -> str:
+    return "1 message" if count == 1 else f"{count} messages"
+
+
+# --- errors, with what to do
+
+
+def refused(broker: str, what: str, text: str) -> ClusterError:
+    """The error for what a server will not do."""
+    problem = f"{broker} refused {what}: {text}"
+    if text.startswith("NOPERM"):
+        return AccessDenied(f"{problem}: the user needs the commands, keys and channels listed in docs/security.md")
+    return Unavailable(problem)
+
+
+def not_found(broker: str, topic: bytes, answer: Denied | Unreadable) -> ClusterError:
+    """The error for a record that was not to be had, or that only a newer version can read."""
+    name = decode_topic(topic)
+    if isinstance(answer, Unreadable):
+        return Unsupported(f"{broker} has a record of {name!r} that says {answer.text}: upgrade nearcast here")
+    return refused(broker, f"to say where {name!r} is", answer.text)
+
+
+def unheard_of(broker: str) -> ClusterError:
+    """The error for messages of a placement that no record has told us of."""
+    return Unavailable(f"{broker} brings messages of a placement that this client has no record of: it looks again")
+
+
+def for_acknowledgements(outflows: Collection[Outflow], now_s: float) -> str:
+    """Why the messages of these topics are not acknowledged yet."""
+    return _first_of([(decode_topic(outflow.topic), _acknowledgement(outflow, now_s)) for outflow in outflows])
+
+
+def for_attachment(client: Client, names: Collection[bytes], now_s: float) -> str:
+    """Why topics or patterns of these names are not attached yet."""
+    topics = [client.inflows[name] for name in names if name in client.inflows]
+    patterns = [client.patterns[name] for name in names if name in client.patterns]
+    reasons = [(inflow.name, _attachment(inflow, now_s)) for inflow in topics if not inflow.joined]
+    reasons += [(flow.name, _pattern_attachment(flow, now_s)) for flow in patterns if not flow.joined]
+    return _first_of(reasons)
+
+
+def _first_of(reasons: list[tuple[str, str]]) -> str:
+    """The first reason, with the name of its topic, and how many more wait."""
+    if not reasons:
+        return "the program was too busy to look at the answer"
+    name, reason = reasons[0]
+    more = f"; {len(reasons) - 1} more topics wait" if len(reasons) > 1 else ""
+    return f"{name!r}: {reason}{more}"
+
+
+def _acknowledgement(outflow: Outflow, now_s: float) -> str:
+    """Why what was published last is not acknowledged yet."""
+    client = outflow.client
+    if outflow.placement is None:
+        return _not_found(client, outflow.topic, now_s)
+    owing = [lane for lane in outflow.lanes if lane.counted < outflow.sequence]
+    silent = [lane.broker for lane in owing if lane.link is not None]
+    return _first(
+        *(client.links.trouble(lane.broker, now_s) for lane in owing),
+        f"{silent[0]} has not acknowledged it" if silent else _moving(outflow.upcoming),
+        *(f"{lane.broker} has not let us in" for lane in owing),
+    )
+
+
+def _attachment(inflow: Inflow, now_s: float) -> str:
+    """Why a subscription is not attached yet."""
+    client = inflow.client
+    if inflow.placement is None:
+        return _not_found(client, inflow.topic, now_s)
+    brokers = list(inflow.needed())
+    held = [inflow.attachments.get(broker) for broker in brokers]
+    shut = [name for name, attached in zip(brokers, held, strict=True) if attached is None or not attached.open]
+    return _first(
+        *(client.links.trouble(broker, now_s) for broker in brokers),
+        _moving(inflow.upcoming),
+        *(f"{broker} has not confirmed the subscription" for broker in shut),
+        "the brokers have not said again where the topic is",
+    )
+
+
+def _pattern_attachment(flow: PatternFlow, now_s: float) -> str:
+    """Why a pattern subscription is not attached yet."""
+    links = flow.client.links
+    missing = flow.missing()
+    return _first(
+        *(links.trouble(broker, now_s) for broker in missing),
+        *(f"{broker} has not confirmed the subscription" for broker in missing),
+        links.nobody(),
+    )
+
+
+def _not_found(client: Client, topic: bytes, now_s: float) -> str:
+    directory = client.membership.directory(topic)
+    if directory is None:
+        return client.links.nobody()
+    unsaid = "it has not been told where the topic is"
+    return f"{unsaid}: {client.links.trouble(directory, now_s) or f'{directory} has not answered'}"
+
+
+def _moving(upcoming: Placement | None) -> str | None:
+    return f"the topic is being moved to {', '.join(upcoming.brokers)}" if upcoming is not None else None
+
+
+def _first(*reasons: str | None) -> str:
+    return next((reason for reason in reasons if reason), "an answer")

@@ -1,0 +1,428 @@
+"""An outflow: what one client publishes on one topic (PROTOCOL, publisher rules 1-8 and 10).
+
+Publishing puts a message into the log and notes that there is something to send; the commands for all messages of one
+batch are made together, when the driver asks what is to be written. Acknowledging moves a number, not messages. An
+adopted epoch makes new lanes: replies that belong to an old one are counted by nobody, which is the fence as a
+publisher sees it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Iterator
+from functools import partial
+from operator import itemgetter
+from typing import TYPE_CHECKING
+
+from nearcast.core.client.news import moved, not_found
+from nearcast.core.client.sending import Entry, Lane, Log, Packing
+from nearcast.core.model.counters import TopicCounters
+from nearcast.core.model.names import decode_topic
+from nearcast.core.model.placement import Placement, Record, Unreadable
+from nearcast.core.wire.backend import Denied
+from nearcast.core.wire.effects import Failed
+from nearcast.errors import ClusterError, PayloadTooLarge, PublishBufferFull, Unavailable
+
+if TYPE_CHECKING:
+    from nearcast.core.client.machine import Client
+    from nearcast.core.wire.backend import ClientLink
+
+
+class Outflow:
+    def __init__(self, client: Client, topic: bytes) -> None:
+        self.client = client
+        self.topic = topic
+        self.placement: Placement | None = None
+        self.upcoming: Placement | None = None
+        self.lanes: tuple[Lane, ...] = ()
+        self.sequence = self.acknowledged = client.numbered  # above all it ever sent on topics it has forgotten
+        self.tried = 0  # numbers up to this one were sent on connections or in epochs that are no more
+        self._publisher = client.client_id
+        self._window = client.limits.window
+        self._window_bytes = client.limits.window_bytes
+        self._payload_bytes = client.limits.payload_bytes
+        self._epoch = 0
+        self._sole: Lane | None = None  # the only lane, open and with nothing to catch up on
+        self._first = self.sequence + 1  # number of the first message
+        self._log = Log(self._first)
+        self.packing = Packing(topic, client.client_id, self._first)
+        self._unsent = False  # it stands in the client's list of those with something to send
+        self._tokens: deque[tuple[int, object | None]] = deque()  # None: the caller was told, or has left
+        self._entries: dict[str, ClientLink] = {}
+        self._entering: dict[str, ClientLink] = {}
+        self._unconfirmed: set[str] = set()  # entered but without a record, although it should have one
+        self._forgotten = 0  # how often it has forgotten its place: what was read before then proves nothing
+        self._leave_at_s: float | None = None
+        self._refused = False  # nothing is asked for until there is something to send
+        self._reported = (self.sequence, 0)
+        self._looked_at = -1  # the last number at the last look
+
+    # --- publishing
+
+    @property
+    def has_room(self) -> bool:
+        """Whether it can take a message, or has ended and need not."""
+        room = self.sequence - self.acknowledged < self._window and self._log.bytes < self._window_bytes
+        return room or not self._window
+
+    def publish(self, payload: bytes, time_ns: int, token: object) -> int:
+        """Take a message to be sent, and return its number; `token` comes back in the client's `acks`.
+
+        If it raises, nothing was taken. Runs for every message: what can be done once for many is done in `send`.
+        """
+        log = self._log
+        size = len(payload)
+        sequence = self.sequence + 1
+        total = log.bytes + size
+        if sequence - self.acknowledged >= self._window or total >= self._window_bytes:
+            self._fill()
+        if size > self._payload_bytes:
+            raise PayloadTooLarge(
+                f"payload of {size} bytes: the limit is {self._payload_bytes}; "
+                "send it in parts, or raise Limits.payload_bytes"
+            )
+        self.sequence = sequence
+        log.queue.append(payload)
+        log.queue.append(time_ns)
+        log.bytes = total
+        if token is not None:
+            self._tokens.append((sequence, token))
+        if not self._unsent:
+            self._unsent = True
+            self.client.unsent[self] = self.client.in_flight[self] = None
+        return sequence
+
+    def _fill(self) -> None:
+        """The message at hand is the last for which there is room, or one too many."""
+        if self._window:
+            self.client.full[self] = None
+        if not self._window or not self.has_room:
+            raise PublishBufferFull(
+                f"{self.sequence - self.acknowledged} messages wait for acknowledgement: await publish() or drain()"
+            )
+
+    def give_up(self, sequence: int) -> bool:
+        """The caller waits no longer: a message nobody has sent yet becomes a SKIP, so that no hole is left.
+
+        Returns whether the message was withdrawn: then it was never sent, and never will be.
+        """
+        index = bisect_left(self._tokens, sequence, key=itemgetter(0))
+        if index == len(self._tokens) or self._tokens[index][0] != sequence:
+            return False
+        self._tokens[index] = (sequence, None)  # still not one of those that nobody waited for
+        if any(lane.sent >= sequence for lane in self.lanes):
+            return False
+        self._log.empty(sequence)
+        return sequence > self.tried
+
+    def send(self) -> None:
+        """Hand all that was published since the last time to the links."""
+        self._unsent = False
+        lane = self._sole
+        if lane is None or lane.link is None:
+            self._catch_up()
+            self.client.attend(self)
+        elif lane.sent < self.sequence:
+            lane.link.publish(self.packing.commands(self._log.newest(lane.sent + 1), self._epoch), lane)
+            lane.sent = self.sequence
+
+    def _catch_up(self) -> None:
+        """Send on every open lane what it has not sent yet."""
+        lanes, start, commands = self.lanes, 0, list[bytes]()
+        for lane in lanes:
+            if lane.link is not None and lane.sent < self.sequence:
+                if start != lane.sent + 1:  # mostly all lanes are at the same number
+                    start = lane.sent + 1
+                    commands = self.packing.commands(self._log.newest(start), self._epoch)
+                lane.link.publish(commands, lane)
+                lane.sent = self.sequence
+        self._sole = lanes[0] if len(lanes) == 1 and lanes[0].link is not None else None
+
+    # --- acknowledgement
+
+    def count(self, lane: Lane, receivers: list[int]) -> None:
+        lane.counted += len(receivers)
+        if lane is self._sole:
+            done = lane.counted
+        else:
+            lane.receivers.extend(receivers)
+            done = min(other.counted for other in self.lanes)
+            fresh = done - self.acknowledged
+            receivers = [sum(other.receivers.popleft() for other in self.lanes) for _ in range(fresh)]
+        self._acknowledge(done, receivers)
+
+    def refuse(self, sequence: int, error: ClusterError) -> None:
+        """A server will not take this message: its caller is told, and the line goes on behind a SKIP."""
+        if not self._log.empty(sequence):
+            return  # another target has refused it before, or it was given up
+        for index, (number, token) in enumerate(self._tokens):
+            if number == sequence:
+                self._tokens[index] = (number, None)
+                if token is not None:
+                    self.client.effects.append(Failed(token, error))
+                return
+        self.client.refusals.note(self.topic, error)
+
+    def refuse_all(self, error: ClusterError) -> None:
+        """The topic is not to be had: all that waits fails, and what is published later begins anew."""
+        waited = {number for number, _ in self._tokens}
+        numbers = range(self.acknowledged + 1, self.sequence + 1)
+        left = sum(self._log.empty(number) and number not in waited for number in numbers)
+        if left:
+            self.client.refusals.note(self.topic, error, left)
+        self.client.effects.extend(Failed(token, error) for token in self.take_tokens())
+        self.acknowledged = self.sequence
+        self._unsent = False
+        for flows in (self.client.in_flight, self.client.unsent):
+            flows.pop(self, None)
+        self._trim()
+        self._refused = True
+        self.forget_place()
+
+    def _retire_lanes(self) -> None:
+        for lane in self.lanes:
+            lane.retired = True
+            self.tried = max(self.tried, lane.sent)
+        self.lanes, self._sole = (), None
+
+    def begin_again(self, reason: str, now_s: float) -> None:
+        """Look for the topic as if it were new to us; what is not acknowledged is sent when it is found."""
+        self.forget_place()
+        self.client.attend(self)
+
+    def forget_place(self) -> None:
+        self._retire_lanes()
+        self.placement = self.upcoming = self._leave_at_s = None
+        self._epoch = 0
+        self._forgotten += 1
+        links = [*self._entries.values(), *self._entering.values()]
+        for names in (self._entries, self._entering, self._unconfirmed):
+            names.clear()
+        for link in links:
+            self.client.unwatch(link, self.topic, [])
+            link.users.pop(self, None)
+
+    def _acknowledge(self, done: int, receivers: list[int]) -> None:
+        before, self.acknowledged = self.acknowledged, done
+        self.client.active[self] = None
+        if done == self.sequence:
+            self.client.in_flight.pop(self, None)
+        tokens = self._tokens
+        if tokens:
+            acks = self.client.acks
+            while tokens and tokens[0][0] <= done:
+                sequence, token = tokens.popleft()
+                if token is not None:
+                    acks.append((token, receivers[sequence - before - 1]))
+        self._trim()
+
+    def _trim(self) -> None:
+        """Forget the oldest acknowledged messages beyond the limits of the repair ring."""
+        limits = self.client.limits
+        self._log.trim(self.acknowledged, limits.ring, limits.ring_bytes)
+
+    # --- placement
+
+    def record(self, record: Record, now_s: float) -> None:
+        """A record of the topic, from wherever it came; only news count."""
+        if self._at_rest:
+            return
+        if record.epoch > self._epoch:
+            self._adopt(record.placement, now_s)
+        upcoming = record.next
+        if upcoming is not None and upcoming.epoch > self._epoch and upcoming != self.upcoming:
+            self.upcoming = upcoming
+            for broker in upcoming.writers(self._publisher):
+                self._enter(broker, now_s)  # warm the new targets; nothing is sent there yet
+
+    def _adopt(self, placement: Placement, now_s: float) -> None:
+        if self.placement is not None:
+            self.client.tell(moved(f"publications on {decode_topic(self.topic)!r}", placement))
+        self._retire_lanes()
+        self.placement, self._epoch = placement, placement.epoch
+        if self.upcoming is not None and self.upcoming.epoch <= placement.epoch:
+            self.upcoming = None
+        writers = placement.writers(self._publisher)
+        self.lanes = tuple(Lane(self, broker, self.acknowledged) for broker in writers)
+        for lane in self.lanes:
+            lane.link = self._enter(lane.broker, now_s)
+        self._catch_up()
+        self._leave_at_s = now_s + self.client.timing.linger_s
+        self.client.attend(self)
+
+    # --- entries: the links on which the topic's control channel is held and its record was read
+
+    def _enter(self, broker: str, now_s: float) -> ClientLink | None:
+        """The link to publish on at this broker, if it is ready; else it is being made ready."""
+        link = self._entries.get(broker)
+        if link is None and broker not in self._entering and self._uses(broker):
+            self.client.links.want(broker, self, now_s)
+        return link
+
+    def linked(self, link: ClientLink, now_s: float) -> None:
+        """A link is up: enter there if it is still a target."""
+        broker = link.broker
+        if broker in self._entries or self._entering.get(broker) is link or not self._uses(broker):
+            return
+        self._entering[broker] = link
+        link.users[self] = None
+        self.client.watch(link, self.topic)
+        link.read_record(self.topic, self.client.membership, partial(self._entered, link, self._forgotten))
+
+    def _entered(
+        self, link: ClientLink, forgotten: int, record: Record | Unreadable | Denied | None, now_s: float
+    ) -> None:
+        if self._entering.get(link.broker) is not link or forgotten != self._forgotten:
+            return
+        if isinstance(record, (Unreadable, Denied)):
+            self.refuse_all(not_found(link.broker, self.topic, record))
+            return
+        if record is None and self.placement is not None and self.placement.unplaced and self._uses(link.broker):
+            # The server came back with an empty memory: only the directory can tell where the topic is now.
+            self._unconfirmed.add(link.broker)
+            self.client.attend(self)
+            return
+        del self._entering[link.broker]
+        self._entries[link.broker] = link
+        self._refused = False
+        if record is not None:
+            self.record(record, now_s)
+        for lane in self.lanes:
+            if lane.broker == link.broker and lane.link is not link:
+                lane.reset()
+                lane.link = link
+        self._catch_up()
+
+    def unlinked(self, link: ClientLink, now_s: float) -> None:
+        """A link is gone, and what was in flight on it is sent again when there is another."""
+        broker = link.broker
+        if self._entries.get(broker) is link:
+            del self._entries[broker]
+        if self._entering.get(broker) is link:
+            del self._entering[broker]
+            self._unconfirmed.discard(broker)
+        for lane in self.lanes:
+            if lane.link is link:
+                lane.reset()
+        self._sole = None
+        if self._uses(broker):
+            self.client.links.want(broker, self, now_s)
+        self.client.attend(self)
+
+    def _confirm(self) -> None:
+        """Read again where a record was missing."""
+        unconfirmed, self._unconfirmed = self._unconfirmed, set()
+        for broker in sorted(unconfirmed):
+            link = self._entering[broker]
+            link.read_record(self.topic, self.client.membership, partial(self._entered, link, self._forgotten))
+
+    def _leave_unused(self) -> None:
+        """Give back the control channels of brokers that are targets no more."""
+        for broker, link in list(self._entries.items()):
+            if not self._uses(broker):
+                del self._entries[broker]
+                self.client.unwatch(link, self.topic, [])
+                link.users.pop(self, None)
+
+    def leased(self, link: ClientLink, now_s: float) -> None:
+        """The link's lease was renewed: replies that waited for it count."""
+        for lane in self.lanes:
+            if lane.link is link:
+                lane.count_leased(now_s)
+
+    def holds(self, link: ClientLink) -> bool:
+        """Whether this outflow needs the control channel on the link."""
+        return link in (self._entries.get(link.broker), self._entering.get(link.broker))
+
+    def _uses(self, broker: str) -> bool:
+        members = self.client.membership
+        return any(
+            broker in placement.writers(self._publisher) and members.has(broker, placement)
+            for placement in (self.placement, self.upcoming)
+            if placement
+        )
+
+    # --- the end
+
+    def unused(self) -> bool:
+        """Whether nobody has used the topic since the last call; what has waited since then fails."""
+        looked_at, self._looked_at = self._looked_at, self.sequence
+        if looked_at > self.acknowledged:
+            waited = f"no acknowledgement for {self.client.timing.idle_s:g} s"
+            self.refuse_all(Unavailable(f"topic {decode_topic(self.topic)!r}: {waited}; the message may have arrived"))
+            return False
+        return looked_at == self.sequence and not self.unacknowledged and not self.client.answers.serves(self)
+
+    def end(self) -> None:
+        """Nobody uses the topic: let go of it. Whoever still has this outflow must ask for another one."""
+        self.forget_place()
+        self._window = 0
+
+    # --- repair
+
+    def kept(self, start: int) -> Iterator[Entry]:
+        """The acknowledged messages that are still here, from a number on."""
+        return self._log.between(start, self.acknowledged)
+
+    @property
+    def mark(self) -> int:
+        """The last acknowledged number; 0 if there is none since the topic was last forgotten."""
+        return self.acknowledged if self.acknowledged >= self._first else 0
+
+    @property
+    def epoch(self) -> int:
+        return self._epoch
+
+    # --- time
+
+    def tick(self, now_s: float) -> bool:
+        """Returns whether it needs attention again."""
+        if self._at_rest:
+            return False
+        for lane in self.lanes:
+            lane.count_leased(now_s)
+            if lane.link is None:
+                lane.link = self._enter(lane.broker, now_s)
+        stuck = self.lost(now_s)
+        if stuck:
+            self.client.ask(self.topic, now_s)
+            self._confirm()
+        if self._leave_at_s is not None and now_s >= self._leave_at_s:
+            self._leave_at_s = None
+            self._leave_unused()
+        entering = any(lane.link is None and lane.counted < self.sequence for lane in self.lanes)
+        return stuck or entering or self._leave_at_s is not None
+
+    def lost(self, now_s: float) -> bool:
+        """Whether the directory must tell us where the topic is; not while we stand in line where it was."""
+        if self._at_rest:
+            return False
+        if self.placement is None or self._unconfirmed:
+            return True
+        waiting = [lane.broker for lane in self.lanes if lane.counted < self.sequence]
+        return not all(self._uses(broker) and self.client.links.serves(broker, now_s) for broker in waiting)
+
+    @property
+    def _at_rest(self) -> bool:
+        """Whether the topic was refused and nothing waits to be sent."""
+        return self._refused and self.acknowledged == self.sequence
+
+    def take_counters(self) -> tuple[str, str, TopicCounters] | None:
+        """What was published since the last call, and the broker whose agent should know."""
+        published_bytes = self._log.bytes + self._log.forgotten_bytes
+        published, size = self.sequence - self._reported[0], published_bytes - self._reported[1]
+        if not published or not self.lanes:
+            return None
+        self._reported = (self.sequence, published_bytes)
+        counters = TopicCounters(published=published, published_bytes=size, publishers=1)
+        return self.lanes[0].broker, decode_topic(self.topic), counters
+
+    def take_tokens(self) -> list[object]:
+        """Those who wait for an acknowledgement; they are told something else."""
+        tokens, self._tokens = self._tokens, deque()
+        return [token for _, token in tokens if token is not None]
+
+    @property
+    def unacknowledged(self) -> int:
+        return self.sequence - self.acknowledged

@@ -1,0 +1,177 @@
+"""Repairs: a subscriber's requests to publishers of a topic for what it missed (PROTOCOL, rules 6, 7 and 10).
+
+A request goes to the inbox of the publisher it concerns, on a server the publisher writes to, and nobody else hears it.
+It is sent again until it is answered. After an interruption a second answer is wanted: what ran while we were away may
+have been acknowledged only after the first.
+
+Answers: what a publisher sends to subscribers that miss something of it (PROTOCOL, publisher rule 10).
+
+Many subscribers may have lost the same server and ask for the whole ring, all at once. They are answered in turns, a
+slice each, and all of them together at a bounded pace: what is published meanwhile must not wait behind repairs. To ask
+again while the answer is under way changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+from typing import TYPE_CHECKING
+
+from nearcast.core.model.names import inbox_channel
+from nearcast.core.model.settings import Pace
+from nearcast.core.wire.frames import HEADER, MARK, encode_ask, encode_repair
+
+if TYPE_CHECKING:
+    from nearcast.core.client.machine import Client
+    from nearcast.core.client.ordering import Lines
+    from nearcast.core.client.publisher import Outflow
+    from nearcast.core.wire.backend import ClientLink
+
+
+TRIES = 4
+ASKS_PER_S = 5000.0  # of one client
+ASKS_BURST = 1000.0
+
+Route = Callable[[int], "list[ClientLink]"]  # publisher -> where it can be asked now
+
+
+class _Wish:
+    __slots__ = ("answers", "at_s", "tries")
+
+    def __init__(self, answers: int, at_s: float) -> None:
+        self.answers = answers  # that are still wanted
+        self.at_s = at_s
+        self.tries = TRIES
+
+
+class Repairs:
+    def __init__(self, client: Client, topic: bytes, lines: Lines) -> None:
+        self._client = client
+        self._topic = topic
+        self._lines = lines
+        self._wishes: dict[int, _Wish] = {}
+
+    @property
+    def pending(self) -> bool:
+        return bool(self._wishes)
+
+    @property
+    def asked(self) -> Collection[int]:
+        """The publishers that are asked, or will be."""
+        return self._wishes.keys()
+
+    def ask_all(self, now_s: float) -> None:
+        """We were away: ask every publisher we know."""
+        self._ask(self._lines.last, 2, now_s)
+
+    def ask(self, publishers: Iterable[int], now_s: float) -> None:
+        """Holes were found in the lines of these."""
+        self._ask([publisher for publisher in publishers if publisher not in self._wishes], 1, now_s)
+
+    def _ask(self, publishers: Iterable[int], answers: int, now_s: float) -> None:
+        # Soon, at a moment of our own: many subscribers may have lost the same server.
+        at_s = now_s + self._client.rng.random() * self._client.timing.resync_s / 4
+        for publisher in publishers:
+            self._wishes[publisher] = _Wish(answers, at_s)
+
+    def answered(self, publisher: int) -> None:
+        """The publisher has sent what it has."""
+        wish = self._wishes.get(publisher)
+        if wish is not None:
+            wish.answers -= 1
+            if not wish.answers:
+                del self._wishes[publisher]
+
+    def tick(self, route: Route, now_s: float) -> None:
+        """Send the requests whose time has come."""
+        pace = self._client.asking
+        for publisher, wish in list(self._wishes.items()):
+            if now_s < wish.at_s:
+                continue
+            if pace.room(now_s) < 1:
+                return
+            have, links = self._lines.last.get(publisher), route(publisher)
+            if have is None or not links:
+                continue
+            for link in links:
+                link.tell(inbox_channel(publisher), encode_ask(self._topic, self._client.client_id, have))
+            pace.spend(len(links))
+            wish.at_s = now_s + self._client.timing.resync_s
+            wish.tries -= 1
+            if not wish.tries:
+                del self._wishes[publisher]
+
+
+BYTES_PER_S = 8 << 20  # of all answers of one client
+BURST_BYTES = 1 << 20
+SLICE_BYTES = 64 << 10  # of one answer, before it is the turn of the next
+WAITING_MAX = 1000  # answers; who is not let in asks again
+
+
+class _Answer:
+    __slots__ = ("link", "next", "outflow")
+
+    def __init__(self, outflow: Outflow, link: ClientLink, start: int) -> None:
+        self.outflow = outflow
+        self.link = link
+        self.next = start  # number of the first message not sent yet
+
+
+class Answers:
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._waiting: dict[tuple[bytes, int], _Answer] = {}  # (topic, who asks)
+        self._pace = Pace(BYTES_PER_S, BURST_BYTES)
+        self.turned_away = 0
+
+    def ask(self, outflow: Outflow, link: ClientLink, asker: int, have: int, now_s: float) -> None:
+        """A subscriber has so much of ours, and wants the rest."""
+        key = (outflow.topic, asker)
+        under_way = self._waiting.get(key)
+        if under_way is not None and under_way.link is link:
+            return
+        if under_way is None and len(self._waiting) >= WAITING_MAX:
+            self.turned_away += 1
+            return
+        self._waiting[key] = _Answer(outflow, link, have + 1)
+        self._client.attend(self)
+        self._serve(now_s)
+
+    def serves(self, outflow: Outflow) -> bool:
+        """Whether somebody is being sent what it missed of these."""
+        return any(answer.outflow is outflow for answer in self._waiting.values())
+
+    def tick(self, now_s: float) -> bool:
+        """Returns whether it needs attention again."""
+        self._serve(now_s)
+        return bool(self._waiting)
+
+    def _serve(self, now_s: float) -> None:
+        while self._waiting and self._pace.room(now_s) > 0:
+            key = next(iter(self._waiting))
+            answer = self._waiting.pop(key)
+            if self._client.links.up(answer.link.broker) is not answer.link:
+                continue  # the asker had its connection to the same server, and asks again
+            if not self._send_slice(answer, *key):
+                self._waiting[key] = answer
+
+    def _send_slice(self, answer: _Answer, topic: bytes, asker: int) -> bool:
+        """Returns whether the answer is complete."""
+        outflow, link, inbox = answer.outflow, answer.link, inbox_channel(asker)
+        spent = 0
+        for sequence, payload, time_ns in outflow.kept(answer.next):
+            if spent >= SLICE_BYTES:
+                answer.next = sequence
+                self._pace.spend(spent)
+                return False
+            header = HEADER.pack(
+                outflow.packing.word(sequence, payload), outflow.epoch, self._client.client_id, sequence, time_ns
+            )
+            spent += self._tell(link, inbox, topic, header + (payload or b""))
+        mark = HEADER.pack(MARK, outflow.epoch, self._client.client_id, outflow.mark, 0)
+        self._pace.spend(spent + self._tell(link, inbox, topic, mark))
+        return True
+
+    def _tell(self, link: ClientLink, inbox: bytes, topic: bytes, frame: bytes) -> int:
+        repair = encode_repair(topic, frame)
+        link.tell(inbox, repair)
+        return len(repair) + len(inbox)

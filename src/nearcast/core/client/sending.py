@@ -1,0 +1,166 @@
+"""The log of one topic's messages, in order of their numbers: those kept for repairs, then those in flight.
+
+One queue, and no object per message: what is made for every message is what the garbage collector walks, and what lies
+apart in memory is what a client with many topics waits for.
+
+Packing: what one client publishes on one topic, as the commands that servers get.
+
+Made for many messages at once: what they have in common is looked up once.
+
+A lane: one broker an outflow writes to in one epoch (PROTOCOL, publisher rules 4, 7 and 9).
+
+Replies on a lane come in order, so it needs only to know how many have come.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from nearcast.core.client.news import refused
+from nearcast.core.wire.frames import CRLF, DATA, publish_command, word_of
+
+if TYPE_CHECKING:
+    from nearcast.core.client.publisher import Outflow
+    from nearcast.core.wire.backend import ClientLink
+
+
+Entry = tuple[int, bytes | None, int]  # number, payload (None for a number that was given up), time
+
+
+class Log:
+    __slots__ = ("bytes", "first", "forgotten_bytes", "queue")
+
+    def __init__(self, first: int) -> None:
+        self.first = first  # number of the first message that is here
+        self.queue: deque[Any] = deque()  # payload and time of the first, payload and time of the second, ...
+        self.bytes = 0  # of the payloads that are here
+        self.forgotten_bytes = 0  # and of those that were
+
+    def empty(self, number: int) -> bool:
+        """Take the payload of a message away. Returns whether there was one."""
+        at = 2 * (number - self.first)
+        payload = self.queue[at]
+        if payload is None:
+            return False
+        self.queue[at] = None
+        self._forget(len(payload))
+        return True
+
+    def newest(self, start: int) -> Iterator[Entry]:
+        """The messages from a number on. Costs nothing for those before it."""
+        queue = self.queue
+        count = self.first + len(queue) // 2 - start
+        if count == 1:  # with many topics it mostly is
+            return iter(((start, queue[-2], queue[-1]),))
+        newest = list(islice(reversed(queue), 2 * count))
+        return zip(range(start, start + count), newest[::-2], newest[-2::-2], strict=True)
+
+    def between(self, start: int, end: int) -> Iterator[Entry]:
+        """The messages from `start` to `end` that are here; none if others say they have more than that."""
+        if start > end:
+            return iter(())
+        first = max(start, self.first)
+        span = islice(self.queue, 2 * (first - self.first), 2 * max(0, end + 1 - self.first))
+        return zip(range(first, end + 1), span, span, strict=False)
+
+    def trim(self, end: int, count: int, size: int) -> None:
+        """Forget the oldest up to `end`, so that `count` of them are left and the log is not above this many bytes."""
+        kept = end - self.first + 1
+        least, excess = kept - count, self.bytes - size
+        if least <= 0 and excess <= 0:
+            return
+        pop = self.queue.popleft
+        dropped = freed = 0
+        while dropped < kept and (dropped < least or freed < excess):
+            freed += len(pop() or b"")
+            pop()
+            dropped += 1
+        self.first += dropped
+        self._forget(freed)
+
+    def _forget(self, size: int) -> None:
+        self.bytes -= size
+        self.forgotten_bytes += size
+
+
+class Packing:
+    __slots__ = ("_first", "_packer", "_prefix", "_publisher", "_size", "_topic")
+
+    def __init__(self, topic: bytes, publisher: int, first: int) -> None:
+        self._topic = topic
+        self._publisher = publisher
+        self._first = first  # number of the first message
+        self._size = 0  # of the payload the packer is for: mostly they are all alike
+        self._packer, self._prefix = publish_command(topic, 0)
+
+    def commands(self, entries: Iterable[Entry], epoch: int) -> list[bytes]:
+        publisher, first = self._publisher, self._first
+        size, pack, prefix = self._size, self._packer.pack, self._prefix
+        commands: list[bytes] = []
+        for sequence, payload, time_ns in entries:
+            if type(payload) is not bytes or sequence == first:
+                commands.append(self._command(sequence, payload, time_ns, epoch))
+                continue
+            if len(payload) != size:
+                size = self._size = len(payload)
+                self._packer, self._prefix = publish_command(self._topic, size)
+                pack, prefix = self._packer.pack, self._prefix
+            commands.append(pack(prefix, DATA, epoch, publisher, sequence, time_ns, payload, CRLF))
+        return commands
+
+    def _command(self, sequence: int, payload: bytes | None, time_ns: int, epoch: int) -> bytes:
+        """One that is not like the others."""
+        body = payload or b""
+        packer, prefix = publish_command(self._topic, len(body))
+        word = self.word(sequence, payload)
+        return packer.pack(prefix, word, epoch, self._publisher, sequence, time_ns, body, CRLF)
+
+    def word(self, sequence: int, payload: bytes | None) -> int:
+        """The kind of a frame."""
+        return word_of(payload, first=sequence == self._first > 1)
+
+
+class Lane:
+    __slots__ = ("broker", "counted", "link", "outflow", "receivers", "retired", "sent", "unleased")
+
+    def __init__(self, outflow: Outflow, broker: str, counted: int) -> None:
+        self.outflow = outflow
+        self.broker = broker
+        self.link: ClientLink | None = None  # set while the topic may be published there
+        self.sent = self.counted = counted  # sequence numbers
+        self.receivers: deque[int] = deque()  # of counted messages other lanes have not counted yet
+        self.unleased: list[int] = []  # replies that came while the broker had no lease
+        self.retired = False
+
+    def replied(self, receivers: list[int], now_s: float) -> None:
+        if self.retired:
+            return
+        link = self.link
+        if link is None or now_s > link.lease_until_s or self.unleased:
+            self.unleased += receivers
+            if link is not None:
+                link.lease_waiters[self.outflow] = None
+            self.outflow.client.attend(self.outflow)
+        else:
+            self.outflow.count(self, receivers)
+
+    def refused(self, error: str, now_s: float) -> None:
+        if not self.retired:
+            self.outflow.refuse(self.counted + len(self.unleased) + 1, refused(self.broker, "the message", error))
+            self.replied([0], now_s)
+
+    def count_leased(self, now_s: float) -> None:
+        """A beat came after all: the broker had not been given up, so the replies count."""
+        if self.unleased and self.link is not None and now_s <= self.link.lease_until_s:
+            receivers, self.unleased = self.unleased, []
+            self.outflow.count(self, receivers)
+
+    def reset(self) -> None:
+        """The connection is gone: what was not counted is sent again."""
+        self.outflow.tried = max(self.outflow.tried, self.sent)
+        self.link = None
+        self.sent = self.counted
+        self.unleased.clear()

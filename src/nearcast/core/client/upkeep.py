@@ -1,0 +1,122 @@
+"""Forgetting: a client goes round what it keeps of topics, and lets go of what nobody uses (PROTOCOL "How topics end").
+
+A round begins every T_idle and looks at some topics in each tick. A topic on which nothing was published between two
+looks ends: its control channel is given back, so that its broker can end the record. If it is used again, its numbers
+go on above all that were ever used for a topic that has ended, and the first message says that nothing is missing
+before it. So it does not matter what subscribers still know of the publisher.
+
+A line of a publisher is forgotten when nothing came of it for `LINES_ROUNDS` rounds. By then its publisher sends no
+message again that was delivered before: a message that is not acknowledged for two rounds fails.
+
+Reporting: what a client publishes and receives of each topic, told once a second to the agents of its brokers.
+
+Topics without traffic are reported in turn: agents count subscribers by it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from nearcast.core.model.counters import ClientReport, TopicCounters
+from nearcast.core.model.names import COUNTERS
+
+if TYPE_CHECKING:
+    from nearcast.core.client.machine import Client
+    from nearcast.core.client.subscriber import Inflow
+    from nearcast.core.wire.backend import ClientLink
+
+
+LINES_ROUNDS = 4  # a publisher repeats for two rounds; twice that, so that neither clocks nor the network need be exact
+
+
+class Forgetting:
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._begins_s: float | None = None
+        self._rounds = 0
+        self._looks: Iterator[None] = iter(())
+
+    def tick(self, now_s: float) -> None:
+        looked = sum(1 for _ in islice(self._looks, self._client.limits.attended))
+        next_s = now_s + self._client.timing.idle_s
+        if self._begins_s is None or self._begins_s > next_s:  # the latter: the cluster goes by a shorter T_idle now
+            self._begins_s = next_s
+        elif not looked and now_s >= self._begins_s:
+            # From now, not from when it was due: time in which we did not run is nobody's silence.
+            self._begins_s = next_s
+            self._rounds += 1
+            self._looks = self._look_around()
+
+    def make_room(self) -> None:
+        """There are as many topics as there may be: the oldest one on which nothing waits ends before its time."""
+        oldest = islice(self._client.outflows.values(), self._client.limits.attended)
+        outflow = next((outflow for outflow in oldest if not outflow.unacknowledged), None)
+        if outflow is not None:
+            self._client.end_outflow(outflow)
+
+    def _look_around(self) -> Iterator[None]:
+        """One look at a time, so that many topics are not looked at in one go."""
+        client = self._client
+        for outflow in list(client.outflows.values()):
+            if client.outflows.get(outflow.topic) is outflow and outflow.unused():
+                client.end_outflow(outflow)
+            yield
+        if self._rounds % LINES_ROUNDS:
+            return
+        for inflow in list(client.inflows.values()):
+            if inflow.reception is not None and inflow.reception.forget_silent():
+                inflow.reception = None
+            yield
+        for pattern in list(client.patterns.values()):
+            for topic in pattern.topics():
+                pattern.forget_silent(topic)
+                yield
+
+
+REPORT_EVERY_S = 1.0
+SECONDS_MAX = 60.0  # that one report speaks for
+REPORTED_MAX = 1000  # topics in one message; and of those without traffic, topics in one second: each has its turn
+
+
+class Reporting:
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._reported_s = 0.0
+        self._idle_turn = 0  # how far it has come round the topics without traffic
+
+    def tick(self, now_s: float) -> None:
+        if now_s - self._reported_s < REPORT_EVERY_S:
+            return
+        seconds, self._reported_s = min(now_s - self._reported_s, SECONDS_MAX), now_s
+        for broker, topics in self._counted().items():
+            link = self._client.links.up(broker)
+            if link is not None:
+                self._tell(link, list(topics.items()), seconds)
+
+    def _counted(self) -> dict[str, dict[str, TopicCounters]]:
+        """What there is to report, by broker."""
+        by_broker: dict[str, dict[str, TopicCounters]] = {}
+        active, self._client.active = self._client.active, {}
+        for flow in active | dict.fromkeys(self._idle()):
+            counted = flow.take_counters()
+            if counted is not None:
+                broker, topic, counters = counted
+                topics = by_broker.setdefault(broker, {})
+                topics[topic] = topics[topic].merged(counters) if topic in topics else counters
+        return by_broker
+
+    def _tell(self, link: ClientLink, counted: list[tuple[str, TopicCounters]], seconds: float) -> None:
+        for start in range(0, len(counted), REPORTED_MAX):
+            part = dict(counted[start : start + REPORTED_MAX])
+            link.tell(COUNTERS, msgspec.json.encode(ClientReport(self._client.client_id, seconds, part)))
+
+    def _idle(self) -> list[Inflow]:
+        """The subscriptions whose turn it is although nothing came."""
+        inflows = self._client.inflows
+        start = self._idle_turn if self._idle_turn < len(inflows) else 0
+        self._idle_turn = start + REPORTED_MAX
+        return list(islice(inflows.values(), start, self._idle_turn))

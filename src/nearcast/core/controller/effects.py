@@ -1,0 +1,70 @@
+"""What the controller asks of its driver: of the store, and of policies. Each is answered by an input of like name."""
+
+from __future__ import annotations
+
+import msgspec
+
+from nearcast.core.controller.load import View
+from nearcast.core.model.planning import Audience, Balancer
+
+# --- the store
+
+
+class Campaign(msgspec.Struct, frozen=True):
+    """Become or stay the leader, also if the leadership is held in this way: nobody has renewed it for long enough.
+
+    Answered by `campaigned`, or by `not_campaigned`.
+    """
+
+    candidate: str
+    stale: str = ""
+    above: int = 0  # a new term is higher than this one, which somebody has heard of
+
+
+class Leadership(msgspec.Struct, frozen=True):
+    """How the store answers a campaign."""
+
+    term: int | None  # of the candidate, if it leads; None: another one does
+    held: str  # by whom, and how often it has said so
+    version: int  # how many commits there were at that moment
+
+
+class Resign(msgspec.Struct, frozen=True):
+    """Give the leadership back, if it is still this candidate's. Not answered."""
+
+    candidate: str
+
+
+class Load(msgspec.Struct, frozen=True):
+    """Read everything, in this term: answered by `read` for each part, then by `loaded`, or by `not_loaded`."""
+
+    term: int
+
+
+class Commit(msgspec.Struct, frozen=True):
+    """Write all of this or nothing, if the store is still at this version and term: answered by `committed`."""
+
+    version: int
+    term: int
+    changes: dict[str, bytes]
+
+
+StoreEffect = Campaign | Resign | Load | Commit
+
+
+# --- policies
+
+
+class Propose(msgspec.Struct, frozen=True):
+    """Ask the policy for a proposal on `view.snapshot()`: answered by `proposed` with the same number."""
+
+    number: int
+    view: View
+
+
+class Balance(msgspec.Struct, frozen=True):
+    """Ask the balancer to seat the audience: answered by `seated` with the same number."""
+
+    number: int
+    balancer: Balancer
+    audience: Audience

@@ -1,0 +1,140 @@
+"""The book of gateways: the newest report of each, and what it says about load.
+
+It is soft state. A gateway is known from its first report on, which is what the paper calls registerbroker, and
+forgotten when it has been silent for a while; nothing is written down.
+
+Where a newcomer goes before it has subscribed to anything: stage 1 of BAD, section 5.1, for one user at a time.
+
+`policies/multistage/policy.py` does the same for arrays of subscribers, with NumPy, which a controller without a
+balancer does not need. A test holds the two together.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Iterable, Mapping
+from enum import StrEnum
+from functools import cached_property
+from math import cos, dist, radians, sin
+from random import Random
+
+from nearcast.core.model.planning import Audience, mean_rates
+from nearcast.core.wire import bus
+
+RATE_REPORTS = 15  # rates are means over so many: thirty seconds, against instant peaks (BAD, section 6.1.2)
+
+
+class Gateway:
+    """One gateway as its newest report shows it."""
+
+    def __init__(self, report: bus.GatewayReport, heard_s: float, rates: deque[dict[str, float]]) -> None:
+        self.report = report
+        self.heard_s = heard_s
+        self.rates = rates  # of the newest reports, this one included
+
+    @cached_property
+    def load(self) -> tuple[int, float, float]:
+        """Backend subscriptions, I_j and O_j (equations 1-4), from its own rates. Only made if somebody asks."""
+        rates = mean_rates(self.rates)
+        counts = Counter(subscription for wanted in self.report.online.values() for subscription in wanted)  # n_jk
+        incoming = sum(rates.get(subscription, 0.0) for subscription in counts)
+        outgoing = sum(rates.get(subscription, 0.0) * count for subscription, count in counts.items())
+        return len(counts), incoming, outgoing
+
+    @property
+    def load_bytes_per_s(self) -> float:
+        """F_j (equation 5)."""
+        _, incoming, outgoing = self.load
+        return incoming + outgoing
+
+
+class Gateways:
+    def __init__(self, silence_s: float) -> None:
+        self._silence_s = silence_s
+        self._known: dict[str, Gateway] = {}  # the one that was heard last is last
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def __contains__(self, broker: str) -> bool:
+        return broker in self._known
+
+    def __getitem__(self, broker: str) -> Gateway:
+        return self._known[broker]
+
+    def names(self) -> list[str]:
+        return sorted(self._known)
+
+    def add(self, report: bus.GatewayReport, now_s: float) -> None:
+        before = self._known.pop(report.broker, None)
+        rates: deque[dict[str, float]] = before.rates if before is not None else deque(maxlen=RATE_REPORTS)
+        rates.append(report.rates)
+        self._known[report.broker] = Gateway(report, now_s, rates)
+
+    def forget_silent(self, now_s: float) -> list[str]:
+        """Forget those that have not been heard for too long."""
+        silent = [name for name, one in self._known.items() if now_s - one.heard_s > self._silence_s]
+        for name in silent:
+            del self._known[name]
+        return silent
+
+    def where(self, user: str) -> str | None:
+        """The gateway at which a user is online; of two, the one heard last. None if it is offline."""
+        for name, one in reversed(self._known.items()):
+            if user in one.report.online:
+                return name
+        return None
+
+    def online_at(self, user: str, broker: str) -> bool:
+        return broker in self._known and user in self._known[broker].report.online
+
+    def audience(self, brokers: Iterable[str], *, shuffle: bool = False) -> Audience:
+        chosen = {name: self._known[name] for name in sorted(brokers)}
+        return Audience(
+            {name: one.report.online for name, one in chosen.items()},
+            {name: tuple(one.rates) for name, one in chosen.items()},
+            shuffle,
+        )
+
+
+class SeatRule(StrEnum):
+    NR = "nr"  # the nearest to the user
+    RR = "rr"  # one after the other
+    RND = "rnd"  # any
+    LL = "ll"  # the one with the least load by the newest reports
+
+
+class Seating:
+    def __init__(self, rule: SeatRule, rng: Random) -> None:
+        self._rule = rule
+        self._rng = rng
+        self._next = 0
+
+    def choose(self, gateways: Mapping[str, Gateway], latitude: float | None, longitude: float | None) -> str:
+        """One of the gateways, of which there must be one. Of equal ones, the first by name.
+
+        If the user has not said where it is, or no gateway has, the nearest is not known: it is one after the other.
+        """
+        names = sorted(gateways)
+        if self._rule is SeatRule.RND:
+            return self._rng.choice(names)
+        if self._rule is SeatRule.LL:
+            return min(names, key=lambda name: gateways[name].load_bytes_per_s)
+        if self._rule is SeatRule.NR and latitude is not None and longitude is not None:
+            sites = {name: site for name in names if (site := _site(gateways[name])) is not None}
+            if sites:
+                user = on_sphere(latitude, longitude)
+                return min(sites, key=lambda name: dist(user, sites[name]))
+        self._next += 1
+        return names[(self._next - 1) % len(names)]
+
+
+def on_sphere(latitude: float, longitude: float) -> tuple[float, float, float]:
+    """A point of the unit sphere. Straight distances there are in the order of distances over ground."""
+    north, east = radians(latitude), radians(longitude)
+    return cos(north) * cos(east), cos(north) * sin(east), sin(north)
+
+
+def _site(gateway: Gateway) -> tuple[float, float, float] | None:
+    latitude, longitude = gateway.report.latitude, gateway.report.longitude
+    return on_sphere(latitude, longitude) if latitude is not None and longitude is not None else None

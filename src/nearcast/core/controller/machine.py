@@ -1,0 +1,398 @@
+"""The controller machine: campaigns for leadership, and reigns while it has it.
+
+    follower --campaign won--> loading --journal read--> leader --campaign lost, commit refused, or late--> follower
+                                  |                         ^
+                                  +---> recovering ---------+   the store has lost data: see `recovery.py`
+
+Two controllers never do harm: a commit needs the term of the newest leader, and so does every record on a server. But
+a grant is not written anywhere, so what a leader says must depend on its own time: every input first looks whether the
+leadership still lasts (`_heed`). A process that was paused serves its sockets before its timers.
+
+The leadership is renewed while the journal is read, however long that takes. Whoever cannot read it, or is refused a
+commit, or is stopped in good order, gives the leadership back, so that another one need not wait for its end. Campaigns
+do not wait for each other: a store whose disk takes most of `leader_s` for each still renews the leadership in time.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from enum import StrEnum
+from random import Random
+
+import msgspec
+
+from nearcast.core.controller.effects import Balance, Campaign, Leadership, Load, Propose, Resign, StoreEffect
+from nearcast.core.controller.leader import Charter, Reign
+from nearcast.core.controller.ledger import Ledger
+from nearcast.core.controller.planner import Planning
+from nearcast.core.controller.recovery import Recovery
+from nearcast.core.controller.subscribers import Coordinating
+from nearcast.core.model.journal import Journal, Known, lost, read_entries
+from nearcast.core.model.names import CONTROLLER_CHANNEL
+from nearcast.core.model.planning import Proposal, Seats
+from nearcast.core.model.settings import CLOCKS, DEFAULT_TIMING, Timing
+from nearcast.core.wire import bus
+from nearcast.core.wire.backend import Credentials, ServerLink
+from nearcast.core.wire.effects import Effect
+from nearcast.core.wire.uplink import Tether
+
+CAMPAIGNS_MAX = 8  # on their way: later answers come too late anyway
+CLUSTERS_MAX = 8  # that a controller remembers; a bus has one, and perhaps agents that were started with a wrong store
+
+
+class Role(StrEnum):
+    FOLLOWER = "follower"
+    LOADING = "loading"
+    RECOVERING = "recovering"
+    LEADER = "leader"
+
+
+class Controller:
+    """Inputs: connected, received, lost, tick, retire, and answers of the store, the policy and the balancer.
+
+    Outputs: outgoing(), effects, store, asked, balances, notes, alarms.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        store_url: str,
+        rng: Random,
+        *,
+        credentials: Credentials | None = None,
+        timing: Timing = DEFAULT_TIMING,
+        planning: Planning | None = None,
+        coordinating: Coordinating | None = None,
+    ) -> None:
+        self.name = name
+        self.timing = timing
+        self.effects: list[Effect] = []
+        self.store: list[StoreEffect] = []
+        self.asked: list[Propose] = []  # of the policy; none without `planning`
+        self.balances: list[Balance] = []  # for the balancer; none without one
+        self.wall_offset_s = 0.0
+        self.notes: list[str] = []
+        self.alarms: list[str] = []  # what an operator must hear of
+        self.bus = Tether("bus", store_url, credentials or Credentials(), self._bus_open, timing=timing, rng=rng)
+        self.role = Role.FOLLOWER
+        self.reign: Reign | None = None
+        self.recovery: Recovery | None = None
+        self._store_url = store_url
+        self._charter = Charter(
+            timing=timing,
+            planning=planning,
+            coordinating=coordinating or Coordinating(),
+            dice=rng,
+        )
+        self._term = 0
+        self._reigns = 0  # that have ended
+        self._campaign_at_s = -1e9
+        # On their way: who for, since when, and how many commits we had seen before.
+        self._campaigns: deque[tuple[str, float, int]] = deque()
+        self._leader_until_s = -1e9
+        self._seen = ("", 0.0)  # how another one held the leadership, and when we saw that first
+        self._journal = Journal()  # as far as it was read
+        self._known: dict[str, Known] = {}  # of each cluster, by agents' words and by what we led ourselves
+        self._answer_s = 0.0  # how long the store took for its last answer
+        self._voices: dict[str, str] = {}  # broker -> the cluster that its agent knows of
+        self._terms_known = 0  # the highest term of any leader that somebody has heard
+
+    @property
+    def loss(self) -> str:
+        """What the store has lost, as long as no operator has acknowledged it; empty if nothing, or if we follow."""
+        if self.recovery is not None:
+            return "the store has lost data: the journal is being put together from what the brokers have"
+        loss = self.reign.journal.loss if self.reign is not None else None
+        return f"the store has lost data: {loss.text}" if loss is not None and not loss.acknowledged else ""
+
+    @property
+    def too_late(self) -> str:
+        """Why nobody can lead although the store answers; empty if it answers in time."""
+        limit_s = self.timing.leader_s
+        if self._answer_s <= limit_s:
+            return ""
+        return (
+            f"the store took {self._answer_s:.1f} s for an answer, and who leads must have one within {limit_s:g} s:"
+            " look at its disk and at the way to it, or give all controllers a longer --timer leader_s"
+        )
+
+    # --- inputs
+
+    def connected(self, name: str, now_s: float) -> None:
+        self._heed(now_s)
+        self.bus.connected(now_s)
+
+    def received(self, name: str, data: bytes, now_s: float) -> None:
+        self._heed(now_s)
+        self.bus.received(data, now_s, self.effects)
+
+    def lost(self, name: str, reason: str, now_s: float) -> None:
+        self._heed(now_s)
+        self.bus.lost(reason, now_s)
+
+    def campaigned(self, leadership: Leadership, now_s: float) -> None:
+        """The store has answered the oldest campaign."""
+        self._heed(now_s)
+        term = leadership.term
+        if leadership.held != self._seen[0]:
+            self._seen = (leadership.held, now_s)
+        candidate, sent_s, committed = self._campaigns.popleft()
+        self._answer_s = now_s - sent_s
+        if candidate != self._candidate or sent_s + self.timing.leader_s < now_s:
+            return  # asked for a reign that has ended, or answered too late
+        if self.role is not Role.FOLLOWER and term != self._term:
+            self._step_down("another controller leads" if term is None else "the store began a new term", now_s)
+        elif self.role is not Role.FOLLOWER and leadership.version < committed:
+            self._step_down("the store has lost commits", now_s)
+        if term is None or candidate != self._candidate:
+            return
+        self._leader_until_s = sent_s + self.timing.leader_s
+        if self.role is Role.FOLLOWER:
+            self.role, self._term, self._journal = Role.LOADING, term, Journal()
+            self.store.append(Load(term))
+
+    def not_campaigned(self, now_s: float) -> None:
+        """The store could not be asked. What it granted before lasts until its end."""
+        self._heed(now_s)
+        self._campaigns.popleft()
+
+    def read(self, term: int, entries: dict[str, bytes], now_s: float) -> None:
+        """A part of the journal. It comes in parts, so that a long one keeps nobody from renewing the leadership."""
+        self._heed(now_s)
+        if not self._loads(term):
+            return
+        try:
+            read_entries(self._journal, entries)
+        except msgspec.DecodeError as error:
+            self._step_down(f"the journal has an entry of another version, or a damaged one: {error}", now_s)
+
+    def loaded(self, term: int, version: int, now_s: float) -> None:
+        """The whole journal was read."""
+        self._heed(now_s)
+        if not self._loads(term):
+            return
+        journal, self._journal = self._journal, Journal()
+        ledger = Ledger(version, journal, self._term)
+        known = self._lost_by(journal, version)
+        if known is None:
+            self._lead(ledger, now_s)
+            return
+        self.role = Role.RECOVERING
+        self.recovery = Recovery(
+            ledger,
+            known,
+            timing=self.timing,
+            store_url=self._store_url,
+            wall_offset_s=self.wall_offset_s,
+            now_s=now_s,
+        )
+
+    def not_loaded(self, term: int, reason: str, now_s: float) -> None:
+        """The journal could not be read."""
+        self._heed(now_s)
+        if self._loads(term):
+            self._step_down(f"the journal could not be read: {reason}", now_s)
+
+    def committed(self, term: int, ok: bool, now_s: float) -> None:
+        """The commit of this term is in the store; not `ok`: it was refused, or nobody knows."""
+        self._heed(now_s)
+        ledger = self._ledger
+        if ledger is None or term != self._term:
+            return
+        if not ok:
+            self._step_down("a commit was refused, or the store did not answer it", now_s)
+            return
+        ledger.committed(now_s)
+        if self.reign is None:
+            self._lead(ledger, now_s)
+            return
+        self.reign.go_on(now_s)
+        self._commit(now_s)
+
+    def proposed(self, number: int, proposal: Proposal | None, now_s: float) -> None:
+        """The policy has answered; None if it failed. An answer to a reign that has ended is not heard."""
+        self._heed(now_s)
+        if self.reign is not None:
+            self.reign.planner.proposed(number, proposal, now_s)
+            self.reign.go_on(now_s)
+            self._commit(now_s)
+
+    def seated(self, number: int, seats: Seats | None, now_s: float) -> None:
+        """The balancer has answered; None if it failed."""
+        self._heed(now_s)
+        if self.reign is not None:
+            self.reign.coordination.seated(number, seats, now_s)
+
+    def tick(self, now_s: float) -> None:
+        self._heed(now_s)
+        self.bus.tick(now_s, self.effects)
+        if now_s - self._campaign_at_s >= self.timing.leader_s / 4 and len(self._campaigns) < CAMPAIGNS_MAX:
+            self._campaign_at_s = now_s
+            committed = self._ledger.version if self._ledger is not None else 0
+            self._campaigns.append((self._candidate, now_s, committed))
+            self.store.append(Campaign(self._candidate, self._stale(now_s), self._terms_known))
+        if self.recovery is not None:
+            self.recovery.tick(now_s)
+            self._raise_alarms(self.recovery)
+            self._commit(now_s)
+        if self.reign is not None:
+            self.reign.tick(now_s)
+            self._commit(now_s)
+            asked, self.reign.planner.asked = self.reign.planner.asked, []
+            self.asked += asked
+            balances, self.reign.coordination.asked = self.reign.coordination.asked, []
+            self.balances += balances
+
+    def retire(self, now_s: float) -> None:
+        """The last input: the process is stopped in good order, and whoever waits shall lead at once.
+
+        The store hears it behind every campaign of ours, so none of them can win the leadership back for nobody.
+        """
+        if self.role is not Role.FOLLOWER or self._campaigns:
+            self._step_down("it is stopped", now_s)
+
+    def outgoing(self) -> list[tuple[str, bytes]]:
+        """What to write on the bus now. A leader without a bus drops what it would say: orders are repeated."""
+        speaker = self.reign or self.recovery
+        if speaker is not None:
+            link = self.bus.link
+            for channel, payload in speaker.told:
+                if link is not None:
+                    link.tell(channel, payload)
+            speaker.told.clear()
+        if self.reign is not None:
+            self.notes += self.reign.notes
+            self.reign.notes.clear()
+        data = self.bus.take()
+        return [(self.bus.name, data)] if data else []
+
+    # --- inside
+
+    def _heed(self, now_s: float) -> None:
+        """The gate of every input: whose time is over says nothing more as a leader."""
+        if self.role is not Role.FOLLOWER and now_s > self._leader_until_s:
+            self._step_down("the leadership was not renewed in time", now_s)
+
+    def _stale(self, now_s: float) -> str:
+        """How the leadership is held, if we have seen nobody renew it for longer than a leader trusts itself."""
+        held, since_s = self._seen
+        trusted_s = max(self.timing.leader_s, _leader_s(held))
+        return held if now_s - since_s > CLOCKS * trusted_s else ""
+
+    def _loads(self, term: int) -> bool:
+        """Whether an answer to the Load of this term is waited for."""
+        return self.role is Role.LOADING and term == self._term
+
+    def _bus_open(self, link: ServerLink, now_s: float) -> None:
+        link.control[CONTROLLER_CHANNEL] = self._heard
+        link.subscribe(CONTROLLER_CHANNEL)
+
+    def _heard(self, payload: bytes, now_s: float) -> None:
+        message = bus.decode_for_controller(payload)
+        if isinstance(message, bus.Hello):
+            self._learn(message, now_s)
+        if message is not None and self.reign is not None:
+            self.reign.heard(message, now_s)
+            self.reign.go_on(now_s)
+            self._commit(now_s)
+        elif message is not None and self.recovery is not None:
+            self.recovery.heard(message, now_s)
+            self._raise_alarms(self.recovery)
+            self._outranked(self.recovery.term_found, now_s)
+            self._commit(now_s)
+
+    def _raise_alarms(self, recovery: Recovery) -> None:
+        alarms, recovery.alarms = recovery.alarms, []
+        self.alarms += alarms
+
+    def _learn(self, hello: bus.Hello, now_s: float) -> None:
+        """Take note of what an agent knows, and begin again with the journal if that is more than it holds."""
+        known = hello.known
+        self._remember(known)
+        if known.cluster:
+            self._voices[hello.broker] = known.cluster
+        self._outranked(known.term, now_s)
+        if self.reign is not None and self.reign.lost(known):
+            self._step_down("an agent knows more than the journal: the store has lost data", now_s)
+        if self.recovery is not None and self.recovery.mistaken(self._lost_by(Journal(), 0)):
+            self._step_down("most brokers are of another cluster than the one that is put together", now_s)
+
+    def _remember(self, known: Known) -> None:
+        if known.cluster in self._known:
+            self._known[known.cluster] = self._known[known.cluster].merged(known)
+        elif known.cluster and len(self._known) < CLUSTERS_MAX:
+            self._known[known.cluster] = known
+
+    def _lost_by(self, journal: Journal, version: int) -> Known | None:
+        """The cluster of which the journal has lost something: of several, its own, or that which most brokers are of.
+
+        One agent with a wrong store must not make all others strangers.
+        """
+        voices = Counter(self._voices.values())
+
+        def claim(known: Known) -> tuple[bool, int]:
+            return (known.cluster == journal.membership.cluster, voices[known.cluster])
+
+        return max((known for known in self._known.values() if lost(known, journal, version)), key=claim, default=None)
+
+    def _outranked(self, term: int, now_s: float) -> None:
+        """Somebody has heard of this term. Nobody leads in a higher one than ours while we lead: it was lost."""
+        self._terms_known = max(self._terms_known, term)
+        if self.role is not Role.FOLLOWER and term > self._term:
+            self._step_down(f"an agent knows term {term}: the store has lost data, or another one leads", now_s)
+
+    @property
+    def _ledger(self) -> Ledger | None:
+        speaker = self.reign or self.recovery
+        return speaker.ledger if speaker is not None else None
+
+    def _commit(self, now_s: float) -> None:
+        ledger = self._ledger
+        if ledger is None or (self.reign is not None and self.reign.listens(now_s)):
+            return
+        commit = ledger.commit(now_s)
+        if commit is not None:
+            self.store.append(commit)
+
+    def _lead(self, ledger: Ledger, now_s: float) -> None:
+        recovery, self.recovery = self.recovery, None
+        self.role = Role.LEADER
+        self.notes.append(f"{self.name} leads in term {self._term}, journal version {ledger.version}")
+        self.reign = Reign(
+            ledger,
+            leader=self.name,
+            store_url=self._store_url,
+            charter=self._charter,
+            orders=recovery.orders if recovery is not None else None,
+            wall_offset_s=self.wall_offset_s,
+            now_s=now_s,
+        )
+
+    @property
+    def _candidate(self) -> str:
+        """Another one after every reign: who comes back gets a new term, so that no order or answer is taken twice.
+
+        It also tells the others how long this one trusts itself, which may be longer than they do.
+        """
+        return f"{self.name}.{self._reigns}@{self.timing.leader_s:g}"
+
+    def _step_down(self, reason: str, now_s: float) -> None:
+        self.store.append(Resign(self._candidate))
+        if self.reign is not None:
+            self._remember(self.reign.known)
+        self._terms_known = max(self._terms_known, self._term)
+        self._reigns += 1
+        self._campaign_at_s = now_s  # the others first
+        if self.role is not Role.FOLLOWER:
+            self.notes.append(f"{self.name} no longer leads: {reason}")
+        self.role, self.reign, self.recovery = Role.FOLLOWER, None, None
+        self._journal = Journal()
+
+
+def _leader_s(held: str) -> float:
+    """How long the holder of the lead trusts itself; 0 if it is of a version that does not say."""
+    candidate, _, _ = held.rpartition("#")
+    try:
+        return float(candidate.rpartition("@")[2])
+    except ValueError:
+        return 0.0

@@ -1,0 +1,176 @@
+"""The planner: asks the policy when it is time, and carries out what it proposes.
+
+The policy runs outside of the machine, because a plan for many topics takes a while: `propose` is an effect, and its
+answer an input like any other. A proposal is applied whole or not at all, and every change is written down with its
+reason.
+
+The policy must not judge by half: it is asked when every broker has reported a whole second since topics last moved,
+and a new leader waits T_wait first, because it has heard nothing yet.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from nearcast.core.controller.effects import Propose
+from nearcast.core.controller.load import LoadBook, View
+from nearcast.core.model.journal import BrokerState, Pace
+from nearcast.core.model.planning import AddBroker, KeepBroker, PlaceTopic, Proposal, ProposedChange, RemoveBroker
+from nearcast.core.wire import bus
+from nearcast.errors import UsageError
+
+if TYPE_CHECKING:
+    from nearcast.core.controller.leader import Reign
+
+
+REPORT_S = 1.0  # what a report covers
+DECISIONS_KEPT = 200
+DECISIONS_SHOWN = 20
+
+
+class Planning(msgspec.Struct, frozen=True, kw_only=True):
+    """How often a policy may change the plan, and how far the cluster may grow."""
+
+    check_s: float = 1.0  # between two looks at the load
+    wait_s: float = 10.0  # T_wait (Dynamoth III.B): after a change, let the load settle before the next one
+    brokers_max: int = 0  # rent no more when there are so many; 0: rent none
+    capacity_bytes_per_s: float = 125e6  # of brokers that have not said: one gigabit per second
+
+    def __post_init__(self) -> None:
+        if self.check_s <= 0 or self.wait_s < 0 or self.capacity_bytes_per_s <= 0 or self.brokers_max < 0:
+            raise UsageError("planning needs check_s > 0, wait_s >= 0, capacity_bytes_per_s > 0 and brokers_max >= 0")
+
+
+class Planner:
+    def __init__(self, reign: Reign, planning: Planning | None, now_s: float) -> None:
+        self._reign = reign
+        self._planning = planning
+        self.book = LoadBook()
+        self.asked: list[Propose] = []  # for the driver
+        self.decisions: deque[bus.Decision] = deque(maxlen=DECISIONS_KEPT)
+        self._number = reign.term << 32  # so that no answer to an earlier leader's question is taken for ours
+        self._waiting_for: int | None = None
+        self._checked_s = -1e9
+        self._changed_s = now_s
+        self._moved_s = now_s  # when topics were last seen moving
+        self._known: frozenset[str] | None = None  # brokers that the policy has seen
+        self._shown: frozenset[str] = frozenset()  # brokers of the open question
+        self._last_problem = ""
+
+    def looks_after(self, broker: str, topic: str) -> bool:
+        """Whether the policy decides where this topic of a broker goes: it sees load on it."""
+        return self._planning is not None and self.book.mentions(broker, topic)
+
+    # --- asking
+
+    def tick(self, now_s: float) -> None:
+        planning = self._planning
+        if planning is None:
+            return
+        if self._reign.busy:
+            self._moved_s = now_s
+            return
+        if self._waiting_for is not None or now_s - self._checked_s < planning.check_s:
+            return
+        carriers = self._reign.members.carriers()
+        if self._known is None:
+            self._known = carriers
+        waits = now_s - self._changed_s < planning.wait_s and carriers <= self._known
+        if waits or not carriers or not all(self._reports(name) for name in carriers):
+            return
+        self._checked_s = now_s
+        self._number += 1
+        self._waiting_for, self._shown = self._number, carriers
+        self.asked.append(Propose(self._number, self._view(planning, now_s)))
+
+    def _reports(self, broker: str) -> tuple[bus.Report, ...]:
+        """Those of seconds in which nothing moved."""
+        return self.book.window(broker, self._moved_s + REPORT_S)
+
+    def _view(self, planning: Planning, now_s: float) -> View:
+        journal = self._reign.journal
+        states = [entry.state for entry in journal.brokers.values()]
+        coming = sum(state in (BrokerState.RENTED, BrokerState.JOINING) for state in states)
+        carrying = {name: entry for name, entry in journal.brokers.items() if self._reign.members.carries(name)}
+        return View(
+            at_s=now_s,
+            version=self._reign.ledger.version,
+            members=journal.membership.version,
+            brokers=carrying,
+            windows={name: self._reports(name) for name in carrying},
+            topics=dict(journal.topics),
+            fresh=self._reign.members.carriers() - (self._known or frozenset()),
+            capacity_bytes_per_s=planning.capacity_bytes_per_s,
+            spare=max(0, planning.brokers_max - coming - len(carrying)),
+            coming=coming,
+        )
+
+    # --- answered
+
+    def proposed(self, number: int, proposal: Proposal | None, now_s: float) -> None:
+        """The policy's answer; None if it failed."""
+        if number != self._waiting_for:
+            return
+        self._waiting_for = None
+        if proposal is None:
+            return
+        if proposal.problem and proposal.problem != self._last_problem:
+            self.decided(f"{proposal.policy}: {proposal.problem}", now_s)
+        self._last_problem = proposal.problem
+        self._known = self._shown  # one that has joined meanwhile is still fresh
+        if not proposal.changes:
+            return
+        self._changed_s = now_s
+        refused = self._refusal(proposal)
+        if refused:
+            self.decided(f"{proposal.policy}: a proposal was refused, nothing of it is done: {refused}", now_s)
+            return
+        self._place(proposal.placements, now_s)
+        for change in proposal.changes:
+            self._carry_out(change)
+            self.decided(f"{proposal.policy}: {describe(change)}", now_s)
+
+    def _refusal(self, proposal: Proposal) -> str:
+        """What of the proposal cannot be done now, in words; empty if all of it can."""
+        placements = {change.topic: (change.mode, change.brokers) for change in proposal.placements}
+        found = [self._reign.requests.problem(placements)]
+        departures = self._reign.departures
+        for change in proposal.changes:
+            if isinstance(change, RemoveBroker):
+                found.append(departures.problem(change.broker))
+            elif isinstance(change, KeepBroker):
+                found.append(departures.problem_of_staying(change.broker))
+        return "; ".join(filter(None, found))
+
+    def _place(self, placements: list[PlaceTopic], now_s: float) -> None:
+        if placements:
+            wanted = {change.topic: (change.mode, change.brokers) for change in placements}
+            request = bus.MoveTopics(f".{self._number}", wanted, Pace.LAZY if len(wanted) > 1 else Pace.EAGER)
+            self._reign.requests.heard(request, now_s)
+
+    def _carry_out(self, change: ProposedChange) -> None:
+        if isinstance(change, AddBroker):
+            for _ in range(change.count):
+                self._reign.rentals.rent()
+        elif isinstance(change, RemoveBroker):
+            self._reign.departures.begin(change.broker, by_policy=True)
+        elif isinstance(change, KeepBroker):
+            self._reign.departures.cancel(change.broker, by_policy=True)
+
+    def decided(self, text: str, now_s: float) -> None:
+        """Write a decision down, for `nearcast plan decisions` and the log."""
+        self.decisions.append(bus.Decision(now_s + self._reign.wall_offset_s, text))
+        self._reign.log(text)
+
+
+def describe(change: ProposedChange) -> str:
+    """One change with its reason, for people."""
+    if isinstance(change, PlaceTopic):
+        return f"{change.topic} -> {change.mode} on {', '.join(change.brokers)} ({change.reason})"
+    if isinstance(change, AddBroker):
+        return f"add {change.count} broker{'s' if change.count > 1 else ''} ({change.reason})"
+    verb = "remove" if isinstance(change, RemoveBroker) else "keep"
+    return f"{verb} {change.broker} ({change.reason})"

@@ -1,0 +1,262 @@
+"""Requests: what people and programs ask of the controller, and the answers.
+
+A request to place topics becomes moves in one commit, all of them or none. It waits while one of its topics is still
+moving, or while the directory of a topic no plan names has not said where it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from functools import partial
+from itertools import islice
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from nearcast.core.controller.planner import DECISIONS_SHOWN
+from nearcast.core.model.journal import LOSS_KEY, MoveEntry, Phase, TopicEntry, broker_key, topic_key
+from nearcast.core.model.names import encode_topic
+from nearcast.core.model.placement import Placement, Plan, single
+from nearcast.core.wire import bus
+from nearcast.errors import InvalidTopic
+
+if TYPE_CHECKING:
+    from nearcast.core.controller.leader import Reign
+
+
+REQUEST_S = 30.0  # a request that cannot begin for so long is refused
+REQUESTS_MAX = 1000
+
+
+class _Pending:
+    __slots__ = ("request", "since_s")
+
+    def __init__(self, request: bus.MoveTopics, since_s: float) -> None:
+        self.request = request
+        self.since_s = since_s
+
+
+class Requests:
+    def __init__(self, reign: Reign) -> None:
+        self._reign = reign
+        self._pending: list[_Pending] = []
+        # What a directory said of topics no plan names. It holds for one membership and one run of the server: after
+        # that, the topic may have been used for the first time again, elsewhere.
+        self._looked_up: dict[str, tuple[tuple[int, str], Placement]] = {}
+
+    def __len__(self) -> int:
+        """Requests that have not begun."""
+        return len(self._pending)
+
+    def heard(self, message: bus.AboutTopics, now_s: float) -> None:
+        if isinstance(message, bus.Show):
+            self._show(message, now_s)
+        elif isinstance(message, bus.Drain):
+            self._drain(message)
+        elif isinstance(message, bus.SetCapacity):
+            self._set_capacity(message)
+        elif isinstance(message, bus.AcknowledgeLoss):
+            self._acknowledge_loss(message)
+        elif len(self._pending) >= REQUESTS_MAX:
+            self._refuse(message.request, f"the controller has {REQUESTS_MAX} requests waiting: try again later")
+        elif all(pending.request.request != message.request for pending in self._pending):
+            self._pending.append(_Pending(message, now_s))
+            self.tick(now_s)
+
+    def tick(self, now_s: float) -> None:
+        waiting, self._pending = self._pending, []
+        for pending in waiting:
+            if self._begin(pending.request, now_s):
+                continue
+            if now_s - pending.since_s > REQUEST_S:
+                self._refuse(pending.request.request, "the topics kept moving, or their directory did not answer")
+            else:
+                self._pending.append(pending)
+        if not self._pending:
+            self._looked_up.clear()  # nobody needs what was found out for requests that were refused
+
+    # --- placing topics
+
+    def _begin(self, request: bus.MoveTopics, now_s: float) -> bool:
+        """Start all moves of a request in one commit. False: not yet, something must be found out or end first."""
+        problem = self.problem(request.placements)
+        if problem:
+            self._refuse(request.request, problem)
+            return True
+        topics = request.placements
+        unknown = [topic for topic in topics if not self._known(topic, now_s)]
+        if unknown or any(self._busy(topic) for topic in topics):
+            return False
+        ledger = self._reign.ledger
+        current = Plan(ledger.version, {topic: self._current(topic) for topic in topics})
+        if not _by_policy(request.request):
+            self._pin(current)
+        for change in current.diff(self._wanted(request, current)):
+            assert change.before is not None
+            assert change.after is not None
+            entry = TopicEntry(change.before, MoveEntry(Phase.PREPARE, change.after))
+            ledger.write_topic(change.topic, entry, partial(self._reign.began, change.topic, request.pace))
+        ledger.write({}, lambda at_s: self._answer(request.request, tuple(topics), at_s))
+        return True
+
+    def _pin(self, current: Plan) -> None:
+        """What somebody has put in a place stays there whatever the ring does, also if it was there before."""
+        for topic, placement in current.topics.items():
+            if topic not in self._reign.journal.topics:
+                self._reign.ledger.write_topic(topic, TopicEntry(placement))
+
+    def _wanted(self, request: bus.MoveTopics, current: Plan) -> Plan:
+        members = self._reign.journal.membership.version
+        return Plan(
+            current.version + 1,
+            {
+                topic: Placement(current.topics[topic].epoch + 1, mode, brokers, members)
+                for topic, (mode, brokers) in request.placements.items()
+            },
+        )
+
+    def problem(self, wanted: bus.Placements) -> str:
+        """What is wrong with placing topics so, in words for whoever asked; empty if it can be done."""
+        carriers = self._reign.members.carriers()
+        brokers = self._reign.journal.brokers
+        for topic, (_, named) in wanted.items():
+            try:
+                encode_topic(topic)
+            except InvalidTopic as error:
+                return str(error)
+            for broker in named:
+                if broker in brokers and broker not in carriers:
+                    choice = ", ".join(sorted(carriers)) or "none"
+                    return f"topic {topic!r}: broker {broker!r} is {brokers[broker].state}; the members are: {choice}"
+        placements = {topic: Placement(0, mode, named) for topic, (mode, named) in wanted.items()}
+        return "; ".join(Plan(0, placements).validate(carriers))
+
+    def _busy(self, topic: str) -> bool:
+        return self._reign.stage(topic) is not None or self._reign.ledger.pending(topic_key(topic))
+
+    def _known(self, topic: str, now_s: float) -> bool:
+        """Whether the topic's placement is known; a topic nobody has placed is looked up at its directory."""
+        journal = self._reign.journal
+        if topic in journal.topics:
+            return True
+        membership = journal.membership
+        directory = membership.directory(topic.encode())
+        if directory is None or self._reign.ledger.pending(broker_key(directory)):
+            return False
+        view = (membership.version, journal.brokers[directory].run_id)
+        if topic in self._looked_up and self._looked_up[topic][0] == view:
+            return True
+
+        def found(answer: bus.Answer, at_s: float) -> None:
+            self._looked_up[topic] = (view, answer.records[topic].placement)
+
+        make = partial(bus.Lookup, term=self._reign.term, topic=topic, membership=membership)
+        self._reign.orders.need(("lookup", topic, view), directory, make, found, now_s)
+        return False
+
+    def _current(self, topic: str) -> Placement:
+        entry = self._reign.journal.topics.get(topic)
+        return entry.placement if entry is not None else self._looked_up.pop(topic)[1]
+
+    # --- brokers
+
+    def _drain(self, request: bus.Drain) -> None:
+        departures = self._reign.departures
+        problem = departures.cancel(request.broker) if request.cancel else departures.begin(request.broker)
+        self._answer_when_written(request.request, problem)
+
+    def _set_capacity(self, request: bus.SetCapacity) -> None:
+        entry = self._reign.journal.brokers.get(request.broker)
+        problem = ""
+        if entry is None:
+            problem = (
+                f"no broker {request.broker!r}; the cluster has: {', '.join(self._reign.journal.brokers) or 'none'}"
+            )
+        elif not request.bytes_per_s > 0:
+            problem = f"a capacity of {request.bytes_per_s:g} bytes per second: it must be above 0"
+        elif self._reign.ledger.pending(broker_key(request.broker)):
+            problem = f"broker {request.broker!r} is changing its state this moment: try again"
+        else:
+            changed = msgspec.structs.replace(entry, capacity_bytes_per_s=request.bytes_per_s)
+            self._reign.ledger.write_broker(request.broker, changed)
+        self._answer_when_written(request.request, problem)
+
+    def _acknowledge_loss(self, request: bus.AcknowledgeLoss) -> None:
+        ledger, loss = self._reign.ledger, self._reign.journal.loss
+        problem = ""
+        if loss is None:
+            problem = "the store has lost nothing that is known"
+        elif ledger.pending(LOSS_KEY):
+            problem = "the loss is being looked into this moment: try again"
+        else:
+            ledger.write({LOSS_KEY: msgspec.structs.replace(loss, acknowledged=True)})
+        self._answer_when_written(request.request, problem)
+
+    def _answer_when_written(self, request: str, problem: str) -> None:
+        if problem:
+            self._refuse(request, problem)
+        else:
+            self._reign.ledger.write({}, lambda at_s: self._send(self._state(request, {}, at_s)))
+
+    # --- answers
+
+    def _refuse(self, request: str, problem: str) -> None:
+        reign = self._reign
+        self._send(bus.State(request, reign.leader, reign.term, reign.ledger.version, problem))
+
+    def _show(self, request: bus.Show, now_s: float) -> None:
+        names: Collection[str] = request.topics or self._reign.journal.topics
+        if request.brokers_only:
+            names = ()
+        end = request.start + bus.SHOWN_MAX
+        part = tuple(islice(names, request.start, end))
+        self._answer(request.request, part, now_s, next_start=end if end < len(names) else 0)
+
+    def _answer(self, request: str, names: tuple[str, ...], now_s: float, *, next_start: int = 0) -> None:
+        states = {topic: state for topic in names if (state := self._topic_state(topic)) is not None}
+        answer = self._state(request, states, now_s)
+        self._send(msgspec.structs.replace(answer, next_start=next_start))
+
+    def _state(self, request: str, states: dict[str, bus.TopicState], now_s: float) -> bus.State:
+        reign = self._reign
+        brokers = {name: self._broker_view(name, now_s) for name in reign.journal.brokers}
+        decisions = list(reign.planner.decisions)[-DECISIONS_SHOWN:]
+        return bus.State(
+            request,
+            reign.leader,
+            reign.term,
+            reign.ledger.version,
+            topics=states,
+            brokers=brokers,
+            decisions=decisions,
+            loss=reign.journal.loss,
+        )
+
+    def _broker_view(self, name: str, now_s: float) -> bus.BrokerView:
+        entry, members = self._reign.journal.brokers[name], self._reign.members
+        responds = members.alive(name) and members.granted_lately(name, now_s)
+        report = self._reign.planner.book.latest(name)
+        if report is not None:
+            report = msgspec.structs.replace(report, topics={})  # up to 10,000 of them, and nobody looks at them here
+        capacity = entry.capacity_bytes_per_s
+        return bus.BrokerView(entry.url, entry.site, entry.state, responds, report, capacity, entry.rented)
+
+    def _topic_state(self, topic: str) -> bus.TopicState | None:
+        reign = self._reign
+        entry = reign.journal.topics.get(topic)
+        if entry is None:
+            directory, members = reign.members.directory(topic), reign.journal.membership.version
+            return bus.TopicState(single(members, directory, members), planned=False) if directory else None
+        target = entry.move.target if entry.move is not None else None
+        return bus.TopicState(entry.placement, target, reign.stage(topic) or "")
+
+    def _send(self, state: bus.State) -> None:
+        if not _by_policy(state.request):
+            self._reign.reply(state)
+        elif state.problem:  # the policy asked: it looks at the next snapshot
+            self._reign.log(f"a proposal was refused: {state.problem}")
+
+
+def _by_policy(request: str) -> bool:
+    """People's requests begin with the name of who asks."""
+    return request.startswith(".")

@@ -1,0 +1,409 @@
+"""Coordination: which gateway serves which subscriber. The part of the paper's Broker Coordination Service (BAD,
+section 3) that a leader does: registerbroker, registeruser, requestbroker, and moves of subscribers.
+
+Nothing of it is in the journal. Who is online where, what each wants and what that costs is in the reports that every
+gateway sends each two seconds; homes and cursors of users are kept by the gateways. So a new leader knows all of it one
+report later, and until it has heard every gateway, or two reports' time has passed, it answers no user: whoever asks
+asks again. A plan of moves that dies with its leader is made anew from the loads as they are then, and a user that was
+told to move and did is simply online elsewhere. Two leaders at once could at worst send a user twice, and a user may
+move at any time.
+
+Balancing works as planning does: the balancer runs outside of the machine, `Balance` is an effect and its answer an
+input. It is asked when nobody moves and every gateway has reported since the last move ended.
+
+Subscribers on their way between gateways, in waves.
+
+The source gateway is told, its session tells the user's program, that one logs in at the target and then leaves the
+source: make before break. What was told is said again every second until the source's reports show that the user is
+gone from there. That a user left in between for other reasons comes to the same: it will ask for its gateway.
+
+A gateway takes part in a limited number of moves at a time, as source or as target, so that a shuffle of thousands
+neither floods a target with logins nor leaves subscribers waiting in a queue they know nothing of; the rest wait here.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from random import Random
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from nearcast.core.controller.effects import Balance
+from nearcast.core.controller.gateways import Gateway, Gateways, Seating, SeatRule
+from nearcast.core.model.names import GATEWAY_CHANNEL, user_problem
+from nearcast.core.model.planning import Balancer, Seats
+from nearcast.core.wire import bus
+from nearcast.core.wire.bus import REPORT_S
+from nearcast.errors import UsageError
+
+if TYPE_CHECKING:
+    from nearcast.core.controller.leader import Reign
+
+
+SAY_AGAIN_S = 1.0
+STEP_S = 0.25  # reports come every two seconds: looking more often shows nothing new
+
+
+class _Trip:
+    __slots__ = ("said_s", "since_s", "source", "target")
+
+    def __init__(self, source: str, target: str, now_s: float) -> None:
+        self.source = source
+        self.target = target
+        self.since_s = now_s
+        self.said_s = -1e9
+
+
+class SubscriberMoves:
+    """`takes` says whether a gateway may be given subscribers."""
+
+    def __init__(self, gateways: Gateways, takes: Callable[[str], bool], at_once: int, give_up_s: float) -> None:
+        self._gateways = gateways
+        self._takes = takes
+        self._at_once = at_once
+        self._give_up_s = give_up_s
+        self._waiting: dict[str, tuple[str, str]] = {}
+        self._trips: dict[str, _Trip] = {}
+        self._stepped_s = -1e9
+        self.said: list[tuple[str, dict[str, tuple[str, str]]]] = []  # (source, user -> (target, its URL)), to send
+        self.given_up: list[str] = []  # users that did not go in time, for the log
+        self.ended_s = -1e9  # when the last one ended
+
+    def __len__(self) -> int:
+        return len(self._waiting) + len(self._trips)
+
+    def __iter__(self) -> Iterator[tuple[str, tuple[str, str]]]:
+        """Users with their source and target: those on their way, then those that wait."""
+        yield from ((user, (trip.source, trip.target)) for user, trip in self._trips.items())
+        yield from self._waiting.items()
+
+    def target(self, user: str) -> str | None:
+        """Where a user is on its way to, or will be."""
+        trip = self._trips.get(user)
+        if trip is not None:
+            return trip.target
+        return self._waiting[user][1] if user in self._waiting else None
+
+    def by_source(self) -> Counter[str]:
+        return Counter(source for _, (source, _) in self)
+
+    def on_the_way(self) -> Counter[str]:
+        """Moves under way by gateway, those from it and those to it."""
+        return Counter(name for trip in self._trips.values() for name in (trip.source, trip.target))
+
+    def add(self, user: str, source: str, target: str) -> bool:
+        """Plan a move; False if it makes no sense, or not any more. One that has begun is not turned around."""
+        fits = source != target and self._takes(target) and self._gateways.online_at(user, source)
+        if not fits or user in self._trips:
+            return False
+        self._waiting[user] = (source, target)
+        return True
+
+    def step(self, now_s: float) -> None:
+        if not self or now_s - self._stepped_s < STEP_S:
+            return
+        self._stepped_s = now_s
+        self._end(now_s)
+        self._begin(now_s)
+        self._say(now_s)
+
+    def __bool__(self) -> bool:
+        return bool(self._waiting or self._trips)
+
+    def _end(self, now_s: float) -> None:
+        for user, trip in list(self._trips.items()):
+            gone = not self._gateways.online_at(user, trip.source)
+            late = now_s - trip.since_s > self._give_up_s
+            if gone or late or not self._takes(trip.target):
+                del self._trips[user]
+                self.ended_s = now_s
+                if late and not gone:
+                    self.given_up.append(user)
+
+    def _begin(self, now_s: float) -> None:
+        busy = self.on_the_way()
+        for user, (source, target) in list(self._waiting.items()):
+            if not (self._gateways.online_at(user, source) and self._takes(target)):
+                del self._waiting[user]
+            elif busy[source] < self._at_once and busy[target] < self._at_once:
+                del self._waiting[user]
+                self._trips[user] = _Trip(source, target, now_s)
+                busy[source] += 1
+                busy[target] += 1
+
+    def _say(self, now_s: float) -> None:
+        orders: dict[str, dict[str, tuple[str, str]]] = {}
+        for user, trip in self._trips.items():
+            if now_s - trip.said_s >= SAY_AGAIN_S:
+                trip.said_s = now_s
+                url = self._gateways[trip.target].report.url
+                orders.setdefault(trip.source, {})[user] = (trip.target, url)
+        self.said += orders.items()
+
+
+LISTEN_S = 2 * REPORT_S  # a new leader answers no user before, unless every broker's gateway has reported
+REQUESTS_MAX = 1000  # to move a user, that wait for the next reports
+PROMISES_MAX = 100_000  # users that were given a gateway and are not online yet; beyond it the oldest is forgotten
+MOVING_SHOWN = 100
+
+
+class Coordinating(msgspec.Struct, frozen=True, kw_only=True):
+    """How subscribers get their gateways. Without a balancer they stay where they were placed."""
+
+    placement: SeatRule = SeatRule.NR
+    balancer: Balancer | None = None
+    balance_s: float = 10.0  # between two looks at the loads
+    silence_s: float = 3 * REPORT_S  # a gateway that has not reported for so long is gone
+    moves_at_once: int = 50  # subscribers on their way from or to one gateway; the others wait for their turn
+    give_up_s: float = 20.0  # a subscriber that does not go within this time stays
+
+    def __post_init__(self) -> None:
+        if self.balance_s <= 0 or self.silence_s <= REPORT_S or self.moves_at_once < 1 or self.give_up_s <= REPORT_S:
+            raise UsageError(
+                f"coordination needs balance_s > 0, silence_s and give_up_s > {REPORT_S:g}, and moves_at_once >= 1"
+            )
+
+
+class Coordination:
+    def __init__(self, reign: Reign, settings: Coordinating, rng: Random, now_s: float) -> None:
+        self._reign = reign
+        self._settings = settings
+        self._since_s = now_s
+        self.asked: list[Balance] = []  # for the driver
+        self._gateways = Gateways(settings.silence_s)
+        self._moves = SubscriberMoves(self._gateways, self._takes, settings.moves_at_once, settings.give_up_s)
+        self._seating = Seating(settings.placement, rng)
+        self._promised: dict[str, str] = {}
+        self._number = reign.term << 32  # so that no answer to an earlier leader's question is taken for ours
+        self._waiting_for: int | None = None
+        self._balanced_s = now_s
+        self._shuffle = ""  # a person's request for a shuffle, until the balancer is asked
+        self._shuffling = ""  # until it has answered
+        self._shuffled = ""  # the last one that was answered: it may be asked again if the answer was lost
+        self._last_problem = ""
+        self._unready: dict[str, tuple[bus.PlaceSubscriber, float]] = {}  # requests to move, and since when they wait
+
+    # --- inputs
+
+    def heard(self, message: bus.FromGateway | bus.AboutSubscribers, now_s: float) -> None:
+        if isinstance(message, bus.GatewayReport):
+            self._gateways.add(message, now_s)
+            for user in message.online:
+                self._promised.pop(user, None)
+            self._place_all(now_s)
+            self._step(now_s)
+        elif isinstance(message, bus.RegisterUser):
+            self._reign.reply(bus.Seat(message.request, problem=user_problem(message.user) or self._unsure_of_names))
+        elif isinstance(message, bus.RequestBroker):
+            self._seat(message, now_s)
+        elif isinstance(message, bus.ShowSubscribers):
+            self._show(message.request, message.users)
+        elif isinstance(message, bus.PlaceSubscriber):
+            self._ask_place(message, now_s)
+        else:
+            self._ask_shuffle(message.request)
+
+    @property
+    def _unsure_of_names(self) -> str:
+        """Whether a name may be another user's: the store has lost data, and registrations were in it."""
+        loss = self._reign.journal.loss
+        if loss is None or loss.acknowledged:
+            return ""
+        return (
+            "nobody can register at the moment: the store has lost data, and a name may belong to somebody; "
+            "the operator has to look into it (nearcast store)"
+        )
+
+    def tick(self, now_s: float) -> None:
+        self._place_all(now_s)
+        if not self._gateways:
+            return
+        for broker in self._gateways.forget_silent(now_s):
+            self._reign.log(f"gateway {broker} is silent: nobody is sent there")
+        self._step(now_s)
+        if not self._moves:
+            self._empty_leaving(now_s)
+            self._balance(now_s)
+
+    def seated(self, number: int, seats: Seats | None, now_s: float) -> None:
+        """The balancer's answer; None if it failed."""
+        if number != self._waiting_for:
+            return
+        self._waiting_for = None
+        request, self._shuffling = self._shuffling, ""
+        if seats is None:
+            if request:
+                self._refuse(request, "the balancer failed: see the controller's log")
+            return
+        if seats.problem and seats.problem != self._last_problem:
+            self._reign.planner.decided(f"{seats.policy}: {seats.problem}", now_s)
+        self._last_problem = seats.problem
+        begun = [move for move in seats.moves if self._moves.add(move.subscriber, move.source, move.target)]
+        if begun:
+            self._reign.planner.decided(str(msgspec.structs.replace(seats, moves=tuple(begun))), now_s)
+        self._step(now_s)
+        if request:
+            self._shuffled = request
+            self._show(request)
+
+    # --- gateways
+
+    def _takes(self, broker: str) -> bool:
+        """Whether subscribers may be sent there: it reports, and its broker is a member that stays."""
+        return broker in self._gateways and broker in self._reign.members.carriers()
+
+    def _taking(self) -> dict[str, Gateway]:
+        carriers = self._reign.members.carriers()
+        return {name: self._gateways[name] for name in self._gateways.names() if name in carriers}
+
+    def _empty_leaving(self, now_s: float) -> None:
+        """Send the subscribers of a broker that leaves to the others, one after the other to each."""
+        taking = sorted(self._taking())
+        for broker in self._gateways.names():
+            if taking and broker not in taking and self._reign.members.carries(broker):
+                users = self._gateways[broker].report.online
+                for number, user in enumerate(users):
+                    self._moves.add(user, broker, taking[number % len(taking)])
+                if users:
+                    self._reign.planner.decided(f"{broker} leaves: its {len(users)} subscribers move", now_s)
+
+    def _step(self, now_s: float) -> None:
+        self._moves.step(now_s)
+        for source, moves in self._moves.said:
+            order = bus.encode(bus.MoveSubscribers(self._reign.term, moves))
+            self._reign.told.append((GATEWAY_CHANNEL + source.encode(), order))
+        self._moves.said.clear()
+        if self._moves.given_up:
+            users = self._moves.given_up
+            self._reign.log(f"{len(users)} subscribers did not move in {self._settings.give_up_s:g} s: {users[0]}, ...")
+            users.clear()
+
+    # --- users
+
+    def _seat(self, asked: bus.RequestBroker, now_s: float) -> None:
+        problem = user_problem(asked.user)
+        if problem:
+            self._reign.reply(bus.Seat(asked.request, problem=problem))
+            return
+        taking = self._taking()
+        if now_s - self._since_s < LISTEN_S and not taking.keys() >= self._reign.members.carriers():
+            return
+        if not taking:
+            problem = "no gateway of a member broker reports: start agents with a gateway, or wait for them"
+            self._reign.reply(bus.Seat(asked.request, problem=problem))
+            return
+        broker = self._seat_of(asked, taking)
+        self._reign.reply(bus.Seat(asked.request, broker, taking[broker].report.url))
+
+    def _seat_of(self, asked: bus.RequestBroker, taking: dict[str, Gateway]) -> str:
+        """Where it goes or is, what it was told a moment ago, its home; else the placement policy chooses."""
+        user = asked.user
+        for broker in (self._moves.target(user), self._gateways.where(user), self._promised.get(user), asked.home):
+            if broker in taking:
+                return broker
+        broker = self._seating.choose(taking, asked.latitude, asked.longitude)
+        self._promised.pop(user, None)
+        self._promised[user] = broker
+        if len(self._promised) > PROMISES_MAX:
+            del self._promised[next(iter(self._promised))]
+        return broker
+
+    # --- balancing
+
+    def _balance(self, now_s: float) -> None:
+        settings = self._settings
+        if settings.balancer is None or self._waiting_for is not None:
+            return
+        taking = self._taking()
+        reported = all(one.heard_s > self._moves.ended_s and len(one.rates) > 1 for one in taking.values())
+        if len(taking) < 2 or not reported:
+            return
+        if not self._shuffle and now_s - max(self._balanced_s, self._moves.ended_s) < settings.balance_s:
+            return
+        self._balanced_s = now_s
+        self._number += 1
+        self._waiting_for = self._number
+        self._shuffling, self._shuffle = self._shuffle, ""
+        audience = self._gateways.audience(taking, shuffle=bool(self._shuffling))
+        self.asked.append(Balance(self._number, settings.balancer, audience))
+
+    def _ask_shuffle(self, request: str) -> None:
+        if request in (self._shuffle, self._shuffling):
+            return
+        if request == self._shuffled:
+            self._show(request)
+        elif self._settings.balancer is None:
+            self._refuse(request, "the controller does not balance subscribers: start it with --balance ldm")
+        elif len(self._taking()) < 2:
+            self._refuse(request, "there are fewer than two gateways: nobody can move")
+        elif self._moves or self._shuffle or self._shuffling:
+            self._refuse(request, f"{len(self._moves)} subscribers are moving or about to: try again in some seconds")
+        else:
+            self._shuffle = request  # if single moves are planned meanwhile, it comes after them
+
+    # --- people
+
+    def _ask_place(self, asked: bus.PlaceSubscriber, now_s: float) -> None:
+        """Who logged in a moment ago is in no report yet: what cannot be done waits for the next ones."""
+        if asked.request in self._unready or self._place(asked, now_s):
+            return
+        if len(self._unready) >= REQUESTS_MAX:
+            self._refuse(asked.request, f"{REQUESTS_MAX} requests to move a user wait: try again in some seconds")
+        else:
+            self._unready[asked.request] = (asked, now_s)
+
+    def _place_all(self, now_s: float) -> None:
+        for request, (asked, since_s) in list(self._unready.items()):
+            if self._place(asked, now_s, final=now_s - since_s >= LISTEN_S):
+                del self._unready[request]
+
+    def _place(self, asked: bus.PlaceSubscriber, now_s: float, *, final: bool = False) -> bool:
+        """Whether the request was answered: with a refusal only if it is `final`."""
+        problem = self._problem_of(asked)
+        if problem and not final:
+            return False
+        if problem:
+            self._refuse(asked.request, problem)
+            return True
+        source = self._gateways.where(asked.user)
+        if source is not None and self._moves.add(asked.user, source, asked.broker):
+            self._reign.planner.decided(f"{asked.user}: {source} -> {asked.broker} (as asked)", now_s)
+            self._step(now_s)
+        self._show(asked.request, (asked.user,))
+        return True
+
+    def _problem_of(self, asked: bus.PlaceSubscriber) -> str:
+        """Why the user cannot be moved, by what the reports say so far."""
+        if not self._takes(asked.broker):
+            choice = ", ".join(sorted(self._taking())) or "none"
+            return f"no subscriber can be sent to {asked.broker!r}; gateways that take: {choice}"
+        if self._gateways.where(asked.user) is None:
+            return f"user {asked.user!r} is not online at any gateway: nothing to move"
+        if self._moves.target(asked.user) not in (None, asked.broker):
+            return f"user {asked.user!r} is moving this moment: try again in some seconds"
+        return ""
+
+    def _show(self, request: str, users: tuple[str, ...] = ()) -> None:
+        taking, moving = self._taking(), self._moves.by_source()
+        views = {name: _view(self._gateways[name], name in taking, moving[name]) for name in self._gateways.names()}
+        seats = {user: found for user in users if (found := self._gateways.where(user)) is not None}
+        shown = dict(pair for pair, _ in zip(self._moves, range(MOVING_SHOWN), strict=False))
+        wanted = {user: pair for user, pair in self._moves if user in users} if users else {}
+        reign = self._reign
+        state = bus.State(request, reign.leader, reign.term, reign.ledger.version)
+        reign.reply(msgspec.structs.replace(state, gateways=views, seats=seats, moving=shown | wanted))
+
+    def _refuse(self, request: str, problem: str) -> None:
+        reign = self._reign
+        reign.reply(bus.State(request, reign.leader, reign.term, reign.ledger.version, problem))
+
+
+def _view(gateway: Gateway, takes: bool, moving: int) -> bus.GatewayView:
+    report = gateway.report
+    backend, incoming, outgoing = gateway.load
+    frontend = sum(map(len, report.online.values()))
+    return bus.GatewayView(
+        report.url, report.site, takes, len(report.online), frontend, backend, incoming, outgoing, moving
+    )

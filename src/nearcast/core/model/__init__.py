@@ -1,0 +1,1 @@
+"""Values: placements, membership, journal, messages, settings, and the names on servers."""

@@ -1,0 +1,136 @@
+"""The cluster's membership as clients see it: brokers, where they answer, and the ring of directories.
+
+One document on every server, replaced whole, its version only grows. While the ring changes, `previous_ring` is set:
+topics whose directory differs between the two rings must not be used for the first time until it is cleared, because
+their records are being copied.
+
+Consistent hashing with virtual nodes: the directory of a topic, and where a topic lives before it is placed.
+
+Hashes are BLAKE2b, so every process on every machine sees the same ring.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable
+from functools import lru_cache
+from hashlib import blake2b
+
+import msgspec
+
+from nearcast.core.model.placement import Placement
+from nearcast.core.model.settings import Agreed
+
+# Dynamoth and its followers use about a hundred; the spread of shares falls with the square root of the count.
+VIRTUAL_NODES = 128
+
+
+def position(key: bytes) -> int:
+    return int.from_bytes(blake2b(key, digest_size=8).digest(), "big")
+
+
+class Ring:
+    """An immutable ring of brokers."""
+
+    __slots__ = ("_owners", "_positions", "brokers", "virtual_nodes")
+
+    def __init__(self, brokers: Iterable[str], virtual_nodes: int = VIRTUAL_NODES) -> None:
+        self.brokers = tuple(sorted(set(brokers)))
+        self.virtual_nodes = virtual_nodes
+        points = sorted(
+            (position(b"%b#%d" % (broker.encode(), node)), broker)
+            for broker in self.brokers
+            for node in range(virtual_nodes)
+        )
+        self._positions = [point for point, _ in points]
+        self._owners = [broker for _, broker in points]
+
+    def owner(self, topic: bytes) -> str:
+        """The broker whose virtual node follows the topic's position; the ring must not be empty."""
+        index = bisect_right(self._positions, position(topic))
+        return self._owners[index % len(self._owners)]
+
+
+ERA = 1 << 20  # versions; there is room for 4,096 eras in the epochs of frames
+
+
+class BrokerInfo(msgspec.Struct, frozen=True):
+    url: str
+    site: str = "local"
+    joined: int = 0  # the membership version it joined with: the same name may come back as a new broker
+    leaving: bool = False  # it carries nothing any more: pattern subscribers let go of it
+
+    def same(self, other: BrokerInfo | None) -> bool:
+        """Whether the other means this very broker, and not one that joined later under its name."""
+        return other is not None and (self.url, self.joined) == (other.url, other.joined)
+
+
+class Membership(msgspec.Struct, frozen=True):
+    version: int
+    term: int
+    brokers: dict[str, BrokerInfo]
+    ring: tuple[str, ...] = ()
+    previous_ring: tuple[str, ...] | None = None
+    store_url: str = ""
+    cluster: str = ""  # drawn when the first of all memberships is written: no two clusters have the same
+    timers: Agreed | None = None  # None: its leader was of a version that did not say, and everybody had the defaults
+
+    @property
+    def era(self) -> int:
+        """How often the store has lost data, and the journal was put together again."""
+        return self.version // ERA
+
+    def has(self, broker: str, placement: Placement) -> bool:
+        """Whether the broker the placement means is a member: not another one that joined later under its name."""
+        info = self.brokers.get(broker)
+        return info is not None and info.joined <= placement.members
+
+    def directory(self, topic: bytes) -> str | None:
+        """The broker that knows the topic; None while nobody may say (no ring yet, or the topic is being copied)."""
+        if not self.ring:
+            return None
+        owner = ring_of(self.ring).owner(topic)
+        if self.previous_ring and ring_of(self.previous_ring).owner(topic) != owner:
+            return None
+        return owner
+
+    def has_first_use(self, broker: str, topic: bytes) -> bool:
+        """Whether a first use of the topic counts there: any client may write one anywhere.
+
+        While the topic is being copied it still counts where it was.
+        """
+        ring = self.previous_ring or self.ring
+        return bool(ring) and ring_of(ring).owner(topic) == broker
+
+
+class Ready(msgspec.Struct, frozen=True):
+    """The ready key: which broker this server is, and in which run of the server its records were installed."""
+
+    broker: str
+    run_id: str
+
+
+@lru_cache(maxsize=64)
+def ring_of(brokers: tuple[str, ...]) -> Ring:
+    """Rings are immutable and take a sort to build: one per list of brokers."""
+    return Ring(brokers)
+
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(Membership).decode
+
+
+def encode_membership(membership: Membership) -> bytes:
+    return _encode(membership)
+
+
+def decode_membership(data: bytes) -> Membership:
+    return _decode(data)
+
+
+def read_membership(document: bytes | None) -> Membership | None:
+    """The membership on a server, if there is one that can be read."""
+    try:
+        return _decode(document) if document else None
+    except msgspec.DecodeError:
+        return None

@@ -1,0 +1,204 @@
+"""The snapshot: the controller's immutable view of all load, which policies read.
+
+Rates are means over the last seconds. A topic's figures are sums over all its brokers; how a replicated topic divides
+among them follows from its placement.
+
+Proposals: what a policy wants changed, and why. Policies propose, the controller disposes.
+
+Every change carries its reason in a form a program can read, what it is expected to do, and what it costs.
+
+The audience: who is online at which gateway and what each wants, at one moment; and how it may be seated anew.
+
+Taking this view only copies references, because it is done on the controller's loop. What takes time is done where the
+balancer runs.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from enum import StrEnum
+from typing import Protocol
+
+import msgspec
+
+from nearcast.core.model.placement import Mode, Plan
+
+
+class BrokerLoad(msgspec.Struct, frozen=True, kw_only=True):
+    """One broker that carries topics. Brokers that are down or still joining are not in the snapshot."""
+
+    capacity_bytes_per_s: float  # T_i: outgoing bandwidth it supports
+    output_bytes_per_s: float  # M_i: outgoing bandwidth measured
+    cpu_share: float = 0.0
+    connections: int = 0
+    site: str = "local"
+    draining: bool = False  # it is being removed: give it nothing new
+    removable: bool = True  # it may be proposed for removal
+    fresh: bool = False  # it joined after the last change of the plan
+
+    @property
+    def load_ratio(self) -> float:
+        """LR_i = M_i / T_i (Dynamoth, equation 1)."""
+        return self.output_bytes_per_s / self.capacity_bytes_per_s
+
+
+class TopicLoad(msgspec.Struct, frozen=True, array_like=True):
+    """One topic, all its brokers together."""
+
+    publishers: float = 0.0
+    publications_per_s: float = 0.0
+    subscribers: float = 0.0
+    deliveries_per_s: float = 0.0
+    input_bytes_per_s: float = 0.0
+    output_bytes_per_s: float = 0.0
+
+
+class Snapshot(msgspec.Struct, frozen=True):
+    at_s: float
+    brokers: Mapping[str, BrokerLoad]
+    topics: Mapping[str, TopicLoad]
+    spare: int = 0  # how many more brokers could be rented
+    coming: int = 0  # how many were asked for and have not joined yet
+
+
+class Cause(StrEnum):
+    HIGH_LOAD = "high_load"  # a broker's load ratio is too high
+    LOW_LOAD = "low_load"  # the cluster could do with fewer brokers
+    LOAD_ROSE = "load_rose"  # a removal is called off
+    NEW_BROKER = "new_broker"  # a broker that has just joined is given its share
+    MANY_PUBLICATIONS = "many_publications"
+    MANY_SUBSCRIBERS = "many_subscribers"
+    COOLED = "cooled"  # a replicated topic needs fewer brokers, or one
+    RING = "ring"  # consistent hashing says so
+    UNBALANCED = "unbalanced"  # the loads of the brokers differ too much: single subscribers move
+    SKEWED = "skewed"  # they differ so much that all subscribers are placed anew
+    ASKED = "asked"  # somebody wants all subscribers placed anew
+
+
+class Reason(msgspec.Struct, frozen=True):
+    """Why: a measure, its value, and the threshold it crossed."""
+
+    cause: Cause
+    measure: str
+    value: float
+    threshold: float
+
+    def __str__(self) -> str:
+        return f"{self.cause}: {self.measure} {self.value:.4g}, threshold {self.threshold:.4g}"
+
+
+class PlaceTopic(msgspec.Struct, frozen=True, tag=True):
+    topic: str
+    mode: Mode
+    brokers: tuple[str, ...]
+    reason: Reason
+    moved_bytes_per_s: float = 0.0  # the cost: traffic whose broker changes
+
+
+class AddBroker(msgspec.Struct, frozen=True, tag=True):
+    reason: Reason
+    count: int = 1
+
+
+class RemoveBroker(msgspec.Struct, frozen=True, tag=True):
+    """Drain the broker, then release it."""
+
+    broker: str
+    reason: Reason
+
+
+class KeepBroker(msgspec.Struct, frozen=True, tag=True):
+    """Call a removal off."""
+
+    broker: str
+    reason: Reason
+
+
+ProposedChange = PlaceTopic | AddBroker | RemoveBroker | KeepBroker
+
+
+class MoveSubscriber(msgspec.Struct, frozen=True, tag=True):
+    """A subscriber goes from one gateway to another. No part of a `Proposal`: a plan of topics does not change."""
+
+    subscriber: str
+    source: str
+    target: str
+    reason: Reason
+
+
+class Proposal(msgspec.Struct, frozen=True):
+    policy: str
+    changes: tuple[ProposedChange, ...] = ()
+    predicted: Mapping[str, float] = {}  # load ratio of each broker when the changes are done
+    problem: str = ""  # why the goal is not reached by these changes, and what would help
+
+    @property
+    def placements(self) -> list[PlaceTopic]:
+        return [change for change in self.changes if isinstance(change, PlaceTopic)]
+
+
+class Policy(Protocol):
+    """A pure function: the same snapshot and plan give the same proposal. The plan names every topic that has load."""
+
+    name: str
+
+    def propose(self, snapshot: Snapshot, plan: Plan) -> Proposal: ...
+
+
+Online = Mapping[str, tuple[str, ...]]  # user -> ids of the backend subscriptions it wants
+PAIRS_SHOWN = 5  # of gateways, in the text of a decision
+
+
+class Audience(msgspec.Struct, frozen=True):
+    """The gateways that take subscribers."""
+
+    online: Mapping[str, Online]  # by gateway
+    rates: Mapping[str, tuple[Mapping[str, float], ...]]  # by gateway: id -> bytes per second, one of each report
+    shuffle: bool = False  # somebody asks to place everybody anew
+
+    def mean_rates(self) -> dict[str, float]:
+        """lambda_k of every subscription, over all reports that mention it."""
+        return mean_rates(one for reports in self.rates.values() for one in reports)
+
+
+class Seats(msgspec.Struct, frozen=True):
+    """What a balancer proposes: who goes where, and what it does to the coefficient of variation of the loads."""
+
+    policy: str
+    moves: tuple[MoveSubscriber, ...] = ()
+    cov_before: float = 0.0
+    cov_after: float = 0.0
+    problem: str = ""  # why the goal is not reached by these moves, and what would help
+
+    def __str__(self) -> str:
+        """The decision in one line: thousands of subscribers may move."""
+        if not self.moves:
+            return f"{self.policy}: nobody moves, coefficient of variation {self.cov_before:.3f}"
+        pairs = Counter((move.source, move.target) for move in self.moves).most_common()
+        shown = [f"{count} from {source} to {target}" for (source, target), count in pairs[:PAIRS_SHOWN]]
+        if len(pairs) > PAIRS_SHOWN:
+            shown.append(f"{sum(count for _, count in pairs[PAIRS_SHOWN:])} between others")
+        return (
+            f"{self.policy}: subscribers move, {', '.join(shown)}; coefficient of variation {self.cov_before:.3f} -> "
+            f"{self.cov_after:.3f} ({self.moves[0].reason})"
+        )
+
+
+class Balancer(Protocol):
+    """A pure function: the same audience gives the same seats."""
+
+    name: str
+
+    def seat(self, audience: Audience) -> Seats: ...
+
+
+def mean_rates(reports: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    """Moving averages (BAD, section 6.1.2). A report that does not mention a subscription says nothing about it."""
+    sums: dict[str, float] = {}
+    counts: Counter[str] = Counter()
+    for report in reports:
+        for subscription, rate in report.items():
+            sums[subscription] = sums.get(subscription, 0.0) + rate
+            counts[subscription] += 1
+    return {subscription: total / counts[subscription] for subscription, total in sums.items()}

@@ -1,0 +1,372 @@
+"""The backend: what nearcast needs from a publish/subscribe server, and nothing more.
+
+A machine of the core talks to servers through links. These protocols say what a link must be able to do, by who uses
+it; `valkey.py` does it for Valkey and Redis. docs/backends.md says why each part is needed, and what falls without it.
+
+    ServerLink    everybody: greet, subscribe, tell, and one order for everything that happens on the connection
+    ClientLink    clients: publish in runs, look up records, prove leases
+    AgentLink     agents: install records, note grants, count subscribers, observe the load
+
+Order is the heart of it. A server runs the commands of one link in the order they were sent and answers in that order,
+and what it pushes stands in the same stream. So whatever it did before a marker is seen before the marker.
+
+The greeting of a server: which protocol, who we are, and what a refusal means.
+
+The proof of a broker's lease, for one link of a client (PROTOCOL "Why the lease is safe").
+
+The agent counts beats on its server, tells the leader of each, and notes there which beat was granted. A client reads
+both. A grant of a higher beat than a question found was given after that question was sent, so the broker has its lease
+until `sent + lease_s`, by the client's own clock. No clock of another host has a part in it, and none that can be set.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+import msgspec
+
+from nearcast.core.model.journal import Position
+from nearcast.core.model.membership import Membership
+from nearcast.core.model.placement import Record, Unreadable
+from nearcast.errors import AuthenticationFailed, ClusterError, ConnectFailed
+
+CLIENT_NAMES = "nearcast-"  # connections of clients have names that begin so: an agent cuts them off by it
+
+_WHO_ARE_YOU = ("NOAUTH", "WRONGPASS", "ERR Client sent AUTH", "ERR AUTH")
+
+
+class Credentials(msgspec.Struct, frozen=True):
+    username: str = ""
+    password: str = ""
+
+
+def hello(credentials: Credentials, name: str) -> tuple[str | int, ...]:
+    """The command that begins every connection: RESP3, credentials if there are any, a name for CLIENT LIST."""
+    auth = ("AUTH", credentials.username or "default", credentials.password) if credentials.password else ()
+    return ("HELLO", 3, *auth, "SETNAME", name)
+
+
+def unanswered(reason: str) -> str:
+    """What to think of a connection that ended before the greeting was answered."""
+    return f"{reason}, before it answered: is that a Valkey or Redis server? If it expects TLS, use rediss://"
+
+
+def refusal(url: str, text: str) -> ClusterError:
+    """The error for a refused greeting, with what to do about it."""
+    if text.startswith(_WHO_ARE_YOU):
+        return AuthenticationFailed(
+            f"{url}: {text}: give the user name and password in the URL, redis://user:password@host:port"
+        )
+    return ConnectFailed(f"{url}: {text}: nearcast needs Valkey, or Redis 6.2 or newer")
+
+
+OPEN_MAX = 8  # questions on their way at once: a far server is asked every heartbeat, one that stands still is not
+
+
+class Lease(msgspec.Struct, frozen=True):
+    """What a server says of its lease."""
+
+    beat: int = 0  # the agent's newest
+    granted: int = 0  # the newest that the leader has granted
+
+
+class Proof:
+    __slots__ = ("_found", "_open", "asked_s")
+
+    def __init__(self) -> None:
+        self.asked_s = -1e9  # when the newest question was sent
+        self._open: deque[float] = deque()  # when those were sent that have no answer yet
+        self._found: deque[tuple[float, int]] = deque()  # (when it was sent, the beat it found), not proven yet
+
+    @property
+    def open_since_s(self) -> float | None:
+        """Since when the oldest question waits for its answer."""
+        return self._open[0] if self._open else None
+
+    @property
+    def may_ask(self) -> bool:
+        return len(self._open) < OPEN_MAX
+
+    def ask(self, now_s: float) -> None:
+        self.asked_s = now_s
+        self._open.append(now_s)
+
+    def found(self, beat: int) -> None:
+        """The oldest question is answered. Of two that found the same beat, whatever proves one proves the later."""
+        sent_s = self._open.popleft()
+        while self._found and self._found[-1][1] >= beat:
+            self._found.pop()
+        self._found.append((sent_s, beat))
+
+    def proven(self, granted: int) -> float | None:
+        """When the latest question was sent that this grant came after, if there is one that was not proven before."""
+        sent_s = None
+        while self._found and self._found[0][1] < granted:
+            sent_s, _ = self._found.popleft()
+        return sent_s
+
+
+class LinkRefused(Exception):
+    """The server said something that makes this connection useless; the text says what and what to do."""
+
+
+# --- what a server tells
+
+
+class Standing(msgspec.Struct, frozen=True, kw_only=True):
+    """What a server says of itself to who comes: all of it read in one go, nothing of it judged."""
+
+    run_id: str  # another one after each start of the server
+    ready: bytes | None  # what an agent has written: for which run the records are complete
+    membership: bytes | None
+    lease: Lease
+
+
+class Figures(msgspec.Struct, frozen=True, kw_only=True):
+    """The server's own counts since its start, and what it holds now."""
+
+    output_bytes: float = 0.0
+    input_bytes: float = 0.0
+    cpu_s: float = 0.0
+    connections: int = 0
+    memory_bytes: int = 0
+
+
+class Denied(msgspec.Struct, frozen=True):
+    """The server would not do it: mostly the rights of the user."""
+
+    text: str
+
+
+# --- who is told; times are those of the input that brought the answer
+
+OnGreeted = Callable[[ClusterError | None, float], None]  # why not, or None
+OnRefused = Callable[[str, float], None]  # the server's words
+OnPassed = Callable[[float], None]
+OnStanding = Callable[[Standing, float], None]
+OnLease = Callable[[Lease, float], None]
+OnClaim = Callable[[str, int, float], None]  # who has it, and its beat
+OnHeard = Callable[[Position], None]
+OnMembers = Callable[[bytes | None, float], None]
+OnRecord = Callable[[Record | Unreadable | Denied | None, float], None]
+OnLookup = Callable[[Record | Unreadable | Membership | Denied | None, float], None]
+OnVersions = Callable[[Sequence[int], float], None]
+OnRecords = Callable[[dict[bytes, Record], float], None]
+OnScanned = Callable[[bytes, Sequence[bytes]], None]  # where to go on, b"0" at the end; topics
+OnEnded = Callable[[int], None]
+OnCounts = Callable[[list[int]], None]
+OnFigures = Callable[[Figures, float], None]
+OnDone = Callable[[float], None]
+OnAppended = Callable[[bool], None]  # whether the server took it
+OnPayload = Callable[[bytes, float], None]
+OnMatch = Callable[[bytes, bytes, float], None]  # channel, payload
+
+
+class FrameSink(Protocol):
+    """Takes a run of payloads of one channel."""
+
+    def frames(self, payloads: list[bytes], now_s: float) -> None: ...
+
+
+class ReplySink(Protocol):
+    """Takes a run of acknowledgements: for each the number of receivers, or the server's error."""
+
+    def replied(self, receivers: list[int], now_s: float) -> None: ...
+
+    def refused(self, error: str, now_s: float) -> None: ...
+
+
+class Flow(Protocol):
+    """Whoever has subscriptions or publications on a link, and must know when it is there and when it is gone."""
+
+    def linked(self, link: ClientLink, now_s: float) -> None: ...
+
+    def unlinked(self, link: ClientLink, now_s: float) -> None: ...
+
+
+class LeaseWaiter(Protocol):
+    """Whoever cannot go on before a lease is proven."""
+
+    def leased(self, link: ClientLink, now_s: float) -> None: ...
+
+
+# --- links
+
+
+class ServerLink(Protocol):
+    """A connection to one server without the socket: the driver writes `take()`, and what it reads goes to `feed()`."""
+
+    broker: str
+    control: dict[bytes, OnPayload]  # what to do with messages of a channel, one at a time
+    heard_s: float  # when bytes were last read, however long they had been waiting
+
+    def greet(self, url: str, credentials: Credentials, name: str, then: OnGreeted) -> None:
+        """Begin the connection, under a name by which the server can tell it from others."""
+        ...
+
+    def subscribe(self, *channels: bytes, refused: OnRefused | None = None) -> None:
+        """All of them or none. Without `refused`, a refusal makes the connection useless."""
+        ...
+
+    def unsubscribe(self, *channels: bytes) -> None:
+        """All of them at one moment."""
+        ...
+
+    def tell(self, channel: bytes, payload: bytes) -> None:
+        """Publish something small whose acknowledgement nobody needs."""
+        ...
+
+    def append(self, stream: bytes, records_max: int, fields: Sequence[bytes | str | int], then: OnAppended) -> None:
+        """Add a record of names and values to a stream that keeps about so many, and drops the oldest."""
+        ...
+
+    def barrier(self, then: OnPassed) -> None:
+        """Call `then` behind everything the server did on this connection before it saw this."""
+        ...
+
+    @property
+    def waiting(self) -> bool:
+        """Whether there is something to write."""
+        ...
+
+    def take(self) -> bytes:
+        """What is to be written now."""
+        ...
+
+    def feed(self, data: bytes, now_s: float) -> None:
+        """Handle what was read. Raises LinkRefused if the connection must be closed."""
+        ...
+
+
+class ClientLink(ServerLink, Protocol):
+    """The link of a client. The first seven are the client's own notes, which a link keeps for it."""
+
+    up: bool  # greeted, and its server marked ready by its agent
+    users: dict[Flow, None]
+    proof: Proof  # what was read of the lease
+    lease_until_s: float  # until then acknowledgements of this server count
+    sound_s: float  # what the server sent before then has been read, and it had its lease then
+    asking_members: bool  # a question for the membership is on its way
+    lease_waiters: dict[LeaseWaiter, None]  # told when it is proven next
+    topics: dict[bytes, FrameSink]  # where runs of messages go
+    patterns: dict[bytes, OnMatch]
+    watched: set[bytes]  # channels of control: their messages go, with the channel, to
+    on_watched: OnMatch | None
+    unanswered: int  # records asked for; kept by the link itself
+
+    def psubscribe(self, *patterns: bytes, refused: OnRefused | None = None) -> None: ...
+
+    def punsubscribe(self, *patterns: bytes) -> None: ...
+
+    def publish(self, commands: Sequence[bytes], sink: ReplySink | None) -> None:
+        """Commands of `wire.publish_command`; acknowledged in order, and only after the server has run them."""
+        ...
+
+    def look(self, then: OnStanding) -> None: ...
+
+    def read_lease(self, then: OnLease) -> None: ...
+
+    def read_members(self, then: OnMembers) -> None:
+        """The membership, from where no client may write: its addresses are sent our password."""
+        ...
+
+    def read_record(self, topic: bytes, membership: Membership, then: OnRecord) -> None:
+        """The record of a topic, or that of its first use if this is its directory by the membership.
+
+        Behind everything of this turn, so that many topics are one question.
+        """
+        ...
+
+    def look_up(self, topic: bytes, members: int, then: OnLookup) -> None:
+        """The record of a topic, or that of its first use, which this may be.
+
+        The server's membership if ours is not the same version. Many topics of one turn are one question here too.
+        """
+        ...
+
+
+class AgentLink(ServerLink, Protocol):
+    """The link of an agent to its own server."""
+
+    def claim(self, holder: str, stale: int, then: OnClaim) -> None:
+        """Take the claim on the server, in one atomic step, if nobody else has it.
+
+        Another one has it if it holds its `claim_channel` here and its beat is not the stale one. Success is a beat:
+        the beats of one run of the server only grow.
+        """
+        ...
+
+    def look(self, then: OnStanding) -> None: ...
+
+    def look_up(self, topic: bytes, members: int, then: OnLookup) -> None: ...
+
+    def install(self, term: int, records: Mapping[str, Record], then: OnVersions) -> None:
+        """Store each record that is not older, and publish it on its topic's control channel, in one atomic step.
+
+        A first use of the topic is gone then.
+
+        `then` gets the version now there for each, or -1 where our term is older than the record's.
+        """
+        ...
+
+    def install_members(self, membership: Membership, then: OnVersions) -> None:
+        """The same for the membership."""
+        ...
+
+    def find_records(self, wanted: Callable[[bytes], bool], then: OnRecords) -> None:
+        """The records of all topics that are wanted, without those of first uses."""
+        ...
+
+    def find_first_uses(self, members: int, wanted: Callable[[bytes], bool], then: OnRecords) -> None:
+        """And those of first uses, if they are no newer than this version of the membership."""
+        ...
+
+    def scan_first_uses(self, cursor: bytes, then: OnScanned) -> None:
+        """Some topics with a first use, beginning with b"0": what is always there is seen in a round at least once.
+
+        Whatever clients have written, that is: they need not be names of topics.
+        """
+        ...
+
+    def read_members(self, then: OnMembers) -> None: ...
+
+    def keep_first_uses(self, term: int, first_uses: Mapping[bytes, Record], then: OnRecords) -> None:
+        """Store the records of these first uses, with the term, where they have not changed and there is none yet.
+
+        `then` gets all records that there are. From then on `end_unused` leaves the topics alone.
+        """
+        ...
+
+    def end_unused(self, members: int, topics: Sequence[bytes], then: OnEnded) -> None:
+        """Delete the first uses whose topic and control channel nobody holds, and what is no first use.
+
+        In one atomic step, and only if this is the version of the membership on the server.
+        """
+        ...
+
+    def note_grant(self, beat: int) -> None:
+        """The leader has granted this beat: clients may read it, and those who wait for it are told to."""
+        ...
+
+    def note_heard(self, journal: Position) -> None:
+        """How far the journal is that the leader's words rest on, for the agent after this one.
+
+        Noted before what they ask is done.
+        """
+        ...
+
+    def read_heard(self, then: OnHeard) -> None: ...
+
+    def mark_ready(self, ready: bytes, then: OnDone) -> None: ...
+
+    def begin_anew(self, then: OnDone) -> None:
+        """Cut off every client of nearcast and forget all that is nearcast's."""
+        ...
+
+    def count(self, channels: Sequence[bytes], then: OnCounts) -> None:
+        """How many connections subscribe to each channel, at one moment."""
+        ...
+
+    def observe(self, then: OnFigures) -> None: ...

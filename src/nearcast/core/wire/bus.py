@@ -1,0 +1,417 @@
+"""The bus: what agents, the controller and the command line tell each other.
+
+Messages are JSON on channels of the store's server: `nc:a:BROKER:AGENT` towards an agent, `nc:g:BROKER` towards a
+gateway, `nc:k` towards the controller, `nc:rent` towards the provider of servers, `nc:q:ASKER` towards whoever asked; a
+request is numbered ASKER.N. Any of them may be lost, doubled or late: orders are idempotent and carry their term.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, TypeVar
+
+import msgspec
+
+from nearcast.core.model.counters import TopicCounters
+from nearcast.core.model.journal import BEGINNING, Known, LossEntry, Pace, Position
+from nearcast.core.model.membership import Membership
+from nearcast.core.model.names import AGENT_CHANNEL
+from nearcast.core.model.placement import Mode, Placement, Record
+
+REPORT_S = 2.0  # between two reports of a gateway
+TOPICS_MAX = 1 << 40  # that anybody may count
+SHOWN_MAX = 1000  # topics in one answer to a Show: a small part of what a leader may think and a server may queue
+
+
+def agent_channel(broker: str, agent: int) -> bytes:
+    """Towards one agent, and no other that goes by the same name."""
+    return b"%b%b:%016x" % (AGENT_CHANNEL, broker.encode(), agent)
+
+
+# --- agent to controller
+
+
+class Hello(msgspec.Struct, frozen=True, tag=True):
+    """I am here. Sent with every beat on the server, at least once a heartbeat; the answer is a Grant."""
+
+    broker: str
+    agent: int
+    beat: int  # the newest on the server, in this run of it
+    url: str
+    site: str
+    run_id: str
+    answering: bool  # the server answered within the last heartbeats
+    dead: bool = False  # the server's process was seen to end
+    ready: bool = False  # the ready key of this run is set
+    capacity_bytes_per_s: float = 0.0  # as configured; 0: not known
+    known: Known = Known()
+
+
+class Report(msgspec.Struct, frozen=True, tag=True):
+    """One second of one broker: the server's own figures, and the sum of what clients counted."""
+
+    broker: str
+    at_s: float
+    seconds: float
+    output_bytes_per_s: float
+    input_bytes_per_s: float
+    connections: int
+    memory_bytes: int
+    cpu_share: float
+    counted_bytes_per_s: float  # what the clients' counters explain of the output
+    topics: dict[str, TopicCounters] = {}
+
+
+class Answer(msgspec.Struct, frozen=True, tag=True):
+    """An order was carried out.
+
+    `versions`, `counts`, `records` and `membership` belong to Install, Count, Collect or Lookup or Recall, and Recall.
+    """
+
+    broker: str
+    order: int
+    versions: dict[str, int] = {}
+    counts: dict[str, tuple[int, int]] = {}
+    records: dict[str, Record] = {}
+    more: bool = False  # there are records after these, in the order of topics
+    membership: Membership | None = None
+
+
+# --- controller to agent; `journal` is how far it is when this is said
+
+
+class Grant(msgspec.Struct, frozen=True, tag=True):
+    term: int
+    beat: int  # of the Hello it answers
+    run_id: str  # too: beats of another run mean nothing
+    journal: Position = BEGINNING
+
+
+class Refusal(msgspec.Struct, frozen=True, tag=True):
+    """Another one is what this agent says it is: it gets no grant and no orders."""
+
+    term: int
+    reason: str
+    other_heard: bool  # lately, so that it seems to be alive
+    final: bool  # waiting is of no use
+    journal: Position = BEGINNING
+
+
+class Install(msgspec.Struct, frozen=True, tag=True):
+    order: int
+    term: int
+    records: dict[str, Record]
+    journal: Position = BEGINNING
+
+
+class InstallMembers(msgspec.Struct, frozen=True, tag=True):
+    order: int
+    term: int
+    membership: Membership
+    journal: Position = BEGINNING
+
+
+class Count(msgspec.Struct, frozen=True, tag=True):
+    """Subscribers of each topic, and of its readiness channel for the epoch, at one moment.
+
+    The empty topic stands for pattern subscribers, its epoch for the membership version a broker joined with.
+    """
+
+    order: int
+    term: int
+    epochs: dict[str, int]
+    journal: Position = BEGINNING
+
+
+class Collect(msgspec.Struct, frozen=True, tag=True):
+    """Records of topics whose directory was this broker by the old ring and is another by the new one: one batch."""
+
+    order: int
+    term: int
+    old_ring: tuple[str, ...]
+    new_ring: tuple[str, ...]
+    after: str = ""  # the last topic of the batch before
+    members: int = -1  # version of the membership with the new ring, which is closed for these topics
+    journal: Position = BEGINNING
+
+
+class Lookup(msgspec.Struct, frozen=True, tag=True):
+    """The record of one topic at its directory, made if there is none."""
+
+    order: int
+    term: int
+    topic: str
+    membership: Membership
+    journal: Position = BEGINNING
+
+
+class Recall(msgspec.Struct, frozen=True, tag=True):
+    """All records, one batch; with the first one also the membership on the server."""
+
+    order: int
+    term: int
+    after: str = ""  # the last topic of the batch before
+    journal: Position = BEGINNING
+
+
+class Reset(msgspec.Struct, frozen=True, tag=True):
+    """Begin anew: cut off clients, forget records. For a broker that joins, whatever it was before."""
+
+    order: int
+    term: int
+    journal: Position = BEGINNING
+
+
+class MarkReady(msgspec.Struct, frozen=True, tag=True):
+    order: int
+    term: int
+    run_id: str
+    journal: Position = BEGINNING
+
+
+Order = Install | InstallMembers | Count | Collect | Lookup | Recall | Reset | MarkReady
+
+
+# --- controller to provider: each is said again until it shows
+
+
+class Rent(msgspec.Struct, frozen=True, tag=True):
+    """Start a server with its agent under this name."""
+
+    broker: str
+    term: int
+
+
+class Release(msgspec.Struct, frozen=True, tag=True):
+    """Stop it: it has left in good order and carries nothing."""
+
+    broker: str
+    term: int
+    url: str  # of the one that is meant: another may run under the same name by now
+
+
+ToProvider = Rent | Release
+
+
+# --- gateways
+
+
+class GatewayReport(msgspec.Struct, frozen=True, tag=True):
+    """A gateway is there, and this is who is online at it: registerbroker (BAD, section 3), said every two seconds."""
+
+    broker: str
+    url: str  # where subscribers reach it: http://host:port
+    site: str = "local"
+    latitude: float | None = None  # degrees; None: not known
+    longitude: float | None = None
+    online: dict[str, tuple[str, ...]] = {}  # user -> ids of the backend subscriptions it wants
+    rates: dict[str, float] = {}  # id -> bytes per second of its results, as the gateway saw them
+
+
+class RegisterUser(msgspec.Struct, frozen=True, tag=True):
+    """May somebody be called so? The answer is a Seat without a broker."""
+
+    request: str
+    user: str
+
+
+class RequestBroker(msgspec.Struct, frozen=True, tag=True):
+    """Which gateway shall serve this user? The answer is a Seat."""
+
+    request: str
+    user: str
+    latitude: float | None = None
+    longitude: float | None = None
+    home: str = ""  # the broker written down as the user's home, if whoever asks has looked
+
+
+class Seat(msgspec.Struct, frozen=True, tag=True):
+    """The gateway of a user. `problem` is set if there is none; it says what to do."""
+
+    request: str
+    broker: str = ""
+    url: str = ""
+    problem: str = ""
+
+
+class MoveSubscribers(msgspec.Struct, frozen=True, tag=True):
+    """Send these users to other gateways: user -> (broker, URL). Said again until reports show that they went."""
+
+    term: int
+    moves: dict[str, tuple[str, str]]
+
+
+# --- the command line
+
+
+class ShowSubscribers(msgspec.Struct, frozen=True, tag=True):
+    """Ask for the gateways and the subscribers that are moving; and where these users are."""
+
+    request: str
+    users: tuple[str, ...] = ()
+
+
+class PlaceSubscriber(msgspec.Struct, frozen=True, tag=True):
+    """Send a user that is online to another gateway."""
+
+    request: str
+    user: str
+    broker: str
+
+
+class ShuffleSubscribers(msgspec.Struct, frozen=True, tag=True):
+    """Place all subscribers anew."""
+
+    request: str
+
+
+Placements = dict[str, tuple[Mode, tuple[str, ...]]]  # topic -> mode and brokers
+
+
+class MoveTopics(msgspec.Struct, frozen=True, tag=True):
+    """Place topics as given: all of them or, if one is refused, none."""
+
+    request: str
+    placements: Placements
+    pace: Pace = Pace.EAGER
+
+
+class Drain(msgspec.Struct, frozen=True, tag=True):
+    """Move everything away from a broker and let it leave; or call that off."""
+
+    request: str
+    broker: str
+    cancel: bool = False
+
+
+class SetCapacity(msgspec.Struct, frozen=True, tag=True):
+    """How many bytes per second a broker can send."""
+
+    request: str
+    broker: str
+    bytes_per_s: float
+
+
+class AcknowledgeLoss(msgspec.Struct, frozen=True, tag=True):
+    """The operator knows that the store has lost data: names may be registered again."""
+
+    request: str
+
+
+class Show(msgspec.Struct, frozen=True, tag=True):
+    """Ask for the state: of these topics, or of all if none is named; of SHOWN_MAX of them, from `start` on.
+
+    All are counted in the order of the leader's journal, where topics are added at the end and never go. The next
+    leader may have another order: whoever sees a new term in the middle begins anew. Who only looks at brokers says so.
+    """
+
+    request: str
+    topics: tuple[str, ...] = ()
+    brokers_only: bool = False
+    start: Annotated[int, msgspec.Meta(ge=0, le=TOPICS_MAX)] = 0
+
+
+class TopicState(msgspec.Struct, frozen=True):
+    placement: Placement
+    target: Placement | None = None
+    stage: str = ""
+    planned: bool = True  # False: nobody has placed it, it lives on its directory
+
+
+class BrokerView(msgspec.Struct, frozen=True):
+    url: str
+    site: str
+    state: str
+    alive: bool
+    report: Report | None = None
+    capacity_bytes_per_s: float = 0.0
+    rented: bool = False
+
+
+class Decision(msgspec.Struct, frozen=True):
+    """Something a policy decided, and why."""
+
+    at_s: float  # wall clock
+    text: str
+
+
+class GatewayView(msgspec.Struct, frozen=True):
+    """One gateway. Rates are what its subscribers' subscriptions ask for (BAD, equations 1-5)."""
+
+    url: str
+    site: str
+    takes: bool  # whether subscribers may be sent there
+    subscribers: int
+    frontend: int  # subscriptions of its subscribers
+    backend: int  # different ones
+    incoming_bytes_per_s: float  # I_j: each backend subscription once
+    outgoing_bytes_per_s: float  # O_j: each frontend subscription once
+    moving: int = 0  # subscribers on their way from here, or waiting for it
+
+
+class State(msgspec.Struct, frozen=True, tag=True):
+    """The answer to every request. `problem` is set if it was refused; it says what to do."""
+
+    request: str
+    leader: str = ""
+    term: int = 0
+    version: int = 0
+    problem: str = ""
+    topics: dict[str, TopicState] = {}
+    brokers: dict[str, BrokerView] = {}
+    decisions: list[Decision] = []  # the newest of the policy, oldest first
+    gateways: dict[str, GatewayView] = {}  # in answers about subscribers
+    seats: dict[str, str] = {}  # where the users are that were asked for; one who is offline is missing
+    moving: dict[str, tuple[str, str]] = {}  # user -> (from, to), some of them if there are many
+    loss: LossEntry | None = None  # the last time the store had lost data
+    next_start: int = 0  # where to go on asking for topics; 0: these were the last
+
+
+AboutTopics = MoveTopics | Drain | SetCapacity | AcknowledgeLoss | Show
+AboutSubscribers = ShowSubscribers | PlaceSubscriber | ShuffleSubscribers
+Request = AboutTopics | AboutSubscribers
+FromGateway = GatewayReport | RegisterUser | RequestBroker
+ToController = Hello | Report | Answer | AboutTopics | AboutSubscribers | FromGateway
+ToAgent = Grant | Refusal | Order
+
+encode = msgspec.json.Encoder().encode
+_to_controller: msgspec.json.Decoder[ToController] = msgspec.json.Decoder(ToController)
+_to_agent: msgspec.json.Decoder[ToAgent] = msgspec.json.Decoder(ToAgent)
+_to_provider: msgspec.json.Decoder[ToProvider] = msgspec.json.Decoder(ToProvider)
+_to_gateway = msgspec.json.Decoder(MoveSubscribers)
+_state = msgspec.json.Decoder(State)
+_seat = msgspec.json.Decoder(Seat)
+
+
+def decode_for_controller(payload: bytes) -> ToController | None:
+    return _decoded(_to_controller, payload)
+
+
+def decode_for_agent(payload: bytes) -> ToAgent | None:
+    return _decoded(_to_agent, payload)
+
+
+def decode_for_provider(payload: bytes) -> ToProvider | None:
+    return _decoded(_to_provider, payload)
+
+
+def decode_for_gateway(payload: bytes) -> MoveSubscribers | None:
+    return _decoded(_to_gateway, payload)
+
+
+def decode_state(payload: bytes) -> State | None:
+    return _decoded(_state, payload)
+
+
+def decode_seat(payload: bytes) -> Seat | None:
+    return _decoded(_seat, payload)
+
+
+_Message = TypeVar("_Message")
+
+
+def _decoded(decoder: msgspec.json.Decoder[_Message], payload: bytes) -> _Message | None:
+    """None: not ours, or of a newer version."""
+    try:
+        return decoder.decode(payload)
+    except msgspec.DecodeError:
+        return None

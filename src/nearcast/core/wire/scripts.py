@@ -1,0 +1,146 @@
+"""The scripts that run on a server, each one atomic step of the protocol.
+
+They use nothing but EVAL, so any Valkey or Redis server runs them. `sim/valkey/commands.py` runs the same steps in
+Python; a conformance test holds both to the same answers.
+"""
+
+from __future__ import annotations
+
+# Any client may write a first use, and so anything: what is no version that the membership here has had does not count.
+_COUNTS = b"""
+local version = redis.call('HGET', 'nc:m', 'version')
+local members = tonumber(version or '-1')
+local function counts(first)
+  return first and #first <= 10 and string.find(first, '^%d+$') and tonumber(first) <= members
+end
+"""
+
+# KEYS: records, first uses. ARGV: term, then (topic, version, record) repeated.
+# Returns for each topic the version now on the server, or -1 if our term is older than the record's.
+# A first use does not stand in the way: the leader asks where there is one before it decides anything for a topic.
+INSTALL = b"""
+local versions = {}
+local term = tonumber(ARGV[1])
+for i = 2, #ARGV, 3 do
+  local topic, version = ARGV[i], tonumber(ARGV[i + 1])
+  local stored, stored_version, stored_term = redis.call('HGET', KEYS[1], topic), -1, -1
+  if stored then
+    local record = cjson.decode(stored)
+    stored_version, stored_term = record['version'], record['term']
+  end
+  if term < stored_term then
+    stored_version = -1
+  elseif version >= stored_version then
+    redis.call('HSET', KEYS[1], topic, ARGV[i + 2])
+    redis.call('HDEL', KEYS[2], topic)
+    redis.call('PUBLISH', 'nc:c:' .. topic, 'R' .. ARGV[i + 2])
+    stored_version = version
+  end
+  versions[#versions + 1] = stored_version
+end
+return versions
+"""
+
+# KEYS: membership. ARGV: version, document. Returns the version now on the server.
+# The news is the version alone: anybody may publish it, so who hears it reads the key.
+INSTALL_MEMBERS = b"""
+local stored = tonumber(redis.call('HGET', KEYS[1], 'version') or '-1')
+if tonumber(ARGV[1]) >= stored then
+  redis.call('HSET', KEYS[1], 'version', ARGV[1], 'document', ARGV[2])
+  redis.call('PUBLISH', KEYS[1], ARGV[1])
+  stored = tonumber(ARGV[1])
+end
+return {stored}
+"""
+
+# KEYS: claim. ARGV: who asks, the beat it has seen unchanged for too long (-1: none).
+# Returns {holder, beat}: who asks has the claim, unless another one is there and not known to stand still.
+CLAIM = b"""
+local held = redis.call('HMGET', KEYS[1], 'holder', 'beat')
+local holder, beat = held[1], held[2]
+if holder and holder ~= ARGV[1] and beat ~= ARGV[2] then
+  if redis.call('PUBSUB', 'NUMSUB', KEYS[1] .. ':' .. holder)[2] > 0 then
+    return {holder, beat}
+  end
+end
+local next_beat = string.format('%d', (beat or 0) + 1)
+redis.call('HSET', KEYS[1], 'holder', ARGV[1], 'beat', next_beat)
+return {ARGV[1], next_beat}
+"""
+
+# KEYS: records, first uses. ARGV: (topic, version, record) repeated. Returns the record of each, empty if it has none.
+# From now on the controller knows of them: their records stand where those of all topics do that do not end.
+KEEP = b"""
+local found = {}
+for i = 1, #ARGV, 3 do
+  local stored = redis.call('HGET', KEYS[1], ARGV[i])
+  if not stored and redis.call('HGET', KEYS[2], ARGV[i]) == ARGV[i + 1] then
+    stored = ARGV[i + 2]
+    redis.call('HSET', KEYS[1], ARGV[i], stored)
+    redis.call('HDEL', KEYS[2], ARGV[i])
+  end
+  found[#found + 1] = stored or ''
+end
+return found
+"""
+
+# KEYS: first uses. ARGV: membership version the agent goes by, then topics.
+# Deletes the first uses that no publisher and no subscriber holds, and those that do not count. Returns how many.
+END_UNUSED = (
+    _COUNTS
+    + b"""
+if version ~= ARGV[1] then
+  return {0}
+end
+local ended = 0
+for i = 2, #ARGV do
+  local held = redis.call('PUBSUB', 'NUMSUB', ARGV[i], 'nc:c:' .. ARGV[i])
+  if held[2] == 0 and held[4] == 0 or not counts(redis.call('HGET', KEYS[1], ARGV[i])) then
+    ended = ended + redis.call('HDEL', KEYS[1], ARGV[i])
+  end
+end
+return {ended}
+"""
+)
+
+# KEYS: first uses. ARGV: membership version the client believes in, then topics.
+# Returns {'found', ...} or {'stale', membership}: a directory speaks only to those who share its view of the ring.
+# Found is for each topic its record; or the version of its first use, which this may be; or nothing if that does not
+# count. Records and membership are not among the keys: EVAL asks for the right to write to all of them, which no client
+# has.
+FIRST_USE = (
+    _COUNTS
+    + b"""
+if version ~= ARGV[1] then
+  return {'stale', redis.call('HGET', 'nc:m', 'document') or ''}
+end
+local found = {'found'}
+local records = redis.call('HMGET', 'nc:r', unpack(ARGV, 2))
+for i = 2, #ARGV do
+  local stored = records[i - 1]
+  if not stored then
+    stored = ARGV[1]
+    if redis.call('HSETNX', KEYS[1], ARGV[i], stored) == 0 then
+      stored = redis.call('HGET', KEYS[1], ARGV[i])
+    end
+    stored = counts(stored) and stored
+  end
+  found[i] = stored or ''
+end
+return found
+"""
+)
+
+# ARGV: topics. Returns for each its record, or the version of its first use, or nothing.
+# No keys, for the same reason. In one step, because a record takes the place of a first use at any moment.
+READ = (
+    _COUNTS
+    + b"""
+local found = redis.call('HMGET', 'nc:r', unpack(ARGV))
+local first = redis.call('HMGET', 'nc:first', unpack(ARGV))
+for i = 1, #ARGV do
+  found[i] = found[i] or counts(first[i]) and first[i] or ''
+end
+return found
+"""
+)

@@ -1,0 +1,315 @@
+"""An act of the demo: a cluster under load, what a view shows of it while it runs, and what came of it.
+
+    act = MovesAct(MovesPlan(seconds=20), tell=print)
+    summary = await act.run()
+    assert summary.exact
+
+What a view shows is public: `topics`, `brokers`, `events` and the totals.
+
+What an act of the demo did, and what subscribers got.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import chain, islice
+from typing import Generic, TypedDict, TypeVar
+
+from msgspec.structs import replace
+
+from nearcast.core.model.placement import Placement
+from nearcast.core.wire.bus import BrokerView, State
+from nearcast.errors import ClusterError, Unavailable
+from nearcast.runtime.console import Console
+from nearcast.testing.audit import Verdict
+from nearcast.testing.cluster import LocalCluster
+from nearcast.testing.load import RECENT_S, Load, WatchedTopic, percentile
+
+
+class Judged(TypedDict):
+    lost: int
+    duplicated: int
+    reordered: int
+    gaps: int
+    interrupted: int
+    exact: bool
+    examples: list[str]
+
+
+class Percentiles(TypedDict):
+    p50_ms: float | None
+    p99_ms: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    """What subscribers got. `exact`: every message came once and in order, and nobody was cut off.
+
+    `finished`: nobody ended the act early. `missed`: what it was to show and did not.
+    """
+
+    seconds: float
+    clients: int
+    seed: int
+    messages: int
+    deliveries: int
+    lost: int
+    duplicated: int
+    reordered: int
+    gaps: int
+    interrupted: int
+    p50_ms: float | None
+    p99_ms: float | None
+    exact: bool
+    examples: list[str]  # of what went wrong
+    finished: bool
+    missed: list[str]
+
+
+def judged(verdicts: list[Verdict]) -> Judged:
+    return Judged(
+        lost=sum(verdict.lost for verdict in verdicts),
+        duplicated=sum(verdict.duplicated for verdict in verdicts),
+        reordered=sum(verdict.reordered for verdict in verdicts),
+        gaps=sum(verdict.gaps for verdict in verdicts),
+        interrupted=sum(verdict.interrupted for verdict in verdicts),
+        exact=all(verdict.exact for verdict in verdicts),
+        examples=list(chain.from_iterable(verdict.examples for verdict in verdicts)),
+    )
+
+
+def percentiles_ms(latencies_s: Iterable[float]) -> Percentiles:
+    ordered_s = sorted(latencies_s)
+    return Percentiles(p50_ms=_ms(percentile(ordered_s, 50)), p99_ms=_ms(percentile(ordered_s, 99)))
+
+
+def noticed(verdict: Verdict) -> int:
+    """Without what is lost at an end of a line: until the end of the run it may be on its way."""
+    wrong = verdict.duplicated + verdict.reordered + verdict.unexpected + verdict.lost_middle
+    return wrong + verdict.gaps + verdict.interrupted
+
+
+def _ms(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds * 1e3, 1)
+
+
+LOOK_S = 0.5  # agents report once a second
+ANSWER_S = 1.0  # of the controller; it may have been killed
+EVENTS_KEPT = 100
+
+Tell = Callable[[str], None]
+
+
+class Kind(StrEnum):
+    """Of what happened."""
+
+    MOVE = "move"
+    KILL = "kill"
+    SCENE = "scene"
+    DECISION = "decision"
+    SERVER = "server"
+
+
+@dataclass(frozen=True, slots=True)
+class Happening:
+    at_s: float  # since the act began
+    text: str
+    kind: Kind
+
+
+SummaryT = TypeVar("SummaryT", bound=Summary)
+
+
+class Act(ABC, Generic[SummaryT]):
+    """Make one per run. `tell` gets a line for every step of the start and of the end."""
+
+    clients: int
+
+    def __init__(self, topics: dict[str, WatchedTopic], seed: int, tell: Tell) -> None:
+        self.topics = topics
+        self.seed = seed
+        self.brokers: dict[str, BrokerView] = {}
+        self.events: deque[Happening] = deque(maxlen=EVENTS_KEPT)
+        self.happened = 0  # so many events in all, those that are no longer kept too
+        self.controller_kills = 0
+        self.noticed = 0  # what subscribers should not have seen, so far
+        self.missed: list[str] = []  # what the act was to show and did not
+        self.begun = asyncio.Event()
+        self.stopped = False  # it was told to end early
+        self._tell = tell
+        self._loads: list[Load] = []
+        self._begun_s: float | None = None
+        self._begun_at_s = 0.0
+        self._ended_s: float | None = None
+        self._ended_at_s: float | None = None
+        self._ending = asyncio.Event()
+
+    async def run(self) -> SummaryT:
+        async with AsyncExitStack() as stack:
+            cluster = await self._start(stack)
+            console = await cluster.console()
+            self._begun_s, self._begun_at_s = time.monotonic(), time.time()
+            self.begun.set()
+            try:
+                await self._play(cluster, console)
+            finally:
+                self._ended_s, self._ended_at_s = time.monotonic(), time.time()
+            self._tell("waiting for the last messages ...")
+            verdicts = await self._last_verdicts()
+            self._tell("stopping the processes ...")
+        return self._summary(self._sum_up(verdicts))
+
+    def stop(self) -> None:
+        """End early; `run` then returns the summary so far."""
+        self.stopped = True
+        self._ending.set()
+
+    # --- what an act is made of
+
+    @abstractmethod
+    async def _start(self, stack: AsyncExitStack) -> LocalCluster:
+        """Start the cluster, and connect the loads."""
+
+    @abstractmethod
+    def _parts(self, cluster: LocalCluster, console: Console) -> list[Coroutine[object, object, None]]:
+        """What goes on at the same time while messages flow. All of it ends soon after `_ending`."""
+
+    @abstractmethod
+    def _summary(self, common: Summary) -> SummaryT:
+        """What is common to all acts, and what is this one's own."""
+
+    def _moved(self, topic: str, before: Placement, after: Placement) -> None:
+        """The controller says that a topic is elsewhere now."""
+
+    def _looked(self, state: State) -> None:
+        """There is a new state to look at."""
+
+    # --- what a view shows
+
+    @property
+    def elapsed_s(self) -> float:
+        if self._begun_s is None:
+            return 0.0
+        return (self._ended_s or time.monotonic()) - self._begun_s
+
+    @property
+    def now_s(self) -> float:
+        """Seconds since the Unix epoch; stands still when the end has come, and with it what is recent."""
+        return self._ended_at_s or time.time()
+
+    @property
+    def recent_s(self) -> float:
+        """How many seconds the recent latencies are of."""
+        return min(RECENT_S, self.elapsed_s) or RECENT_S
+
+    @property
+    def messages(self) -> int:
+        return sum(load.published for load in self._counted())
+
+    @property
+    def deliveries(self) -> int:
+        return sum(load.delivered for load in self._counted())
+
+    @property
+    def moves(self) -> int:
+        return sum(topic.moves for topic in self.topics.values())
+
+    def carried(self, broker: str) -> int:
+        """How many topics the broker carries."""
+        placements = [topic.placement for topic in self.topics.values() if topic.placement is not None]
+        return sum(broker in placement.brokers for placement in placements)
+
+    def events_since(self, number: int) -> list[Happening]:
+        """Those after the first so many, as far as they are kept. Some are heard of later than others."""
+        fresh = min(self.happened - number, len(self.events))
+        return sorted(islice(self.events, len(self.events) - fresh, None), key=lambda event: event.at_s)
+
+    # --- while it runs
+
+    async def _play(self, cluster: LocalCluster, console: Console) -> None:
+        for load in self._loads:
+            load.begin()
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                for part in (self._look(console), *self._parts(cluster, console)):
+                    tasks.create_task(part)
+        except ExceptionGroup as group:
+            raise group.exceptions[0] from None
+
+    async def _look(self, console: Console) -> None:
+        while await self._going_on(LOOK_S):
+            try:
+                state = await console.state(*self.topics, timeout_s=ANSWER_S)
+            except ClusterError:
+                continue  # the controller was killed
+            finally:
+                self.noticed = sum(map(noticed, self._verdicts()))
+            self.brokers = state.brokers
+            for topic, view in state.topics.items():
+                # Of a topic nobody has placed, the controller knows the place and not the epoch.
+                self._placed(topic, view.placement if view.planned else replace(view.placement, epoch=0))
+            self._looked(state)
+
+    def _placed(self, topic: str, after: Placement) -> None:
+        """By what the controller says: a move that was asked for in vain does not count, one that went on does."""
+        before = self.topics[topic].moved_to(after)
+        if before is not None:
+            self._moved(topic, before, after)
+
+    async def _going_on(self, seconds: float) -> bool:
+        """Sleep, and say whether the act is still to go on."""
+        try:
+            await asyncio.wait_for(self._ending.wait(), seconds)
+        except TimeoutError:
+            return True
+        return False
+
+    def _dice(self, whose: str) -> random.Random:
+        """Each has its own: then the network's draws do not change the moves."""
+        return random.Random(f"{self.seed} {whose}")
+
+    def _happened(self, text: str, kind: Kind, at_s: float | None = None) -> None:
+        self.happened += 1
+        self.events.append(Happening(self.elapsed_s if at_s is None else at_s, text, kind))
+
+    # --- what it counts
+
+    def _counted(self) -> list[Load]:
+        """Whose messages and deliveries make the totals."""
+        return self._loads
+
+    def _verdicts(self) -> list[Verdict]:
+        """So far."""
+        return [load.audit.verdict() for load in self._loads]
+
+    async def _last_verdicts(self) -> list[Verdict]:
+        try:
+            verdicts = await self._end()
+        except TimeoutError:
+            raise Unavailable("publishers wait in vain for acknowledgements; is this machine overloaded?") from None
+        self.noticed = sum(noticed(verdict) + verdict.lost_prefix + verdict.lost_suffix for verdict in verdicts)
+        return verdicts
+
+    async def _end(self) -> list[Verdict]:
+        return await asyncio.gather(*(load.end() for load in self._loads))
+
+    def _sum_up(self, verdicts: list[Verdict]) -> Summary:
+        return Summary(
+            seconds=round(self.elapsed_s, 1),
+            clients=self.clients,
+            seed=self.seed,
+            messages=self.messages,
+            deliveries=self.deliveries,
+            finished=not self.stopped,
+            missed=self.missed,
+            **judged(verdicts),
+            **percentiles_ms(chain.from_iterable(load.latencies_s for load in self._counted())),
+        )

@@ -1,0 +1,195 @@
+"""Demand: what a workload asks of the cluster in one step, as arrays.
+
+Clients and topics are numbers from 0; a workload's `topics` gives the topics their names.
+
+A series: what a run of the flow simulator showed, step by step. Encodes to JSON as it is.
+
+What a server, a connection and a cluster can do in the flow simulator.
+
+The defaults describe the machines of Dynamoth's experiments (section V) as far as the paper tells: where it gives no
+figure but a point at which a server breaks, the constant is chosen so that a server breaks there.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import NamedTuple, Protocol
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from nearcast.core.controller.load import WINDOW_S
+from nearcast.core.model.membership import VIRTUAL_NODES
+from nearcast.core.model.placement import Mode
+from nearcast.core.model.planning import Proposal
+from nearcast.errors import UsageError
+
+FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
+BoolArray = npt.NDArray[np.bool_]
+
+
+def summed(numbers: IntArray, weights: FloatArray, count: int) -> FloatArray:
+    """For each number below `count`, the sum of the weights that stand beside it."""
+    return np.bincount(numbers, weights=weights, minlength=count).astype(np.float64, copy=False)
+
+
+class Subscriptions(NamedTuple):
+    """Each entry: this client is subscribed to this topic."""
+
+    client: IntArray
+    topic: IntArray
+
+
+class Publications(NamedTuple):
+    """Each entry: this client publishes on this topic so often."""
+
+    client: IntArray
+    topic: IntArray
+    rate_per_s: FloatArray
+
+
+class Demand(NamedTuple):
+    clients: int  # how many there are; their numbers are below it
+    subscriptions: Subscriptions
+    publications: Publications
+    message_bytes: float | FloatArray  # payload: the same for all topics, or one for each
+
+    @property
+    def all_hear_themselves(self) -> bool:
+        """Whether every publisher is subscribed where it publishes: the workload then uses the same arrays for both."""
+        subscribed, published = self.subscriptions, self.publications
+        return subscribed.client is published.client and subscribed.topic is published.topic
+
+    def heard_by_themselves(self) -> BoolArray:
+        """For each entry of `publications`, whether the client is subscribed to the topic."""
+        if self.all_hear_themselves:
+            return np.ones(len(self.publications.client), dtype=np.bool_)
+        return np.isin(self._pairs(*self.publications[:2]), self._pairs(*self.subscriptions))
+
+    def _pairs(self, clients: IntArray, topics: IntArray) -> IntArray:
+        return topics * self.clients + clients
+
+
+class Workload(Protocol):
+    @property
+    def topics(self) -> tuple[str, ...]: ...
+
+    def demand(self, at_s: float) -> Demand: ...
+
+
+class ChangeKind(StrEnum):
+    JOINED = "joined"  # a rented broker is there
+    DRAINING = "draining"  # a broker gets nothing new
+    KEPT = "kept"  # ... and stays after all
+    RELEASED = "released"  # a drained broker is gone
+    PLACED = "placed"  # a topic has another placement
+
+
+class PlanChange(msgspec.Struct, frozen=True, kw_only=True):
+    """One change as it took effect. In order, these are what a replay in the message-level simulator needs."""
+
+    at_s: float
+    kind: ChangeKind
+    broker: str = ""
+    topic: str = ""
+    mode: Mode | None = None
+    brokers: tuple[str, ...] = ()
+    began_s: float | None = None  # when a move was ordered; it took effect at `at_s`
+
+
+class Rebalancing(msgspec.Struct, frozen=True):
+    """A proposal with changes, and when it was made."""
+
+    at_s: float
+    proposal: Proposal
+
+
+class Series(msgspec.Struct, kw_only=True):
+    """One entry per step. Response times are means over messages; NaN (null in JSON) where there were none."""
+
+    seed: int
+    policy: str
+    step_s: float
+    at_s: list[float] = []
+    clients: list[int] = []
+    publications_per_s: list[float] = []
+    deliveries_per_s: list[float] = []  # sent by the servers to subscribers that take them
+    lost_per_s: list[float] = []  # deliveries owed that will not come
+    connections_dropped: list[int] = []  # of subscribers that were too slow
+    brokers: list[int] = []
+    load_ratio_mean: list[float] = []
+    load_ratio_max: list[float] = []
+    cpu_max: list[float] = []  # share of the busiest server's CPU that is asked for
+    response_s: list[float] = []
+    response_p99_s: list[float] = []
+    topics_moving: list[int] = []
+    rebalancings: list[Rebalancing] = []
+    changes: list[PlanChange] = []
+
+    @property
+    def lost(self) -> float:
+        """Deliveries lost in the whole run."""
+        return sum(self.lost_per_s) * self.step_s
+
+    @property
+    def deliveries(self) -> float:
+        return sum(self.deliveries_per_s) * self.step_s
+
+
+class FlowSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Seconds and bytes. A server sends `fail_ratio * capacity_bytes_per_s` at most; its load ratio is told against
+    `capacity_bytes_per_s`, the bandwidth it is said to support (T_i)."""
+
+    step_s: float = 1.0  # the paper's time unit t (III.A)
+    window_s: float = WINDOW_S  # a snapshot's rates are means over so long, as in the controller
+
+    # A server
+    capacity_bytes_per_s: float = 6e6  # T_i; the authors' configuration (mammoth.properties) gives servers 6,000 kB/s
+    fail_ratio: float = 1.15  # a server fails when its load ratio exceeds this (V.D)
+    backlog_max_s: float = 10.0  # ours: output a server holds at most; what comes beyond that is lost
+    cpu_s_per_delivery: float = 185e-6  # above 500 subscribers x 10 messages/s the CPU is full (V.C.1): 540 x 10
+    cpu_s_per_publication: float = 50e-6  # ours: small, 'CPU was not a limiting factor' for publications (III.A)
+    overhead_bytes: float = 64.0  # RESP frame and envelope of one delivery, counted on the wire of a Valkey server
+
+    # A subscriber's connection
+    subscriber_bytes_per_s: float = 540e3  # above 200 publishers x 10 messages/s of 264 bytes it is full (V.C.2)
+    output_buffer_bytes: float = (
+        8 << 20
+    )  # Valkey's client-output-buffer-limit for pubsub: 8 MB (for 60 s; at once 32 MB)
+    reconnect_s: float = 1.0  # ours: how long a subscriber is away after its connection was dropped
+
+    # The cluster
+    brokers_max: int = 8  # servers there are to rent (V.D)
+    start_s: float = 5.0  # ours: from asking for a broker until it joins, where machines stand ready as in V.B
+    wait_s: float = 10.0  # T_wait (III.B): Planning's default; the authors' code waits 30 s
+    move_s: float = 1.0  # a move from start to fence: Timing.lazy_s at most, when nobody is slow
+    move_bytes: float = 500.0  # control frames of one move per client of the topic, at its old and its new brokers each
+    virtual_nodes: int = VIRTUAL_NODES  # of a broker on the ring that places topics on their first use
+
+    def __post_init__(self) -> None:
+        positive = ("step_s", "window_s", "capacity_bytes_per_s", "backlog_max_s", "subscriber_bytes_per_s")
+        for name in positive:
+            if getattr(self, name) <= 0:
+                raise UsageError(f"{name} is {getattr(self, name):g}: it must be above 0")
+        for name, value in msgspec.structs.asdict(self).items():
+            if not value >= 0:
+                raise UsageError(f"{name} is {value:g}: it must not be negative")
+        if self.fail_ratio < 1:
+            raise UsageError(f"fail_ratio is {self.fail_ratio:g}: a server must carry its capacity, use 1 or more")
+        if self.window_s < self.step_s:
+            raise UsageError(
+                f"window_s {self.window_s:g} is shorter than one step of {self.step_s:g} s: make it longer"
+            )
+        if min(self.brokers_max, self.virtual_nodes) < 1:
+            raise UsageError("brokers_max and virtual_nodes must be 1 or more")
+
+    @property
+    def limit_bytes_per_s(self) -> float:
+        """What a server can really send."""
+        return self.fail_ratio * self.capacity_bytes_per_s
+
+    @property
+    def window_steps(self) -> int:
+        return round(self.window_s / self.step_s)

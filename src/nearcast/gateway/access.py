@@ -1,0 +1,128 @@
+"""Admission: limits that hold before anybody has said who she is.
+
+Sessions in all, sessions of one address that have not logged in, refused logins of one address in a minute, and the
+web pages (`Origin`) that may connect. Programs that are not browsers send no Origin.
+
+How often something happened in the last minute, by whom.
+
+New topics: how many names that nobody used before one user may bring up in a minute.
+
+A name costs memory, here and at the brokers, for as long as it is remembered there; a name that is in use costs nothing
+more, whoever uses it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from urllib.parse import urlsplit
+
+from starlette.requests import HTTPConnection
+
+from nearcast.errors import LimitReached
+from nearcast.gateway.settings import GatewaySettings, Proxies
+
+_WINDOW_S = 60.0
+_REMEMBERED = 10_000  # of whom; beyond that the ones not seen for longest are forgotten
+
+
+class PerMinute:
+    """It reads no clock: the caller says what time it is, in seconds."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._times: dict[str, deque[float]] = {}
+
+    def note(self, name: str, now_s: float) -> None:
+        times = self._times.pop(name, deque(maxlen=self._limit))
+        times.append(now_s)
+        self._times[name] = times
+        if len(self._times) > _REMEMBERED:
+            del self._times[next(iter(self._times))]
+
+    def is_full(self, name: str, now_s: float) -> bool:
+        times = self._times.get(name)
+        return times is not None and len(times) == self._limit and times[0] > now_s - _WINDOW_S
+
+
+class Admission:
+    """Of one gateway. It reads no clock: the caller says what time it is, in seconds."""
+
+    def __init__(self, settings: GatewaySettings) -> None:
+        self._settings = settings
+        self._sessions = 0
+        self._unknown: dict[str, int] = {}  # sessions not logged in, by address
+        self._proxies = Proxies(settings.proxies)
+        self._refused_logins = PerMinute(settings.refused_logins_per_minute)
+        self._registrations = PerMinute(settings.registrations_per_minute)
+
+    def address_of(self, connection: HTTPConnection) -> str:
+        """Whose request this is."""
+        peer = connection.client.host if connection.client else ""
+        return self._proxies.address(peer, connection.headers.getlist("x-forwarded-for"))
+
+    def problem(self, address: str, now_s: float) -> str:
+        """Why a new session of this address is not let in; empty if it is."""
+        if self._sessions >= self._settings.connections:
+            return "the gateway is full: try again later"
+        if self._unknown.get(address, 0) >= self._settings.unknown_per_address:
+            return "too many connections of this address wait for their login"
+        if self._refused_logins.is_full(address, now_s):
+            return "too many refused logins of this address: wait a minute"
+        return ""
+
+    def opened(self, address: str) -> None:
+        self._sessions += 1
+        self._unknown[address] = self._unknown.get(address, 0) + 1
+
+    def logged_in(self, address: str) -> None:
+        self._unknown[address] = self._unknown.get(address, 1) - 1
+        if not self._unknown[address]:
+            del self._unknown[address]
+
+    def closed(self, address: str, *, known: bool) -> None:
+        self._sessions -= 1
+        if not known:
+            self.logged_in(address)
+
+    def refused(self, address: str, now_s: float) -> None:
+        """A login was."""
+        self._refused_logins.note(address, now_s)
+
+    def may_register(self, address: str, now_s: float) -> bool:
+        if self._registrations.is_full(address, now_s):
+            return False
+        self._registrations.note(address, now_s)
+        return True
+
+    def origin_allowed(self, origin: str | None, host: str) -> bool:
+        """A page may connect to the host it came from, and to others if its origin is on the list."""
+        if origin is None or origin in self._settings.origins:
+            return True
+        try:
+            return bool(host) and urlsplit(origin).netloc.lower() == host.lower()
+        except ValueError:  # such as http://[
+            return False
+
+
+KNOWN_MAX = 100_000  # names; beyond that the one not used for longest counts as new again
+
+
+class NewTopics:
+    """Of one gateway."""
+
+    def __init__(self, per_minute: int) -> None:
+        self._limit = per_minute
+        self._known: dict[str, None] = {}
+        self._begun = PerMinute(per_minute)
+
+    def use(self, user: str, topic: str, now_s: float) -> None:
+        """LimitReached: the topic is new, and the user has begun too many."""
+        if topic in self._known:
+            del self._known[topic]
+        elif self._begun.is_full(user, now_s):
+            raise LimitReached(f"you have used {self._limit} new topics in a minute: use one of them, or wait a minute")
+        else:
+            self._begun.note(user, now_s)
+        self._known[topic] = None
+        if len(self._known) > KNOWN_MAX:
+            del self._known[next(iter(self._known))]

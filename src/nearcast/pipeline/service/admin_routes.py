@@ -1,0 +1,290 @@
+"""Channels: created from their text, listed, dropped, and the history of their executions.
+
+Datasets: listed, and static ones loaded from a file in the body.
+
+Feeds: made from a pattern of topics and a schema, listed, widened by a column, dropped.
+
+Whether the service answers, and whether Spark runs behind it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar
+
+import msgspec
+from fastapi import APIRouter, Query, Request, Response
+from starlette.concurrency import run_in_threadpool
+
+from nearcast.pipeline.catalog.catalog import Made
+from nearcast.pipeline.catalog.channels import StoredChannel, described
+from nearcast.pipeline.catalog.datasets import Feed
+from nearcast.pipeline.channels.analysis import explained
+from nearcast.pipeline.channels.execution import Prepared
+from nearcast.pipeline.channels.language import InvalidChannel, parse_channel
+from nearcast.pipeline.feeds import newest_dead_letters
+from nearcast.pipeline.service.bodies import (
+    ChannelBody,
+    ChannelName,
+    ChannelProblem,
+    DatasetName,
+    FeedBody,
+    FeedChange,
+    FeedName,
+    Problem,
+)
+from nearcast.pipeline.service.state import Service, ServiceOf
+from nearcast.pipeline.storage import checked_dataset_name
+
+channel_routes = APIRouter(tags=["channels"])
+
+T = TypeVar("T")
+
+_SHOWN_ASIDE = 100  # subscriptions that are set aside, in one answer
+
+
+@channel_routes.post(
+    "/channels",
+    status_code=201,
+    responses={
+        200: {"description": "It was there already, or replaced another one"},
+        409: {"model": Problem},
+        422: {"model": ChannelProblem},
+    },
+)
+def create_channel(body: ChannelBody, service: ServiceOf, response: Response) -> dict[str, Any]:
+    """createchannel: check the text against the datasets, and run it from now on.
+
+    The first execution sees the records that are committed after this call. A refusal says where in the text.
+
+    With OR REPLACE another channel of the name, with the same parameters, is replaced: its subscriptions stay, numbers
+    of executions go on, and the next one sees the records after those of the last one committed. `made` in the answer
+    is created, replaced or unchanged.
+    """
+    stored, replaces = _checked(service, body.text, lambda prepared: (described(prepared), prepared.channel.replaces))
+    made = service.catalog.create_channel(stored, replaces=replaces)
+    if made is not Made.CREATED:
+        response.status_code = 200
+    service.engine.changed()
+    return {**_shown_channel(service, service.catalog.channels.get(stored.name)), "made": made}
+
+
+@channel_routes.post("/channels/check", responses={422: {"model": ChannelProblem}})
+def check_channel(body: ChannelBody, service: ServiceOf) -> dict[str, Any]:
+    """The same check without creating it: how its subscriptions will be joined with the datasets."""
+    return _checked(service, body.text, explained)
+
+
+def _checked(service: Service, text: str, told: Callable[[Prepared], T]) -> T:
+    datasets = service.catalog.datasets
+    schemas = {name: datasets.schema(name) for name in datasets.names()}
+    try:
+        return told(service.engine.analyse(parse_channel(text), schemas))
+    except RecursionError:  # within the limits of the language, and still too much for somebody behind it
+        raise InvalidChannel(1, 1, "nested too deep", "write it more simply") from None
+
+
+@channel_routes.get("/channels")
+def get_channels(service: ServiceOf) -> dict[str, Any]:
+    """All channels."""
+    return {"channels": [_shown_channel(service, channel) for channel in service.catalog.channels.all()]}
+
+
+@channel_routes.get("/channels/{channel}", responses={404: {"model": Problem}})
+def get_channel(channel: ChannelName, service: ServiceOf) -> dict[str, Any]:
+    """One channel, with its text."""
+    return _shown_channel(service, service.catalog.channels.get(channel))
+
+
+@channel_routes.delete("/channels/{channel}", status_code=204, responses={404: {"model": Problem}})
+def delete_channel(channel: ChannelName, service: ServiceOf) -> None:
+    """The channel ends, with its subscriptions and results. One of the same name goes on with the numbers."""
+    service.catalog.drop_channel(channel)
+    service.engine.changed()
+
+
+@channel_routes.get("/channels/{channel}/executions", responses={404: {"model": Problem}})
+def get_executions(
+    channel: ChannelName,
+    service: ServiceOf,
+    last: Annotated[int, Query(ge=1, le=1000)] = 20,
+    plan: Annotated[bool, Query(description="With Spark's plan of each.")] = False,
+) -> dict[str, Any]:
+    """The last executions, the newest first: what they read, when, how long they took, and what they gave.
+
+    An execution is opened for new records only: numbers do not tell how many periods went by.
+    """
+    service.catalog.channels.get(channel)
+    return {"executions": service.catalog.outcomes.history(channel, last, plan)}
+
+
+def _shown_channel(service: Service, channel: StoredChannel) -> dict[str, Any]:
+    numbers = service.catalog.channels.numbers(channel.name)
+    aside = service.catalog.subscriptions.problems(channel.name)
+    return {
+        **msgspec.to_builtins(channel),
+        "subscriptions": numbers.held,
+        "committed": numbers.committed,
+        "oldest": numbers.oldest,
+        "set_aside": dict(itertools.islice(aside.items(), _SHOWN_ASIDE)),
+        "problem": service.engine.problem(channel) or _lacks(service, channel, aside),
+    }
+
+
+def _lacks(service: Service, channel: StoredChannel, aside: dict[str, str]) -> str:
+    """What a channel that runs goes without."""
+    told = [f"{len(aside)} set aside, {name}: {problem}" for name, problem in itertools.islice(aside.items(), 1)]
+    given_up = service.catalog.outcomes.given_up(channel)
+    return "; ".join([*told, given_up] if given_up else told)
+
+
+dataset_routes = APIRouter(tags=["datasets"], responses={409: {"model": Problem}, 422: {"model": Problem}})
+
+
+@dataset_routes.get("/datasets")
+def get_datasets(service: ServiceOf) -> dict[str, Any]:
+    """All datasets, with their columns and how much a reader of the whole reads."""
+    return {"datasets": [_shown_dataset(service, name) for name in service.catalog.datasets.names()]}
+
+
+@dataset_routes.post(
+    "/datasets/{dataset}",
+    openapi_extra={
+        "requestBody": {"content": {"text/csv": {}, "application/json": {}, "application/octet-stream": {}}}
+    },
+)
+async def load_dataset(
+    dataset: DatasetName,
+    request: Request,
+    service: ServiceOf,
+    format: Annotated[Literal["csv", "json", "parquet"], Query(description="Of the file in the body.")] = "csv",
+    schema: Annotated[str, Query(description="As in CREATE TABLE; without one, as the file looks.")] = "",
+    key: Annotated[str, Query(description="A column whose values are all different.")] = "",
+) -> dict[str, Any]:
+    """Replace a static dataset by the records of a file: readers see all of the old or all of the new."""
+    checked_dataset_name(dataset)  # before anything is received
+    with tempfile.TemporaryDirectory(prefix="nearcast-load-") as folder:
+        file = Path(folder) / f"{dataset}.{format}"
+        with file.open("wb") as opened:
+            async for part in request.stream():
+                await run_in_threadpool(opened.write, part)
+        await run_in_threadpool(service.engine.load, dataset, file, file_format=format, schema=schema, key=key)
+    service.engine.changed()
+    return await run_in_threadpool(_shown_dataset, service, dataset)
+
+
+@dataset_routes.delete("/datasets/{dataset}", status_code=204)
+def delete_dataset(dataset: DatasetName, service: ServiceOf) -> None:
+    """Delete a dataset that no channel reads and no feed fills."""
+    service.catalog.drop_dataset(dataset)
+
+
+def _shown_dataset(service: Service, name: str) -> dict[str, Any]:
+    datasets = service.catalog.datasets
+    described = datasets.describe(name)
+    rows, size = datasets.size(name)
+    return {
+        "name": name,
+        "source": described.source,
+        "columns": datasets.schema(name),
+        "key": described.key,
+        "position": described.position,
+        "rows": rows,
+        "bytes": size,
+    }
+
+
+feed_routes = APIRouter(tags=["feeds"], responses={409: {"model": Problem}, 422: {"model": Problem}})
+
+
+@feed_routes.post("/feeds", status_code=201, responses={200: {"description": "It was there already"}})
+def create_feed(
+    body: FeedBody,
+    service: ServiceOf,
+    response: Response,
+    wait_s: Annotated[float, Query(ge=0, le=60, description="How long to wait until an agent collects it.")] = 0.0,
+) -> dict[str, Any]:
+    """Messages of these topics become records of the dataset of the same name, from when an agent collects them."""
+    if service.catalog.feeds.find(body.name) is not None:
+        response.status_code = 200
+    feed = service.engine.feeds.create(body.name, body.topic, body.schema_, body.format, body.key)
+    if wait_s:
+        service.engine.feeds.until_collected(feed.name, wait_s)
+    return _shown_feed(service, feed, service.engine.feeds.collectors())
+
+
+@feed_routes.get("/feeds")
+def get_feeds(service: ServiceOf) -> dict[str, Any]:
+    """All feeds, with what became of their messages."""
+    feeds = service.catalog.feeds.all()
+    collectors = service.engine.feeds.collectors() if feeds else {}
+    return {"feeds": [_shown_feed(service, feed, collectors) for feed in feeds]}
+
+
+@feed_routes.patch("/feeds/{feed}")
+def alter_feed(feed: FeedName, body: FeedChange, service: ServiceOf) -> dict[str, Any]:
+    """Add columns; records that are there have null in them."""
+    service.engine.feeds.alter(feed, body.add)
+    return _shown_feed(service, service.catalog.feeds.get(feed), service.engine.feeds.collectors())
+
+
+@feed_routes.delete("/feeds/{feed}")
+def delete_feed(feed: FeedName, service: ServiceOf) -> dict[str, Any]:
+    """The feed ends; its dataset stays, and the channels named in the answer go on reading it."""
+    service.engine.feeds.drop(feed)
+    return {"readers": service.catalog.channels.readers(feed)}
+
+
+@feed_routes.get("/feeds/{feed}/dead-letters")
+def get_dead_letters(
+    feed: FeedName, service: ServiceOf, last: Annotated[int, Query(ge=1, le=1000)] = 20
+) -> dict[str, Any]:
+    """The newest records that could not be read, gaps and losses; payloads as text, bytes that are none escaped."""
+    service.catalog.feeds.get(feed)
+    numbers = service.catalog.feeds.dead_letters(feed)
+    folders = [service.catalog.warehouse.dead_letters(feed, number) for number in numbers]
+    return {"dead_letters": newest_dead_letters(folders, last)}
+
+
+def _shown_feed(service: Service, feed: Feed, collectors: Mapping[str, str]) -> dict[str, Any]:
+    dataset = service.catalog.datasets.describe(feed.name)
+    progress = feed.progress
+    return {
+        "name": feed.name,
+        "topic": feed.topic,
+        "stream": feed.stream,
+        "format": feed.format,
+        "columns": service.catalog.datasets.schema(feed.name),
+        "key": dataset.key,
+        "position": dataset.position,
+        "collector": collectors.get(feed.name, ""),
+        "records": progress.records,
+        "dead": progress.dead,
+        "gaps": progress.gaps,
+        "lost": progress.lost,
+        "remade": progress.remade,
+    }
+
+
+health_routes = APIRouter(tags=["health"])
+
+
+@health_routes.get("/health")
+def get_health(service: ServiceOf) -> dict[str, Any]:
+    """Answers as soon as the service is up.
+
+    `spark`: starting, running, or why not; `open`: executions that run; `damaged`: what cannot be read any more;
+    `uncollected`: feeds that no agent has collected for a while; `problem`: what failed in the last minute that nobody
+    had thought of.
+    """
+    catalog = service.catalog
+    return {
+        "spark": service.engine.state,
+        "open": len(catalog.executions.open()),
+        "damaged": catalog.damaged(),
+        "uncollected": service.engine.uncollected,
+        "problem": service.engine.trouble,
+    }

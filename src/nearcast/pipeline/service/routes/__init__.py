@@ -1,1 +1,0 @@
-"""The routes of the REST API, a file for each kind of thing."""

@@ -1,0 +1,359 @@
+"""The commands of the simulated server: how one is found, checked and run, and the table of them all.
+
+A function of the table gets the session and the arguments and returns the reply as bytes, or raises CommandError. The
+texts of errors are the real server's, because the core and people look at them. Options that nearcast does not use are
+refused as syntax errors.
+
+The simulated server's commands for publish/subscribe.
+
+EVAL of the simulated server: the scripts of `core/wire/scripts.py`, step by step in Python.
+
+Arguments are those of the Lua scripts, and so are the answers; the conformance test holds both to that. A number that
+Lua could not read raises here: in a simulation that is a defect of ours, not something to answer politely.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+
+from nearcast.core.model import placement as records
+from nearcast.core.model.names import CONTROL, FIRST_USES, MEMBERS, RECORDS
+from nearcast.core.model.placement import EPOCH_DIGITS
+from nearcast.core.wire.frames import encode_record
+from nearcast.core.wire.scripts import CLAIM, END_UNUSED, FIRST_USE, INSTALL, INSTALL_MEMBERS, KEEP, READ
+from nearcast.sim.valkey import connection, keys
+from nearcast.sim.valkey import keys as streams
+from nearcast.sim.valkey.replies import (
+    NULL_RESP3,
+    CommandError,
+    array,
+    bulk,
+    bulks,
+    check_channels,
+    error,
+    integer,
+    matcher,
+    parse_integer,
+    wrong_number,
+)
+
+if TYPE_CHECKING:
+    from nearcast.sim.valkey.server import Held, Session, SimServer
+
+
+_RESP3_ONLY = "ERR the simulated server pushes in RESP3 only: send HELLO 3 first"
+
+
+def publish(session: Session, arguments: list[bytes]) -> bytes:
+    check_channels(session, arguments[:1])
+    return b":%d\r\n" % session.server.publish(arguments[0], arguments[1])
+
+
+def subscribe(session: Session, arguments: list[bytes]) -> bytes:
+    return _hold(session, b"subscribe", session.channels, arguments)
+
+
+def psubscribe(session: Session, arguments: list[bytes]) -> bytes:
+    return _hold(session, b"psubscribe", session.patterns, arguments)
+
+
+def unsubscribe(session: Session, arguments: list[bytes]) -> bytes:
+    return _release(session, b"unsubscribe", session.channels, arguments)
+
+
+def punsubscribe(session: Session, arguments: list[bytes]) -> bytes:
+    return _release(session, b"punsubscribe", session.patterns, arguments)
+
+
+def _hold(session: Session, verb: bytes, held: Held, names: list[bytes]) -> bytes:
+    if not session.resp3:
+        raise CommandError(_RESP3_ONLY)
+    check_channels(session, names)
+    confirmations = []
+    for name in names:
+        held.add(name)
+        confirmations.append(_confirmation(session, verb, bulk(name)))
+    return b"".join(confirmations)
+
+
+def _release(session: Session, verb: bytes, held: Held, names: list[bytes]) -> bytes:
+    """Every name is confirmed, held or not; without names all that are held, and if there are none, that fact."""
+    if not session.resp3:
+        raise CommandError(_RESP3_ONLY)
+    confirmations = []
+    for name in names or list(held.names):
+        held.drop(name)
+        confirmations.append(_confirmation(session, verb, bulk(name)))
+    return b"".join(confirmations) or _confirmation(session, verb, NULL_RESP3)
+
+
+def _confirmation(session: Session, verb: bytes, name: bytes) -> bytes:
+    count = len(session.channels.names) + len(session.patterns.names)
+    return b">3\r\n%b%b%b" % (bulk(verb), name, integer(count))
+
+
+def numsub(session: Session, arguments: list[bytes]) -> bytes:
+    table = session.server.channels
+    return array(part for name in arguments for part in (bulk(name), integer(len(table.get(name, ())))))
+
+
+def channels(session: Session, arguments: list[bytes]) -> bytes:
+    if len(arguments) > 1:
+        raise CommandError("ERR unknown subcommand or wrong number of arguments for 'CHANNELS'. Try PUBSUB HELP.")
+    names = session.server.channels
+    return bulks(filter(matcher(arguments[0]), names) if arguments else names)
+
+
+def numpat(session: Session, arguments: list[bytes]) -> bytes:
+    return integer(len(session.server.patterns))
+
+
+Twin = Callable[["SimServer", list[bytes], list[bytes]], bytes]
+
+
+class _Stored(msgspec.Struct):
+    """What INSTALL looks at in a record."""
+
+    version: int
+    term: int
+
+
+_decode = msgspec.json.Decoder(_Stored).decode
+_NOTHING_STORED = _Stored(version=-1, term=-1)
+
+
+def _counts(server: SimServer, first: bytes | None) -> bool:
+    """Whether this is a first use that can be."""
+    members = int(server.keys.fields(MEMBERS).get(b"version", b"-1"))
+    return first is not None and len(first) <= EPOCH_DIGITS and first.isdigit() and int(first) <= members
+
+
+def evaluate(session: Session, arguments: list[bytes]) -> bytes:
+    text, count = arguments[0], parse_integer(arguments[1])
+    if count > len(arguments) - 2:
+        raise CommandError("ERR Number of keys can't be greater than number of args")
+    if count < 0:
+        raise CommandError("ERR Number of keys can't be negative")
+    twin = TWINS.get(text)
+    if twin is None:
+        raise CommandError("ERR the simulated server has no twin of this script: add one to sim/valkey/commands.py")
+    return twin(session.server, arguments[2 : 2 + count], arguments[2 + count :])
+
+
+def install(server: SimServer, keys: list[bytes], arguments: list[bytes]) -> bytes:
+    term = int(arguments[0])
+    steps = zip(arguments[1::3], arguments[2::3], arguments[3::3], strict=True)
+    return array([integer(_install_one(server, keys, term, *step)) for step in steps])
+
+
+def _install_one(server: SimServer, keys: list[bytes], term: int, topic: bytes, version: bytes, record: bytes) -> int:
+    key, first_uses = keys
+    before = server.keys.fields(key).get(topic)
+    stored = _decode(before) if before is not None else _NOTHING_STORED
+    if term < stored.term:
+        return -1
+    if _is_older(int(version), stored):
+        return stored.version
+    server.keys.set_fields(key, {topic: record})
+    server.keys.delete_fields(first_uses, [topic])
+    server.note_installed(topic, record)
+    server.publish(CONTROL + topic, b"R" + record)
+    return int(version)
+
+
+def _is_older(version: int, stored: _Stored) -> bool:
+    return version < stored.version
+
+
+def install_members(server: SimServer, keys: list[bytes], arguments: list[bytes]) -> bytes:
+    version, document = arguments
+    stored = int(server.keys.fields(keys[0]).get(b"version", b"-1"))
+    if int(version) >= stored:
+        server.keys.set_fields(keys[0], {b"version": version, b"document": document})
+        server.publish(keys[0], version)
+        stored = int(version)
+    return array([integer(stored)])
+
+
+def first_use(server: SimServer, keys: list[bytes], arguments: list[bytes]) -> bytes:
+    (first_uses,) = keys
+    version, *topics = arguments
+    known = server.keys.fields(MEMBERS)
+    if known.get(b"version") != version:
+        return bulks((b"stale", known.get(b"document", b"")))
+    for topic in topics:
+        if topic not in server.keys.fields(RECORDS) and topic not in server.keys.fields(first_uses):
+            server.keys.set_fields(first_uses, {topic: version})
+            server.note_installed(topic, encode_record(records.first_use(int(version), server.name)))
+    return bulks((b"found", *(_found(server, topic) for topic in topics)))
+
+
+def read(server: SimServer, keys: list[bytes], topics: list[bytes]) -> bytes:
+    return bulks(_found(server, topic) for topic in topics)
+
+
+def _found(server: SimServer, topic: bytes) -> bytes:
+    """The topic's record, or the version of its first use."""
+    first = server.keys.fields(FIRST_USES).get(topic, b"")
+    return server.keys.fields(RECORDS).get(topic) or (first if _counts(server, first) else b"")
+
+
+def keep(server: SimServer, keys: list[bytes], arguments: list[bytes]) -> bytes:
+    key, first_uses = keys
+    topics = arguments[::3]
+    for topic, version, record in zip(topics, arguments[1::3], arguments[2::3], strict=True):
+        if topic not in server.keys.fields(key) and server.keys.fields(first_uses).get(topic) == version:
+            server.keys.set_fields(key, {topic: record})
+            server.keys.delete_fields(first_uses, [topic])
+    kept = server.keys.fields(key)
+    return bulks(kept.get(topic, b"") for topic in topics)
+
+
+def end_unused(server: SimServer, keys: list[bytes], arguments: list[bytes]) -> bytes:
+    version, *topics = arguments
+    if server.keys.fields(MEMBERS).get(b"version") != version:
+        return array([integer(0)])
+    return array([integer(sum(_end_unused(server, keys[0], topic) for topic in topics))])
+
+
+def _end_unused(server: SimServer, key: bytes, topic: bytes) -> bool:
+    if _is_held(server, topic) and _counts(server, server.keys.fields(key).get(topic)):
+        return False
+    return bool(server.keys.delete_fields(key, [topic]))
+
+
+def _is_held(server: SimServer, topic: bytes) -> bool:
+    return bool(server.channels.get(topic) or server.channels.get(CONTROL + topic))
+
+
+def claim(server: SimServer, keys: list[bytes], arguments: list[bytes]) -> bytes:
+    (key,) = keys
+    who, stale = arguments
+    held = server.keys.fields(key)
+    holder, beat = held.get(b"holder"), held.get(b"beat")
+    if holder is not None and beat is not None and holder != who and beat != stale and _is_there(server, key, holder):
+        return bulks((holder, beat))
+    next_beat = b"%d" % (int(beat or b"0") + 1)
+    server.keys.set_fields(key, {b"holder": who, b"beat": next_beat})
+    return bulks((who, next_beat))
+
+
+def _is_there(server: SimServer, key: bytes, holder: bytes) -> bool:
+    return bool(server.channels.get(b"%b:%b" % (key, holder)))
+
+
+TWINS: dict[bytes, Twin] = {
+    INSTALL: install,
+    INSTALL_MEMBERS: install_members,
+    FIRST_USE: first_use,
+    READ: read,
+    KEEP: keep,
+    END_UNUSED: end_unused,
+    CLAIM: claim,
+}
+
+
+Handler = Callable[["Session", list[bytes]], bytes]
+
+UNLIMITED = 1 << 20  # arguments; the protocol's own limit
+_QUOTED_BYTES = 128  # of a command nobody knows
+
+
+class Command(NamedTuple):
+    handler: Handler
+    least: int  # arguments
+    most: int
+
+
+def execute(session: Session, parts: list[bytes]) -> bytes:
+    """The reply to one command, which has at least a name."""
+    name = parts[0]
+    command = COMMANDS.get(name) or COMMANDS.get(name.upper())
+    if not session.authenticated and (command is None or command.handler not in WITHOUT_AUTH):
+        return error("NOAUTH Authentication required.")
+    if command is None:
+        return error(_unknown(parts))
+    try:
+        return _run(session, command, name, parts[1:])
+    except CommandError as refused:
+        return error(str(refused))
+
+
+def _run(session: Session, command: Command, name: bytes, arguments: list[bytes]) -> bytes:
+    handler, least, most = command
+    if least <= len(arguments) <= most:
+        return handler(session, arguments)
+    raise wrong_number(name)
+
+
+def _unknown(parts: list[bytes]) -> bytes:
+    quoted = b""
+    for part in parts[1:]:
+        if len(quoted) >= _QUOTED_BYTES:
+            break
+        quoted += b"'%b' " % part[: _QUOTED_BYTES - len(quoted)]
+    return b"ERR unknown command '%b', with args beginning with: %b" % (parts[0][:_QUOTED_BYTES], quoted)
+
+
+def _family(name: str, members: dict[bytes, Command]) -> Command:
+    """A command whose first argument says which of several it is."""
+
+    def handler(session: Session, arguments: list[bytes]) -> bytes:
+        which = arguments[0]
+        member = members.get(which.upper())
+        if member is None:
+            text = which.decode("utf-8", "surrogateescape")
+            raise CommandError(f"ERR unknown subcommand '{text}'. Try {name} HELP.")
+        return _run(session, member, b"%b|%b" % (name.encode(), which), arguments[1:])
+
+    return Command(handler, 1, UNLIMITED)
+
+
+CLIENT = {
+    b"SETNAME": Command(connection.client_setname, 1, 1),
+    b"GETNAME": Command(connection.client_getname, 0, 0),
+    b"LIST": Command(connection.client_list, 0, 0),
+    b"KILL": Command(connection.client_kill, 1, UNLIMITED),
+}
+PUBSUB = {
+    b"NUMSUB": Command(numsub, 0, UNLIMITED),
+    b"CHANNELS": Command(channels, 0, UNLIMITED),
+    b"NUMPAT": Command(numpat, 0, 0),
+}
+COMMANDS = {
+    b"PUBLISH": Command(publish, 2, 2),
+    b"SUBSCRIBE": Command(subscribe, 1, UNLIMITED),
+    b"UNSUBSCRIBE": Command(unsubscribe, 0, UNLIMITED),
+    b"PSUBSCRIBE": Command(psubscribe, 1, UNLIMITED),
+    b"PUNSUBSCRIBE": Command(punsubscribe, 0, UNLIMITED),
+    b"PUBSUB": _family("PUBSUB", PUBSUB),
+    b"GET": Command(keys.get, 1, 1),
+    b"SET": Command(keys.set_string, 2, UNLIMITED),
+    b"DEL": Command(keys.delete, 1, UNLIMITED),
+    b"EXISTS": Command(keys.exists, 1, UNLIMITED),
+    b"INCR": Command(keys.incr, 1, 1),
+    b"PEXPIRE": Command(keys.pexpire, 2, 2),
+    b"PTTL": Command(keys.pttl, 1, 1),
+    b"HGET": Command(keys.hget, 2, 2),
+    b"HMGET": Command(keys.hmget, 2, UNLIMITED),
+    b"HSET": Command(keys.hset, 3, UNLIMITED),
+    b"HSETNX": Command(keys.hsetnx, 3, 3),
+    b"HDEL": Command(keys.hdel, 2, UNLIMITED),
+    b"HGETALL": Command(keys.hgetall, 1, 1),
+    b"HLEN": Command(keys.hlen, 1, 1),
+    b"HSCAN": Command(keys.hscan, 2, UNLIMITED),
+    b"XADD": Command(streams.xadd, 4, UNLIMITED),
+    b"XLEN": Command(streams.xlen, 1, 1),
+    b"EVAL": Command(evaluate, 2, UNLIMITED),
+    b"HELLO": Command(connection.hello, 0, UNLIMITED),
+    b"AUTH": Command(connection.auth, 1, UNLIMITED),
+    b"CLIENT": _family("CLIENT", CLIENT),
+    b"INFO": Command(connection.info, 0, UNLIMITED),
+    b"PING": Command(connection.ping, 0, 1),
+    b"ECHO": Command(connection.echo, 1, 1),
+    b"QUIT": Command(connection.quit_session, 0, UNLIMITED),
+}
+WITHOUT_AUTH: frozenset[Handler] = frozenset((connection.hello, connection.auth, connection.quit_session))

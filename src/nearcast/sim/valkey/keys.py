@@ -1,0 +1,375 @@
+"""The simulated server's commands on keys: strings, times to end, hashes.
+
+The keys of a simulated server: strings, hashes and streams, some with a time to end.
+
+The simulated server's commands on streams: as much as agents need to append their reports.
+
+A limit is kept exactly, also with `~`, where a real server may keep some records more.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from nearcast.sim.valkey.replies import (
+    INT64_MAX,
+    OK,
+    SYNTAX,
+    WRONG_TYPE,
+    CommandError,
+    array,
+    bulk,
+    bulk_or_null,
+    bulks,
+    integer,
+    mapping,
+    matcher,
+    parse_integer,
+    wrong_number,
+)
+
+if TYPE_CHECKING:
+    from nearcast.sim.valkey.server import Session
+
+
+# --- strings and keys
+
+
+def get(session: Session, arguments: list[bytes]) -> bytes:
+    return bulk_or_null(session.server.keys.string(arguments[0]), session.resp3)
+
+
+def set_string(session: Session, arguments: list[bytes]) -> bytes:
+    key, value, *options = arguments
+    keys = session.server.keys
+    only_new, ends = _set_options(options)
+    when_ms = None
+    if ends is not None:
+        kind, number = ends
+        when_ms = _end_ms(parse_integer(number), keys.now_ms if kind == b"PX" else 0)
+    if only_new and key in keys:
+        return bulk_or_null(None, session.resp3)
+    keys.put(key, value)
+    if when_ms is not None:
+        keys.end_at(key, when_ms)
+    return OK
+
+
+def _set_options(options: list[bytes]) -> tuple[bool, tuple[bytes, bytes] | None]:
+    """Whether NX is there, and (PX or PXAT, its number)."""
+    only_new, ends = False, None
+    rest = iter(options)
+    for option in rest:
+        kind = option.upper()
+        if kind == b"NX":
+            only_new = True
+            continue
+        number = next(rest, None)
+        if kind not in (b"PX", b"PXAT") or number is None or (ends is not None and ends[0] != kind):
+            raise CommandError(SYNTAX)
+        ends = (kind, number)
+    return only_new, ends
+
+
+def _end_ms(number: int, base_ms: int) -> int:
+    if number <= 0 or number > INT64_MAX - base_ms:
+        raise CommandError("ERR invalid expire time in 'set' command")
+    return number + base_ms
+
+
+def delete(session: Session, arguments: list[bytes]) -> bytes:
+    session.server.note_deleted(arguments)
+    return integer(sum(session.server.keys.delete(key) for key in arguments))
+
+
+def exists(session: Session, arguments: list[bytes]) -> bytes:
+    return integer(sum(key in session.server.keys for key in arguments))
+
+
+def incr(session: Session, arguments: list[bytes]) -> bytes:
+    keys, key = session.server.keys, arguments[0]
+    stored = keys.string(key)
+    value = 0 if stored is None else parse_integer(stored)
+    if value == INT64_MAX:
+        raise CommandError("ERR increment or decrement would overflow")
+    keys.change(key, b"%d" % (value + 1))
+    return integer(value + 1)
+
+
+def pexpire(session: Session, arguments: list[bytes]) -> bytes:
+    key, keys = arguments[0], session.server.keys
+    delay_ms = parse_integer(arguments[1])
+    if delay_ms > INT64_MAX - keys.now_ms:
+        raise CommandError("ERR invalid expire time in 'pexpire' command")
+    if key not in keys:
+        return integer(0)
+    keys.end_at(key, keys.now_ms + delay_ms)
+    return integer(1)
+
+
+def pttl(session: Session, arguments: list[bytes]) -> bytes:
+    keys, key = session.server.keys, arguments[0]
+    if key not in keys:
+        return integer(-2)
+    left_ms = keys.left_ms(key)
+    return integer(-1 if left_ms is None else left_ms)
+
+
+# --- hashes
+
+
+def hget(session: Session, arguments: list[bytes]) -> bytes:
+    return bulk_or_null(session.server.keys.fields(arguments[0]).get(arguments[1]), session.resp3)
+
+
+def hmget(session: Session, arguments: list[bytes]) -> bytes:
+    key, *names = arguments
+    fields = session.server.keys.fields(key)
+    return array(bulk_or_null(fields.get(name), session.resp3) for name in names)
+
+
+def hset(session: Session, arguments: list[bytes]) -> bytes:
+    if len(arguments) % 2 == 0:
+        raise wrong_number(b"hset")
+    pairs = dict(zip(arguments[1::2], arguments[2::2], strict=True))
+    return integer(session.server.keys.set_fields(arguments[0], pairs))
+
+
+def hsetnx(session: Session, arguments: list[bytes]) -> bytes:
+    keys = session.server.keys
+    key, field, value = arguments
+    if field in keys.fields(key):
+        return integer(0)
+    return integer(keys.set_fields(key, {field: value}))
+
+
+def hdel(session: Session, arguments: list[bytes]) -> bytes:
+    return integer(session.server.keys.delete_fields(arguments[0], arguments[1:]))
+
+
+def hgetall(session: Session, arguments: list[bytes]) -> bytes:
+    fields = session.server.keys.fields(arguments[0])
+    return mapping(((name, bulk(value)) for name, value in fields.items()), session.resp3)
+
+
+def hlen(session: Session, arguments: list[bytes]) -> bytes:
+    return integer(len(session.server.keys.fields(arguments[0])))
+
+
+def hscan(session: Session, arguments: list[bytes]) -> bytes:
+    """Everything in one step, as the real server does with a small hash."""
+    key, cursor, *options = arguments
+    if not cursor.isdigit() or int(cursor) >= 1 << 64:
+        raise CommandError("ERR invalid cursor")
+    fields = session.server.keys.fields(key)
+    pattern = _scan_pattern(options) if fields else b"*"
+    # The scan takes a single star for "no pattern", so it finds the empty name, which `*` does not match elsewhere.
+    names = list(fields) if pattern == b"*" else list(filter(matcher(pattern), fields))
+    return array((bulk(b"0"), bulks(data for name in names for data in (name, fields[name]))))
+
+
+def _scan_pattern(options: list[bytes]) -> bytes:
+    pattern = b"*"
+    rest = iter(options)
+    for option in rest:
+        kind, value = option.upper(), next(rest, None)
+        if kind not in (b"MATCH", b"COUNT") or value is None:
+            raise CommandError(SYNTAX)
+        if kind == b"MATCH":
+            pattern = value
+        elif parse_integer(value) < 1:
+            raise CommandError(SYNTAX)
+    return pattern
+
+
+Hash = dict[bytes, bytes]
+RecordId = tuple[int, int]  # milliseconds, and a number among the records of one
+
+
+class Stream:
+    """Records in the order of their ids, and how many bytes they are: a stream is long, and its size asked often."""
+
+    __slots__ = ("last_id", "records", "size_bytes")
+
+    def __init__(self) -> None:
+        self.last_id: RecordId = (0, 0)
+        self.records: deque[tuple[RecordId, list[bytes]]] = deque()
+        self.size_bytes = 0
+
+    def add(self, record_id: RecordId, fields: list[bytes]) -> None:
+        self.last_id = record_id
+        self.records.append((record_id, fields))
+        self.size_bytes += sum(map(len, fields))
+
+    def trim(self, limit: int) -> None:
+        while len(self.records) > limit:
+            _, fields = self.records.popleft()
+            self.size_bytes -= sum(map(len, fields))
+
+
+Value = bytes | Hash | Stream
+
+
+class Keyspace:
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._values: dict[bytes, Value] = {}
+        self._ends_ms: dict[bytes, int] = {}
+
+    @property
+    def now_ms(self) -> int:
+        return int(self._clock() * 1000)
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(len(key) + _size_bytes(value) for key, value in self._values.items())
+
+    def clear(self) -> None:
+        self._values.clear()
+        self._ends_ms.clear()
+
+    # --- keys of any kind
+
+    def __contains__(self, key: bytes) -> bool:
+        return self._value(key) is not None
+
+    def delete(self, key: bytes) -> bool:
+        """Whether there was such a key."""
+        present = key in self
+        self._values.pop(key, None)
+        self._ends_ms.pop(key, None)
+        return present
+
+    def end_at(self, key: bytes, when_ms: int) -> None:
+        """Let a key end then; one that should have ended already is gone at once."""
+        if when_ms <= self.now_ms:
+            self.delete(key)
+        else:
+            self._ends_ms[key] = when_ms
+
+    def left_ms(self, key: bytes) -> int | None:
+        """Time left of a key that is there; None if it has no end."""
+        when_ms = self._ends_ms.get(key)
+        return None if when_ms is None else when_ms - self.now_ms
+
+    def _value(self, key: bytes) -> Value | None:
+        if key in self._ends_ms and self.now_ms > self._ends_ms[key]:
+            del self._values[key], self._ends_ms[key]
+        return self._values.get(key)
+
+    # --- strings
+
+    def string(self, key: bytes) -> bytes | None:
+        value = self._value(key)
+        if isinstance(value, dict | Stream):
+            raise CommandError(WRONG_TYPE)
+        return value
+
+    def put(self, key: bytes, value: bytes) -> None:
+        """Whatever was there is replaced, its end included."""
+        self._values[key] = value
+        self._ends_ms.pop(key, None)
+
+    def change(self, key: bytes, value: bytes) -> None:
+        """A new value for a string that keeps its end."""
+        self._values[key] = value
+
+    # --- hashes
+
+    def fields(self, key: bytes) -> Hash:
+        """The fields of a hash, to read; a key that is not there has none."""
+        value = self._value(key)
+        if isinstance(value, bytes | Stream):
+            raise CommandError(WRONG_TYPE)
+        return {} if value is None else value
+
+    def set_fields(self, key: bytes, pairs: Hash) -> int:
+        """The number of fields that are new."""
+        fields = self.fields(key)
+        before = len(fields)
+        fields.update(pairs)
+        self._values[key] = fields
+        return len(fields) - before
+
+    def delete_fields(self, key: bytes, names: list[bytes]) -> int:
+        fields = self.fields(key)
+        deleted = sum(fields.pop(name, None) is not None for name in names)
+        if deleted and not fields:
+            self.delete(key)
+        return deleted
+
+    # --- streams
+
+    def stream(self, key: bytes) -> Stream | None:
+        value = self._value(key)
+        if isinstance(value, bytes | dict):
+            raise CommandError(WRONG_TYPE)
+        return value
+
+    def put_stream(self, key: bytes, stream: Stream) -> None:
+        self._values[key] = stream
+
+
+def _size_bytes(value: Value) -> int:
+    if isinstance(value, Stream):
+        return value.size_bytes
+    return len(value) if isinstance(value, bytes) else sum(len(name) + len(data) for name, data in value.items())
+
+
+_ID = re.compile(rb"(\d{1,19})-(\d{1,19})")
+
+
+def xadd(session: Session, arguments: list[bytes]) -> bytes:
+    """XADD key [MAXLEN [=|~] limit] (* | ms-seq) name value ..."""
+    key, *rest = arguments
+    limit, (asked, *fields) = _limit(rest)
+    wanted = _wanted_id(asked)
+    if len(fields) < 2 or len(fields) % 2:
+        raise wrong_number(b"xadd")
+    if wanted == (0, 0):
+        raise CommandError("ERR The ID specified in XADD must be greater than 0-0")
+    keys = session.server.keys
+    stream = keys.stream(key) or Stream()
+    record_id = _next_id(stream.last_id, keys.now_ms) if wanted is None else wanted
+    if record_id <= stream.last_id:
+        raise CommandError("ERR The ID specified in XADD is equal or smaller than the target stream top item")
+    stream.add(record_id, fields)
+    if limit is not None:
+        stream.trim(limit)
+    keys.put_stream(key, stream)
+    return bulk(b"%d-%d" % record_id)
+
+
+def xlen(session: Session, arguments: list[bytes]) -> bytes:
+    stream = session.server.keys.stream(arguments[0])
+    return integer(0 if stream is None else len(stream.records))
+
+
+def _limit(rest: list[bytes]) -> tuple[int | None, list[bytes]]:
+    """The number after MAXLEN, and what follows."""
+    if rest[0].upper() != b"MAXLEN":
+        return None, rest
+    rest = rest[2:] if rest[1:2] in ([b"~"], [b"="]) else rest[1:]
+    if len(rest) < 2:
+        raise CommandError(SYNTAX)
+    limit = parse_integer(rest[0])
+    if limit < 0:
+        raise CommandError("ERR The MAXLEN argument must be >= 0.")
+    return limit, rest[1:]
+
+
+def _wanted_id(asked: bytes) -> RecordId | None:
+    """None: by the server's clock."""
+    if asked == b"*":
+        return None
+    written = _ID.fullmatch(asked)
+    if written is None:
+        raise CommandError("ERR Invalid stream ID specified as stream command argument")
+    return int(written[1]), int(written[2])
+
+
+def _next_id(last: RecordId, now_ms: int) -> RecordId:
+    return (now_ms, 0) if now_ms > last[0] else (last[0], last[1] + 1)

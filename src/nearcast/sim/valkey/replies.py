@@ -1,0 +1,172 @@
+"""Replies of the simulated server as bytes.
+
+The servers' glob patterns (PSUBSCRIBE, HSCAN MATCH, PUBSUB CHANNELS) as regular expressions.
+
+A port of `stringmatchlen` with its habits, because clients match by the real one: a class that is not closed ends with
+the pattern, a range may be written backwards, `]` ends a range like any other character (`[a-]` goes from `]` to `a`),
+and an empty name is matched by the empty pattern alone, not by `*`.
+
+Rights of the simulated server's users: the part of a real server's ACLs that a topic can meet.
+
+A user may use all commands and keys, and all channels but those denied.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from nearcast.sim.valkey.server import Session, SimServer
+
+
+OK = b"+OK\r\n"
+NULL_RESP2 = b"$-1\r\n"
+NULL_RESP3 = b"_\r\n"
+
+INT64_MAX = 2**63 - 1
+_INTEGER = re.compile(rb"0|-?[1-9][0-9]*")
+
+
+class CommandError(Exception):
+    """The command is refused; the text is the server's error, with its code in front."""
+
+
+NOT_AN_INTEGER = "ERR value is not an integer or out of range"
+SYNTAX = "ERR syntax error"
+WRONG_TYPE = "WRONGTYPE Operation against a key holding the wrong kind of value"
+
+
+def wrong_number(name: bytes) -> CommandError:
+    return CommandError(f"ERR wrong number of arguments for '{name.decode().lower()}' command")
+
+
+def error(text: str | bytes) -> bytes:
+    data = text.encode("utf-8", "surrogateescape") if isinstance(text, str) else text
+    # The text may quote an argument, and a line break in that would end the reply early.
+    return b"-%b\r\n" % data.replace(b"\r", b" ").replace(b"\n", b" ")
+
+
+def bulk(data: bytes) -> bytes:
+    return b"$%d\r\n%b\r\n" % (len(data), data)
+
+
+def bulk_or_null(data: bytes | None, resp3: bool) -> bytes:
+    if data is None:
+        return NULL_RESP3 if resp3 else NULL_RESP2
+    return bulk(data)
+
+
+def integer(value: int) -> bytes:
+    return b":%d\r\n" % value
+
+
+def array(items: Iterable[bytes]) -> bytes:
+    """An array of things that are replies already."""
+    parts = list(items)
+    return b"*%d\r\n%b" % (len(parts), b"".join(parts))
+
+
+def bulks(items: Iterable[bytes]) -> bytes:
+    return array(map(bulk, items))
+
+
+def mapping(pairs: Iterable[tuple[bytes, bytes]], resp3: bool) -> bytes:
+    """A map of keys to things that are replies already; RESP2 has flat arrays instead."""
+    parts = [bulk(key) + reply for key, reply in pairs]
+    return b"%b%b" % (b"%%%d\r\n" % len(parts) if resp3 else b"*%d\r\n" % (2 * len(parts)), b"".join(parts))
+
+
+def verbatim(text: bytes, resp3: bool) -> bytes:
+    """Text for people, which RESP3 marks as such: the mark counts into the length."""
+    return b"=%d\r\ntxt:%b\r\n" % (len(text) + 4, text) if resp3 else bulk(text)
+
+
+def parse_integer(data: bytes) -> int:
+    """A 64-bit integer as the servers read one: no spaces, no plus sign, no leading zeros."""
+    if not _INTEGER.fullmatch(data) or not -INT64_MAX - 1 <= int(data) <= INT64_MAX:
+        raise CommandError(NOT_AN_INTEGER)
+    return int(data)
+
+
+Matcher = Callable[[bytes], object]
+
+_ANY = b"."
+_NONE = b"(?!)"
+
+
+@lru_cache(maxsize=4096)
+def matcher(pattern: bytes) -> Matcher:
+    """A function that says whether a whole name matches, as something true or false."""
+    if not pattern:
+        return lambda name: not name
+    parts = [b"(?=.)"]
+    at = 0
+    while at < len(pattern):
+        part, at = _part(pattern, at)
+        parts.append(part)
+    return re.compile(b"".join(parts), re.DOTALL).fullmatch
+
+
+def _part(pattern: bytes, at: int) -> tuple[bytes, int]:
+    """The expression for what starts here, and where the next part starts."""
+    char = pattern[at : at + 1]
+    if char == b"*":
+        return b".*", at + 1
+    if char == b"?":
+        return _ANY, at + 1
+    if char == b"[":
+        return _class(pattern, at + 1)
+    if char == b"\\" and at + 1 < len(pattern):
+        at += 1
+    return re.escape(pattern[at : at + 1]), at + 1
+
+
+def _class(pattern: bytes, at: int) -> tuple[bytes, int]:
+    negated = pattern[at : at + 1] == b"^"
+    at += negated
+    members: set[int] = set()
+    while at < len(pattern) and pattern[at : at + 1] != b"]":
+        left = len(pattern) - at
+        if left >= 2 and pattern[at : at + 1] == b"\\":
+            members.add(pattern[at + 1])
+            at += 2
+        elif left >= 3 and pattern[at + 1 : at + 2] == b"-":
+            low, high = sorted((pattern[at], pattern[at + 2]))
+            members.update(range(low, high + 1))
+            at += 3
+        else:
+            members.add(pattern[at])
+            at += 1
+    if not members:
+        return (_ANY if negated else _NONE), at + 1
+    listed = b"".join(re.escape(bytes((member,))) for member in sorted(members))
+    return b"[%b%b]" % (b"^" if negated else b"", listed), at + 1
+
+
+NO_CHANNEL = "NOPERM No permissions to access a channel"
+
+
+class User:
+    def __init__(self, password: bytes) -> None:
+        self.password = password
+        self.denied: set[bytes] = set()  # channels and patterns
+
+
+def check_channels(session: Session, names: Iterable[bytes]) -> None:
+    """Refuse the whole command if one of the channels is denied, as a server does before it runs anything."""
+    user = session.user
+    if user is not None and user.denied and not user.denied.isdisjoint(names):
+        raise CommandError(NO_CHANNEL)
+
+
+def deny(server: SimServer, user: User, *names: bytes) -> None:
+    """As ACL SETUSER: the user's connections that hold one of the channels are closed."""
+    user.denied.update(names)
+    for session in list(server.sessions):
+        held = session.channels.names.keys() | session.patterns.names.keys()
+        if session.user is user and not user.denied.isdisjoint(held):
+            session.close()
+            server.killed.append(session)

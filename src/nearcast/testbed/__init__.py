@@ -1,1 +1,0 @@
-"""Local clusters for tests, demos and benchmarks: real servers, emulated sites."""

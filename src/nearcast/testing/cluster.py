@@ -1,0 +1,427 @@
+"""A whole cluster on this machine, of real processes: servers, agents, controllers.
+
+For tests, demos, benchmarks and `nearcast up`. Every part can be killed and started again by itself:
+
+    async with await LocalCluster.start(brokers=3) as cluster:
+        client = await nearcast.connect(cluster.urls["b1"])
+        await cluster.kill_server("b2")
+
+Nothing of it outlives this program, not even a SIGKILL of it: the guardian (runtime/servers.py) sees to that.
+
+A `nearcast` process of a local cluster: an agent or a controller, with its log.
+
+A provider of servers on this machine: real processes of a local cluster, started and stopped as the policy asks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import shutil
+import signal
+import socket
+import sys
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from nearcast.core.model.journal import BrokerState
+from nearcast.core.model.names import CLAIM_KEY, READY_KEY, WANTED
+from nearcast.errors import ClusterError, ServerFailed, UsageError
+from nearcast.runtime.console import Console
+from nearcast.runtime.requester import Requester
+from nearcast.runtime.servers import LocalServer, guardian, spawn_guarded
+
+_STOP_WAIT_S = 2.0
+
+
+class LocalProcess:
+    """Runs `nearcast ARGUMENTS` and never outlives this program. Make one with `await LocalProcess.start(...)`."""
+
+    def __init__(self, name: str, arguments: Sequence[str], log: Path, process: asyncio.subprocess.Process) -> None:
+        self.name = name
+        self.arguments = tuple(arguments)
+        self.log = log
+        self._process = process
+        self._ended = asyncio.create_task(self._release_at_exit())
+
+    @classmethod
+    async def start(cls, name: str, arguments: Sequence[str], folder: Path) -> Self:
+        """Returns when the process was started. `folder` gets its log, and is removed if this program is killed."""
+        log = folder / f"{name}.log"
+        # -P: a file called nearcast.py in the current directory must not be taken for the package.
+        command = [sys.executable, "-P", "-m", "nearcast", *arguments]
+        return cls(name, arguments, log, await spawn_guarded(log, command, folder))
+
+    async def again(self) -> Self:
+        """The same command in a new process; the old one is killed if it still runs."""
+        await self.kill()
+        return await self.start(self.name, self.arguments, self.log.parent)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def alive(self) -> bool:
+        """False once the process has ended and this program has noticed."""
+        return self._process.returncode is None
+
+    @property
+    def returncode(self) -> int | None:
+        """None while it runs."""
+        return self._process.returncode
+
+    def signal(self, number: signal.Signals) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            self._process.send_signal(number)
+
+    async def kill(self) -> None:
+        """End it as a crash would, and return when it has ended."""
+        self.signal(signal.SIGKILL)
+        await asyncio.shield(self._ended)
+
+    async def stop(self, wait_s: float = _STOP_WAIT_S) -> None:
+        """Ask it to end, and kill it if it does not in time."""
+        self.signal(signal.SIGTERM)
+        self.signal(signal.SIGCONT)  # a process that was paused hears nothing else
+        try:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(asyncio.shield(self._ended), wait_s)
+        finally:
+            self.signal(signal.SIGKILL)
+        await asyncio.shield(self._ended)
+
+    def last_lines(self, count: int) -> list[str]:
+        written = self.log.read_text(errors="replace").splitlines() if self.log.exists() else []
+        return written[-count:]
+
+    async def _release_at_exit(self) -> None:
+        await self._process.wait()
+        guardian().release(self.pid)
+
+
+DEFAULT_SITE = "local"
+_MEMBERS_WAIT_S = 20.0
+_MEMBERS_POLL_S = 0.05
+_GRANT_POLL_S, _GRANT_POLLS = 0.01, 40
+_LOG_LINES_SHOWN = 6
+
+
+@dataclass
+class _Broker:
+    site: str
+    server: LocalServer
+    agent: LocalProcess
+    gateway: str = ""  # host:port
+
+
+class LocalCluster:
+    """One store server, brokers by name, controllers by number. Make one with `await LocalCluster.start()`."""
+
+    def __init__(self, store: LocalServer, folder: Path, capacity_bytes_per_s: float = 0.0) -> None:
+        self._store = store
+        self._folder = folder
+        self._capacity_bytes_per_s = capacity_bytes_per_s
+        self._brokers: dict[str, _Broker] = {}
+        self._controllers: list[LocalProcess] = []
+        self._console = Console(store.url)
+        self._gateways = False
+        self._positions: dict[str, tuple[float, float]] = {}
+
+    @classmethod
+    async def start(
+        cls,
+        brokers: int | Sequence[str] = 3,
+        *,
+        sites: Mapping[str, str] | None = None,
+        controllers: int = 1,
+        controller_options: Sequence[str] = (),
+        capacity_bytes_per_s: float = 0.0,
+        first_port: int | None = None,
+        gateways: bool = False,
+        positions: Mapping[str, tuple[float, float]] | None = None,
+    ) -> Self:
+        """Start a cluster and return when all its brokers are members.
+
+        `brokers`: names, or how many (b1, b2, ...). `sites`: of brokers by name, the others are at `local`.
+        `controller_options`: for `nearcast controller`, such as a policy. `capacity_bytes_per_s`: of each broker.
+        `first_port`: of the store, the brokers get the ports after it; None takes free ones.
+        `gateways`: each agent has one, see `gateway_urls`.
+        `positions`: latitude and longitude of gateways by broker.
+        """
+        names = [f"b{number}" for number in range(1, brokers + 1)] if isinstance(brokers, int) else list(brokers)
+        if not names or controllers < 1:
+            raise UsageError("a cluster needs at least one broker and one controller")
+        store = await LocalServer.start(name="store", port=first_port)
+        cluster = cls(store, Path(tempfile.mkdtemp(prefix="nearcast-cluster-")), capacity_bytes_per_s)
+        cluster._gateways = gateways
+        cluster._positions = dict(positions or {})
+        try:
+            await cluster._start_controllers(controllers, controller_options)
+            for number, name in enumerate(names, start=1):
+                port = first_port + number if first_port is not None else None
+                await cluster.start_broker(name, (sites or {}).get(name, DEFAULT_SITE), port)
+            await cluster.until_members()
+        except BaseException:
+            await cluster.stop()
+            raise
+        return cluster
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+    async def stop(self) -> None:
+        """End all processes: first who gives orders, then who takes them, then the servers."""
+        try:
+            await self._console.close()
+            await asyncio.gather(*(controller.stop() for controller in self._controllers))
+            await asyncio.gather(*(broker.agent.stop() for broker in self._brokers.values()))
+            servers = [self._store, *(broker.server for broker in self._brokers.values())]
+            await asyncio.gather(*(server.stop() for server in servers))
+        finally:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    # --- what there is
+
+    @property
+    def urls(self) -> dict[str, str]:
+        """The brokers' URLs by name: any of them is enough for `nearcast.connect`."""
+        return {name: broker.server.url for name, broker in self._brokers.items()}
+
+    @property
+    def gateway_urls(self) -> dict[str, str]:
+        """Where subscribers log in, by broker; empty in a cluster without gateways."""
+        return {name: f"http://{broker.gateway}" for name, broker in self._brokers.items() if broker.gateway}
+
+    @property
+    def store_url(self) -> str:
+        return self._store.url
+
+    @property
+    def pids(self) -> dict[str, int]:
+        """Every process by name: `store`, `server-b1`, `agent-b1`, `controller-0`, ..."""
+        return {name: part.pid for name, part in self._parts().items()}
+
+    @property
+    def ended(self) -> list[str]:
+        """The processes that do not run, by the names of `pids`."""
+        return [name for name, part in self._parts().items() if not part.alive]
+
+    async def console(self) -> Console:
+        """A console for state and moves. It belongs to the cluster, which closes it."""
+        return await self._console.__aenter__()
+
+    def _parts(self) -> dict[str, LocalServer | LocalProcess]:
+        parts: dict[str, LocalServer | LocalProcess] = {"store": self._store}
+        for name, broker in self._brokers.items():
+            parts[f"server-{name}"] = broker.server
+        for process in self._processes():
+            parts[process.name] = process
+        return parts
+
+    def _processes(self) -> list[LocalProcess]:
+        return [*(broker.agent for broker in self._brokers.values()), *self._controllers]
+
+    # --- brokers
+
+    async def add_broker(self, name: str, site: str = DEFAULT_SITE) -> None:
+        """Start one more broker and return when it is a member."""
+        await self.start_broker(name, site)
+        await self.until_members([name])
+
+    async def remove_broker(self, name: str) -> None:
+        """End the agent, then the server. One that still carries topics is drained first, by whoever calls this."""
+        broker = self._broker(name)
+        await broker.agent.stop()
+        await broker.server.stop()
+        del self._brokers[name]
+
+    async def kill_server(self, broker: str) -> None:
+        """SIGKILL, and return when the process has ended."""
+        server = self._broker(broker).server
+        server.kill()
+        await server.wait()
+
+    async def restart_server(self, broker: str) -> None:
+        """An empty server on the same port; the one before is killed if it still runs. The agent finds it."""
+        await self.kill_server(broker)
+        before = self._broker(broker).server
+        await before.stop()  # removes its files
+        self._broker(broker).server = await LocalServer.start(name=before.name, port=before.port)
+
+    async def kill_agent(self, broker: str) -> None:
+        await self._broker(broker).agent.kill()
+
+    async def restart_agent(self, broker: str) -> None:
+        """Started, not yet at work: `until_members()` waits for that."""
+        found = self._broker(broker)
+        await found.agent.kill()
+        found.agent = await self._start_agent(broker, found.site, found.server, found.gateway)
+
+    async def start_broker(self, name: str, site: str = DEFAULT_SITE, port: int | None = None) -> None:
+        """Start a server and its agent, and leave it to them to join."""
+        if name in self._brokers:
+            raise UsageError(f"the cluster already has a broker {name!r}: choose another name")
+        server = await LocalServer.start(name=f"server-{name}", port=port)
+        gateway = _free_address() if self._gateways else ""
+        try:
+            agent = await self._start_agent(name, site, server, gateway)
+        except BaseException:
+            await server.stop()
+            raise
+        self._brokers[name] = _Broker(site, server, agent, gateway)
+
+    async def _start_agent(self, name: str, site: str, server: LocalServer, gateway: str) -> LocalProcess:
+        arguments = ["agent", "--broker", name, "--site", site, "--server", server.url, "--store", self.store_url]
+        arguments += ["--server-pid", str(server.pid)]
+        if self._capacity_bytes_per_s:
+            arguments += ["--capacity", str(self._capacity_bytes_per_s)]
+        if gateway:
+            arguments += ["--gateway", gateway, "--allow", "publish:*", "--allow", "subscribe:*"]
+        if name in self._positions:
+            arguments += ["--position", "{},{}".format(*self._positions[name])]
+        return await LocalProcess.start(f"agent-{name}", arguments, self._folder)
+
+    def _broker(self, name: str) -> _Broker:
+        if name not in self._brokers:
+            raise UsageError(f"no broker {name!r} in this cluster: it has {', '.join(self._brokers)}")
+        return self._brokers[name]
+
+    # --- controllers
+
+    async def kill_controller(self, number: int) -> None:
+        await self._controllers[number].kill()
+
+    async def restart_controller(self, number: int) -> None:
+        self._controllers[number] = await self._controllers[number].again()
+
+    async def _start_controllers(self, count: int, options: Sequence[str]) -> None:
+        for number in range(count):
+            arguments = ["controller", "--store", self.store_url, *options]
+            self._controllers.append(await LocalProcess.start(f"controller-{number}", arguments, self._folder))
+
+    # --- the store
+
+    async def lose_store(self) -> None:
+        """SIGKILL the store's server, and start an empty one on the same port: nothing of it was on a disk."""
+        before = self._store
+        before.kill()
+        await before.stop()
+        self._store = await LocalServer.start(name=before.name, port=before.port)
+
+    # --- all of them
+
+    def pause(self) -> None:
+        """Stop agents and controllers where they are. Leases end soon: `resume()` within a second."""
+        for process in self._processes():
+            process.signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        for process in self._processes():
+            process.signal(signal.SIGCONT)
+
+    async def until_members(self, brokers: Iterable[str] | None = None, timeout_s: float = _MEMBERS_WAIT_S) -> None:
+        """Return when these brokers (default: all) are members and granted; raise with log lines if they never are."""
+        wanted = set(self._brokers if brokers is None else brokers)
+        missing = wanted
+        try:
+            async with asyncio.timeout(timeout_s):
+                while missing := wanted - await self._members():
+                    ended = self._ended_but_needed(missing)
+                    if ended:
+                        raise self._failure(f"{', '.join(ended)} ended")
+                    await asyncio.sleep(_MEMBERS_POLL_S)
+        except TimeoutError:
+            raise self._failure(f"{', '.join(sorted(missing))} did not join within {timeout_s:g} s") from None
+
+    async def _members(self) -> set[str]:
+        try:
+            state = await self._console.overview(timeout_s=1.0)
+        except ClusterError:
+            return set()  # no controller leads yet
+        members = [name for name, view in state.brokers.items() if view.state == BrokerState.MEMBER and view.alive]
+        return {name for name in members if name in self._brokers and await self._serves(name)}
+
+    async def _serves(self, broker: str) -> bool:
+        """Whether the server is marked and leased, and its gateway answers, if there is to be one.
+
+        The controller may not have noticed yet that it runs anew.
+        """
+        found = self._broker(broker)
+        if found.gateway and not await _answers(found.gateway):
+            return False
+        requester = Requester(found.server.url)
+        try:
+            return bool(await requester.ask("EXISTS", READY_KEY)) and await _is_granted(requester)
+        except ClusterError:
+            return False
+        finally:
+            await requester.close()
+
+    def _ended_but_needed(self, brokers: set[str]) -> list[str]:
+        """What ended without which these brokers cannot join; one controller of several may be dead."""
+        agents = [self._broker(name).agent for name in sorted(brokers)]
+        needed = agents if any(controller.alive for controller in self._controllers) else self._processes()
+        return [process.name for process in needed if not process.alive]
+
+    def _failure(self, what: str) -> ServerFailed:
+        shown = [f"the local cluster: {what}; the last log lines:"]
+        for process in self._processes():
+            lines = process.last_lines(_LOG_LINES_SHOWN) or ["(none)"]
+            shown += [f"  {process.name}: {line}" for line in lines]
+        return ServerFailed("\n".join(shown))
+
+
+async def _is_granted(requester: Requester) -> bool:
+    """Whether the leader grants a beat of the agent that comes after this question."""
+    beat = await _number(requester, "beat")
+    await requester.ask("PUBLISH", WANTED, "")
+    for _ in range(_GRANT_POLLS):
+        if await _number(requester, "granted") > beat:
+            return True
+        await asyncio.sleep(_GRANT_POLL_S)
+    return False
+
+
+async def _number(requester: Requester, field: str) -> int:
+    found = await requester.ask("HGET", CLAIM_KEY, field)
+    return int(found) if isinstance(found, bytes) else 0
+
+
+async def _answers(address: str) -> bool:
+    host, _, port = address.partition(":")
+    try:
+        _, writer = await asyncio.open_connection(host, int(port))
+    except OSError:
+        return False
+    writer.close()
+    return True
+
+
+def _free_address() -> str:
+    """Of a gateway, which keeps it over restarts of its agent."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{probe.getsockname()[1]}"
+
+
+class LocalProvider:
+    def __init__(self, cluster: LocalCluster) -> None:
+        self._cluster = cluster
+
+    async def rent(self, broker: str) -> None:
+        if broker not in self._cluster.urls:
+            await self._cluster.start_broker(broker)
+
+    async def release(self, broker: str, url: str) -> None:
+        if self._cluster.urls.get(broker) == url:
+            await self._cluster.remove_broker(broker)

@@ -1,0 +1,220 @@
+"""The emergency workload: an application that warns people of a city, after section 6.1.2 of the BAD paper.
+
+H. Nguyen, M. Y. S. Uddin, N. Venkatasubramanian, "Multistage Adaptive Load Balancing for Big Active Data Publish
+Subscribe Systems", DEBS 2019. Pure and seeded: the same settings and seed give the same people, walks, reports and
+scenario, whether they are played live or in the flow simulator.
+
+    world = emergency_world(EmergencySettings(speed=10), seed=1)
+    world.scenario.events       login, logout, subscribe, unsubscribe, by time
+    world.reports()             (at_s, topic, payload) by time, for the feed of emergency_reports
+    world.locations(12.0)       (at_s, topic, payload) of everybody, for the feed of user_locations; ask each second
+    world.shelters_csv()        for the static dataset
+    DATASETS, CHANNELS          what the data cluster is told before
+
+All times are seconds since the start of the run.
+
+The scenario of the emergency workload: who logs in, subscribes, unsubscribes and logs out, and when (section 6.1.2).
+
+A scenario file is this as JSON. It carries the settings and the seed too, so that reports and walks can be made again
+from it: `emergency_world(scenario.settings, scenario.seed)`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from enum import StrEnum
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from nearcast.errors import UsageError
+from nearcast.flow.model import FloatArray
+from nearcast.workloads.emergency.channels import CHANNELS, DATASETS, EMERGENCY_CHANNELS, EmergencyChannel
+from nearcast.workloads.emergency.city import KIND_NAMES, City, Crowd, Message, Reports, Shelters
+
+LOGIN_S = (0.0, 240.0)  # everybody comes in the first four minutes (6.1.2)
+SUBSCRIBE_S = (240.0, 480.0)  # and subscribes in the next four
+CHANNELS_MAX = 5  # of one user, at least 1 (6.1.2)
+SUBSCRIPTIONS_MAX = 3  # of one user and channel, at least 1 (6.1.2)
+# The paper has logouts and unsubscriptions, but no figures for them.
+LEAVE_S, AWAY_S, LEAVERS = (600.0, 1500.0), (30.0, 180.0), 0.1
+UNSUBSCRIBE_S, UNSUBSCRIBED = (600.0, 1700.0), 0.05
+
+Value = str | float
+Parameters = dict[str, Value]
+
+
+class EmergencySettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Sizes and times. All that happens is `speed` times as fast as in the paper; periods of channels stay."""
+
+    city: City = City()
+    users: int = 400
+    publishers: int = 8
+    reports: int = 10_000
+    shelters: int = 200
+    scenario_s: float = 1800.0  # at speed 1
+    speed: float = 1.0
+
+    def __post_init__(self) -> None:
+        if min(self.users, self.publishers, self.shelters) < 1 or self.reports < 0:
+            raise UsageError("an emergency needs at least one user, publisher and shelter, and no negative reports")
+        if self.scenario_s < UNSUBSCRIBE_S[1] or self.speed <= 0:
+            raise UsageError(f"scenario_s must be at least {UNSUBSCRIBE_S[1]:.0f}: for a shorter run use speed above 1")
+
+    @property
+    def seconds(self) -> float:
+        """How long a run is."""
+        return self.scenario_s / self.speed
+
+
+class Action(StrEnum):
+    LOGIN = "login"
+    LOGOUT = "logout"
+    SUBSCRIBE = "subscribe"
+    UNSUBSCRIBE = "unsubscribe"
+
+
+class Interaction(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    at_s: float  # since the start of the run
+    user: str
+    action: Action
+    channel: str = ""
+    parameters: Parameters = {}
+
+
+class Scenario(msgspec.Struct, frozen=True, kw_only=True):
+    settings: EmergencySettings
+    seed: int
+    events: tuple[Interaction, ...]  # by rising time
+
+    @staticmethod
+    def load(path: Path) -> Scenario:
+        try:
+            return msgspec.json.decode(path.read_bytes(), type=Scenario)
+        except (OSError, msgspec.DecodeError) as error:
+            raise UsageError(f"{path} is no scenario file: {error}; make one with Scenario.save") from None
+
+    def save(self, path: Path) -> None:
+        path.write_bytes(msgspec.json.format(msgspec.json.encode(self), indent=1) + b"\n")
+
+    @staticmethod
+    def made(settings: EmergencySettings, seed: int) -> Scenario:
+        dice = np.random.default_rng((seed, 2))
+        places = [(float(lat), float(lon)) for lat, lon in zip(*places_of(settings.city, seed), strict=True)]
+        events = [
+            event
+            for number in range(settings.users)
+            for event in _Person(user_name(number), settings, places, dice).events()
+        ]
+        events.sort(key=lambda event: event.at_s)  # stable: a user's own order is kept
+        return Scenario(settings=settings, seed=seed, events=tuple(events))
+
+
+def user_name(number: int) -> str:
+    return f"u{number:05d}"
+
+
+def places_of(city: City, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Latitudes and longitudes of the places that people ask about."""
+    return city.points(city.places, (seed, 5))
+
+
+class _Person:
+    """Draws what one user does."""
+
+    def __init__(
+        self, name: str, settings: EmergencySettings, places: list[tuple[float, float]], dice: np.random.Generator
+    ) -> None:
+        self._name = name
+        self._settings = settings
+        self._places = places
+        self._dice = dice
+
+    def events(self) -> Iterator[Interaction]:
+        yield self._event(self._time(LOGIN_S), Action.LOGIN)
+        for channel in self._chosen_channels():
+            for parameters in self._subscriptions(channel):
+                yield self._event(self._time(SUBSCRIBE_S), Action.SUBSCRIBE, channel.name, parameters)
+                if self._dice.random() < UNSUBSCRIBED:
+                    yield self._event(self._time(UNSUBSCRIBE_S), Action.UNSUBSCRIBE, channel.name, parameters)
+        if self._dice.random() < LEAVERS:
+            left_s = self._time(LEAVE_S)
+            yield self._event(left_s, Action.LOGOUT)
+            yield self._event(left_s + self._time(AWAY_S), Action.LOGIN)
+
+    def _event(
+        self, at_s: float, action: Action, channel: str = "", parameters: Parameters | None = None
+    ) -> Interaction:
+        at_s = round(at_s / self._settings.speed, 3)
+        return Interaction(at_s=at_s, user=self._name, action=action, channel=channel, parameters=parameters or {})
+
+    def _time(self, span_s: tuple[float, float]) -> float:
+        return float(self._dice.uniform(*span_s))
+
+    def _chosen_channels(self) -> list[EmergencyChannel]:
+        weights = np.array([channel.weight for channel in EMERGENCY_CHANNELS])
+        count = self._dice.integers(1, CHANNELS_MAX + 1)
+        numbers = self._dice.choice(len(weights), size=count, replace=False, p=weights / weights.sum())
+        return [EMERGENCY_CHANNELS[number] for number in sorted(numbers.tolist())]
+
+    def _subscriptions(self, channel: EmergencyChannel) -> list[Parameters]:
+        """One to three; the same ones drawn again count once."""
+        drawn = [self._parameters(channel) for _ in range(self._dice.integers(1, SUBSCRIPTIONS_MAX + 1))]
+        return [parameters for place, parameters in enumerate(drawn) if parameters not in drawn[:place]]
+
+    def _parameters(self, channel: EmergencyChannel) -> Parameters:
+        found: Parameters = {}
+        if channel.by_kind:
+            found["kind"] = KIND_NAMES[self._dice.integers(len(KIND_NAMES))]
+        if channel.by_district:
+            districts = self._settings.city.districts
+            found["district"] = districts[self._dice.integers(len(districts))]
+        if channel.by_place:
+            found["lat"], found["lon"] = self._places[self._dice.integers(len(self._places))]
+        if channel.by_user:
+            found["user"] = self._name
+        return found
+
+
+__all__ = ["CHANNELS", "DATASETS", "EmergencySettings", "EmergencyWorld", "Scenario", "emergency_world"]
+
+LOCATION_TOPIC = "location."
+
+
+def emergency_world(settings: EmergencySettings, seed: int) -> EmergencyWorld:
+    """The world of a scenario: the one that is in `Scenario.load(path)` needs its settings and seed."""
+    return EmergencyWorld(settings, seed)
+
+
+class EmergencyWorld:
+    def __init__(self, settings: EmergencySettings, seed: int) -> None:
+        self.settings = settings
+        self.seed = seed
+        self.scenario = Scenario.made(settings, seed)
+        self.shelters = Shelters.somewhere(settings.city, settings.shelters, seed)
+        times = (settings.scenario_s, settings.speed)
+        self.report_columns = Reports.seen(settings.city, settings.publishers, settings.reports, times, seed)
+        self._people = Crowd(settings.city, settings.users, settings.city.on_foot, seed)
+
+    @property
+    def users(self) -> tuple[str, ...]:
+        return tuple(user_name(number) for number in range(self.settings.users))
+
+    def reports(self) -> Iterator[Message]:
+        return self.report_columns.messages(self.settings.city)
+
+    def positions(self, at_s: float) -> tuple[FloatArray, FloatArray]:
+        """Latitudes and longitudes of all users, in their order."""
+        return self._people.positions(at_s * self.settings.speed)
+
+    def locations(self, at_s: float) -> Iterator[Message]:
+        """Where everybody is, as records."""
+        lats, lons = self.positions(at_s)
+        for user, lat, lon in zip(self.users, lats.tolist(), lons.tolist(), strict=True):
+            record = {"user_id": user, "lat": lat, "lon": lon, "at_s": at_s}
+            yield Message(at_s, LOCATION_TOPIC + user, json.dumps(record, separators=(",", ":")).encode())
+
+    def shelters_csv(self) -> str:
+        return self.shelters.csv()

@@ -1,0 +1,477 @@
+"""Coordination: gateways that report, users that get a gateway, subscribers that are moved in waves.
+
+The gateways are played here: they report and obey over the bus, a store's server in memory. All else is the machine.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hiredis import Reader
+
+from nearcast.core.controller.gateways import SeatRule
+from nearcast.core.controller.subscribers import LISTEN_S, Coordinating
+from nearcast.core.model.names import ANSWER_CHANNEL, CONTROLLER_CHANNEL, GATEWAY_CHANNEL
+from nearcast.core.model.planning import Audience, Cause, MoveSubscriber, Reason, Seats, mean_rates
+from nearcast.core.wire import bus
+from nearcast.core.wire.bus import REPORT_S
+from nearcast.core.wire.link import command
+from nearcast.errors import UsageError
+
+REASON = Reason(Cause.UNBALANCED, "cov", 0.4, 0.15)
+POSITIONS = {"b1": (48.2, 16.4), "b2": (33.7, -117.8), "b3": (-36.8, 174.8)}  # Vienna, Irvine, Auckland
+NAMES = ("b1", "b2", "b3")
+
+
+class ToBrokerThree:
+    """A balancer that sends everybody to b3."""
+
+    name = "test"
+
+    def seat(self, audience: Audience) -> Seats:
+        moves = tuple(
+            MoveSubscriber(user, gateway, "b3", REASON)
+            for gateway, online in audience.online.items()
+            for user in online
+            if gateway != "b3"
+        )
+        return Seats(self.name, moves, 1.2, 0.1)
+
+
+class Hall:
+    """Three gateways on a cluster: who is online at each, what they were told, and whether their users go."""
+
+    def __init__(self, cluster: Any) -> None:
+        self.cluster = cluster
+        self.online: dict[str, dict[str, tuple[str, ...]]] = {name: {} for name in NAMES}
+        self.rates: dict[str, float] = {}
+        self.silent: set[str] = set()
+        self.obedient = True
+        self.orders: list[tuple[float, str, dict[str, tuple[str, str]]]] = []
+        self.answers: dict[str, Any] = {}
+        self.most_on_the_way = 0
+        self._reader = Reader()
+        self._session = cluster.rig.servers["store"].connect(self._reader.feed)
+        channels = [GATEWAY_CHANNEL + name.encode() for name in NAMES]
+        self._session.feed(command("HELLO", 3) + command("SUBSCRIBE", ANSWER_CHANNEL + b"me", *channels))
+        self._next_s = 0.0
+        self._asked = 0
+
+    def run(self, seconds: float) -> None:
+        rig = self.cluster.rig
+        for _ in range(round(seconds / 0.05)):
+            self.cluster.run(0.05)
+            self._listen()
+            if rig.now_s >= self._next_s:
+                self._next_s = rig.now_s + REPORT_S
+                self.report()
+
+    def report(self) -> None:
+        for name in NAMES:
+            if name not in self.silent:
+                self._publish(
+                    bus.GatewayReport(name, f"http://{name}", "x", *POSITIONS[name], self.online[name], self.rates)
+                )
+
+    def ask(self, kind: Any, *arguments: Any, patience_s: float = 3.0) -> Any:
+        """Ask as somebody else, and wait for the answer, which may stay away."""
+        self._asked += 1
+        request = f"me.{self._asked}"
+        self._publish(kind(request, *arguments))
+        for _ in range(round(patience_s / 0.05)):
+            self._listen()
+            if request in self.answers:
+                return self.answers[request]
+            self.run(0.05)
+        return None
+
+    def seat(self, user: str, *arguments: Any) -> str:
+        answer = self.ask(bus.RequestBroker, user, *arguments)
+        assert answer.problem == ""
+        assert answer.url == f"http://{answer.broker}"
+        return answer.broker
+
+    def _publish(self, message: Any) -> None:
+        self.cluster.rig.ask("store", "PUBLISH", CONTROLLER_CHANNEL, bus.encode(message))
+
+    def _listen(self) -> None:
+        while (push := self._reader.gets()) is not False:
+            if not isinstance(push, list) or push[0] != b"message":
+                continue
+            channel, payload = push[1], push[2]
+            if channel == ANSWER_CHANNEL + b"me":
+                answer = bus.decode_seat(payload) or bus.decode_state(payload)
+                assert answer is not None
+                self.answers[answer.request] = answer
+            else:
+                self._ordered(channel.removeprefix(GATEWAY_CHANNEL).decode(), payload)
+
+    def _ordered(self, broker: str, payload: bytes) -> None:
+        order = bus.decode_for_gateway(payload)
+        assert order is not None
+        self.orders.append((self.cluster.rig.now_s, broker, order.moves))
+        moving = self.cluster.leader.reign.coordination._moves.on_the_way()
+        self.most_on_the_way = max(self.most_on_the_way, *moving.values())
+        for user, (target, url) in order.moves.items():
+            assert url == f"http://{target}"
+            if self.obedient and user in self.online[broker]:
+                self.online[target][user] = self.online[broker].pop(user)
+
+    def texts(self) -> list[str]:
+        return [decision.text for decision in self.cluster.leader.reign.planner.decisions]
+
+
+def hall_of(cluster_of: Any, **settings: Any) -> Hall:
+    cluster = cluster_of(*NAMES, coordinating=Coordinating(**settings))
+    cluster.run(3.0)
+    hall = Hall(cluster)
+    hall.run(0.1)
+    return hall
+
+
+def balanced(hall: Hall, seconds: float = 15.0) -> Any:
+    """The next question to the balancer."""
+    for _ in range(round(seconds / 0.05)):
+        hall.run(0.05)
+        if hall.cluster.leader.balances:
+            return hall.cluster.leader.balances.pop()
+    return None
+
+
+def answer(hall: Hall, asked: Any) -> None:
+    hall.cluster.leader.seated(asked.number, asked.balancer.seat(asked.audience), hall.cluster.rig.now_s)
+
+
+@pytest.fixture
+def hall(cluster_of: Any) -> Hall:
+    return hall_of(cluster_of, balancer=ToBrokerThree(), balance_s=5.0, moves_at_once=4, give_up_s=8.0)
+
+
+# --- users
+
+
+def test_names_are_checked(hall: Hall) -> None:
+    assert hall.ask(bus.RegisterUser, "ada@example.com").problem == ""
+    for bad in ("", "a b", "a:b", "x" * 129):
+        assert "user name" in hall.ask(bus.RegisterUser, bad).problem
+        assert "user name" in hall.ask(bus.RequestBroker, bad).problem
+
+
+def test_the_nearest_gateway_over_ground(hall: Hall) -> None:
+    assert hall.seat("in.graz", 47.1, 15.4) == "b1"
+    assert hall.seat("in.san.diego", 32.7, -117.2) == "b2"
+    assert hall.seat("in.apia", -13.8, -171.8) == "b3"  # beyond the date line: in degrees of longitude b2 were nearer
+
+
+def test_who_does_not_say_where_it_is_gets_one_after_the_other(hall: Hall) -> None:
+    assert [hall.seat(f"u{number}") for number in range(4)] == ["b1", "b2", "b3", "b1"]
+
+
+def test_at_random_with_the_controllers_dice(cluster_of: Any) -> None:
+    runs = []
+    for _ in range(2):
+        hall = hall_of(cluster_of, placement=SeatRule.RND)
+        runs.append([hall.seat(f"u{number}") for number in range(12)])
+    assert runs[0] == runs[1]
+    assert set(runs[0]) == set(NAMES)
+
+
+def test_the_least_loaded_counts_shared_subscriptions_once_on_the_way_in(cluster_of: Any) -> None:
+    hall = hall_of(cluster_of, placement=SeatRule.LL)
+    hall.rates = {"k1": 100.0, "k2": 100.0}
+    hall.online["b1"] = {"a": ("k1",), "b": ("k2",)}  # in 200, out 200
+    hall.online["b2"] = {"c": ("k1",), "d": ("k1",)}  # in 100, out 200
+    hall.online["b3"] = {"e": ("k1", "k2"), "f": ("k1",)}  # in 200, out 300
+    hall.report()
+    assert hall.seat("new") == "b2"
+
+
+def test_who_is_online_keeps_its_gateway_and_so_does_who_has_a_home_or_a_promise(hall: Hall) -> None:
+    hall.online["b2"]["ada"] = ()
+    hall.report()
+    assert hall.seat("ada", 48.2, 16.4) == "b2"
+    assert hall.seat("ben", 48.2, 16.4, "b3") == "b3"
+    assert hall.seat("cyd", 48.2, 16.4) == "b1"
+    assert hall.seat("cyd", -36.8, 174.8) == "b1"  # asked twice, perhaps because the answer was lost
+
+
+def test_a_gateway_that_is_silent_takes_nobody_and_is_forgotten(hall: Hall) -> None:
+    hall.online["b2"]["ada"] = ()
+    hall.report()
+    hall.silent.add("b2")
+    hall.run(3 * REPORT_S + 0.5)
+    assert hall.seat("ada", 33.7, -117.8, "b2") != "b2"
+    assert set(hall.ask(bus.ShowSubscribers).gateways) == {"b1", "b3"}
+
+
+def test_only_gateways_of_members_take_subscribers(hall: Hall) -> None:
+    stranger = bus.GatewayReport("b9", "http://b9", "x", 0.0, 0.0)
+    hall._publish(stranger)
+    assert hall.seat("u", 0.0, 0.0) != "b9"
+    assert not hall.ask(bus.ShowSubscribers).gateways["b9"].takes
+
+
+def test_without_a_gateway_the_answer_says_what_to_do(cluster_of: Any) -> None:
+    hall = hall_of(cluster_of)
+    hall.silent = set(NAMES)
+    hall.run(3 * REPORT_S + 0.5)
+    assert "start agents with a gateway" in hall.ask(bus.RequestBroker, "ada").problem
+
+
+def test_a_new_leader_listens_before_it_answers(cluster_of: Any) -> None:
+    """It must not send a user away from where it is, only because it has not heard of it yet."""
+    cluster = cluster_of(*NAMES, coordinating=Coordinating(placement=SeatRule.RR))
+    cluster.run(1.0)
+    hall = Hall(cluster)
+    hall.silent = {"b3"}
+    hall.online["b3"]["ada"] = ()
+    assert hall.ask(bus.RequestBroker, "ada", patience_s=1.0) is None
+    hall.silent.clear()
+    hall.report()
+    assert hall.seat("ada") == "b3"  # every member's gateway has reported: no need to wait longer
+
+
+def test_a_new_leader_does_not_wait_for_brokers_without_a_gateway(cluster_of: Any) -> None:
+    cluster = cluster_of(*NAMES, coordinating=Coordinating())
+    cluster.run(1.0)
+    hall = Hall(cluster)
+    hall.silent = {"b2"}
+    hall.run(LISTEN_S)
+    assert hall.seat("ada") == "b1"
+
+
+# --- balancing
+
+
+def test_the_balancer_is_asked_when_it_is_time_and_sees_who_is_online(hall: Hall) -> None:
+    hall.online["b1"]["ada"] = ("k1", "k2")
+    hall.rates = {"k1": 10.0}
+    hall.report()
+    hall.rates = {"k1": 30.0, "k2": 5.0}
+    hall.report()
+    asked = balanced(hall)
+    assert asked.audience.online == {"b1": {"ada": ("k1", "k2")}, "b2": {}, "b3": {}}
+    assert 10.0 < asked.audience.mean_rates()["k1"] < 30.0  # a moving average
+    assert asked.audience.mean_rates()["k2"] == 5.0  # who does not mention it says nothing about it
+    assert balanced(hall) is None  # one question at a time
+    answer(hall, asked)
+
+
+def test_subscribers_move_in_waves_and_the_decision_is_written_down(hall: Hall) -> None:
+    hall.online["b1"] = {f"u{number:02d}": () for number in range(20)}
+    hall.online["b2"] = {f"v{number:02d}": () for number in range(10)}
+    answer(hall, balanced(hall))
+    assert hall.texts()[-1] == (
+        "test: subscribers move, 20 from b1 to b3, 10 from b2 to b3; coefficient of variation 1.200 -> 0.100 "
+        "(unbalanced: cov 0.4, threshold 0.15)"
+    )
+    hall.run(2.0)
+    assert len(hall.online["b3"]) <= 8  # two waves at most
+    hall.run(20.0)
+    assert len(hall.online["b3"]) == 30
+    assert hall.most_on_the_way == 4
+    assert hall.ask(bus.ShowSubscribers).moving == {}
+
+
+def test_while_subscribers_move_nobody_is_asked_and_after_it_reports_come_first(hall: Hall) -> None:
+    hall.online["b1"] = {"ada": ()}
+    answer(hall, balanced(hall))
+    hall.obedient = False
+    assert balanced(hall, 6.0) is None
+    hall.obedient = True
+    assert balanced(hall) is not None
+
+
+def test_an_order_is_said_again_each_second_and_then_given_up(hall: Hall) -> None:
+    hall.obedient = False
+    hall.online["b1"] = {"ada": ()}
+    answer(hall, balanced(hall))
+    hall.run(9.0)
+    times = [at_s for at_s, _, _ in hall.orders]
+    assert 7 <= len(times) <= 9
+    assert all(0.9 < later - earlier < 1.3 for earlier, later in pairwise(times))
+    assert any("1 subscribers did not move in 8 s" in note for note in hall.cluster.leader.notes)
+    assert hall.ask(bus.ShowSubscribers).moving == {}
+
+
+def test_a_user_on_its_way_is_sent_to_its_target(hall: Hall) -> None:
+    hall.obedient = False
+    hall.online["b1"] = {"ada": ()}
+    answer(hall, balanced(hall))
+    assert hall.seat("ada") == "b3"
+
+
+def test_a_user_at_both_is_still_moving_and_one_at_none_has_gone(hall: Hall) -> None:
+    hall.obedient = False
+    hall.online["b1"] = {"ada": (), "ben": ()}
+    answer(hall, balanced(hall))
+    hall.run(0.5)
+    hall.online["b3"]["ada"] = ()
+    del hall.online["b1"]["ben"]
+    hall.report()
+    hall.run(0.5)
+    assert hall.ask(bus.ShowSubscribers).moving == {"ada": ("b1", "b3")}
+
+
+def test_what_has_changed_since_the_question_is_not_moved(hall: Hall) -> None:
+    hall.online["b1"] = {"ada": (), "ben": ()}
+    asked = balanced(hall)
+    del hall.online["b1"]["ada"]
+    hall.report()
+    answer(hall, asked)
+    hall.run(1.0)
+    assert [moves for _, _, moves in hall.orders] == [{"ben": ("b3", "http://b3")}]
+
+
+def test_a_target_that_falls_silent_gets_nobody(hall: Hall) -> None:
+    hall.online["b1"] = {"ada": ()}
+    asked = balanced(hall)
+    hall.silent.add("b3")
+    hall.run(3 * REPORT_S + 0.5)
+    answer(hall, asked)
+    hall.run(2.0)
+    assert hall.orders == []
+
+
+def test_an_answer_to_another_question_or_none_changes_nothing(hall: Hall) -> None:
+    hall.online["b1"] = {"ada": ()}
+    asked = balanced(hall)
+    hall.cluster.leader.seated(asked.number - 1, ToBrokerThree().seat(asked.audience), hall.cluster.rig.now_s)
+    hall.cluster.leader.seated(asked.number, None, hall.cluster.rig.now_s)
+    hall.run(1.0)
+    assert hall.orders == []
+    assert balanced(hall) is not None  # one that failed is asked again
+
+
+def test_without_a_balancer_or_without_gateways_nobody_is_asked(cluster_of: Any) -> None:
+    assert balanced(hall_of(cluster_of)) is None
+    hall = hall_of(cluster_of, balancer=ToBrokerThree(), balance_s=1.0)
+    hall.silent = set(NAMES)
+    hall.run(7.0)
+    assert balanced(hall, 3.0) is None
+
+
+def test_subscribers_of_a_broker_that_leaves_go_to_the_others(hall: Hall) -> None:
+    hall.online["b2"] = {f"u{number}": () for number in range(6)}
+    hall.report()
+    hall.cluster.leader.reign.heard(bus.Drain("me.x", "b2"), hall.cluster.rig.now_s)
+    hall.run(12.0)
+    assert hall.online["b2"] == {}
+    assert len(hall.online["b1"]) == len(hall.online["b3"]) == 3
+    assert "b2 leaves: its 6 subscribers move" in hall.texts()
+
+
+def test_the_leader_after_it_learns_everything_from_reports(cluster_of: Any) -> None:
+    cluster = cluster_of(*NAMES, controllers=2, coordinating=Coordinating(balancer=ToBrokerThree(), balance_s=5.0))
+    cluster.run(3.0)
+    hall = Hall(cluster)
+    hall.online["b1"] = {"ada": ("k1",)}
+    hall.rates = {"k1": 7.0}
+    hall.run(3.0)
+    first = cluster.leader
+    cluster.stopped.add(first)
+    for wired in cluster.rig.wired:
+        if wired.machine is first:
+            wired.cut("bus")
+            cluster.rig.wired.remove(wired)
+            break
+    hall.run(3.0)
+    assert cluster.leader is not first
+    hall.run(LISTEN_S)
+    assert hall.seat("ada") == "b1"
+    asked = balanced(hall)
+    assert asked.audience.online["b1"] == {"ada": ("k1",)}
+    answer(hall, asked)
+    hall.run(3.0)
+    assert "ada" in hall.online["b3"]
+
+
+# --- people
+
+
+def test_a_person_moves_a_user(hall: Hall) -> None:
+    hall.online["b1"] = {"ada": ("k1",)}
+    hall.report()
+    state = hall.ask(bus.PlaceSubscriber, "ada", "b2")
+    assert state.moving == {"ada": ("b1", "b2")}
+    hall.run(2.5)
+    state = hall.ask(bus.ShowSubscribers, ("ada", "nobody"))
+    assert (state.seats, state.moving) == ({"ada": "b2"}, {})
+    assert state.gateways["b2"].subscribers == state.gateways["b2"].frontend == 1
+    assert "ada: b1 -> b2 (as asked)" in hall.texts()
+
+
+def test_a_user_who_logged_in_after_the_last_report_can_be_moved(cluster_of: Any) -> None:
+    hall = hall_of(cluster_of)
+    hall.run(REPORT_S)
+    hall.online["b1"]["ada"] = ("k1",)  # of which the controller hears within two seconds
+    state = hall.ask(bus.PlaceSubscriber, "ada", "b2")
+    assert state.problem == ""
+    hall.run(REPORT_S + 0.5)
+    assert "ada" in hall.online["b2"]
+
+
+def test_a_leader_without_reports_waits_for_them_before_it_refuses_to_move_a_user(cluster_of: Any) -> None:
+    hall = hall_of(cluster_of)
+    hall.online["b1"]["ada"] = ("k1",)
+    hall.silent = set(NAMES)
+    hall.run(10.0)  # for the controller all gateways are gone
+    assert hall.ask(bus.PlaceSubscriber, "ada", "b2", patience_s=REPORT_S) is None
+    hall.silent = set()
+    assert hall.ask(bus.PlaceSubscriber, "ada", "b2").problem == ""
+
+
+@pytest.mark.parametrize(
+    ("user", "broker", "problem"),
+    [("nobody", "b2", "not online"), ("ada", "b9", "gateways that take: b1, b2, b3")],
+)
+def test_a_move_that_cannot_be_is_refused(hall: Hall, user: str, broker: str, problem: str) -> None:
+    hall.online["b1"] = {"ada": ()}
+    hall.report()
+    assert problem in hall.ask(bus.PlaceSubscriber, user, broker, patience_s=LISTEN_S + 0.5).problem
+
+
+def test_a_shuffle_is_asked_for_at_once_and_answered_when_it_is_planned(hall: Hall) -> None:
+    hall.online["b1"] = {"ada": ()}
+    usual = balanced(hall)
+    reign, now_s = hall.cluster.leader.reign, hall.cluster.rig.now_s
+    for _ in range(2):
+        reign.heard(bus.ShuffleSubscribers("me.s"), now_s)  # asked again, the answer has not come yet
+    assert balanced(hall, 0.2) is None  # one question at a time
+    hall.cluster.leader.seated(usual.number, Seats("test"), hall.cluster.rig.now_s)
+    asked = balanced(hall, 0.2)
+    assert asked.audience.shuffle
+    assert "me.s" not in hall.answers
+    answer(hall, asked)
+    hall.run(0.2)
+    assert hall.answers["me.s"].moving == {"ada": ("b1", "b3")}
+    assert "are moving" in hall.ask(bus.ShuffleSubscribers).problem
+    hall.run(4.0)
+    reign.heard(bus.ShuffleSubscribers("me.s"), hall.cluster.rig.now_s)  # late: it has been answered
+    asked = balanced(hall, 10.0)
+    assert not asked.audience.shuffle
+
+
+def test_a_shuffle_needs_a_balancer(cluster_of: Any) -> None:
+    assert "--balance ldm" in hall_of(cluster_of).ask(bus.ShuffleSubscribers).problem
+
+
+# --- values
+
+
+def test_settings_that_make_no_sense_are_refused() -> None:
+    for wrong in ({"balance_s": 0.0}, {"silence_s": 1.0}, {"moves_at_once": 0}, {"give_up_s": 1.0}):
+        with pytest.raises(UsageError, match="coordination needs"):
+            Coordinating(**wrong)
+
+
+def test_the_mean_of_rates_is_over_those_who_mention_them() -> None:
+    assert mean_rates([{"a": 1.0, "b": 4.0}, {"a": 3.0}, {}]) == {"a": 2.0, "b": 4.0}
+
+
+def test_a_decision_about_many_gateways_is_one_line() -> None:
+    moves = tuple(MoveSubscriber(f"u{number}", f"b{number}", "b0", REASON) for number in range(1, 9))
+    assert "3 between others; coefficient" in str(Seats("test", moves))
+    assert "nobody moves" in str(Seats("test"))
