@@ -85,10 +85,13 @@ def _numbers(subscriber: Subscriber) -> Iterator[tuple[str, int, int, int]]:
 
 
 def _follows(world: World, topic: str, publisher: int, last: int, first: int) -> bool:
-    """Whether nothing is missing between: no number that was used, but for those that were given up."""
-    if first <= last + 1 or (publisher, topic.encode(), first) in world.history.begun:
-        return first > last  # what is missing of a line that its publisher has forgotten is the matter of invariant 6
-    return world.numbers(topic, publisher).isdisjoint(range(last + 1, first))
+    """Whether nothing is missing between: no number that was used, but for those that were given up.
+
+    What is missing of a line that its publisher has forgotten is the matter of invariant 6.
+    """
+    begun = [number for number in world.history.begun[publisher, topic.encode()] if last < number <= first]
+    missing = range(max(begun, default=last + 1), first)
+    return first > last and world.numbers(topic, publisher).isdisjoint(missing)
 
 
 def check_owed(world: World) -> list[str]:

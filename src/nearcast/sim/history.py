@@ -46,7 +46,9 @@ class History:
         self._world = world
         self.runs: dict[tuple[int, bytes, int], list[Run]] = defaultdict(list)
         self.placements: dict[tuple[bytes, int], Placement] = {}
-        self.begun: set[tuple[int, bytes, int]] = set()  # frames that said that they begin a line anew
+        self.begun: dict[tuple[int, bytes], set[int]] = defaultdict(
+            set
+        )  # numbers that begin a line anew
         self.given_up_s: dict[str, float] = {}  # broker -> since when the journal says it is dead
         self.given_up: list[tuple[str, float, float]] = []  # and the past ones: (broker, from, to)
         self._doubted: set[str] = set()  # given up by a journal that was lost since
@@ -65,8 +67,7 @@ class History:
 
     def published(self, server: SimServer, channel: bytes, payload: bytes, receivers: Collection[Session]) -> None:
         if channel.startswith(RESERVED):
-            if len(receivers) > 1:
-                self._look_for_requests(payload, receivers)
+            self._repaired(payload, receivers)
             return
         if len(payload) < HEADER_BYTES:
             return
@@ -78,13 +79,20 @@ class History:
         self.runs[(publisher, channel, sequence)].append(run)
         self.messages += 1
         if word in FIRSTS:
-            self.begun.add((publisher, channel, sequence))
+            self.begun[publisher, channel].add(sequence)
 
-    def _look_for_requests(self, payload: bytes, receivers: Collection[Session]) -> None:
-        clients = {session.name for session in receivers}  # one that was cut off may still have its old connection
+    def _repaired(self, payload: bytes, receivers: Collection[Session]) -> None:
+        """A repair, or a request for one: on an inbox if all is well."""
         repair = decode_repair(payload)
-        if len(clients) > 1 and repair is not None and HEADER.unpack_from(repair[1])[0] == ASK:
+        if repair is None:
+            return
+        topic, frame = repair
+        word, _, publisher, sequence, _ = HEADER.unpack_from(frame)
+        clients = {session.name for session in receivers}  # one that was cut off may still have its old connection
+        if word == ASK and len(clients) > 1:
             self.faults.append(f"invariant 10: a request for repair reached {len(clients)} clients")
+        if word in FIRSTS:
+            self.begun[publisher, topic].add(sequence)
 
     def installed(self, server: SimServer, topic: bytes, data: bytes) -> None:
         record = decode_record(data)
