@@ -53,7 +53,9 @@ class World:
         for number, client in enumerate(clients):
             machine = client._machine
             links = machine.links.all_up()
-            found[f"flows of client {number}"] = len(machine.outflows) + len(machine.inflows) + len(client._outflows)
+            found[f"flows of client {number}"] = (
+                len(machine.topic_publishers) + len(machine.topic_subscribers) + len(client._outflows)
+            )
             found[f"notes on links of client {number}"] = sum(
                 len(link.users) + len(link.topics) + sum(b"reply" in channel for channel in link.control)
                 for link in links
@@ -165,7 +167,7 @@ def test_a_subscriber_that_stays_hears_a_topic_that_ended_for_its_publisher() ->
 
 async def ended(client: Client) -> None:
     while True:
-        if not client._machine.outflows:
+        if not client._machine.topic_publishers:
             return
         await asyncio.sleep(0.05)
 

@@ -384,9 +384,9 @@ def test_a_cancelled_publish_leaves_no_hole_and_a_usable_connection(world: World
                 assert isinstance(event, Message)
                 taken.append(event)
             assert [m.payload for m in taken if m.payload != b"cancelled"] == [b"%d" % turn for turn in range(30)]
-            reception = other._machine.inflows[topic.encode()].reception
+            reception = other._machine.topic_subscribers[topic.encode()].reception
             assert reception is not None
-            assert reception.lines.last == {client.client_id: client._machine.outflows[topic.encode()].sequence}
+            assert reception.lines.last == {client.client_id: client._machine.topic_publishers[topic.encode()].sequence}
             assert not reception.unsettled
 
     world.run(scenario)
@@ -419,7 +419,7 @@ def test_a_foreign_message_is_dropped_and_counted_or_delivered_as_it_is(
             await tell(world, topic, payload)
             await client.publish(topic, b"after")
             assert await payloads(strict, 2) == [b"before", b"after"]
-            reception = client._machine.inflows[topic.encode()].reception
+            reception = client._machine.topic_subscribers[topic.encode()].reception
             assert reception is not None
             assert reception.lines.counters.foreign == 1
             assert await payloads(open_minded, 3) == [b"before", payload, b"after"]

@@ -10,7 +10,7 @@ import pytest
 
 import nearcast
 from nearcast import Limits
-from nearcast.core.client.publisher import Outflow
+from nearcast.core.client.publisher import TopicPublisher
 from nearcast.runtime.client import Client
 from nearcast.runtime.driver import WRITE_FIRST, WRITE_MOST, Connection
 from nearcast.testing.cluster import LocalCluster
@@ -44,12 +44,12 @@ def test_drain_looks_at_full_topics_alone(run: Any, monkeypatch: pytest.MonkeyPa
             client.publish_nowait(topic, b"in flight")
         for _ in range(3):
             client.publish_nowait("t7", b"and full")
-        looked_at: list[Outflow] = []
-        has_room = Outflow.has_room.fget
+        looked_at: list[TopicPublisher] = []
+        has_room = TopicPublisher.has_room.fget
         assert has_room is not None
-        monkeypatch.setattr(Outflow, "has_room", property(lambda self: looked_at.append(self) or has_room(self)))
+        monkeypatch.setattr(TopicPublisher, "has_room", property(lambda self: looked_at.append(self) or has_room(self)))
         await client.drain()
-        assert {outflow.topic for outflow in looked_at} == {b"t7"}
+        assert {topic_publisher.topic for topic_publisher in looked_at} == {b"t7"}
 
     run(scenario)
 

@@ -158,7 +158,7 @@ def test_a_subscribe_that_is_cancelled_leaves_nothing_behind(world: World, topic
             with pytest.raises(asyncio.CancelledError):
                 await attaching
             assert not client.consumers
-            assert not client._machine.inflows
+            assert not client._machine.topic_subscribers
             assert not client._machine.patterns
             await client.sync()
             assert await subscribers(world, topic) == 0
@@ -203,7 +203,7 @@ def test_a_subscription_over_the_limit_of_topics_leaves_nothing_behind(world: Wo
             with pytest.raises(LimitReached):
                 await client.subscribe(*(f"{topic}-{number}" for number in range(3)))
             assert not client.consumers
-            assert not client._machine.inflows
+            assert not client._machine.topic_subscribers
 
     world.run(scenario)
 

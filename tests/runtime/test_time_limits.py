@@ -193,7 +193,7 @@ def test_a_limit_that_cannot_be_kept_is_refused(world: World, topic: str, limit:
             with pytest.raises(UsageError):
                 await client.flush(timeout_s=limit)
             assert not client.consumers
-            assert not client._machine.inflows
+            assert not client._machine.topic_subscribers
 
     world.run(scenario)
 
@@ -212,7 +212,7 @@ def test_a_subscribe_that_timed_out_leaves_nothing_and_can_be_tried_again(
                 with pytest.raises(TimedOut, match=r"not attached within 0.3 s: 't\w+': .*b1"):
                     await subscription
                 assert not client.consumers
-                assert not client._machine.inflows
+                assert not client._machine.topic_subscribers
                 assert not client._machine.patterns
             subscription = await (client.psubscribe if pattern else client.subscribe)(topic)
             await client.publish(topic, b"1")

@@ -27,17 +27,17 @@ from planting import (
     planting,
 )
 
-from nearcast.core.client import subscriber as inflow
+from nearcast.core.client import subscriber as topic_subscriber
 from nearcast.core.client.attachment import Attachment
 from nearcast.core.client.links import Links
 from nearcast.core.client.machine import Client
 from nearcast.core.client.news import Refusals
 from nearcast.core.client.ordering import Lines
 from nearcast.core.client.patterns import PatternFlow
-from nearcast.core.client.publisher import Outflow
+from nearcast.core.client.publisher import TopicPublisher
 from nearcast.core.client.repairs import Answers
 from nearcast.core.client.sending import Lane, Packing
-from nearcast.core.client.subscriber import Inflow
+from nearcast.core.client.subscriber import TopicSubscriber
 from nearcast.core.controller.members import Members
 from nearcast.core.model.membership import Membership
 from nearcast.core.model.names import CONTROL as CONTROL_CHANNEL
@@ -56,17 +56,17 @@ def replies_after_a_fence_count(patch: Patch) -> None:
     def replied(self: Lane, receivers: list[int], now_s: float) -> None:
         if not self.retired:
             original(self, receivers, now_s)
-        elif (lane := self.outflow._sole) is not None:
-            self.outflow.count(lane, receivers[: self.outflow.sequence - lane.counted])
+        elif (lane := self.topic_publisher._sole) is not None:
+            self.topic_publisher.count(lane, receivers[: self.topic_publisher.sequence - lane.counted])
 
     patch.setattr(Lane, "replied", replied)
 
 
 @mutation("invariant 2", REPLICAS)
 def replies_of_two_epochs_count_together(patch: Patch) -> None:
-    original = Outflow._adopt
+    original = TopicPublisher._adopt
 
-    def adopt(self: Outflow, placement: Any, now_s: float) -> None:
+    def adopt(self: TopicPublisher, placement: Any, now_s: float) -> None:
         before = {lane.broker: lane for lane in self.lanes}
         original(self, placement, now_s)
         if len(self.lanes) > 1:
@@ -76,22 +76,22 @@ def replies_of_two_epochs_count_together(patch: Patch) -> None:
                     lane.receivers.extend([0] * (kept.counted - lane.counted))
                     lane.counted = kept.counted
 
-    patch.setattr(Outflow, "_adopt", adopt)
+    patch.setattr(TopicPublisher, "_adopt", adopt)
 
 
 @mutation("invariant 4", MOVES)
 def ready_before_attached(patch: Patch) -> None:
-    def say_ready(flow: Inflow) -> None:
+    def say_ready(flow: TopicSubscriber) -> None:
         if flow.upcoming is not None:
             for attachment in flow.attachments.values():
                 attachment.say_ready(flow.topic, flow.upcoming.epoch)
 
-    patch.setattr(inflow, "say_ready", say_ready)
+    patch.setattr(topic_subscriber, "say_ready", say_ready)
 
 
 @mutation("invariant 6", MOVES)
 def frames_ahead_are_not_held(patch: Patch) -> None:
-    patch.setattr(Inflow, "older_open", lambda self, publisher, epoch: False)
+    patch.setattr(TopicSubscriber, "older_open", lambda self, publisher, epoch: False)
 
 
 @mutation("invariant", CUTS)
@@ -101,16 +101,16 @@ def any_epoch_is_admitted_anywhere(patch: Patch) -> None:
 
 @mutation("invariant", MOVES)
 def roles_end_before_the_fence(patch: Patch) -> None:
-    original = Inflow._tidy
+    original = TopicSubscriber._tidy
 
-    def tidy(self: Inflow, now_s: float) -> None:
+    def tidy(self: TopicSubscriber, now_s: float) -> None:
         needed = self.needed()
         for broker, attachment in self.attachments.items():
             if broker not in needed:
                 attachment.roles = ()
         original(self, now_s)
 
-    patch.setattr(Inflow, "_tidy", tidy)
+    patch.setattr(TopicSubscriber, "_tidy", tidy)
 
 
 @mutation("invariant 8", BUSY_NETWORK)
@@ -161,15 +161,15 @@ def cancelled_numbers_leave_a_hole(patch: Patch) -> None:
         return original(self, sequence, payload, time_ns, epoch)
 
     patch.setattr(Packing, "_command", command)
-    patch.setattr(Answers, "ask", lambda self, outflow, link, asker, have, now_s: None)
+    patch.setattr(Answers, "ask", lambda self, topic_publisher, link, asker, have, now_s: None)
 
 
 @mutation("invariant 6", NETWORK)
 def lost_connections_are_not_reported(patch: Patch) -> None:
-    def interrupt(self: Inflow, reason: str, since_s: float, now_s: float) -> None:
+    def interrupt(self: TopicSubscriber, reason: str, since_s: float, now_s: float) -> None:
         self.whole = False
 
-    patch.setattr(Inflow, "_interrupt", interrupt)
+    patch.setattr(TopicSubscriber, "_interrupt", interrupt)
 
 
 @mutation("invariant 5", MOVES)
@@ -195,7 +195,7 @@ def holes_are_skipped_in_silence(patch: Patch) -> None:
         self._settle(publisher, now_s, wall_s)
 
     patch.setattr(Lines, "_give_up", give_up)
-    patch.setattr(Answers, "ask", lambda self, outflow, link, asker, have, now_s: None)
+    patch.setattr(Answers, "ask", lambda self, topic_publisher, link, asker, have, now_s: None)
 
 
 @mutation("invariant 7", MOVES)
@@ -210,7 +210,7 @@ def a_broker_that_came_back_is_taken_for_the_old_one(patch: Patch) -> None:
 
 @mutation("invariant", EMPTIED)
 def an_empty_memory_is_taken_for_a_record(patch: Patch) -> None:
-    patch.setattr(Inflow, "_forgotten", lambda self, attachment: False)
+    patch.setattr(TopicSubscriber, "_forgotten", lambda self, attachment: False)
 
 
 @mutation("invariant 7", SERVERS)
@@ -218,8 +218,8 @@ def publishers_do_not_ask_when_stuck(patch: Patch) -> None:
     original = Client.ask
 
     def ask(self: Client, topic: bytes, now_s: float) -> None:
-        outflow = self.outflows.get(topic)
-        if outflow is None or outflow.placement is None:
+        topic_publisher = self.topic_publishers.get(topic)
+        if topic_publisher is None or topic_publisher.placement is None:
             original(self, topic, now_s)
 
     patch.setattr(Client, "ask", ask)
@@ -258,14 +258,14 @@ def a_refused_message_counts_as_acknowledged(patch: Patch) -> None:
 
 @mutation("invariant 6", RIGHTS)
 def who_loses_a_right_is_not_told(patch: Patch) -> None:
-    original = Inflow.refuse
+    original = TopicSubscriber.refuse
 
-    def refuse(self: Inflow, error: Any, now_s: float) -> None:
+    def refuse(self: TopicSubscriber, error: Any, now_s: float) -> None:
         mailboxes, self.mailboxes = self.mailboxes, ()
         original(self, error, now_s)
         self._interrupted, self.mailboxes = None, mailboxes
 
-    patch.setattr(Inflow, "refuse", refuse)
+    patch.setattr(TopicSubscriber, "refuse", refuse)
 
 
 @mutation("invariant 7", PATTERNS)
@@ -296,16 +296,16 @@ def addresses_the_program_gave_are_not_tried_again(patch: Patch) -> None:
 
 @mutation("invariant 7", FAR)
 def a_check_of_the_records_is_not_waited_for(patch: Patch) -> None:
-    original = Inflow.tick
+    original = TopicSubscriber.tick
     begun_s: dict[object, float] = {}
 
-    def tick(self: Inflow, now_s: float) -> bool:
+    def tick(self: TopicSubscriber, now_s: float) -> bool:
         verification = self.verification
         if verification is not None and now_s - begun_s.setdefault(verification, now_s) > 0.5:
             self.verification = None
         return original(self, now_s)
 
-    patch.setattr(Inflow, "tick", tick)
+    patch.setattr(TopicSubscriber, "tick", tick)
 
 
 # --- repairs

@@ -8,7 +8,7 @@ from planting import REPEATED, SELDOM, SELDOM_NETWORK, Patch, planting
 
 from nearcast.core.client import upkeep as forgetting
 from nearcast.core.client.machine import Client
-from nearcast.core.client.publisher import Outflow
+from nearcast.core.client.publisher import TopicPublisher
 from nearcast.core.client.sending import Packing
 from nearcast.core.wire.frames import word_of
 from nearcast.core.wire.scripts import KEEP
@@ -43,13 +43,13 @@ def first_uses_are_not_collected(patch: Patch) -> None:
 
 @mutation("invariant 6", SELDOM)
 def numbers_of_a_topic_that_ended_begin_again_at_1(patch: Patch) -> None:
-    original = Client.end_outflow
+    original = Client.end_topic_publisher
 
-    def end_outflow(self: Client, outflow: Outflow) -> None:
-        original(self, outflow)
+    def end_topic_publisher(self: Client, topic_publisher: TopicPublisher) -> None:
+        original(self, topic_publisher)
         self.numbered = 0
 
-    patch.setattr(Client, "end_outflow", end_outflow)
+    patch.setattr(Client, "end_outflow", end_topic_publisher)
 
 
 @mutation("guarantee 1", SELDOM)
@@ -59,16 +59,16 @@ def nobody_is_told_that_a_line_begins_anew(patch: Patch) -> None:
 
 @mutation("invariant 7", SELDOM_NETWORK)
 def a_client_forgets_what_is_not_acknowledged(patch: Patch) -> None:
-    original = Outflow.unused
+    original = TopicPublisher.unused
 
-    def unused(self: Outflow) -> bool:
+    def unused(self: TopicPublisher) -> bool:
         original(self)
         return self.sequence > 0
 
-    patch.setattr(Outflow, "unused", unused)
+    patch.setattr(TopicPublisher, "unused", unused)
 
 
 @mutation("invariant 5", REPEATED)
 def a_line_is_forgotten_before_its_publisher_stops_repeating(patch: Patch) -> None:
     patch.setattr(forgetting, "LINES_ROUNDS", 1)
-    patch.setattr(Outflow, "unused", lambda self: False)
+    patch.setattr(TopicPublisher, "unused", lambda self: False)

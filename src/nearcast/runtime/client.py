@@ -12,7 +12,7 @@ from time import time_ns
 from nearcast.core.client.machine import Client as Machine
 from nearcast.core.client.mailbox import Mailbox, Overflow, parse_overflow
 from nearcast.core.client.news import Note, StateChange, for_acknowledgements, for_attachment, summed_up
-from nearcast.core.client.publisher import Outflow
+from nearcast.core.client.publisher import TopicPublisher
 from nearcast.core.model.membership import BrokerInfo
 from nearcast.core.model.names import decode_topic, encode_topic
 from nearcast.core.model.settings import DEFAULT_LIMITS, DEFAULT_TIMING, Limits, Timing
@@ -80,7 +80,7 @@ class Client:
             client_id, random.Random(), credentials=self._credentials, timing=timing, limits=limits, tell=self._tell
         )
         self._driver: Driver | None = None
-        self._outflows: dict[str | bytes, Outflow] = {}  # by the name the program uses
+        self._outflows: dict[str | bytes, TopicPublisher] = {}  # by the name the program uses
         self.consumers = Consumers(self._machine)
         self._room: asyncio.Event | None = None
 
@@ -201,7 +201,7 @@ class Client:
         `user`: for whom a gateway publishes it; subscribers see it as `Message.user`. Raises TimedOut, which says what
         it waited for and whether the message may have been sent.
         """
-        outflow = self._outflows.get(topic) or self._outflow(topic)
+        topic_publisher = self._outflows.get(topic) or self._outflow(topic)
         data = payload if type(payload) is bytes else _payload(payload)
         if user:
             data = UserPayload.of(user, data)
@@ -213,13 +213,13 @@ class Client:
         try:
             while True:
                 try:
-                    sequence = outflow.publish(data, time_ns(), future)
+                    sequence = topic_publisher.publish(data, time_ns(), future)
                     break
                 except PublishBufferFull:
                     await self._wait_for_room()
                     if future.done():
                         break
-                    outflow = self._outflows.get(topic) or self._outflow(topic)  # it may have ended meanwhile
+                    topic_publisher = self._outflows.get(topic) or self._outflow(topic)  # it may have ended meanwhile
             writer = self._writer
             writer.unwritten += 1
             if writer.unwritten >= writer.enough:
@@ -228,15 +228,15 @@ class Client:
         except BaseException as error:
             future.cancel()  # nobody waits for an answer, nor for the end of its time
             if isinstance(error, Overdue):
-                raise self._not_acknowledged(outflow, sequence, limit_s) from None
+                raise self._not_acknowledged(topic_publisher, sequence, limit_s) from None
             if sequence and isinstance(error, asyncio.CancelledError):
-                outflow.give_up(sequence)
+                topic_publisher.give_up(sequence)
             raise
 
-    def _not_acknowledged(self, outflow: Outflow, sequence: int, limit_s: float | None) -> TimedOut:
+    def _not_acknowledged(self, topic_publisher: TopicPublisher, sequence: int, limit_s: float | None) -> TimedOut:
         """Nobody waits for the message any more: what has become of it."""
-        why = for_acknowledgements([outflow], self._now_s())
-        sent = bool(sequence) and not outflow.give_up(sequence)
+        why = for_acknowledgements([topic_publisher], self._now_s())
+        sent = bool(sequence) and not topic_publisher.give_up(sequence)
         fate = "it may have arrived, or may still arrive" if sent else "the message was not sent"
         error = timed_out("not acknowledged", limit_s, f"{why}; {fate}")
         error.sent = sent
@@ -247,21 +247,21 @@ class Client:
 
         Raises PublishBufferFull at the limit: then `await drain()`.
         """
-        outflow = self._outflows.get(topic) or self._outflow(topic)
-        outflow.publish(payload if type(payload) is bytes else _payload(payload), time_ns(), None)
+        topic_publisher = self._outflows.get(topic) or self._outflow(topic)
+        topic_publisher.publish(payload if type(payload) is bytes else _payload(payload), time_ns(), None)
         writer = self._writer
         writer.unwritten += 1
         if writer.unwritten >= writer.enough:
             writer.write()
 
-    def _outflow(self, topic: str | bytes) -> Outflow:
+    def _outflow(self, topic: str | bytes) -> TopicPublisher:
         driver = self._running()
         if len(self._outflows) >= self._limits.topics:
             self._outflows.clear()
-        outflow = self._outflows[topic] = self._machine.outflow(encode_topic(topic), driver.now())
+        topic_publisher = self._outflows[topic] = self._machine.topic_publisher(encode_topic(topic), driver.now())
         if self._machine.ended:
             self._forget_ended()  # to make room for this one
-        return outflow
+        return topic_publisher
 
     async def drain(self, *, timeout_s: Timeout = CLIENT_DEFAULT) -> None:
         """Wait until publish_nowait has room again on every topic."""
@@ -270,14 +270,16 @@ class Client:
             return  # for programs that call it after every message
 
         def why() -> str:
-            return for_acknowledgements([outflow for outflow in full if not outflow.has_room], self._now_s())
+            return for_acknowledgements(
+                [topic_publisher for topic_publisher in full if not topic_publisher.has_room], self._now_s()
+            )
 
         async with self._within(timeout_s, "no room to publish", why):
             while full:
-                outflow = next(iter(full))
-                while not outflow.has_room:
+                topic_publisher = next(iter(full))
+                while not topic_publisher.has_room:
                     await self._wait_for_room()
-                full.pop(outflow, None)
+                full.pop(topic_publisher, None)
 
     async def flush(self, *, timeout_s: Timeout = CLIENT_DEFAULT) -> None:
         """Wait until everything published so far is acknowledged.
@@ -285,15 +287,15 @@ class Client:
         Raises ClusterError if a server has refused messages of `publish_nowait` since the last call, and TimedOut if
         some are still on their way; those go on.
         """
-        goals = [(outflow, outflow.sequence) for outflow in self._machine.in_flight]
+        goals = [(topic_publisher, topic_publisher.sequence) for topic_publisher in self._machine.in_flight]
 
         def why() -> str:
-            return for_acknowledgements([outflow for outflow, _ in goals], self._now_s())
+            return for_acknowledgements([topic_publisher for topic_publisher, _ in goals], self._now_s())
 
         async with self._within(timeout_s, "not all acknowledged", why):
             while goals:
-                outflow, goal = goals[-1]
-                if outflow.acknowledged >= goal:
+                topic_publisher, goal = goals[-1]
+                if topic_publisher.acknowledged >= goal:
                     goals.pop()
                 else:
                     await self._wait_for_room()

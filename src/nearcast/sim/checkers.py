@@ -186,7 +186,7 @@ def check_unseen(world: World) -> list[str]:
         f"guarantee 1: a move of {topic!r} was forced although nothing failed"
         for topic in world.history.forced
         # Who has more topics than it can attach to in T_ready is not waited for any longer.
-        if not any(topic in program.machine.inflows for program in world.many_topics)
+        if not any(topic in program.machine.topic_subscribers for program in world.many_topics)
     ]
 
 

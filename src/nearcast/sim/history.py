@@ -46,9 +46,7 @@ class History:
         self._world = world
         self.runs: dict[tuple[int, bytes, int], list[Run]] = defaultdict(list)
         self.placements: dict[tuple[bytes, int], Placement] = {}
-        self.begun: dict[tuple[int, bytes], set[int]] = defaultdict(
-            set
-        )  # numbers that begin a line anew
+        self.begun: dict[tuple[int, bytes], set[int]] = defaultdict(set)  # numbers that begin a line anew
         self.given_up_s: dict[str, float] = {}  # broker -> since when the journal says it is dead
         self.given_up: list[tuple[str, float, float]] = []  # and the past ones: (broker, from, to)
         self._doubted: set[str] = set()  # given up by a journal that was lost since
@@ -141,8 +139,8 @@ class History:
 
     def _look_for_unready(self, topic: bytes, placement: Placement) -> None:
         for subscriber in self._world.subscribers:
-            inflow = subscriber.machine.inflows.get(topic)
-            if inflow is None or not inflow.whole or subscriber.left_s is not None:
+            topic_subscriber = subscriber.machine.topic_subscribers.get(topic)
+            if topic_subscriber is None or not topic_subscriber.whole or subscriber.left_s is not None:
                 continue
             client = subscriber.machine.client_id
             if not all(self._world.holds(client, broker, topic) for broker in placement.readers(client)):

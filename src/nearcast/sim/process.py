@@ -301,5 +301,5 @@ class ManyTopics:
 
     def unfinished(self) -> list[str]:
         found = [f"{self.name} never joined {self._joining} of them"] if self._joining else []
-        apart = sum(not inflow.whole for inflow in self.machine.inflows.values())
+        apart = sum(not topic_subscriber.whole for topic_subscriber in self.machine.topic_subscribers.values())
         return [*found, f"{self.name} is not whole on {apart} of them"] if apart else found

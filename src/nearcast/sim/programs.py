@@ -87,7 +87,7 @@ class Publisher:
             self.machine.publish(topic, payload, int(self.process.clock.wall_s() * 1e9), token, self.process.now_s)
         except PublishBufferFull:
             return
-        publication.sequence = self.machine.outflows[topic].sequence
+        publication.sequence = self.machine.topic_publishers[topic].sequence
         self.publications.append(publication)
         if not waits:
             self._unwaited.setdefault(topic, deque()).append(publication)
@@ -107,8 +107,8 @@ class Publisher:
                 effect.token.failed = effect.error
         self.machine.effects.clear()
         self._flush(now_s)
-        for topic, outflow in self.machine.outflows.items():
-            self.world.history.followed(topic, outflow.placement)
+        for topic, topic_publisher in self.machine.topic_publishers.items():
+            self.world.history.followed(topic, topic_publisher.placement)
 
     def untold(self) -> list[str]:
         """Publications that were neither acknowledged nor refused."""
@@ -124,8 +124,8 @@ class Publisher:
             for publication in self._unwaited.pop(topic, ()):
                 publication.given_up = True
         for topic, waiting in self._unwaited.items():
-            outflow = self.machine.outflows.get(topic)  # a topic ends when all is acknowledged
-            while waiting and (outflow is None or waiting[0].sequence <= outflow.acknowledged):
+            topic_publisher = self.machine.topic_publishers.get(topic)  # a topic ends when all is acknowledged
+            while waiting and (topic_publisher is None or waiting[0].sequence <= topic_publisher.acknowledged):
                 waiting.popleft().acknowledged_s = now_s
 
 
@@ -194,9 +194,9 @@ class Subscriber:
             self.machine.woken.clear()
             if self.left_s is None:
                 self.events += [(now_s, event) for event in self.mailbox.take()]
-        inflow = self.machine.inflows.get(self.topic)
-        if inflow is not None:
-            self.world.history.followed(self.topic, inflow.placement)
+        topic_subscriber = self.machine.topic_subscribers.get(self.topic)
+        if topic_subscriber is not None:
+            self.world.history.followed(self.topic, topic_subscriber.placement)
 
 
 class Place(msgspec.Struct, frozen=True):

@@ -362,9 +362,9 @@ class World:
         found += [f"{step} of the script was not carried out" for step in self.operator.steps]
         found += self.unfinished_members()
         for publisher in self.publishers:
-            for topic, outflow in publisher.machine.outflows.items():
-                if outflow.unacknowledged:
-                    found.append(f"{publisher.process.name} waits for {outflow.unacknowledged} of {topic!r}")
+            for topic, topic_publisher in publisher.machine.topic_publishers.items():
+                if topic_publisher.unacknowledged:
+                    found.append(f"{publisher.process.name} waits for {topic_publisher.unacknowledged} of {topic!r}")
             found += publisher.untold()
         if all(timing.idle_s < self.setup.traffic_s for timing in self._leaders):
             found += self._not_ended()
@@ -382,7 +382,7 @@ class World:
         found = [
             f"{publisher.process.name} still has {topic!r}"
             for publisher in self.publishers
-            for topic in publisher.machine.outflows
+            for topic in publisher.machine.topic_publishers
         ]
         for broker in self.brokers:
             server = self.hosts[broker].server
@@ -414,10 +414,10 @@ class World:
         if subscriber.joined_s is None:
             return [f"{subscriber.name} never joined"]
         found = []
-        for inflow in subscriber.machine.inflows.values():
-            if inflow.reception is not None and inflow.reception.lines.unsettled:
+        for topic_subscriber in subscriber.machine.topic_subscribers.values():
+            if topic_subscriber.reception is not None and topic_subscriber.reception.lines.unsettled:
                 found.append(f"{subscriber.name} holds frames back")
-            if not inflow.whole:
+            if not topic_subscriber.whole:
                 found.append(f"{subscriber.name} is not whole")
         found += [
             f"{subscriber.name} holds frames back" for flow in subscriber.machine.patterns.values() if flow.unsettled

@@ -115,9 +115,9 @@ def test_a_repair_that_takes_longer_than_the_gap_timer_is_waited_for_while_it_ar
     subscriber = world.client(2)
     subscriber.subscribe(T)
     world.run(0.5)
-    inflow = subscriber.machine.inflows[T]
-    inflow.reception = Reception(inflow)
-    lines = inflow.reception.lines
+    topic_subscriber = subscriber.machine.topic_subscribers[T]
+    topic_subscriber.reception = Reception(topic_subscriber)
+    lines = topic_subscriber.reception.lines
     lines.last[1] = 100
     for asker in range(100, 110):
         ask(world, asker)

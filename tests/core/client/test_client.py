@@ -266,7 +266,7 @@ def test_a_payload_over_the_limit_is_refused_with_the_limit(rig: Any) -> None:
     client.publish(T, b"x" * 10)
     with pytest.raises(PayloadTooLarge, match=r"payload of 11 bytes: the limit is 10; send it in parts, or raise"):
         client.publish(T, b"x" * 11)
-    assert client.machine.outflows[T].sequence == 1
+    assert client.machine.topic_publishers[T].sequence == 1
 
 
 def test_topics_are_limited(rig: Any) -> None:

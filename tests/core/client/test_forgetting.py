@@ -34,7 +34,7 @@ def test_a_topic_that_is_not_published_on_ends_and_its_control_channel_is_given_
     client.publish(T, b"a")
     assert CONTROL + T in world.channels("b1")
     world.run(ENDED_S)
-    assert client.machine.outflows == {}
+    assert client.machine.topic_publishers == {}
     assert client.machine.ended == [T]
     assert CONTROL + T not in world.channels("b1")
     (link,) = client.machine.links.all_up()
@@ -47,7 +47,7 @@ def test_a_topic_in_use_does_not_end(rig: Any) -> None:
     for _ in range(10):
         client.publish(T, b"a")
         world.run(TIMING.idle_s - 0.5)
-    assert list(client.machine.outflows) == [T]
+    assert list(client.machine.topic_publishers) == [T]
 
 
 def test_a_subscriber_of_the_same_client_keeps_the_control_channel(rig: Any) -> None:
@@ -56,7 +56,7 @@ def test_a_subscriber_of_the_same_client_keeps_the_control_channel(rig: Any) -> 
     client.subscribe(T)
     client.publish(T, b"a")
     world.run(ENDED_S)
-    assert client.machine.outflows == {}
+    assert client.machine.topic_publishers == {}
     assert CONTROL + T in world.channels("b1")
 
 
@@ -101,7 +101,7 @@ def test_a_topic_does_not_end_while_a_message_waits_and_the_message_fails(rig: A
     assert failed.token == b"b"
     assert isinstance(failed.error, Unavailable)
     assert str(failed.error) == "topic 't': no acknowledgement for 3 s; the message may have arrived"
-    assert list(client.machine.outflows) == [T]
+    assert list(client.machine.topic_publishers) == [T]
     world.speak("b1")
     client.publish(T, b"c")
     world.run(2.0)
@@ -111,11 +111,11 @@ def test_a_topic_does_not_end_while_a_message_waits_and_the_message_fails(rig: A
 def test_who_still_has_an_ended_outflow_cannot_publish_on_it(rig: Any) -> None:
     world = rig("b1")
     client = world.client(timing=TIMING)
-    outflow = client.machine.outflow(T, world.now_s)
+    topic_publisher = client.machine.topic_publisher(T, world.now_s)
     world.run(ENDED_S)
     with pytest.raises(PublishBufferFull):
-        outflow.publish(b"a", 0, None)
-    assert outflow.has_room  # nobody waits for it
+        topic_publisher.publish(b"a", 0, None)
+    assert topic_publisher.has_room  # nobody waits for it
 
 
 def test_a_request_for_repair_that_comes_before_the_first_message_is_answered_with_nothing(rig: Any) -> None:
@@ -126,7 +126,7 @@ def test_a_request_for_repair_that_comes_before_the_first_message_is_answered_wi
     client.publish(b"other", *[b"x"] * 5)
     client.publish(T, b"a")
     world.run(ENDED_S)
-    client.machine.outflow(T, world.now_s)
+    client.machine.topic_publisher(T, world.now_s)
     (link,) = client.machine.links.all_up()
     client.machine.inbox(link, encode_ask(T, reader.machine.client_id, 1), world.now_s)
     world.run(TIMING.gap_s * 2)
@@ -142,7 +142,7 @@ def test_at_the_limit_of_topics_the_oldest_on_which_nothing_waits_makes_room(rig
     world.silent.add("b1")
     client.publish(b"a", b"waits")
     client.publish(b"d", b"x")
-    assert list(client.machine.outflows) == [b"a", b"c", b"d"]
+    assert list(client.machine.topic_publishers) == [b"a", b"c", b"d"]
     client.publish(b"e", b"x")
     with pytest.raises(LimitReached, match="this client uses 3 topics"):
         client.publish(b"f", b"x")
@@ -157,11 +157,11 @@ def test_publishers_that_are_silent_for_long_are_forgotten(rig: Any) -> None:
     mailbox = reader.subscribe(T)
     for number in range(1, 6):
         world.client(number, timing=TIMING).publish(T, b"a")
-    reception = reader.machine.inflows[T].reception
+    reception = reader.machine.topic_subscribers[T].reception
     world.run(TIMING.idle_s * forgetting.LINES_ROUNDS)
     assert len(reception.lines.last) == 5  # their publishers may still repeat
     world.run(TIMING.idle_s * forgetting.LINES_ROUNDS + 1)
-    assert reader.machine.inflows[T].reception is None
+    assert reader.machine.topic_subscribers[T].reception is None
     assert len(numbers(mailbox)) == 5
 
 
@@ -171,7 +171,7 @@ def test_a_forgotten_publisher_goes_on_where_it_was(rig: Any) -> None:
     mailbox = reader.subscribe(T)
     client.publish(T, b"a", b"b")
     world.run(2 * TIMING.idle_s * forgetting.LINES_ROUNDS + 1)
-    assert reader.machine.inflows[T].reception is None
+    assert reader.machine.topic_subscribers[T].reception is None
     client.publish(T, b"c", b"d")
     assert numbers(mailbox) == [1, 2, 3, 4]
 
@@ -202,7 +202,7 @@ def test_time_in_which_a_process_did_not_run_is_nobodys_silence(rig: Any) -> Non
     for _ in range(3):
         world.now_s += 3600.0
         world.run(0.1)
-    assert client.machine.client_id in reader.machine.inflows[T].reception.lines.last
+    assert client.machine.client_id in reader.machine.topic_subscribers[T].reception.lines.last
 
 
 def test_a_round_begins_sooner_when_the_cluster_goes_by_a_shorter_t_idle(rig: Any) -> None:
@@ -213,4 +213,4 @@ def test_a_round_begins_sooner_when_the_cluster_goes_by_a_shorter_t_idle(rig: An
     world.membership = msgspec.structs.replace(world.membership, version=2, timers=TIMING.agreed)
     world.prepare("b1")
     world.run(2.5 * TIMING.idle_s)
-    assert not client.machine.outflows
+    assert not client.machine.topic_publishers

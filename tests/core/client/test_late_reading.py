@@ -65,12 +65,12 @@ def test_a_subscription_is_not_attached_where_its_broker_was_forgotten_meanwhile
     topic = next(b"t%d" % n for n in range(99) if world.membership.directory(b"t%d" % n) == "b2")
     client.machine.subscribe(topic, mailbox, mailbox, world.now_s)
     world.settle()
-    inflow = client.machine.inflows[topic]
-    assert inflow.whole
-    inflow.whole = False
-    inflow._check_whole(world.now_s)
-    verification = inflow.verification
+    topic_subscriber = client.machine.topic_subscribers[topic]
+    assert topic_subscriber.whole
+    topic_subscriber.whole = False
+    topic_subscriber._check_whole(world.now_s)
+    verification = topic_subscriber.verification
     assert verification is not None
-    inflow.forget("b2", world.now_s)
-    inflow.verified(verification, world.now_s)
-    assert not inflow.whole
+    topic_subscriber.forget("b2", world.now_s)
+    topic_subscriber.verified(verification, world.now_s)
+    assert not topic_subscriber.whole

@@ -28,7 +28,7 @@ def foreign(payload: bytes = b"hello") -> Message:
 
 
 def put(mailbox: Mailbox, *events: Event) -> None:
-    """As an inflow does: what it says of bytes includes headers."""
+    """As a topic subscriber does: what it says of bytes includes headers."""
     mailbox.put(list(events), sum(len(event.payload) + 32 for event in events if isinstance(event, Message)))
 
 

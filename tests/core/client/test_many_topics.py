@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from nearcast.core.client.mailbox import Mailbox, Overflow
-from nearcast.core.client.subscriber import Inflow
+from nearcast.core.client.subscriber import TopicSubscriber
 from nearcast.core.client.upkeep import REPORTED_MAX
 from nearcast.core.model.counters import ClientReport
 from nearcast.core.model.message import Interrupted
@@ -85,7 +85,11 @@ def test_what_orders_messages_is_made_with_the_first_of_a_topic(rig: Any) -> Non
     subscribe_all(client, 10, world.now_s)
     world.run(0.5)
     client.publish(b"t3", b"hello")
-    heard = [inflow.topic for inflow in client.machine.inflows.values() if inflow.reception is not None]
+    heard = [
+        topic_subscriber.topic
+        for topic_subscriber in client.machine.topic_subscribers.values()
+        if topic_subscriber.reception is not None
+    ]
     assert heard == [b"t3"]
 
 
@@ -95,12 +99,12 @@ def test_a_tick_looks_after_a_limited_number_and_nobody_is_forgotten(rig: Any, m
     world.silent.add("b1")
     subscribe_all(client, 35, world.now_s)
     seen: list[Any] = []
-    monkeypatch.setattr(Inflow, "tick", lambda flow, now_s: seen.append(flow) or True)
+    monkeypatch.setattr(TopicSubscriber, "tick", lambda flow, now_s: seen.append(flow) or True)
     for _ in range(7):
         before = len(seen)
         client.machine.tick(world.now_s)
         assert len(seen) - before == 10
-    assert {seen.count(flow) for flow in client.machine.inflows.values()} == {2}
+    assert {seen.count(flow) for flow in client.machine.topic_subscribers.values()} == {2}
 
 
 def test_topics_without_traffic_are_reported_in_turns(rig: Any) -> None:

@@ -98,15 +98,15 @@ def test_the_window_is_what_may_wait_for_acknowledgement(rig: Any) -> None:
     world = rig("b1")
     client = world.client(limits=Limits(window=3))
     client.publish(T, b"first")
-    outflow = client.machine.outflows[T]
+    topic_publisher = client.machine.topic_publishers[T]
     world.silent.add("b1")
     client.publish(T, b"1", b"2", b"3")
-    assert not outflow.has_room
+    assert not topic_publisher.has_room
     with pytest.raises(PublishBufferFull, match=r"3 messages wait for acknowledgement: await publish\(\) or drain\(\)"):
         client.publish(T, b"4")
-    assert outflow.sequence == 4
+    assert topic_publisher.sequence == 4
     world.speak("b1")
-    assert outflow.has_room
+    assert topic_publisher.has_room
     client.publish(T, b"4")
     assert client.acked == [b"first", b"1", b"2", b"3", b"4"]
 
@@ -186,7 +186,7 @@ def test_a_refused_message_fails_and_the_others_go_on(rig: Any) -> None:
     assert client.acked == [b"a", b"c"]
     assert failed(client) == [(b"bad", "b1 refused the message: OOM command not allowed")]
     assert isinstance(client.effects[0].error, Unavailable)
-    assert client.machine.outflows[T].unacknowledged == 0
+    assert client.machine.topic_publishers[T].unacknowledged == 0
 
 
 @pytest.mark.usefixtures("bad_refused")
@@ -224,7 +224,7 @@ def test_a_refused_message_nobody_waits_for_is_noted(rig: Any) -> None:
     for payload in (b"a", b"bad", b"bad", b"c"):
         client.machine.publish(T, payload, 0, None, world.now_s)
     world.settle()
-    assert client.machine.outflows[T].unacknowledged == 0
+    assert client.machine.topic_publishers[T].unacknowledged == 0
     refused = client.machine.refusals.take()
     assert str(summed_up(refused)) == "2 messages on 't' refused: b1 refused the message: OOM command not allowed"
     assert client.machine.refusals.take() == {}
@@ -286,20 +286,20 @@ def test_acknowledgements_are_a_prefix_and_the_least_of_all_lanes(script: list[s
         version=1, term=1, brokers={name: BrokerInfo(name) for name in brokers}, ring=brokers
     )
     client.publish(T, b"0", 0, 1, 0.0)
-    outflow = client.outflows[T]
-    outflow.record(settled(Placement(5, Mode.ALL_PUBLISHERS, brokers, 1), 1), 0.0)
-    lanes = {lane.broker: lane for lane in outflow.lanes}
+    topic_publisher = client.topic_publishers[T]
+    topic_publisher.record(settled(Placement(5, Mode.ALL_PUBLISHERS, brokers, 1), 1), 0.0)
+    lanes = {lane.broker: lane for lane in topic_publisher.lanes}
     for lane in lanes.values():
         lane.link = Link(lane.broker)
         lane.link.lease_until_s = 100.0
     replied = dict.fromkeys(brokers, 0)
     for step in script:
         if step == "publish":
-            client.publish(T, b"x", 0, outflow.sequence + 1, 0.0)
-        elif replied[step] < outflow.sequence:
+            client.publish(T, b"x", 0, topic_publisher.sequence + 1, 0.0)
+        elif replied[step] < topic_publisher.sequence:
             replied[step] += 1
             lanes[step].replied([replied[step]], 0.0)
-        assert outflow.acknowledged == min(replied.values())
+        assert topic_publisher.acknowledged == min(replied.values())
     assert client.acks == [(number, 3 * number) for number in range(1, min(replied.values()) + 1)]
 
 
@@ -351,15 +351,15 @@ def test_replies_to_a_retired_lane_do_not_count(rig: Any) -> None:
     old, new = placed(world, "b1"), single(6, "b2", 1)
     client = world.client()
     client.publish(T, b"a")
-    outflow = client.machine.outflows[T]
-    (lane,) = outflow.lanes
+    topic_publisher = client.machine.topic_publishers[T]
+    (lane,) = topic_publisher.lanes
     world.silent.update(("b1", "b2"))
     client.publish(T, b"b")
-    outflow.record(switch(old, new, term=1, forced=False), world.now_s)
+    topic_publisher.record(switch(old, new, term=1, forced=False), world.now_s)
     lane.replied([1], world.now_s)
     lane.refused("OOM", world.now_s)
     assert lane.retired
-    assert outflow.unacknowledged == 1
+    assert topic_publisher.unacknowledged == 1
     assert failed(client) == []
     world.speak("b2")
     assert client.acked == [b"a", b"b"]
@@ -370,10 +370,10 @@ def test_an_older_record_changes_nothing(rig: Any) -> None:
     placed(world, "b1")
     client = world.client()
     client.publish(T, b"a")
-    outflow = client.machine.outflows[T]
-    lanes = outflow.lanes
-    outflow.record(settled(single(4, "b2", 1), 9), world.now_s)
-    assert outflow.lanes is lanes
+    topic_publisher = client.machine.topic_publishers[T]
+    lanes = topic_publisher.lanes
+    topic_publisher.record(settled(single(4, "b2", 1), 9), world.now_s)
+    assert topic_publisher.lanes is lanes
 
 
 def test_a_broker_that_is_a_target_no_more_is_left_after_a_while(rig: Any) -> None:
@@ -456,7 +456,7 @@ def test_giving_up_what_was_acknowledged_or_never_was_does_nothing(rig: Any) -> 
     assert not client.machine.give_up(T, 1)
     assert not client.machine.give_up(T, 7)
     assert not client.machine.give_up(b"unknown", 1)
-    assert client.machine.outflows[T].unacknowledged == 0
+    assert client.machine.topic_publishers[T].unacknowledged == 0
 
 
 def test_a_message_that_was_sent_on_a_lost_connection_is_not_withdrawn(rig: Any) -> None:
@@ -478,7 +478,7 @@ def test_topics_with_messages_in_flight_are_known(rig: Any) -> None:
     assert not client.machine.in_flight
     world.silent.add("b1")
     client.publish(T, b"a", b"b")
-    assert list(client.machine.in_flight) == [client.machine.outflows[T]]
+    assert list(client.machine.in_flight) == [client.machine.topic_publishers[T]]
     world.speak("b1")
     assert not client.machine.in_flight
 
@@ -489,7 +489,7 @@ def test_messages_of_one_turn_are_sent_together_and_in_order(rig: Any) -> None:
     client.publish(T, b"first")
     for payload in (b"a", b"b", b"c"):
         client.machine.publish(T, payload, 0, payload, world.now_s)
-    assert list(client.machine.unsent) == [client.machine.outflows[T]]
+    assert list(client.machine.unsent) == [client.machine.topic_publishers[T]]
     ((_, written),) = client.machine.outgoing()
     assert written.count(b"PUBLISH") == 3
     assert not client.machine.unsent
@@ -503,12 +503,12 @@ def test_a_message_published_right_after_a_refusal_is_in_flight(rig: Any) -> Non
     world = rig("b1")
     client = world.client()
     client.publish(T, b"first")
-    outflow = client.machine.outflows[T]
+    topic_publisher = client.machine.topic_publishers[T]
     client.machine.publish(T, b"refused", 0, None, world.now_s)
-    outflow.refuse_all(Unavailable("no"))
+    topic_publisher.refuse_all(Unavailable("no"))
     assert not client.machine.unsent
     client.machine.publish(T, b"later", 0, b"later", world.now_s)
-    assert list(client.machine.in_flight) == list(client.machine.unsent) == [outflow]
+    assert list(client.machine.in_flight) == list(client.machine.unsent) == [topic_publisher]
     world.run(3)
     assert b"later" in client.acked
 
@@ -533,9 +533,9 @@ def test_topics_without_room_are_known(rig: Any) -> None:
     client.publish(b"long", b"x" * 90)
     assert not client.machine.full
     client.publish(T, b"b")
-    assert list(client.machine.full) == [client.machine.outflows[T]]
+    assert list(client.machine.full) == [client.machine.topic_publishers[T]]
     client.publish(b"long", b"y" * 9)
-    assert list(client.machine.full) == [client.machine.outflows[T], client.machine.outflows[b"long"]]
+    assert list(client.machine.full) == [client.machine.topic_publishers[T], client.machine.topic_publishers[b"long"]]
     with pytest.raises(PublishBufferFull):
         client.publish(b"long", b"z")
 
@@ -612,11 +612,11 @@ def test_counters_are_told_once(rig: Any) -> None:
     world = rig("b1")
     client = world.client()
     client.publish(T, b"ab", b"c")
-    told = client.machine.outflows[T].take_counters()
+    told = client.machine.topic_publishers[T].take_counters()
     assert told is not None
     broker, topic, counters = told
     assert (broker, topic, counters.published, counters.published_bytes, counters.publishers) == ("b1", "t", 2, 3, 1)
-    assert client.machine.outflows[T].take_counters() is None
+    assert client.machine.topic_publishers[T].take_counters() is None
 
 
 def test_a_server_that_lost_its_memory_is_asked_about_before_it_is_used(rig: Any) -> None:
@@ -643,7 +643,7 @@ def test_a_record_that_was_read_before_the_place_was_forgotten_is_not_believed(r
     world.run(0.5)
     client.deaf.add("b1")
     client.publish(topic, b"a")
-    client.machine.outflows[topic].begin_again("", world.now_s)
+    client.machine.topic_publishers[topic].begin_again("", world.now_s)
     world.settle()
     world.install("b1", topic, switch(old, new, 1, forced=False))
     world.run(0.5)  # its directory still sends it to b1
@@ -651,5 +651,5 @@ def test_a_record_that_was_read_before_the_place_was_forgotten_is_not_believed(r
     client.hear()
     world.run(0.5)
     assert ear.frames() == []
-    assert client.machine.outflows[topic].placement == new
+    assert client.machine.topic_publishers[topic].placement == new
     assert client.acked == [b"a"]

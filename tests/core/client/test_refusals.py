@@ -78,7 +78,7 @@ def test_a_refused_subscribe_fails_and_leaves_the_other_topics_alone(limited: Li
     assert limited.connections() == before
     client.publish(GOOD, b"1")
     assert [event.payload for event in good.take() if isinstance(event, Message)] == [b"1"]
-    assert list(client.machine.inflows) == [GOOD]
+    assert list(client.machine.topic_subscribers) == [GOOD]
 
 
 @pytest.mark.parametrize("denied", DENIED, ids=IDS)
@@ -97,7 +97,7 @@ def test_a_refused_publish_fails_and_leaves_the_other_topics_alone(limited: Limi
     assert all(isinstance(error, AccessDenied) for _, error in failures(client))
     assert client.machine.refusals.take()[SECRET].count == 1
     assert client.acked == [b"1", b"5"]
-    assert client.machine.outflows[SECRET].unacknowledged == 0
+    assert client.machine.topic_publishers[SECRET].unacknowledged == 0
     assert limited.connections() == before
 
 
@@ -115,7 +115,7 @@ def test_a_publisher_keeps_the_control_channel_that_came_with_a_refused_subscrip
         client.machine.publish(SECRET, b"1", 0, b"1", now_s)
     limited.rig.run(1.0)
     assert {token for token, _ in failures(client)} == {mailbox, b"1"}
-    assert client.machine.outflows[SECRET].holds(client.machine.links.up("b1"))
+    assert client.machine.topic_publishers[SECRET].holds(client.machine.links.up("b1"))
     assert CONTROL + SECRET in limited.rig.channels("b1")
 
 
@@ -124,9 +124,9 @@ def test_a_refused_topic_that_nobody_publishes_to_asks_for_nothing(limited: Limi
     client = limited.client()
     client.publish(SECRET, b"1")
     limited.rig.run(1.0)
-    outflow = client.machine.outflows[SECRET]
-    assert outflow not in client.machine._attention
-    assert not outflow.tick(limited.rig.now_s)
+    topic_publisher = client.machine.topic_publishers[SECRET]
+    assert topic_publisher not in client.machine._attention
+    assert not topic_publisher.tick(limited.rig.now_s)
 
 
 def test_a_topic_that_was_refused_can_be_had_when_the_rights_are_there(limited: Limited) -> None:

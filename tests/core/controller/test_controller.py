@@ -274,7 +274,7 @@ def test_a_move_ends_with_the_new_placement_everywhere(cluster: Any) -> None:
     assert (entry.move, entry.placement.mode, entry.placement.brokers) == (None, Mode.ALL_PUBLISHERS, ("b1", "b2"))
     client.publish(b"t", b"2")
     assert client.acked == [b"1", b"2"]
-    assert sorted(lane.broker for lane in client.machine.outflows[b"t"].lanes) == ["b1", "b2"]
+    assert sorted(lane.broker for lane in client.machine.topic_publishers[b"t"].lanes) == ["b1", "b2"]
 
 
 def test_epochs_grow_with_every_move(cluster: Any) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from nearcast.core.client.subscriber import Inflow
+from nearcast.core.client.subscriber import TopicSubscriber
 from nearcast.core.controller.leader import Charter, Reign
 from nearcast.core.controller.ledger import Ledger
 from nearcast.core.controller.machine import Controller, Role
@@ -472,13 +472,13 @@ def test_calls_that_wait_while_the_cluster_is_started_anew_go_on_in_the_new_one(
 
 def test_very_many_topics_leave_a_cluster_in_parts(old_cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     world, left_s = old_cluster, list[float]()
-    begin_again = Inflow.begin_again
+    begin_again = TopicSubscriber.begin_again
 
-    def leave(inflow: Inflow, reason: str, now_s: float) -> None:
+    def leave(topic_subscriber: TopicSubscriber, reason: str, now_s: float) -> None:
         left_s.append(now_s)
-        begin_again(inflow, reason, now_s)
+        begin_again(topic_subscriber, reason, now_s)
 
-    monkeypatch.setattr(Inflow, "begin_again", leave)
+    monkeypatch.setattr(TopicSubscriber, "begin_again", leave)
     program = world.client(limits=Limits(attended=10))
     mailboxes = [program.subscribe(b"t%d" % number) for number in range(95)]
     world.run(2.0)
@@ -487,7 +487,7 @@ def test_very_many_topics_leave_a_cluster_in_parts(old_cluster: Any, monkeypatch
     start_anew(world, program)
     world.run(8.0)
     assert program.machine.membership.cluster == "new"
-    assert all(inflow.whole for inflow in program.machine.inflows.values())
+    assert all(topic_subscriber.whole for topic_subscriber in program.machine.topic_subscribers.values())
     assert sorted(Counter(left_s).values()) == [5, *[10] * 9]
 
 
@@ -511,7 +511,7 @@ def test_in_a_new_era_every_topic_is_looked_up_once_more(rig: Any) -> None:
     placements = {
         flow.placement
         for program in (subscriber, publisher)
-        for flow in (program.machine.inflows.get(topic), program.machine.outflows.get(topic))
+        for flow in (program.machine.topic_subscribers.get(topic), program.machine.topic_publishers.get(topic))
         if flow is not None
     }
     assert placements == {single(ERA, "b2", ERA)}

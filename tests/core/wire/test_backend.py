@@ -99,26 +99,26 @@ def test_a_link_has_everything_a_protocol_names(protocol: type) -> None:
     assert [name for name in sorted(wanted) if not hasattr(link, name)] == []
 
 
-BACKEND = {"backend", "greeting", "headcount", "link", "resp", "scripts", "valkey"}
+BACKEND = {"wire.backend", "wire.link", "wire.scripts", "wire.valkey"}
 ALLOWED = {
-    ("links", "nearcast.core.wire.valkey"),  # makes the links of clients
-    ("tether", "nearcast.core.wire.valkey"),  # makes those of agents and controllers
-    ("wire", "nearcast.core.wire.link"),  # packs a whole PUBLISH in one call
+    ("client.links", "wire.valkey"),  # makes the links of clients
+    ("wire.uplink", "wire.valkey"),  # makes those of agents and controllers
+    ("wire.frames", "wire.link"),  # packs a whole PUBLISH in one call
 }
 
 
 def test_nothing_else_of_the_core_speaks_to_servers() -> None:
     folder = Path(nearcast.core.__path__[0])
-    found = []
-    for path in sorted(folder.glob("*.py")):
-        if path.stem in BACKEND:
-            continue
+    modules = {".".join(path.relative_to(folder).with_suffix("").parts): path for path in folder.rglob("*.py")}
+    assert set(modules) > BACKEND
+    found = set()
+    for name, path in modules.items():
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.ImportFrom) and node.module is not None:
-                inside = node.module.removeprefix("nearcast.core.") in BACKEND - {"backend", "greeting"}
-                if (inside or node.module == "hiredis") and (path.stem, node.module) not in ALLOWED:
-                    found.append(f"{path.name}:{node.lineno}: imports {node.module}")
-    assert found == []
+            if isinstance(node, ast.ImportFrom) and node.module is not None and name not in BACKEND:
+                target = node.module.removeprefix("nearcast.core.")
+                if target in BACKEND - {"wire.backend"} or target == "hiredis":
+                    found.add((name, target))
+    assert found == ALLOWED
 
 
 # --- everybody

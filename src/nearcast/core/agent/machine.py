@@ -32,7 +32,7 @@ from nearcast.core.model.settings import DEFAULT_TIMING, Pace, Timing
 from nearcast.core.wire import bus
 from nearcast.core.wire.backend import AgentLink, Credentials, Denied, Figures, ServerLink, Standing
 from nearcast.core.wire.effects import Disconnect, Effect
-from nearcast.core.wire.uplink import Tether
+from nearcast.core.wire.uplink import Uplink
 
 # Beats for clients that wait for a grant: so many at once, and then so many a second, however many clients there are.
 HURRY_BURST = 20
@@ -69,7 +69,7 @@ class Agent:
         self.effects: list[Effect] = []
         self.wall_offset_s = 0.0
         self.agent_id = rng.getrandbits(63)
-        self.server = Tether(
+        self.server = Uplink(
             "server",
             server_url or identity.url,
             credentials or Credentials(),
@@ -77,7 +77,7 @@ class Agent:
             timing=timing,
             rng=rng,
         )
-        self.bus = Tether("bus", store_url, store_credentials or Credentials(), self._bus_open, timing=timing, rng=rng)
+        self.bus = Uplink("bus", store_url, store_credentials or Credentials(), self._bus_open, timing=timing, rng=rng)
         self.meter = LoadMeter(identity.broker)
         self.report_log = ReportLog(identity.broker, self.agent_id)
         self.refused = ""  # why this agent must not work, in words; it has stopped then
@@ -119,13 +119,13 @@ class Agent:
     # --- inputs
 
     def connected(self, name: str, now_s: float) -> None:
-        self._tether(name).connected(now_s)
+        self._uplink(name).connected(now_s)
 
     def received(self, name: str, data: bytes, now_s: float) -> None:
-        self._tether(name).received(data, now_s, self.effects)
+        self._uplink(name).received(data, now_s, self.effects)
 
     def lost(self, name: str, reason: str, now_s: float) -> None:
-        self._tether(name).lost(reason, now_s)
+        self._uplink(name).lost(reason, now_s)
 
     def server_ended(self) -> None:
         """The server's process is gone for certain: whoever watches it says so."""
@@ -149,9 +149,9 @@ class Agent:
             self._ending.tick(self._workplace, now_s)
 
     def outgoing(self) -> list[tuple[str, bytes]]:
-        return [(tether.name, data) for tether in (self.server, self.bus) if (data := tether.take())]
+        return [(uplink.name, data) for uplink in (self.server, self.bus) if (data := uplink.take())]
 
-    def _tether(self, name: str) -> Tether:
+    def _uplink(self, name: str) -> Uplink:
         return self.server if name == "server" else self.bus
 
     @property
@@ -162,9 +162,9 @@ class Agent:
     @property
     def problem(self) -> str:
         """What keeps the agent from working, in words; empty if nothing does."""
-        for tether in (self.server, self.bus):
-            if tether.link is None and tether.problem:
-                return f"{tether.name} {tether.url}: {tether.problem}"
+        for uplink in (self.server, self.bus):
+            if uplink.link is None and uplink.problem:
+                return f"{uplink.name} {uplink.url}: {uplink.problem}"
         return self.refused or self._claim.problem or self._refusal or self._no_leader
 
     @property
@@ -213,8 +213,8 @@ class Agent:
         """Let go of everything, the claim too, for good."""
         self.refused = why
         self._inside = False
-        for tether in (self.server, self.bus):
-            self.effects.append(Disconnect(tether.name))
+        for uplink in (self.server, self.bus):
+            self.effects.append(Disconnect(uplink.name))
 
     def _enter(self, link: AgentLink) -> None:
         self._inside = True

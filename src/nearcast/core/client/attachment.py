@@ -12,7 +12,8 @@ A verification: the records of all brokers a subscriber is attached to, read onc
 Everything needed was open before the first of these reads was sent. If they all say what was known then, no move has
 slipped in between, and nothing acknowledged from now on can be missed.
 
-It has no timer: an answer comes, however far away the server is, or its link is lost, and then the inflow begins anew.
+It has no timer: an answer comes, however far away the server is, or its link is lost, and then the topic subscriber
+begins anew.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from nearcast.core.model.placement import Mode, Record, Unreadable
 from nearcast.core.wire.backend import Denied
 
 if TYPE_CHECKING:
-    from nearcast.core.client.subscriber import Inflow
+    from nearcast.core.client.subscriber import TopicSubscriber
     from nearcast.core.model.message import Event
     from nearcast.core.wire.backend import ClientLink
 
@@ -54,8 +55,8 @@ class Attachment:
         "unconfirmed",
     )
 
-    def __init__(self, inflow: Inflow, broker: str) -> None:
-        self._inflow = inflow
+    def __init__(self, topic_subscriber: TopicSubscriber, broker: str) -> None:
+        self._inflow = topic_subscriber
         self.broker = broker
         self.link: ClientLink | None = None
         self.open = False  # subscribed, and the record of this broker was read after that
@@ -118,39 +119,41 @@ class Attachment:
         return [readiness_channel(topic, epoch) for epoch in stale]
 
 
-def unready(inflow: Inflow, record: Record, readers: tuple[str, ...]) -> str | None:
+def unready(topic_subscriber: TopicSubscriber, record: Record, readers: tuple[str, ...]) -> str | None:
     """Why messages may have passed us at this switch, or None if none can have."""
-    held = [inflow.attachments.get(reader) for reader in readers]
+    held = [topic_subscriber.attachments.get(reader) for reader in readers]
     if not all(attachment is not None and attachment.open for attachment in held):
         return "the topic moved before this subscription was attached to its new place"
-    if record.forced and not _proven(inflow, record.epoch):
+    if record.forced and not _proven(topic_subscriber, record.epoch):
         return "the topic was moved by force"
     return None
 
 
-def _proven(inflow: Inflow, epoch: int) -> bool:
+def _proven(topic_subscriber: TopicSubscriber, epoch: int) -> bool:
     """Whether we held the new place before any publisher could write there, although the move was forced."""
-    if inflow.placement is None or inflow.placement.mode is Mode.ALL_PUBLISHERS:
+    if topic_subscriber.placement is None or topic_subscriber.placement.mode is Mode.ALL_PUBLISHERS:
         return False  # another member than ours may have switched before we were ready
-    readers = inflow.placement.readers(inflow.client.client_id)
-    held = [inflow.attachments.get(reader) for reader in readers]
+    readers = topic_subscriber.placement.readers(topic_subscriber.client.client_id)
+    held = [topic_subscriber.attachments.get(reader) for reader in readers]
     return all(attachment is not None and epoch in attachment.proven for attachment in held)
 
 
-def say_ready(inflow: Inflow) -> None:
+def say_ready(topic_subscriber: TopicSubscriber) -> None:
     """Say it wherever the topic is held, when all of the next placement is."""
-    upcoming = inflow.upcoming
+    upcoming = topic_subscriber.upcoming
     if upcoming is None:
         return
-    readers = [inflow.attachments.get(reader) for reader in upcoming.readers(inflow.client.client_id)]
+    readers = [
+        topic_subscriber.attachments.get(reader) for reader in upcoming.readers(topic_subscriber.client.client_id)
+    ]
     if not all(reader is not None and reader.open for reader in readers):
         return
-    for attachment in inflow.attachments.values():
-        if attachment.say_ready(inflow.topic, upcoming.epoch):
-            _prove(inflow, attachment, upcoming.epoch)
+    for attachment in topic_subscriber.attachments.values():
+        if attachment.say_ready(topic_subscriber.topic, upcoming.epoch):
+            _prove(topic_subscriber, attachment, upcoming.epoch)
 
 
-def _prove(inflow: Inflow, attachment: Attachment, epoch: int) -> None:
+def _prove(topic_subscriber: TopicSubscriber, attachment: Attachment, epoch: int) -> None:
     """Read the record behind the readiness: still an older epoch there means the readiness ran before the fence."""
     link = attachment.link
     assert link is not None
@@ -159,18 +162,18 @@ def _prove(inflow: Inflow, attachment: Attachment, epoch: int) -> None:
         if attachment.link is link and isinstance(record, Record):
             if record.epoch < epoch:
                 attachment.proven |= {epoch}
-            inflow.record(link.broker, record, now_s)
+            topic_subscriber.record(link.broker, record, now_s)
 
-    link.read_record(inflow.topic, inflow.client.membership, read)
+    link.read_record(topic_subscriber.topic, topic_subscriber.client.membership, read)
 
 
 class Reception:
     __slots__ = ("foreign", "lines", "meter", "repairs")
 
-    def __init__(self, inflow: Inflow) -> None:
-        client = inflow.client
-        self.lines = Lines(inflow.name, inflow, client.timing, client.limits)
-        self.repairs = Repairs(client, inflow.topic, self.lines)
+    def __init__(self, topic_subscriber: TopicSubscriber) -> None:
+        client = topic_subscriber.client
+        self.lines = Lines(topic_subscriber.name, topic_subscriber, client.timing, client.limits)
+        self.repairs = Repairs(client, topic_subscriber.topic, self.lines)
         self.meter = ReceiveMeter()
         self.foreign = False  # whether there were messages without our envelope in what was taken last
 
@@ -200,14 +203,17 @@ class Reception:
         return events
 
 
-def route(inflow: Inflow, publisher: int) -> list[ClientLink]:
+def route(topic_subscriber: TopicSubscriber, publisher: int) -> list[ClientLink]:
     """The link on which a publisher can be asked: to a server it writes to. None before all answers can come."""
-    if inflow.placement is None:
+    if topic_subscriber.placement is None:
         return []
-    held = [inflow.attachments.get(reader) for reader in inflow.placement.readers(inflow.client.client_id)]
+    held = [
+        topic_subscriber.attachments.get(reader)
+        for reader in topic_subscriber.placement.readers(topic_subscriber.client.client_id)
+    ]
     if not all(attachment is not None and attachment.open for attachment in held):
         return []
-    writers = inflow.placement.writers(publisher)
+    writers = topic_subscriber.placement.writers(publisher)
     links = [held.link for held in held if held is not None and held.link is not None and held.broker in writers]
     return links[:1]
 
@@ -215,33 +221,35 @@ def route(inflow: Inflow, publisher: int) -> list[ClientLink]:
 class Verification:
     __slots__ = ("_held", "_inflow", "_seen", "_unread")
 
-    def __init__(self, inflow: Inflow, held: list[Attachment]) -> None:
-        self._inflow = inflow
+    def __init__(self, topic_subscriber: TopicSubscriber, held: list[Attachment]) -> None:
+        self._inflow = topic_subscriber
         self._held = held
         self._unread = len(held)
-        self._seen = (inflow.epoch, inflow.upcoming)
+        self._seen = (topic_subscriber.epoch, topic_subscriber.upcoming)
 
     @property
     def unchanged(self) -> bool:
         return (self._inflow.epoch, self._inflow.upcoming) == self._seen
 
     def start(self) -> None:
-        inflow = self._inflow
+        topic_subscriber = self._inflow
         for attachment in self._held:
             if attachment.link is not None:
-                attachment.link.read_record(inflow.topic, inflow.client.membership, partial(self._read, attachment))
+                attachment.link.read_record(
+                    topic_subscriber.topic, topic_subscriber.client.membership, partial(self._read, attachment)
+                )
 
     def _read(self, attachment: Attachment, record: Record | Unreadable | Denied | None, now_s: float) -> None:
-        inflow, broker = self._inflow, attachment.broker
-        if inflow.verification is not self:
+        topic_subscriber, broker = self._inflow, attachment.broker
+        if topic_subscriber.verification is not self:
             return
         if isinstance(record, (Unreadable, Denied)):
-            inflow.refuse(not_found(broker, inflow.topic, record), now_s)
+            topic_subscriber.refuse(not_found(broker, topic_subscriber.topic, record), now_s)
             return
         self._unread -= 1
         if record is not None:
-            inflow.record(broker, record, now_s)
-        elif inflow.outlived(attachment):
-            inflow.progress(now_s)
+            topic_subscriber.record(broker, record, now_s)
+        elif topic_subscriber.outlived(attachment):
+            topic_subscriber.progress(now_s)
         if not self._unread:
-            inflow.verified(self, now_s)
+            topic_subscriber.verified(self, now_s)

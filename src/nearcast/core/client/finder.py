@@ -125,7 +125,7 @@ class Recheck:
         return topic in self._topics
 
     def begin(self) -> None:
-        self._topics = OrderedDict.fromkeys(self._client.outflows | self._client.inflows)
+        self._topics = OrderedDict.fromkeys(self._client.topic_publishers | self._client.topic_subscribers)
 
     def found(self, topic: bytes) -> None:
         self._topics.pop(topic, None)
@@ -135,7 +135,7 @@ class Recheck:
         client = self._client
         for _ in range(min(len(self._topics), client.limits.attended)):
             topic, _ = self._topics.popitem(last=False)
-            if topic in client.outflows or topic in client.inflows:
+            if topic in client.topic_publishers or topic in client.topic_subscribers:
                 self._topics[topic] = None
                 client.ask(topic, now_s)
 
@@ -154,7 +154,7 @@ class Leaving:
             client.links.forget(broker, now_s)
             for pattern in client.patterns.values():
                 pattern.forget(broker, now_s)
-        self._topics = deque(client.outflows | client.inflows)
+        self._topics = deque(client.topic_publishers | client.topic_subscribers)
 
     def hear(self, membership: Membership) -> None:
         """News of the membership while we are leaving."""
@@ -166,7 +166,7 @@ class Leaving:
         client = self._client
         for _ in range(min(len(self._topics), client.limits.attended)):
             topic = self._topics.popleft()
-            for flow in (client.outflows.get(topic), client.inflows.get(topic)):
+            for flow in (client.topic_publishers.get(topic), client.topic_subscribers.get(topic)):
                 if flow is not None:
                     flow.begin_again(_REASON, now_s)
         return not self._topics

@@ -1,8 +1,8 @@
 """The client machine: one program's publications and subscriptions over all brokers it uses.
 
-It owns the links, the view of the membership, and one outflow and one inflow per topic. It reads no clock and does no
-I/O: the driver calls the inputs with the time, then writes `outgoing()`, carries out `effects`, answers the
-callers in `acks`, and wakes the consumers in `woken`.
+It owns the links, the view of the membership, and one topic publisher and one topic subscriber per topic. It reads no
+clock and does no I/O: the driver calls the inputs with the time, then writes `outgoing()`, carries out `effects`,
+answers the callers in `acks`, and wakes the consumers in `woken`.
 
     inputs    connected, received, lost, publish, subscribe, unsubscribe, psubscribe, punsubscribe, tick, close
     outputs   outgoing(), effects, acks, woken, refusals, ended; `tell` is called with news
@@ -21,9 +21,9 @@ from nearcast.core.client.links import Links
 from nearcast.core.client.mailbox import Mailbox
 from nearcast.core.client.news import Kind, Note, Refusals, State, StateChange, Tell, not_found, refused, silent
 from nearcast.core.client.patterns import Arrivals, PatternFlow
-from nearcast.core.client.publisher import Outflow
+from nearcast.core.client.publisher import TopicPublisher
 from nearcast.core.client.repairs import ASKS_BURST, ASKS_PER_S, Answers
-from nearcast.core.client.subscriber import Inflow
+from nearcast.core.client.subscriber import TopicSubscriber
 from nearcast.core.client.upkeep import Forgetting, Reporting
 from nearcast.core.model.membership import Membership
 from nearcast.core.model.names import CONTROL, decode_topic, encode_topic
@@ -70,8 +70,8 @@ class Client:
         self.answers = Answers(self)
         self.asking = Pace(ASKS_PER_S, ASKS_BURST)
         self.links = Links(self, credentials or Credentials())
-        self.outflows: dict[bytes, Outflow] = {}
-        self.inflows: dict[bytes, Inflow] = {}
+        self.topic_publishers: dict[bytes, TopicPublisher] = {}
+        self.topic_subscribers: dict[bytes, TopicSubscriber] = {}
         self.patterns: dict[bytes, PatternFlow] = {}
         self.arrivals = Arrivals(self)
         self.leaving: Leaving | None = None
@@ -83,51 +83,53 @@ class Client:
         self._forgetting = Forgetting(self)
         self._reporting = Reporting(self)
         self._attention: OrderedDict[Ticking, None] = OrderedDict()
-        self.in_flight: dict[Outflow, None] = {}  # those with messages that are not acknowledged
-        self.unsent: dict[Outflow, None] = {}  # those with messages that no link has yet
-        self.full: dict[Outflow, None] = {}  # those that had no room for another message, and may have it again by now
-        self.active: dict[Outflow | Inflow, None] = {}  # those with traffic since the last report
+        self.in_flight: dict[TopicPublisher, None] = {}  # those with messages that are not acknowledged
+        self.unsent: dict[TopicPublisher, None] = {}  # those with messages that no link has yet
+        self.full: dict[
+            TopicPublisher, None
+        ] = {}  # those that had no room for another message, and may have it again by now
+        self.active: dict[TopicPublisher | TopicSubscriber, None] = {}  # those with traffic since the last report
 
     # --- inputs: what the program asks
 
     def publish(self, topic: bytes, payload: bytes, time_ns: int, token: object, now_s: float) -> None:
         """Send a message; `token` comes back in `acks`. Raises PublishBufferFull, and then nothing was sent."""
-        self.outflow(topic, now_s).publish(payload, time_ns, token)
+        self.topic_publisher(topic, now_s).publish(payload, time_ns, token)
 
-    def outflow(self, topic: bytes, now_s: float) -> Outflow:
+    def topic_publisher(self, topic: bytes, now_s: float) -> TopicPublisher:
         """What this client publishes on a topic, for callers that publish often."""
-        outflow = self.outflows.get(topic)
-        if outflow is None:
+        topic_publisher = self.topic_publishers.get(topic)
+        if topic_publisher is None:
             encode_topic(topic)
             if self._full:
                 self._forgetting.make_room()
             self._check_open(topic)
-            outflow = self.outflows[topic] = Outflow(self, topic)
-            self.attend(outflow)
+            topic_publisher = self.topic_publishers[topic] = TopicPublisher(self, topic)
+            self.attend(topic_publisher)
             self.ask(topic, now_s)
-        return outflow
+        return topic_publisher
 
     def subscribe(self, topic: bytes, mailbox: Mailbox, token: object, now_s: float) -> None:
         """Put the topic's messages into the mailbox; `Done(token)` when nothing published from then on is missed."""
-        inflow = self.inflows.get(topic)
-        if inflow is None:
+        topic_subscriber = self.topic_subscribers.get(topic)
+        if topic_subscriber is None:
             self._check_open(topic)
-            inflow = self.inflows[topic] = Inflow(self, topic)
-            self.attend(inflow)
+            topic_subscriber = self.topic_subscribers[topic] = TopicSubscriber(self, topic)
+            self.attend(topic_subscriber)
             self.ask(topic, now_s)
-        inflow.mailboxes += (mailbox,)
-        if inflow.joined:
+        topic_subscriber.mailboxes += (mailbox,)
+        if topic_subscriber.joined:
             self.effects.append(Done(token))
         else:
-            inflow.waiting += (token,)
+            topic_subscriber.waiting += (token,)
 
     def unsubscribe(self, topic: bytes, mailbox: Mailbox, now_s: float) -> None:
-        inflow = self.inflows.get(topic)
-        if inflow is None or mailbox not in inflow.mailboxes:
+        topic_subscriber = self.topic_subscribers.get(topic)
+        if topic_subscriber is None or mailbox not in topic_subscriber.mailboxes:
             return
-        inflow.mailboxes = tuple(other for other in inflow.mailboxes if other is not mailbox)
-        if not inflow.mailboxes:
-            self.end_inflow(inflow, Closed(_NOT_ATTACHED), now_s)
+        topic_subscriber.mailboxes = tuple(other for other in topic_subscriber.mailboxes if other is not mailbox)
+        if not topic_subscriber.mailboxes:
+            self.end_topic_subscriber(topic_subscriber, Closed(_NOT_ATTACHED), now_s)
 
     def psubscribe(self, pattern: bytes, mailbox: Mailbox, token: object, now_s: float) -> None:
         """Put messages of all topics that match into the mailbox; `Done(token)` as for subscribe."""
@@ -149,39 +151,39 @@ class Client:
 
     def give_up(self, topic: bytes, sequence: int) -> bool:
         """The caller of publish waits no longer. Returns whether the message was withdrawn before it was ever sent."""
-        outflow = self.outflows.get(topic)
-        return outflow is not None and outflow.give_up(sequence)
+        topic_publisher = self.topic_publishers.get(topic)
+        return topic_publisher is not None and topic_publisher.give_up(sequence)
 
     def close(self, now_s: float) -> None:
         self.closed = True
         self._become(StateChange(State.CLOSED))
-        for outflow in self.outflows.values():
-            for token in outflow.take_tokens():
+        for topic_publisher in self.topic_publishers.values():
+            for token in topic_publisher.take_tokens():
                 self.effects.append(Failed(token, Closed("the client was closed before the message was acknowledged")))
         for flow in self._subscribers():
             for token in flow.waiting:
                 self.effects.append(Failed(token, Closed("the client was closed before the subscription was attached")))
 
-    def end_inflow(self, inflow: Inflow, error: NearcastError, now_s: float) -> None:
+    def end_topic_subscriber(self, topic_subscriber: TopicSubscriber, error: NearcastError, now_s: float) -> None:
         """Nobody wants the topic, or nobody may have it: those who wait to be attached get the error."""
-        del self.inflows[inflow.topic]
-        if inflow.topic not in self.outflows:
-            self.finder.forget(inflow.topic)
-        self._abandon(inflow, error)
-        inflow.close(now_s)
+        del self.topic_subscribers[topic_subscriber.topic]
+        if topic_subscriber.topic not in self.topic_publishers:
+            self.finder.forget(topic_subscriber.topic)
+        self._abandon(topic_subscriber, error)
+        topic_subscriber.close(now_s)
 
-    def end_outflow(self, outflow: Outflow) -> None:
+    def end_topic_publisher(self, topic_publisher: TopicPublisher) -> None:
         """Nobody publishes on the topic any more; if somebody does later, its numbers go on behind these."""
-        del self.outflows[outflow.topic]
-        self.numbered = max(self.numbered, outflow.sequence)
-        self.ended.append(outflow.topic)
-        if outflow.topic not in self.inflows:
-            self.finder.forget(outflow.topic)
-        self._attention.pop(outflow, None)
-        self.active.pop(outflow, None)
-        self.full.pop(outflow, None)
-        self.links.unwant(outflow)
-        outflow.end()
+        del self.topic_publishers[topic_publisher.topic]
+        self.numbered = max(self.numbered, topic_publisher.sequence)
+        self.ended.append(topic_publisher.topic)
+        if topic_publisher.topic not in self.topic_subscribers:
+            self.finder.forget(topic_publisher.topic)
+        self._attention.pop(topic_publisher, None)
+        self.active.pop(topic_publisher, None)
+        self.full.pop(topic_publisher, None)
+        self.links.unwant(topic_publisher)
+        topic_publisher.end()
 
     def end_pattern(self, flow: PatternFlow, error: NearcastError) -> None:
         del self.patterns[flow.pattern]
@@ -189,18 +191,18 @@ class Client:
         flow.close()
         self.arrivals.look()
 
-    def _abandon(self, flow: Inflow | PatternFlow, error: NearcastError) -> None:
+    def _abandon(self, flow: TopicSubscriber | PatternFlow, error: NearcastError) -> None:
         self._attention.pop(flow, None)
         self.links.unwant(flow)
         self.effects.extend(Failed(token, error) for token in flow.waiting)
         flow.waiting = ()
 
-    def _subscribers(self) -> list[Inflow | PatternFlow]:
-        return [*self.inflows.values(), *self.patterns.values()]
+    def _subscribers(self) -> list[TopicSubscriber | PatternFlow]:
+        return [*self.topic_subscribers.values(), *self.patterns.values()]
 
     @property
     def _full(self) -> bool:
-        return len(self.outflows) + len(self.inflows) + len(self.patterns) >= self.limits.topics
+        return len(self.topic_publishers) + len(self.topic_subscribers) + len(self.patterns) >= self.limits.topics
 
     def _check_open(self, topic: bytes) -> None:
         if self.closed:
@@ -236,8 +238,8 @@ class Client:
     def send(self) -> None:
         """Hand what was published to the links, in one batch for each topic."""
         unsent, self.unsent = self.unsent, {}
-        for outflow in unsent:
-            outflow.send()
+        for topic_publisher in unsent:
+            topic_publisher.send()
 
     # --- services for flows and links
 
@@ -277,8 +279,10 @@ class Client:
 
     def unwatch(self, link: ClientLink, topic: bytes, channels: list[bytes]) -> None:
         """Give back channels of a topic, and its control channel if nobody here needs it: one command, one moment."""
-        outflow, inflow = self.outflows.get(topic), self.inflows.get(topic)
-        needed = (outflow is not None and outflow.holds(link)) or (inflow is not None and inflow.holds(link))
+        topic_publisher, topic_subscriber = self.topic_publishers.get(topic), self.topic_subscribers.get(topic)
+        needed = (topic_publisher is not None and topic_publisher.holds(link)) or (
+            topic_subscriber is not None and topic_subscriber.holds(link)
+        )
         if not needed and CONTROL + topic in link.watched:
             link.watched.discard(CONTROL + topic)
             channels = [*channels, CONTROL + topic]
@@ -305,13 +309,13 @@ class Client:
         topic, frame = parts
         word, _, asker, have, _ = HEADER.unpack_from(frame)
         if word == ASK:
-            outflow = self.outflows.get(topic)
-            if outflow is not None:
-                self.answers.ask(outflow, link, asker, have, now_s)
+            topic_publisher = self.topic_publishers.get(topic)
+            if topic_publisher is not None:
+                self.answers.ask(topic_publisher, link, asker, have, now_s)
             return
-        inflow = self.inflows.get(topic)
-        if inflow is not None:
-            inflow.repair(frame, now_s)
+        topic_subscriber = self.topic_subscribers.get(topic)
+        if topic_subscriber is not None:
+            topic_subscriber.repair(frame, now_s)
         for pattern in self.patterns.values():
             pattern.repair(topic, frame, now_s)
 
@@ -358,19 +362,21 @@ class Client:
             self._refuse(topic, not_found(link.broker, topic, news), now_s)
 
     def _record(self, broker: str, topic: bytes, record: Record, now_s: float) -> None:
-        outflow = self.outflows.get(topic)
-        if outflow is not None:
-            outflow.record(record, now_s)
-        inflow = self.inflows.get(topic)
-        if inflow is not None:
-            inflow.record(broker, record, now_s)
+        topic_publisher = self.topic_publishers.get(topic)
+        if topic_publisher is not None:
+            topic_publisher.record(record, now_s)
+        topic_subscriber = self.topic_subscribers.get(topic)
+        if topic_subscriber is not None:
+            topic_subscriber.record(broker, record, now_s)
 
     def looks_for(self, topic: bytes, now_s: float) -> bool:
         """Whether a directory must still tell somebody here where the topic is."""
         if topic in self._recheck:
             return True
-        inflow, outflow = self.inflows.get(topic), self.outflows.get(topic)
-        return (inflow is not None and inflow.lost(now_s)) or (outflow is not None and outflow.lost(now_s))
+        topic_subscriber, topic_publisher = self.topic_subscribers.get(topic), self.topic_publishers.get(topic)
+        return (topic_subscriber is not None and topic_subscriber.lost(now_s)) or (
+            topic_publisher is not None and topic_publisher.lost(now_s)
+        )
 
     def ask(self, topic: bytes, now_s: float) -> None:
         """Ask the topic's directory where it is; asked again after a while as long as somebody wants to know."""
@@ -391,12 +397,12 @@ class Client:
     def _refuse(self, topic: bytes, error: ClusterError, now_s: float) -> None:
         """The topic cannot be had: those who use it are told, and nobody else is touched."""
         self.tell(Note(Kind.REFUSED, str(error)))
-        inflow = self.inflows.get(topic)
-        if inflow is not None:
-            inflow.refuse(error, now_s)
-        outflow = self.outflows.get(topic)
-        if outflow is not None:
-            outflow.refuse_all(error)
+        topic_subscriber = self.topic_subscribers.get(topic)
+        if topic_subscriber is not None:
+            topic_subscriber.refuse(error, now_s)
+        topic_publisher = self.topic_publishers.get(topic)
+        if topic_publisher is not None:
+            topic_publisher.refuse_all(error)
 
     def _look_around(self, now_s: float) -> None:
         """Keep one leased link, so that news of the membership reach us when a broker dies."""

@@ -26,8 +26,8 @@ from nearcast.errors import AccessDenied, ClusterError, Unavailable, Unsupported
 if TYPE_CHECKING:
     from nearcast.core.client.machine import Client
     from nearcast.core.client.patterns import PatternFlow
-    from nearcast.core.client.publisher import Outflow
-    from nearcast.core.client.subscriber import Inflow
+    from nearcast.core.client.publisher import TopicPublisher
+    from nearcast.core.client.subscriber import TopicSubscriber
 
 
 class State(StrEnum):
@@ -141,16 +141,25 @@ def unheard_of(broker: str) -> ClusterError:
     return Unavailable(f"{broker} brings messages of a placement that this client has no record of: it looks again")
 
 
-def for_acknowledgements(outflows: Collection[Outflow], now_s: float) -> str:
+def for_acknowledgements(topic_publishers: Collection[TopicPublisher], now_s: float) -> str:
     """Why the messages of these topics are not acknowledged yet."""
-    return _first_of([(decode_topic(outflow.topic), _acknowledgement(outflow, now_s)) for outflow in outflows])
+    return _first_of(
+        [
+            (decode_topic(topic_publisher.topic), _acknowledgement(topic_publisher, now_s))
+            for topic_publisher in topic_publishers
+        ]
+    )
 
 
 def for_attachment(client: Client, names: Collection[bytes], now_s: float) -> str:
     """Why topics or patterns of these names are not attached yet."""
-    topics = [client.inflows[name] for name in names if name in client.inflows]
+    topics = [client.topic_subscribers[name] for name in names if name in client.topic_subscribers]
     patterns = [client.patterns[name] for name in names if name in client.patterns]
-    reasons = [(inflow.name, _attachment(inflow, now_s)) for inflow in topics if not inflow.joined]
+    reasons = [
+        (topic_subscriber.name, _attachment(topic_subscriber, now_s))
+        for topic_subscriber in topics
+        if not topic_subscriber.joined
+    ]
     reasons += [(flow.name, _pattern_attachment(flow, now_s)) for flow in patterns if not flow.joined]
     return _first_of(reasons)
 
@@ -164,31 +173,31 @@ def _first_of(reasons: list[tuple[str, str]]) -> str:
     return f"{name!r}: {reason}{more}"
 
 
-def _acknowledgement(outflow: Outflow, now_s: float) -> str:
+def _acknowledgement(topic_publisher: TopicPublisher, now_s: float) -> str:
     """Why what was published last is not acknowledged yet."""
-    client = outflow.client
-    if outflow.placement is None:
-        return _not_found(client, outflow.topic, now_s)
-    owing = [lane for lane in outflow.lanes if lane.counted < outflow.sequence]
+    client = topic_publisher.client
+    if topic_publisher.placement is None:
+        return _not_found(client, topic_publisher.topic, now_s)
+    owing = [lane for lane in topic_publisher.lanes if lane.counted < topic_publisher.sequence]
     silent = [lane.broker for lane in owing if lane.link is not None]
     return _first(
         *(client.links.trouble(lane.broker, now_s) for lane in owing),
-        f"{silent[0]} has not acknowledged it" if silent else _moving(outflow.upcoming),
+        f"{silent[0]} has not acknowledged it" if silent else _moving(topic_publisher.upcoming),
         *(f"{lane.broker} has not let us in" for lane in owing),
     )
 
 
-def _attachment(inflow: Inflow, now_s: float) -> str:
+def _attachment(topic_subscriber: TopicSubscriber, now_s: float) -> str:
     """Why a subscription is not attached yet."""
-    client = inflow.client
-    if inflow.placement is None:
-        return _not_found(client, inflow.topic, now_s)
-    brokers = list(inflow.needed())
-    held = [inflow.attachments.get(broker) for broker in brokers]
+    client = topic_subscriber.client
+    if topic_subscriber.placement is None:
+        return _not_found(client, topic_subscriber.topic, now_s)
+    brokers = list(topic_subscriber.needed())
+    held = [topic_subscriber.attachments.get(broker) for broker in brokers]
     shut = [name for name, attached in zip(brokers, held, strict=True) if attached is None or not attached.open]
     return _first(
         *(client.links.trouble(broker, now_s) for broker in brokers),
-        _moving(inflow.upcoming),
+        _moving(topic_subscriber.upcoming),
         *(f"{broker} has not confirmed the subscription" for broker in shut),
         "the brokers have not said again where the topic is",
     )

@@ -1,4 +1,4 @@
-"""An outflow: what one client publishes on one topic (PROTOCOL, publisher rules 1-8 and 10).
+"""A topic publisher: what one client publishes on one topic (PROTOCOL, publisher rules 1-8 and 10).
 
 Publishing puts a message into the log and notes that there is something to send; the commands for all messages of one
 batch are made together, when the driver asks what is to be written. Acknowledging moves a number, not messages. An
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from nearcast.core.wire.backend import ClientLink
 
 
-class Outflow:
+class TopicPublisher:
     def __init__(self, client: Client, topic: bytes) -> None:
         self.client = client
         self.topic = topic
@@ -332,7 +332,7 @@ class Outflow:
                 lane.count_leased(now_s)
 
     def holds(self, link: ClientLink) -> bool:
-        """Whether this outflow needs the control channel on the link."""
+        """Whether this topic publisher needs the control channel on the link."""
         return link in (self._entries.get(link.broker), self._entering.get(link.broker))
 
     def _uses(self, broker: str) -> bool:
@@ -355,7 +355,7 @@ class Outflow:
         return looked_at == self.sequence and not self.unacknowledged and not self.client.answers.serves(self)
 
     def end(self) -> None:
-        """Nobody uses the topic: let go of it. Whoever still has this outflow must ask for another one."""
+        """Nobody uses the topic: let go of it. Whoever still has this topic publisher must ask for another one."""
         self.forget_place()
         self._window = 0
 

@@ -23,7 +23,7 @@ from nearcast.core.wire.frames import HEADER, MARK, encode_ask, encode_repair
 if TYPE_CHECKING:
     from nearcast.core.client.machine import Client
     from nearcast.core.client.ordering import Lines
-    from nearcast.core.client.publisher import Outflow
+    from nearcast.core.client.publisher import TopicPublisher
     from nearcast.core.wire.backend import ClientLink
 
 
@@ -108,10 +108,10 @@ WAITING_MAX = 1000  # answers; who is not let in asks again
 
 
 class _Answer:
-    __slots__ = ("link", "next", "outflow")
+    __slots__ = ("link", "next", "topic_publisher")
 
-    def __init__(self, outflow: Outflow, link: ClientLink, start: int) -> None:
-        self.outflow = outflow
+    def __init__(self, topic_publisher: TopicPublisher, link: ClientLink, start: int) -> None:
+        self.topic_publisher = topic_publisher
         self.link = link
         self.next = start  # number of the first message not sent yet
 
@@ -123,22 +123,22 @@ class Answers:
         self._pace = Pace(BYTES_PER_S, BURST_BYTES)
         self.turned_away = 0
 
-    def ask(self, outflow: Outflow, link: ClientLink, asker: int, have: int, now_s: float) -> None:
+    def ask(self, topic_publisher: TopicPublisher, link: ClientLink, asker: int, have: int, now_s: float) -> None:
         """A subscriber has so much of ours, and wants the rest."""
-        key = (outflow.topic, asker)
+        key = (topic_publisher.topic, asker)
         under_way = self._waiting.get(key)
         if under_way is not None and under_way.link is link:
             return
         if under_way is None and len(self._waiting) >= WAITING_MAX:
             self.turned_away += 1
             return
-        self._waiting[key] = _Answer(outflow, link, have + 1)
+        self._waiting[key] = _Answer(topic_publisher, link, have + 1)
         self._client.attend(self)
         self._serve(now_s)
 
-    def serves(self, outflow: Outflow) -> bool:
+    def serves(self, topic_publisher: TopicPublisher) -> bool:
         """Whether somebody is being sent what it missed of these."""
-        return any(answer.outflow is outflow for answer in self._waiting.values())
+        return any(answer.topic_publisher is topic_publisher for answer in self._waiting.values())
 
     def tick(self, now_s: float) -> bool:
         """Returns whether it needs attention again."""
@@ -156,18 +156,22 @@ class Answers:
 
     def _send_slice(self, answer: _Answer, topic: bytes, asker: int) -> bool:
         """Returns whether the answer is complete."""
-        outflow, link, inbox = answer.outflow, answer.link, inbox_channel(asker)
+        topic_publisher, link, inbox = answer.topic_publisher, answer.link, inbox_channel(asker)
         spent = 0
-        for sequence, payload, time_ns in outflow.kept(answer.next):
+        for sequence, payload, time_ns in topic_publisher.kept(answer.next):
             if spent >= SLICE_BYTES:
                 answer.next = sequence
                 self._pace.spend(spent)
                 return False
             header = HEADER.pack(
-                outflow.packing.word(sequence, payload), outflow.epoch, self._client.client_id, sequence, time_ns
+                topic_publisher.packing.word(sequence, payload),
+                topic_publisher.epoch,
+                self._client.client_id,
+                sequence,
+                time_ns,
             )
             spent += self._tell(link, inbox, topic, header + (payload or b""))
-        mark = HEADER.pack(MARK, outflow.epoch, self._client.client_id, outflow.mark, 0)
+        mark = HEADER.pack(MARK, topic_publisher.epoch, self._client.client_id, topic_publisher.mark, 0)
         self._pace.spend(spent + self._tell(link, inbox, topic, mark))
         return True
 

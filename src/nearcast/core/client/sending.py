@@ -7,7 +7,7 @@ Packing: what one client publishes on one topic, as the commands that servers ge
 
 Made for many messages at once: what they have in common is looked up once.
 
-A lane: one broker an outflow writes to in one epoch (PROTOCOL, publisher rules 4, 7 and 9).
+A lane: one broker a topic publisher writes to in one epoch (PROTOCOL, publisher rules 4, 7 and 9).
 
 Replies on a lane come in order, so it needs only to know how many have come.
 """
@@ -23,7 +23,7 @@ from nearcast.core.client.news import refused
 from nearcast.core.wire.frames import CRLF, DATA, publish_command, word_of
 
 if TYPE_CHECKING:
-    from nearcast.core.client.publisher import Outflow
+    from nearcast.core.client.publisher import TopicPublisher
     from nearcast.core.wire.backend import ClientLink
 
 
@@ -124,10 +124,10 @@ class Packing:
 
 
 class Lane:
-    __slots__ = ("broker", "counted", "link", "outflow", "receivers", "retired", "sent", "unleased")
+    __slots__ = ("broker", "counted", "link", "receivers", "retired", "sent", "topic_publisher", "unleased")
 
-    def __init__(self, outflow: Outflow, broker: str, counted: int) -> None:
-        self.outflow = outflow
+    def __init__(self, topic_publisher: TopicPublisher, broker: str, counted: int) -> None:
+        self.topic_publisher = topic_publisher
         self.broker = broker
         self.link: ClientLink | None = None  # set while the topic may be published there
         self.sent = self.counted = counted  # sequence numbers
@@ -142,25 +142,27 @@ class Lane:
         if link is None or now_s > link.lease_until_s or self.unleased:
             self.unleased += receivers
             if link is not None:
-                link.lease_waiters[self.outflow] = None
-            self.outflow.client.attend(self.outflow)
+                link.lease_waiters[self.topic_publisher] = None
+            self.topic_publisher.client.attend(self.topic_publisher)
         else:
-            self.outflow.count(self, receivers)
+            self.topic_publisher.count(self, receivers)
 
     def refused(self, error: str, now_s: float) -> None:
         if not self.retired:
-            self.outflow.refuse(self.counted + len(self.unleased) + 1, refused(self.broker, "the message", error))
+            self.topic_publisher.refuse(
+                self.counted + len(self.unleased) + 1, refused(self.broker, "the message", error)
+            )
             self.replied([0], now_s)
 
     def count_leased(self, now_s: float) -> None:
         """A beat came after all: the broker had not been given up, so the replies count."""
         if self.unleased and self.link is not None and now_s <= self.link.lease_until_s:
             receivers, self.unleased = self.unleased, []
-            self.outflow.count(self, receivers)
+            self.topic_publisher.count(self, receivers)
 
     def reset(self) -> None:
         """The connection is gone: what was not counted is sent again."""
-        self.outflow.tried = max(self.outflow.tried, self.sent)
+        self.topic_publisher.tried = max(self.topic_publisher.tried, self.sent)
         self.link = None
         self.sent = self.counted
         self.unleased.clear()

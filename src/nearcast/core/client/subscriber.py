@@ -1,7 +1,8 @@
-"""An inflow: what one client receives of one topic (PROTOCOL, subscriber rules 1-7).
+"""A topic subscriber: what one client receives of one topic (PROTOCOL, subscriber rules 1-7).
 
-Theory of operation. The inflow follows the topic's records. It holds attachments to the readers' brokers of the current
-placement, to those of the next one from PREPARE on, and to old ones until they are fenced and a little longer. It is
+Theory of operation. The topic subscriber follows the topic's records. It holds attachments to the readers' brokers of
+the current placement, to those of the next one from PREPARE on, and to old ones until they are fenced and a little
+longer. It is
 *whole* when all it needs is open and every broker, read again after that, says the same; only then does `subscribe`
 return. When it stops being whole (a lost link, a forced move it was not ready for) it says `Interrupted`, asks the
 publishers for repair, and says so again when it is whole.
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from nearcast.core.wire.backend import ClientLink
 
 
-class Inflow:
+class TopicSubscriber:
     __slots__ = (
         "_closed",
         "_interrupted",
@@ -299,7 +300,7 @@ class Inflow:
     def refuse(self, error: ClusterError, now_s: float) -> None:
         """The topic is not to be had. Who waits for it is told; who had it is interrupted until it can be had again."""
         if not self.joined:
-            self.client.end_inflow(self, error, now_s)
+            self.client.end_topic_subscriber(self, error, now_s)
             return
         self.begin_again(str(error), now_s)
         self._refused_until_s = now_s + self.client.timing.reconnect_max_s
@@ -432,7 +433,7 @@ class Inflow:
         return broker, self.name, self.reception.meter.take() if self.reception is not None else SILENT
 
     def holds(self, link: ClientLink) -> bool:
-        """Whether this inflow needs the control channel on the link."""
+        """Whether this topic subscriber needs the control channel on the link."""
         attachment = self.attachments.get(link.broker)
         return attachment is not None and attachment.link is link
 

@@ -26,7 +26,7 @@ from nearcast.core.model.names import COUNTERS
 
 if TYPE_CHECKING:
     from nearcast.core.client.machine import Client
-    from nearcast.core.client.subscriber import Inflow
+    from nearcast.core.client.subscriber import TopicSubscriber
     from nearcast.core.wire.backend import ClientLink
 
 
@@ -53,23 +53,25 @@ class Forgetting:
 
     def make_room(self) -> None:
         """There are as many topics as there may be: the oldest one on which nothing waits ends before its time."""
-        oldest = islice(self._client.outflows.values(), self._client.limits.attended)
-        outflow = next((outflow for outflow in oldest if not outflow.unacknowledged), None)
-        if outflow is not None:
-            self._client.end_outflow(outflow)
+        oldest = islice(self._client.topic_publishers.values(), self._client.limits.attended)
+        topic_publisher = next(
+            (topic_publisher for topic_publisher in oldest if not topic_publisher.unacknowledged), None
+        )
+        if topic_publisher is not None:
+            self._client.end_topic_publisher(topic_publisher)
 
     def _look_around(self) -> Iterator[None]:
         """One look at a time, so that many topics are not looked at in one go."""
         client = self._client
-        for outflow in list(client.outflows.values()):
-            if client.outflows.get(outflow.topic) is outflow and outflow.unused():
-                client.end_outflow(outflow)
+        for topic_publisher in list(client.topic_publishers.values()):
+            if client.topic_publishers.get(topic_publisher.topic) is topic_publisher and topic_publisher.unused():
+                client.end_topic_publisher(topic_publisher)
             yield
         if self._rounds % LINES_ROUNDS:
             return
-        for inflow in list(client.inflows.values()):
-            if inflow.reception is not None and inflow.reception.forget_silent():
-                inflow.reception = None
+        for topic_subscriber in list(client.topic_subscribers.values()):
+            if topic_subscriber.reception is not None and topic_subscriber.reception.forget_silent():
+                topic_subscriber.reception = None
             yield
         for pattern in list(client.patterns.values()):
             for topic in pattern.topics():
@@ -114,9 +116,9 @@ class Reporting:
             part = dict(counted[start : start + REPORTED_MAX])
             link.tell(COUNTERS, msgspec.json.encode(ClientReport(self._client.client_id, seconds, part)))
 
-    def _idle(self) -> list[Inflow]:
+    def _idle(self) -> list[TopicSubscriber]:
         """The subscriptions whose turn it is although nothing came."""
-        inflows = self._client.inflows
-        start = self._idle_turn if self._idle_turn < len(inflows) else 0
+        topic_subscribers = self._client.topic_subscribers
+        start = self._idle_turn if self._idle_turn < len(topic_subscribers) else 0
         self._idle_turn = start + REPORTED_MAX
-        return list(islice(inflows.values(), start, self._idle_turn))
+        return list(islice(topic_subscribers.values(), start, self._idle_turn))

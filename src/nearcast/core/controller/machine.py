@@ -34,7 +34,7 @@ from nearcast.core.model.settings import CLOCKS, DEFAULT_TIMING, Timing
 from nearcast.core.wire import bus
 from nearcast.core.wire.backend import Credentials, ServerLink
 from nearcast.core.wire.effects import Effect
-from nearcast.core.wire.uplink import Tether
+from nearcast.core.wire.uplink import Uplink
 
 CAMPAIGNS_MAX = 8  # on their way: later answers come too late anyway
 CLUSTERS_MAX = 8  # that a controller remembers; a bus has one, and perhaps agents that were started with a wrong store
@@ -73,7 +73,7 @@ class Controller:
         self.wall_offset_s = 0.0
         self.notes: list[str] = []
         self.alarms: list[str] = []  # what an operator must hear of
-        self.bus = Tether("bus", store_url, credentials or Credentials(), self._bus_open, timing=timing, rng=rng)
+        self.bus = Uplink("bus", store_url, credentials or Credentials(), self._bus_open, timing=timing, rng=rng)
         self.role = Role.FOLLOWER
         self.reign: Reign | None = None
         self.recovery: Recovery | None = None

@@ -1,4 +1,4 @@
-"""A tether: a link that is kept open to one fixed address, for agents and controllers.
+"""An uplink: a link that is kept open to one fixed address, for agents and controllers.
 
 Clients share one set of links with budgets and leases (`core/client/links.py`); an agent needs just its server and the
 bus, always.
@@ -19,7 +19,7 @@ from nearcast.errors import ClusterError
 OnOpen = Callable[[ValkeyLink, float], None]
 
 
-class Tether:
+class Uplink:
     def __init__(
         self, name: str, url: str, credentials: Credentials, on_open: OnOpen, *, timing: Timing, rng: Random
     ) -> None:

@@ -24,7 +24,7 @@ from nearcast.core.model.settings import DEFAULT_TIMING
 from nearcast.core.wire.backend import Credentials
 from nearcast.core.wire.effects import Effect
 from nearcast.core.wire.link import Link, Reply
-from nearcast.core.wire.uplink import Tether
+from nearcast.core.wire.uplink import Uplink
 from nearcast.sim.forwarding.wire import (
     DISPATCHER,
     Frame,
@@ -52,10 +52,10 @@ class Tethered:
         self.effects: list[Effect] = []
         self.wall_offset_s = 0.0
         self._waiting: dict[str, list[Action]] = {server: [] for server in urls}
-        self._tethers = {server: self._tether(server, url, rng) for server, url in urls.items()}
+        self._tethers = {server: self._uplink(server, url, rng) for server, url in urls.items()}
 
-    def _tether(self, server: str, url: str, rng: Random) -> Tether:
-        return Tether(
+    def _uplink(self, server: str, url: str, rng: Random) -> Uplink:
+        return Uplink(
             server,
             url,
             Credentials(),
@@ -89,11 +89,11 @@ class Tethered:
         self._tethers[name].lost(reason, now_s)
 
     def tick(self, now_s: float) -> None:
-        for tether in self._tethers.values():
-            tether.tick(now_s, self.effects)
+        for uplink in self._tethers.values():
+            uplink.tick(now_s, self.effects)
 
     def outgoing(self) -> list[tuple[str, bytes]]:
-        return [(server, data) for server, tether in self._tethers.items() if (data := tether.take())]
+        return [(server, data) for server, uplink in self._tethers.items() if (data := uplink.take())]
 
 
 class _Entry(msgspec.Struct):
