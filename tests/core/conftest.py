@@ -21,8 +21,8 @@ from nearcast.core.client.machine import Client
 from nearcast.core.client.mailbox import Mailbox, Overflow
 from nearcast.core.controller.effects import Campaign, Commit, Load, Resign
 from nearcast.core.controller.machine import Controller, Role
-from nearcast.core.controller.planner import Planning
-from nearcast.core.controller.subscribers import Coordinating
+from nearcast.core.controller.planner import PlanningSettings
+from nearcast.core.controller.subscribers import CoordinationSettings
 from nearcast.core.model.journal import BrokerState, Pace
 from nearcast.core.model.membership import BrokerInfo, Membership, Ready, encode_membership
 from nearcast.core.model.names import CLAIM_KEY, FIRST_USES, GRANTS, MEMBERS, READY_KEY, RECORDS, WANTED
@@ -251,8 +251,8 @@ class Cluster:
         self,
         *brokers: str,
         controllers: int = 1,
-        planning: Planning | None = None,
-        coordinating: Coordinating | None = None,
+        planning: PlanningSettings | None = None,
+        coordinating: CoordinationSettings | None = None,
         leaders: Sequence[Timing] = (DEFAULT_TIMING,),  # of the controllers, in turn
     ) -> None:
         self.rig = Rig(*brokers, "store")
@@ -314,25 +314,25 @@ class Cluster:
 
     @property
     def journal(self) -> Any:
-        assert self.leader.reign is not None
-        return self.leader.reign.journal
+        assert self.leader.leading is not None
+        return self.leader.leading.journal
 
     def states(self) -> dict[str, BrokerState]:
         return {name: entry.state for name, entry in self.journal.brokers.items()}
 
     def ask(self, make: Any) -> bus.State:
         """Ask the leader, and wait for its answer."""
-        reign = self.leader.reign
-        assert reign is not None
+        leader = self.leader.leading
+        assert leader is not None
         heard: list[bus.State] = []
-        told = reign.requests._send
-        reign.requests._send = heard.append  # type: ignore[method-assign]
-        reign.heard(make, self.rig.now_s)
+        told = leader.requests._send
+        leader.requests._send = heard.append  # type: ignore[method-assign]
+        leader.heard(make, self.rig.now_s)
         for _ in range(40):
             if heard:
                 break
             self.run(0.05)
-        reign.requests._send = told  # type: ignore[method-assign]
+        leader.requests._send = told  # type: ignore[method-assign]
         return heard[0]
 
     def move(self, topic: str, mode: Mode, *brokers: str, pace: Pace = Pace.EAGER) -> bus.State:

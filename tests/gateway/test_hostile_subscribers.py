@@ -14,7 +14,7 @@ from websockets.asyncio.client import ClientConnection, connect
 
 from nearcast.errors import Refused
 from nearcast.gateway import server as protocols
-from nearcast.gateway import subscriptions as holdings
+from nearcast.gateway import subscriptions as backend_subscriptions
 from nearcast.subscriber.client import Subscriber
 from nearcast.subscriber.transport import register
 
@@ -93,9 +93,9 @@ def test_wishes_of_who_has_left_do_not_wait_for_the_data_cluster(world: Worlds) 
                 mallory = await logged_in(url, "mallory", token)
                 for ref in range(60):
                     await mallory.send(_wish(ref, "x" * 3000))
-                await until(lambda: w.gateways["b1"].holdings.waiting > 0)
+                await until(lambda: w.gateways["b1"].backend_subscriptions.waiting > 0)
                 await mallory.close()
-            await until(lambda: w.gateways["b1"].holdings.waiting == 0, 2.0)
+            await until(lambda: w.gateways["b1"].backend_subscriptions.waiting == 0, 2.0)
             await w.data.start()
             await _subscribes(w, url)
 
@@ -110,7 +110,7 @@ def test_no_more_wishes_wait_for_the_data_cluster_than_the_limit(
             url = await w.start_gateway()
             await w.until_notified()
             await w.data.stop()
-            monkeypatch.setattr(holdings, "WAITING_MAX", 10)
+            monkeypatch.setattr(backend_subscriptions, "WAITING_MAX", 10)
             mallory = await logged_in(url, "mallory")
             for ref in range(11):
                 await mallory.send(_wish(ref, "fire"))

@@ -47,9 +47,9 @@ class World:
             found[f"channels on {name}"] = len(await asked(server, "PUBSUB", "CHANNELS", "*reply*"))
         keys = await asked(self.store, "HKEYS", "nc:store")
         found["entries in the store"] = sum(key.startswith(b"topic/") for key in keys)
-        reign = self.controller._machine.reign
-        assert reign is not None
-        found["topics of the controller"] = len(reign.journal.topics) + len(reign.requests._looked_up)
+        leader = self.controller._machine.leading
+        assert leader is not None
+        found["topics of the controller"] = len(leader.journal.topics) + len(leader.requests._looked_up)
         for number, client in enumerate(clients):
             machine = client._machine
             links = machine.links.all_up()

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Iterable
 from random import Random
 
-from nearcast.core.controller.leader import Charter, Reign
+from nearcast.core.controller.leader import Leader, LeaderSettings
 from nearcast.core.controller.ledger import Ledger
 from nearcast.core.model.journal import Journal, TopicEntry
 from nearcast.core.model.placement import single
@@ -16,24 +16,26 @@ from nearcast.runtime.console import Console
 TOPICS = [f"t{number}" for number in range(2 * bus.SHOWN_MAX + 500)]
 
 
-def leader(term: int, topics: Iterable[str]) -> Reign:
+def leader(term: int, topics: Iterable[str]) -> Leader:
     journal = Journal(topics={topic: TopicEntry(single(6, "b1", 5)) for topic in topics})
-    return Reign(Ledger(50, journal, term), leader="c1", store_url="", charter=Charter(dice=Random(1)), now_s=0.0)
+    return Leader(
+        Ledger(50, journal, term), leader="c1", store_url="", settings=LeaderSettings(dice=Random(1)), now_s=0.0
+    )
 
 
 class Told(Console):
     """Asks leaders that stand beside it, each for one answer, the last one for all others."""
 
-    def __init__(self, *leaders: Reign) -> None:
+    def __init__(self, *leaders: Leader) -> None:
         super().__init__("redis://nobody")
         self._leaders = list(leaders)
         self.asked = 0
 
     async def _ask(self, make: Callable[[str], bus.Request], timeout_s: float) -> bus.State:
-        reign = self._leaders.pop(0) if len(self._leaders) > 1 else self._leaders[0]
+        leader = self._leaders.pop(0) if len(self._leaders) > 1 else self._leaders[0]
         self.asked += 1
-        reign.heard(make("me.1"), 0.0)
-        state = bus.decode_state(reign.told.pop()[1])
+        leader.heard(make("me.1"), 0.0)
+        state = bus.decode_state(leader.told.pop()[1])
         assert state is not None
         return state
 

@@ -167,9 +167,9 @@ def test_an_answer_of_the_store_that_cannot_be_taken_ends_no_desk(method: str, m
         await controller.start()
         await until(lambda: controller.leads)
         if method == "committed":
-            reign = controller._machine.reign
-            assert reign is not None
-            reign.ledger.write({MEMBERSHIP_KEY: reign.journal.membership})
+            leader = controller._machine.leading
+            assert leader is not None
+            leader.ledger.write({MEMBERSHIP_KEY: leader.journal.membership})
         await until(lambda: raised == [1])
         await until(lambda: controller.leads)
         assert "a surprise" in controller._troubles.problem

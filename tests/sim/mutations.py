@@ -32,7 +32,7 @@ from nearcast.core.client.attachment import Attachment
 from nearcast.core.client.links import Links
 from nearcast.core.client.machine import Client
 from nearcast.core.client.news import Refusals
-from nearcast.core.client.ordering import Lines
+from nearcast.core.client.ordering import PublisherOrder
 from nearcast.core.client.patterns import PatternFlow
 from nearcast.core.client.publisher import TopicPublisher
 from nearcast.core.client.repairs import Answers
@@ -174,27 +174,27 @@ def lost_connections_are_not_reported(patch: Patch) -> None:
 
 @mutation("invariant 5", MOVES)
 def duplicates_are_delivered(patch: Patch) -> None:
-    original = Lines._advance
+    original = PublisherOrder._advance
 
-    def advance(self: Lines, frame: Any, last: int, now_s: float, wall_s: float) -> None:
+    def advance(self: PublisherOrder, frame: Any, last: int, now_s: float, wall_s: float) -> None:
         if frame.sequence == last:
             self._deliver(frame, wall_s)
         else:
             original(self, frame, last, now_s, wall_s)
 
-    patch.setattr(Lines, "_advance", advance)
+    patch.setattr(PublisherOrder, "_advance", advance)
 
 
 @mutation("invariant", NETWORK)
 def holes_are_skipped_in_silence(patch: Patch) -> None:
-    def give_up(self: Lines, publisher: int, now_s: float, wall_s: float) -> None:
+    def give_up(self: PublisherOrder, publisher: int, now_s: float, wall_s: float) -> None:
         self._deadlines.pop(publisher, None)
         held = self._held.get(publisher)
         end = held.lowest().sequence - 1 if held is not None else self._marks.pop(publisher, 0)
         self.last[publisher] = max(end, self.last.get(publisher, 0))
         self._settle(publisher, now_s, wall_s)
 
-    patch.setattr(Lines, "_give_up", give_up)
+    patch.setattr(PublisherOrder, "_give_up", give_up)
     patch.setattr(Answers, "ask", lambda self, topic_publisher, link, asker, have, now_s: None)
 
 
@@ -336,15 +336,15 @@ def messages_sent_again_forget_whose_they_are(patch: Patch) -> None:
 
 @mutation("invariant 6", CROWDED)
 def at_the_limit_a_new_line_begins_in_silence(patch: Patch) -> None:
-    original = Lines._make_room
+    original = PublisherOrder._make_room
 
-    def make_room(self: Lines, publisher: int) -> None:
+    def make_room(self: PublisherOrder, publisher: int) -> None:
         if self.last.get(publisher) is None:
             self.last[publisher] = self._held[publisher].lowest().sequence - 1
         else:
             original(self, publisher)
 
-    patch.setattr(Lines, "_make_room", make_room)
+    patch.setattr(PublisherOrder, "_make_room", make_room)
 
 
 @mutation("invariant 7", MANY_TOPICS)

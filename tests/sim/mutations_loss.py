@@ -8,7 +8,7 @@ from typing import Any
 from planting import LOST, LOST_WITH_A_BROKER, UNHEARD, WENT_BACK, Patch, planting
 
 from nearcast.core.agent.machine import Agent
-from nearcast.core.controller import leader as reign
+from nearcast.core.controller import leader as leader
 from nearcast.core.controller import machine as controller
 from nearcast.core.controller import members, rebuilding
 from nearcast.core.controller.members import Members
@@ -22,7 +22,7 @@ MUTATIONS, mutation = planting()
 @mutation("invariant", LOST)
 def a_lost_journal_is_taken_for_a_new_one(patch: Patch) -> None:
     patch.setattr(controller, "lost", lambda known, journal, version: False)
-    patch.setattr(reign, "lost", lambda known, journal, version: False)
+    patch.setattr(leader, "lost", lambda known, journal, version: False)
 
 
 @mutation("invariant", WENT_BACK)
@@ -33,7 +33,7 @@ def nobody_notes_how_far_the_journal_was(patch: Patch) -> None:
 
 @mutation("invariant", LOST_WITH_A_BROKER)
 def topics_of_a_missing_broker_get_the_next_epoch_that_is_known(patch: Patch) -> None:
-    patch.setattr(reign.Reign, "_unused", lambda self, epoch: epoch)
+    patch.setattr(leader.Leader, "_unused", lambda self, epoch: epoch)
 
 
 @mutation("invariant", LOST_WITH_A_BROKER)

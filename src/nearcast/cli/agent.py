@@ -26,7 +26,7 @@ from nearcast.errors import UsageError
 if TYPE_CHECKING:
     from nearcast.agent.collector import Collector
     from nearcast.agent.process import Agent
-    from nearcast.cli.gateway import Door
+    from nearcast.cli.gateway import GatewayProcess
 
 
 ListenOption = Annotated[
@@ -117,7 +117,7 @@ def agent(
         rate = bytes_per_s(capacity) if capacity else 0.0
         identity = Identity(checked_name("broker", broker), url, checked_name("site", site), rate)
         process = Agent(identity, server, store)
-        door = None
+        gateway_process = None
         if gateway:
             from nearcast.cli.gateway import GatewayOptions, open_gateway
 
@@ -131,9 +131,9 @@ def agent(
                 forget_days=forget_days,
                 position=position,
             )
-            door = open_gateway(options, identity, server, store)
+            gateway_process = open_gateway(options, identity, server, store)
         collector = Collector(broker, server, store)
-    run(lambda: _serve(process, identity.url, broker, server, server_pid, door, collector))
+    run(lambda: _serve(process, identity.url, broker, server, server_pid, gateway_process, collector))
 
 
 def _advertised(url: str, given: str) -> str:
@@ -151,7 +151,7 @@ async def _serve(
     broker: str,
     server: str,
     server_pid: int | None,
-    door: Door | None,
+    gateway_process: GatewayProcess | None,
     collector: Collector,
 ) -> None:
     from nearcast.agent.process import watch_server
@@ -164,8 +164,8 @@ async def _serve(
         process.until_refused(),
         collector.serve(),
     ]
-    if door is not None:
-        jobs.append(door.serve())
+    if gateway_process is not None:
+        jobs.append(gateway_process.serve())
     if server_pid is not None:
         jobs.append(watch_server(server_pid, server, process.server_ended))
     try:

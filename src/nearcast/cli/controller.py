@@ -35,8 +35,8 @@ from nearcast.cli.shared import (
 )
 
 if TYPE_CHECKING:
-    from nearcast.core.controller.planner import Planning
-    from nearcast.core.controller.subscribers import Coordinating
+    from nearcast.core.controller.planner import PlanningSettings
+    from nearcast.core.controller.subscribers import CoordinationSettings
     from nearcast.core.model.planning import Policy
     from nearcast.core.model.settings import Timing
     from nearcast.runtime.controller import Controller
@@ -68,13 +68,13 @@ def controller(
     Example: nearcast controller --store redis://store.example.com:6379 --policy dynamoth --set lr_high=0.7
     --balance ldm --balance-set alpha=0.1 --balance-set beta_bytes_per_s=1000000
     """
-    from nearcast.core.controller.planner import Planning
+    from nearcast.core.controller.planner import PlanningSettings
 
     log_to_stderr()
     with errors_as_exit_codes():
         chosen, planning = (
             chosen_policy(policy, thresholds, max_brokers),
-            Planning(wait_s=wait, brokers_max=max_brokers),
+            PlanningSettings(wait_s=wait, brokers_max=max_brokers),
         )
         coordinating = chosen_coordinating(placement, balance, balance_thresholds, balance_every)
         timing = chosen_timing(timers)
@@ -82,7 +82,7 @@ def controller(
 
 
 async def _serve(
-    store: str, policy: Policy | None, planning: Planning, coordinating: Coordinating, timing: Timing
+    store: str, policy: Policy | None, planning: PlanningSettings, coordinating: CoordinationSettings, timing: Timing
 ) -> None:
     from nearcast.runtime.controller import Controller
 

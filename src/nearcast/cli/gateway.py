@@ -22,7 +22,7 @@ from nearcast.gateway.settings import OPEN, SECRET_VARIABLE, GatewaySettings
 log = logging.getLogger("nearcast.agent")
 
 
-class Door:
+class GatewayProcess:
     """A gateway that listens already and serves when told to."""
 
     def __init__(self, gateway: Gateway, listening: socket.socket) -> None:
@@ -53,7 +53,7 @@ class GatewayOptions(msgspec.Struct, frozen=True, kw_only=True):
     position: str = ""
 
 
-def open_gateway(options: GatewayOptions, identity: Identity, server_url: str, store_url: str) -> Door:
+def open_gateway(options: GatewayOptions, identity: Identity, server_url: str, store_url: str) -> GatewayProcess:
     """Listen at HOST:PORT. UsageError says what is wrong with an option."""
     logging.getLogger("httpx").setLevel(logging.WARNING)  # it tells of each request
     settings = GatewaySettings(
@@ -79,7 +79,7 @@ def open_gateway(options: GatewayOptions, identity: Identity, server_url: str, s
         data_token=os.environ.get(GATEWAY_TOKEN_VARIABLE, ""),
         coordination=BusCoordination(store_url, whereabouts),
     )
-    return Door(gateway, listening)
+    return GatewayProcess(gateway, listening)
 
 
 def _need_local(listening: socket.socket, advertised: str) -> None:

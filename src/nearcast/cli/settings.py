@@ -14,7 +14,7 @@ import typer
 from nearcast.errors import UsageError
 
 if TYPE_CHECKING:
-    from nearcast.core.controller.subscribers import Coordinating
+    from nearcast.core.controller.subscribers import CoordinationSettings
     from nearcast.core.model.planning import Policy
     from nearcast.core.model.settings import Timing
 
@@ -143,10 +143,12 @@ DEFAULT_BALANCE_S = 10.0
 NO_BALANCE = "none"
 
 
-def chosen_coordinating(placement: str, balance: str, thresholds: list[str] | None, every_s: float) -> Coordinating:
+def chosen_coordinating(
+    placement: str, balance: str, thresholds: list[str] | None, every_s: float
+) -> CoordinationSettings:
     """The settings; what cannot be used is refused here, where somebody reads it."""
     from nearcast.core.controller.gateways import SeatRule
-    from nearcast.core.controller.subscribers import Coordinating
+    from nearcast.core.controller.subscribers import CoordinationSettings
     from nearcast.policies.catalog import balancer_named
 
     if placement not in tuple(SeatRule):
@@ -155,7 +157,7 @@ def chosen_coordinating(placement: str, balance: str, thresholds: list[str] | No
     if balance == NO_BALANCE and settings:
         raise UsageError("--balance-set needs a scheme: add --balance ldm")
     balancer = None if balance == NO_BALANCE else balancer_named(balance, settings)
-    return Coordinating(placement=SeatRule(placement), balancer=balancer, balance_s=every_s)
+    return CoordinationSettings(placement=SeatRule(placement), balancer=balancer, balance_s=every_s)
 
 
 def balancing_arguments(placement: str, balance: str, thresholds: list[str] | None, every_s: float) -> list[str]:

@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from nearcast.core.controller.planner import Planning
+from nearcast.core.controller.planner import PlanningSettings
 from nearcast.core.model.planning import AddBroker, KeepBroker, Policy, Proposal, ProposedChange, RemoveBroker
 from nearcast.errors import UsageError
 from nearcast.flow.brokers import Buffered, Connections, Queues, Service
@@ -28,7 +28,7 @@ from nearcast.flow.model import ChangeKind, FloatArray, FlowSettings, PlanChange
 from nearcast.flow.network import Delays, LognormalDelays, Responses
 from nearcast.flow.traffic import Layout, TopicTraffic, Work, topic_traffic, work_of
 
-CHECK_S = Planning().check_s
+CHECK_S = PlanningSettings().check_s
 
 
 class Steering:

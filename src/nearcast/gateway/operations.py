@@ -104,10 +104,12 @@ class Operations:
         asked: dict[str, asyncio.Future[Granted]] = {}
         try:
             for subscription, entry in entries.items():
-                if gateway.holdings.has(subscription):
+                if gateway.backend_subscriptions.has(subscription):
                     hold(subscription)
                 else:
-                    asked[subscription] = gateway.holdings.attach(Wanted(entry.channel, entry.parameters, user), hold)
+                    asked[subscription] = gateway.backend_subscriptions.attach(
+                        Wanted(entry.channel, entry.parameters, user), hold
+                    )
             for subscription, future in asked.items():
                 granted = await future
                 if granted.subscription != subscription:
@@ -195,7 +197,7 @@ class Operations:
 
     async def _granted(self, user: str, wanted: Wanted) -> Granted:
         """The data cluster's answer; `user` holds the subscription then."""
-        attaching = self._gateway.holdings.attach(wanted, partial(self._gateway.sharing.hold, user))
+        attaching = self._gateway.backend_subscriptions.attach(wanted, partial(self._gateway.sharing.hold, user))
         try:
             await asyncio.wait([attaching], timeout=SUBSCRIBE_S)
         except asyncio.CancelledError:

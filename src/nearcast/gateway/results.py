@@ -29,7 +29,7 @@ from nearcast.core.wire.gateway import Refused, encode
 from nearcast.errors import ClusterError
 from nearcast.gateway.data_cluster import DataCluster, DataClusterRefused, Gone, Notification
 from nearcast.gateway.session import Delivery, DeliveryState, Session
-from nearcast.gateway.subscriptions import Holdings
+from nearcast.gateway.subscriptions import BackendSubscriptions
 from nearcast.runtime.workers import Pauses
 
 Key = tuple[str, int]  # channel, execution
@@ -95,7 +95,7 @@ def _size(frames: dict[str, bytes | None]) -> int:
 _NONE: dict[Session, Delivery] = {}
 
 
-class Audience:
+class Listeners:
     """Of one gateway. `unheld(subscription)` is told of a notification that no user here holds."""
 
     def __init__(self, results: Results, is_held: Callable[[str], bool], unheld: Callable[[str], None]) -> None:
@@ -232,11 +232,13 @@ AWAY_S = 600.0  # without an answer for so long a cursor is not trusted
 class NotificationLoop:
     """Of one gateway; `run` until cancelled."""
 
-    def __init__(self, data: DataCluster, broker: str, audience: Audience, holdings: Holdings) -> None:
+    def __init__(
+        self, data: DataCluster, broker: str, audience: Listeners, backend_subscriptions: BackendSubscriptions
+    ) -> None:
         self._data = data
         self._broker = broker
         self._audience = audience
-        self._holdings = holdings
+        self._backend_subscriptions = backend_subscriptions
         self._cursor: int | None = None
         self._heard_s = 0.0
         self.problem = "not connected yet"  # why no notifications come; empty if they do
@@ -256,7 +258,7 @@ class NotificationLoop:
                 self.problem = str(error)
                 if isinstance(error, DataClusterRefused):  # it does not know us, or our cursor
                     self._cursor = None
-                    self._holdings.introduce_again()
+                    self._backend_subscriptions.introduce_again()
                 await asyncio.sleep(pauses.next_s())
 
     async def _poll(self) -> None:

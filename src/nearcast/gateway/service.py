@@ -24,10 +24,10 @@ from nearcast.gateway.access import Admission, NewTopics
 from nearcast.gateway.data_cluster import DataCluster, Wanted
 from nearcast.gateway.directory import Attendance, Directory, Store
 from nearcast.gateway.operations import FAILED, Operations
-from nearcast.gateway.results import Audience, CatchUp, NotificationLoop, Results
+from nearcast.gateway.results import CatchUp, Listeners, NotificationLoop, Results
 from nearcast.gateway.session import Session
 from nearcast.gateway.settings import DEFAULT_SETTINGS, Applicant, GatewaySettings, Rights, registrar
-from nearcast.gateway.subscriptions import Holdings, Sharing
+from nearcast.gateway.subscriptions import BackendSubscriptions, Sharing
 from nearcast.gateway.topics import Topics
 from nearcast.gateway.users import Revocation, Users
 from nearcast.runtime.workers import Pauses, Troubles, Workers
@@ -148,9 +148,9 @@ class Gateway:
         self.new_topics = NewTopics(settings.new_topics_per_minute)
         self.data = DataCluster(self.directory.data_url, data_token, settings.requests)
         self.results = Results(self.data, settings.results_kept, settings.results_kept_bytes)
-        self.holdings = Holdings(self.data, broker, url, self.sharing.is_held)
-        self.audience = Audience(self.results, self.sharing.is_held, self.holdings.release)
-        self._notifications = NotificationLoop(self.data, broker, self.audience, self.holdings)
+        self.backend_subscriptions = BackendSubscriptions(self.data, broker, url, self.sharing.is_held)
+        self.audience = Listeners(self.results, self.sharing.is_held, self.backend_subscriptions.release)
+        self._notifications = NotificationLoop(self.data, broker, self.audience, self.backend_subscriptions)
         self._operations = Operations(self)
         self.upkeep = Upkeep(self)
         self._revocation = Revocation(self)
@@ -170,7 +170,7 @@ class Gateway:
         await self._from_store(self.users.first_key)
         await self._from_store(self._remember)
         await self._from_store(lambda: self.directory.announce(self.broker, self.url))
-        self.workers.start("holdings", self.holdings.run)
+        self.workers.start("backend subscriptions", self.backend_subscriptions.run)
         self.workers.start("topics", self.topics.connect)
         self.workers.start("notifications", self._notifications.run)
         self.workers.start("cursors", self.upkeep.store_cursors)
@@ -193,7 +193,7 @@ class Gateway:
         except ClusterError as error:
             log.warning("cursors of the last second are not stored: %s", error)
         await self.workers.stop()
-        self.holdings.give_up()
+        self.backend_subscriptions.give_up()
         for task in [*self._tasks, *self._open.values()]:
             task.cancel()
         await asyncio.gather(*self._tasks, *self._open.values(), return_exceptions=True)
@@ -221,8 +221,8 @@ class Gateway:
                     await self.directory.remove(user, self.broker, subscription)
                 elif not await self.directory.leave(user, self.broker, [subscription]):
                     self.sharing.hold(user, subscription)
-                    self.holdings.restore(subscription, Wanted(entry.channel, entry.parameters, user))
-            self.holdings.release(subscription)  # if nobody is left
+                    self.backend_subscriptions.restore(subscription, Wanted(entry.channel, entry.parameters, user))
+            self.backend_subscriptions.release(subscription)  # if nobody is left
 
     def run_task(self, job: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         """Until it ends, or the gateway does."""
@@ -276,7 +276,7 @@ class Gateway:
             "users": len(self._sessions),
             "subscriptions": len(list(self.sharing.subscriptions)),
             "data_cluster": self._notifications.problem or "connected",
-            "waiting_for_data_cluster": self.holdings.waiting,
+            "waiting_for_data_cluster": self.backend_subscriptions.waiting,
             "workers": self.workers.health | (self._coordination.workers.health if self._coordination else {}),
             "failed_operations": self._operations.failures,
             "problem": self._troubles.problem,
@@ -371,7 +371,7 @@ class Gateway:
 
     def let_go(self, user: str, subscription: str) -> None:
         if self.sharing.let_go(user, subscription):
-            self.holdings.release(subscription)
+            self.backend_subscriptions.release(subscription)
 
     def is_here(self, user: str) -> bool:
         """She has a session, or is about to."""

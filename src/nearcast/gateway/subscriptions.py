@@ -1,4 +1,4 @@
-"""Holdings: the backend subscriptions this broker holds at the data cluster.
+"""The backend subscriptions this broker holds at the data cluster.
 
 One worker makes all changes, one after the other, so that the release of a subscription nobody holds any more and a new
 user's attachment of the same cannot cross. What waits together is asked together; if that is refused it is asked by
@@ -42,7 +42,7 @@ class _Waiting(NamedTuple):
     future: asyncio.Future[Granted]
 
 
-class Holdings:
+class BackendSubscriptions:
     """`is_held(subscription)`: whether a user of this gateway holds it, asked before it is released."""
 
     def __init__(self, data: DataCluster, broker: str, url: str, is_held: Callable[[str], bool]) -> None:

@@ -29,8 +29,8 @@ from typing import TypeVar
 from nearcast.core.controller.effects import Balance, Campaign, Commit, Leadership, Load, Propose, Resign, StoreEffect
 from nearcast.core.controller.machine import Controller as Machine
 from nearcast.core.controller.machine import Role
-from nearcast.core.controller.planner import Planning
-from nearcast.core.controller.subscribers import Coordinating
+from nearcast.core.controller.planner import PlanningSettings
+from nearcast.core.controller.subscribers import CoordinationSettings
 from nearcast.core.model.membership import read_membership
 from nearcast.core.model.names import CLAIM_KEY, MEMBERS, READY_KEY, TERM_KEY
 from nearcast.core.model.planning import Policy, Proposal, Seats
@@ -163,8 +163,8 @@ class StoreDesk:
             self._machine.committed(effect.term, False, self._now())
 
 
-DEFAULT_PLANNING = Planning()
-DEFAULT_COORDINATING = Coordinating()
+DEFAULT_PLANNING = PlanningSettings()
+DEFAULT_COORDINATING = CoordinationSettings()
 TICK_S = 0.05  # how often subscribers' readiness is asked for: it is part of how long a move takes
 
 T = TypeVar("T")
@@ -178,8 +178,8 @@ class Controller:
         name: str = "",
         store: Store | None = None,
         policy: Policy | None = None,
-        planning: Planning = DEFAULT_PLANNING,
-        coordinating: Coordinating = DEFAULT_COORDINATING,
+        planning: PlanningSettings = DEFAULT_PLANNING,
+        coordinating: CoordinationSettings = DEFAULT_COORDINATING,
         timing: Timing = DEFAULT_TIMING,
     ) -> None:
         address, credentials = parse_url(store_url)

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from nearcast.core.client.mailbox import Mailbox, Overflow
 from nearcast.core.controller.machine import Controller
-from nearcast.core.controller.planner import Planning
+from nearcast.core.controller.planner import PlanningSettings
 from nearcast.core.model.message import Event
 from nearcast.core.model.placement import Mode
 from nearcast.core.model.planning import AddBroker, Cause, PlaceTopic, Proposal, Reason
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from nearcast.sim.world import World
 
 
-PLANNING = Planning(check_s=0.5, wait_s=0.5, brokers_max=9)
+PLANNING = PlanningSettings(check_s=0.5, wait_s=0.5, brokers_max=9)
 THINKS_S = 0.05
 
 _REASON = Reason(Cause.HIGH_LOAD, "load ratio", 1.0, 0.9)

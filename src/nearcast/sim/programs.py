@@ -314,12 +314,12 @@ class Operator:
             controller = process.machine
             if not process.alive or process.paused or not isinstance(controller, Controller):
                 continue
-            if controller.reign is None:
+            if controller.leading is None:
                 continue
-            if patient and len(controller.reign.requests):
+            if patient and len(controller.leading.requests):
                 return False
-            controller.reign.heard(request, process.now_s)
-            controller.reign.go_on(process.now_s)
+            controller.leading.heard(request, process.now_s)
+            controller.leading.go_on(process.now_s)
             process.settle()
             return True
         return False

@@ -319,7 +319,7 @@ class World:
     def leader(self) -> str | None:
         """The controller that leads, by its own account; one that was deposed may not have noticed."""
         for name, process in self.controls.items():
-            if process.alive and isinstance(process.machine, Controller) and process.machine.reign is not None:
+            if process.alive and isinstance(process.machine, Controller) and process.machine.leading is not None:
                 return name
         return None
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nearcast.core.client.ordering import Lines
+from nearcast.core.client.ordering import PublisherOrder
 from nearcast.core.model.message import Gap, Message
 from nearcast.core.model.settings import DEFAULT_TIMING, Limits
 from nearcast.core.wire.frames import DATA, HEADER, MARK, SKIP, USER_DATA, UserPayload
@@ -35,7 +35,7 @@ class Reader:
         self.open: set[int] = set()  # epochs whose place may still yield frames
         self.gate = Gate(1)
         self.now_s = 0.0
-        self.lines = Lines("t", self, DEFAULT_TIMING, Limits(**limits))
+        self.lines = PublisherOrder("t", self, DEFAULT_TIMING, Limits(**limits))
 
     def older_open(self, publisher: int, epoch: int) -> bool:
         return any(older < epoch for older in self.open)

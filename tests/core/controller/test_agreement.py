@@ -162,12 +162,12 @@ def test_a_new_leader_keeps_the_longer_t_dead_until_nobody_goes_by_it(cluster_of
     depose(cluster)
     cluster.run(CLOCKS * PATIENT.leader_s + 1.0)
     assert agreed(cluster) == msgspec.structs.replace(BRISK.agreed, dead_s=PATIENT.dead_s)
-    assert cluster.leader.reign.members.agreement.dead_s == PATIENT.dead_s
+    assert cluster.leader.leading.members.agreement.dead_s == PATIENT.dead_s
     cluster.run(PATIENT.dead_s - 1.0)
     assert agreed(cluster).dead_s == PATIENT.dead_s
     cluster.run(1.5)
     assert agreed(cluster) == BRISK.agreed
-    assert cluster.leader.reign.members.agreement.dead_s == BRISK.dead_s
+    assert cluster.leader.leading.members.agreement.dead_s == BRISK.dead_s
 
 
 def test_a_new_leader_with_longer_timers_has_them_at_once(cluster_of: Any) -> None:

@@ -120,7 +120,7 @@ def test_a_leader_that_cannot_renew_steps_down_in_time() -> None:
     assert controller.role is Role.LEADER
     controller.tick(LEADER_S + 0.01)
     assert controller.role is Role.FOLLOWER
-    assert controller.reign is None
+    assert controller.leading is None
     assert "c1 no longer leads" in controller.notes[-1]
 
 
@@ -136,7 +136,7 @@ def test_a_new_term_ends_the_reign() -> None:
     controller = leader()
     controller.tick(LEADER_S / 4)
     controller.campaigned(Leadership(2, "c1.0@1#1", 0), LEADER_S / 4)
-    assert (controller.role, controller.reign) == (Role.FOLLOWER, None)
+    assert (controller.role, controller.leading) == (Role.FOLLOWER, None)
 
 
 def test_a_leader_that_hears_of_another_steps_down_at_once() -> None:
@@ -170,12 +170,12 @@ def test_the_answer_to_a_commit_of_an_earlier_reign_is_not_taken_for_one_of_this
     controller.tick(LEADER_S)
     controller.campaigned(Leadership(2, "c1.0@1#1", 0), LEADER_S)
     controller.loaded(2, 5, LEADER_S)
-    assert controller.reign is not None
-    controller.reign.ledger.write({})
+    assert controller.leading is not None
+    controller.leading.ledger.write({})
     controller.committed(1, True, LEADER_S)
     controller.committed(1, False, LEADER_S)
     assert controller.role is Role.LEADER
-    assert controller.reign.ledger.version == 5
+    assert controller.leading.ledger.version == 5
 
 
 def test_a_failed_load_gives_the_lead_away() -> None:
@@ -212,8 +212,8 @@ def test_the_lead_is_renewed_while_a_long_journal_is_read() -> None:
         controller.read(1, {f"broker/b{step}": b'{"url":"u","site":"s","run_id":"r","state":"dead"}'}, now_s)
     controller.loaded(1, 7, 10 * LEADER_S)
     assert controller.role is Role.LEADER
-    assert controller.reign is not None
-    assert len(controller.reign.journal.brokers) == 99
+    assert controller.leading is not None
+    assert len(controller.leading.journal.brokers) == 99
 
 
 LATE_S = 10 * LEADER_S
@@ -238,7 +238,7 @@ def test_a_leader_that_was_paused_says_nothing_when_it_wakes(wake: Any) -> None:
     controller.tick(LEADER_S / 4)
     wake(controller)
     assert controller.role is Role.FOLLOWER
-    assert controller.reign is None
+    assert controller.leading is None
 
 
 def test_a_journal_read_too_late_is_not_used() -> None:
@@ -247,7 +247,7 @@ def test_a_journal_read_too_late_is_not_used() -> None:
     controller.tick(LEADER_S + 0.1)
     controller.loaded(1, 0, LEADER_S + 0.1)
     assert controller.role is Role.FOLLOWER
-    assert controller.reign is None
+    assert controller.leading is None
 
 
 # --- a whole cluster without delays
@@ -333,7 +333,7 @@ def test_a_deposed_leader_does_not_grant(cluster: Any) -> None:
     wired.deaf.add("store")
     cluster.rig.run(0.5)  # the agents say hello
     told: list[tuple[bytes, bytes]] = []
-    leader.reign.told = told
+    leader.leading.told = told
     wired.deaf.clear()
     cluster.rig.now_s += 10.0
     wired.hear()
@@ -360,7 +360,7 @@ def test_a_dead_broker_is_given_up_and_its_topics_go_elsewhere(cluster: Any) -> 
 def test_a_death_counts_for_the_run_it_was_seen_of(cluster: Any, run_id: str, given_up: bool) -> None:
     """Words on the bus may be late: that an earlier run of the server has ended says nothing of this one."""
     ended = bus.Hello("b2", 1, 7, "redis://b2", "local", run_id, False, dead=True)
-    cluster.leader.reign.heard(ended, cluster.rig.now_s)
+    cluster.leader.leading.heard(ended, cluster.rig.now_s)
     cluster.run(0.5)
     assert ("broker b2 is given up" in cluster.leader.notes) is given_up
 
@@ -395,9 +395,9 @@ def test_another_controller_takes_over_and_ends_the_moves(cluster_of: Any) -> No
     assert cluster.leader is not first
     assert cluster.journal.topics["t"].placement.brokers == ("b2",)
     assert cluster.journal.topics["t"].move is None
-    assert cluster.leader.reign is not None
-    assert first.reign is not None
-    assert cluster.leader.reign.term > first.reign.term
+    assert cluster.leader.leading is not None
+    assert first.leading is not None
+    assert cluster.leader.leading.term > first.leading.term
 
 
 def test_the_state_says_who_leads_and_who_lives(cluster: Any) -> None:
@@ -432,16 +432,16 @@ def test_a_topic_collected_on_a_broker_that_was_given_up_meanwhile_is_brought_el
     cluster.kill("b3")
     cluster.run(4.0)
     assert cluster.states()["b3"] is BrokerState.DEAD
-    reign = cluster.leader.reign
-    assert reign is not None
-    changing = msgspec.structs.replace(reign.journal.membership, previous_ring=("b1", "b2", "b3"))
-    reign.members._handover._collect("b1", changing, _Collected(), cluster.rig.now_s)
-    ((_, order),) = reign.orders.outgoing
-    reign.orders.outgoing.clear()
+    leader = cluster.leader.leading
+    assert leader is not None
+    changing = msgspec.structs.replace(leader.journal.membership, previous_ring=("b1", "b2", "b3"))
+    leader.members._handover._collect("b1", changing, _Collected(), cluster.rig.now_s)
+    ((_, order),) = leader.orders.outgoing
+    leader.orders.outgoing.clear()
     found = {"late": settled(single(4, "b3", 3), term=0)}
-    reign.heard(bus.Answer("b1", order.order, records=found), cluster.rig.now_s)
+    leader.heard(bus.Answer("b1", order.order, records=found), cluster.rig.now_s)
     cluster.run(1.0)
-    entry = reign.journal.topics["late"]
+    entry = leader.journal.topics["late"]
     assert entry.placement.brokers != ("b3",)
     assert entry.move is None
 
@@ -466,7 +466,7 @@ def test_what_was_found_out_for_a_refused_request_is_forgotten(cluster: Any) -> 
     """One of its topics is found, the other cannot be: its directory's agent does not answer."""
     ring = ring_of(("b1", "b2", "b3"))
     names = {ring.owner(name.encode()): name for name in map(str, range(100))}
-    requests = cluster.leader.reign.requests
+    requests = cluster.leader.leading.requests
     cluster.rig.wired = [wired for wired in cluster.rig.wired if wired.machine is not cluster.agents["b2"]]
     wanted = {names["b1"]: (Mode.SINGLE, ("b3",)), names["b2"]: (Mode.SINGLE, ("b3",))}
     requests.heard(bus.MoveTopics("me.7", wanted), cluster.rig.now_s)

@@ -12,9 +12,9 @@ import pytest
 from hiredis import Reader
 
 from nearcast.core.controller.gateways import SeatRule
-from nearcast.core.controller.subscribers import LISTEN_S, Coordinating
+from nearcast.core.controller.subscribers import LISTEN_S, CoordinationSettings
 from nearcast.core.model.names import ANSWER_CHANNEL, CONTROLLER_CHANNEL, GATEWAY_CHANNEL
-from nearcast.core.model.planning import Audience, Cause, MoveSubscriber, Reason, Seats, mean_rates
+from nearcast.core.model.planning import Cause, MoveSubscriber, Reason, Seats, SubscriberSnapshot, mean_rates
 from nearcast.core.wire import bus
 from nearcast.core.wire.bus import REPORT_S
 from nearcast.core.wire.link import command
@@ -30,7 +30,7 @@ class ToBrokerThree:
 
     name = "test"
 
-    def seat(self, audience: Audience) -> Seats:
+    def seat(self, audience: SubscriberSnapshot) -> Seats:
         moves = tuple(
             MoveSubscriber(user, gateway, "b3", REASON)
             for gateway, online in audience.online.items()
@@ -112,7 +112,7 @@ class Hall:
         order = bus.decode_for_gateway(payload)
         assert order is not None
         self.orders.append((self.cluster.rig.now_s, broker, order.moves))
-        moving = self.cluster.leader.reign.coordination._moves.on_the_way()
+        moving = self.cluster.leader.leading.coordination._moves.on_the_way()
         self.most_on_the_way = max(self.most_on_the_way, *moving.values())
         for user, (target, url) in order.moves.items():
             assert url == f"http://{target}"
@@ -120,11 +120,11 @@ class Hall:
                 self.online[target][user] = self.online[broker].pop(user)
 
     def texts(self) -> list[str]:
-        return [decision.text for decision in self.cluster.leader.reign.planner.decisions]
+        return [decision.text for decision in self.cluster.leader.leading.planner.decisions]
 
 
 def hall_of(cluster_of: Any, **settings: Any) -> Hall:
-    cluster = cluster_of(*NAMES, coordinating=Coordinating(**settings))
+    cluster = cluster_of(*NAMES, coordinating=CoordinationSettings(**settings))
     cluster.run(3.0)
     hall = Hall(cluster)
     hall.run(0.1)
@@ -222,7 +222,7 @@ def test_without_a_gateway_the_answer_says_what_to_do(cluster_of: Any) -> None:
 
 def test_a_new_leader_listens_before_it_answers(cluster_of: Any) -> None:
     """It must not send a user away from where it is, only because it has not heard of it yet."""
-    cluster = cluster_of(*NAMES, coordinating=Coordinating(placement=SeatRule.RR))
+    cluster = cluster_of(*NAMES, coordinating=CoordinationSettings(placement=SeatRule.RR))
     cluster.run(1.0)
     hall = Hall(cluster)
     hall.silent = {"b3"}
@@ -234,7 +234,7 @@ def test_a_new_leader_listens_before_it_answers(cluster_of: Any) -> None:
 
 
 def test_a_new_leader_does_not_wait_for_brokers_without_a_gateway(cluster_of: Any) -> None:
-    cluster = cluster_of(*NAMES, coordinating=Coordinating())
+    cluster = cluster_of(*NAMES, coordinating=CoordinationSettings())
     cluster.run(1.0)
     hall = Hall(cluster)
     hall.silent = {"b2"}
@@ -356,7 +356,7 @@ def test_without_a_balancer_or_without_gateways_nobody_is_asked(cluster_of: Any)
 def test_subscribers_of_a_broker_that_leaves_go_to_the_others(hall: Hall) -> None:
     hall.online["b2"] = {f"u{number}": () for number in range(6)}
     hall.report()
-    hall.cluster.leader.reign.heard(bus.Drain("me.x", "b2"), hall.cluster.rig.now_s)
+    hall.cluster.leader.leading.heard(bus.Drain("me.x", "b2"), hall.cluster.rig.now_s)
     hall.run(12.0)
     assert hall.online["b2"] == {}
     assert len(hall.online["b1"]) == len(hall.online["b3"]) == 3
@@ -364,7 +364,9 @@ def test_subscribers_of_a_broker_that_leaves_go_to_the_others(hall: Hall) -> Non
 
 
 def test_the_leader_after_it_learns_everything_from_reports(cluster_of: Any) -> None:
-    cluster = cluster_of(*NAMES, controllers=2, coordinating=Coordinating(balancer=ToBrokerThree(), balance_s=5.0))
+    cluster = cluster_of(
+        *NAMES, controllers=2, coordinating=CoordinationSettings(balancer=ToBrokerThree(), balance_s=5.0)
+    )
     cluster.run(3.0)
     hall = Hall(cluster)
     hall.online["b1"] = {"ada": ("k1",)}
@@ -436,9 +438,9 @@ def test_a_move_that_cannot_be_is_refused(hall: Hall, user: str, broker: str, pr
 def test_a_shuffle_is_asked_for_at_once_and_answered_when_it_is_planned(hall: Hall) -> None:
     hall.online["b1"] = {"ada": ()}
     usual = balanced(hall)
-    reign, now_s = hall.cluster.leader.reign, hall.cluster.rig.now_s
+    leader, now_s = hall.cluster.leader.leading, hall.cluster.rig.now_s
     for _ in range(2):
-        reign.heard(bus.ShuffleSubscribers("me.s"), now_s)  # asked again, the answer has not come yet
+        leader.heard(bus.ShuffleSubscribers("me.s"), now_s)  # asked again, the answer has not come yet
     assert balanced(hall, 0.2) is None  # one question at a time
     hall.cluster.leader.seated(usual.number, Seats("test"), hall.cluster.rig.now_s)
     asked = balanced(hall, 0.2)
@@ -449,7 +451,7 @@ def test_a_shuffle_is_asked_for_at_once_and_answered_when_it_is_planned(hall: Ha
     assert hall.answers["me.s"].moving == {"ada": ("b1", "b3")}
     assert "are moving" in hall.ask(bus.ShuffleSubscribers).problem
     hall.run(4.0)
-    reign.heard(bus.ShuffleSubscribers("me.s"), hall.cluster.rig.now_s)  # late: it has been answered
+    leader.heard(bus.ShuffleSubscribers("me.s"), hall.cluster.rig.now_s)  # late: it has been answered
     asked = balanced(hall, 10.0)
     assert not asked.audience.shuffle
 
@@ -464,7 +466,7 @@ def test_a_shuffle_needs_a_balancer(cluster_of: Any) -> None:
 def test_settings_that_make_no_sense_are_refused() -> None:
     for wrong in ({"balance_s": 0.0}, {"silence_s": 1.0}, {"moves_at_once": 0}, {"give_up_s": 1.0}):
         with pytest.raises(UsageError, match="coordination needs"):
-            Coordinating(**wrong)
+            CoordinationSettings(**wrong)
 
 
 def test_the_mean_of_rates_is_over_those_who_mention_them() -> None:

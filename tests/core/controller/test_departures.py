@@ -102,8 +102,8 @@ def test_a_broker_may_stay_after_all(cluster: Any) -> None:
     client.publish(b"t", b"1")
     cluster.move("t", Mode.SINGLE, "b2")
     cluster.run(1.0)
-    reign = cluster.leader.reign
-    reign.heard(bus.Drain("me.1", "b2"), cluster.rig.now_s)
+    leader = cluster.leader.leading
+    leader.heard(bus.Drain("me.1", "b2"), cluster.rig.now_s)
     cluster.run(0.1)
     assert drain(cluster, "b2", cancel=True) == ""
     cluster.run(3.0)
@@ -131,7 +131,7 @@ def test_the_last_member_cannot_leave(cluster_of: Any) -> None:
 
 
 def test_topics_are_not_placed_on_a_broker_that_leaves(cluster: Any) -> None:
-    cluster.leader.reign.heard(bus.Drain("me.1", "b2"), cluster.rig.now_s)
+    cluster.leader.leading.heard(bus.Drain("me.1", "b2"), cluster.rig.now_s)
     cluster.run(0.1)
     assert "broker 'b2' is leaving" in cluster.move("t", Mode.SINGLE, "b2").problem
 
@@ -139,7 +139,7 @@ def test_topics_are_not_placed_on_a_broker_that_leaves(cluster: Any) -> None:
 def test_a_leaving_broker_that_dies_is_given_up(cluster: Any) -> None:
     cluster.move("t", Mode.SINGLE, "b2")
     cluster.run(1.0)
-    cluster.leader.reign.heard(bus.Drain("me.1", "b2"), cluster.rig.now_s)
+    cluster.leader.leading.heard(bus.Drain("me.1", "b2"), cluster.rig.now_s)
     cluster.run(0.1)
     cluster.kill("b2")
     cluster.run(4.0)
@@ -151,7 +151,7 @@ def test_a_new_leader_goes_on_with_a_departure(cluster_of: Any) -> None:
     cluster = cluster_of("b1", "b2", "b3", controllers=2)
     cluster.run(3.0)
     first = cluster.leader
-    first.reign.heard(bus.Drain("me.1", "b2"), cluster.rig.now_s)
+    first.leading.heard(bus.Drain("me.1", "b2"), cluster.rig.now_s)
     cluster.run(0.1)
     cluster.stopped.add(first)
     cluster.rig.wired = [wired for wired in cluster.rig.wired if wired.machine is not first]
@@ -166,7 +166,7 @@ def test_a_new_leader_saves_topics_that_the_last_one_left_on_a_dead_broker(clust
     first = cluster.leader
     cluster.move("t", Mode.SINGLE, "b2")
     cluster.run(1.0)
-    first.reign.evacuate = lambda broker: cluster.stopped.add(first)  # it goes between the two steps
+    first.leading.evacuate = lambda broker: cluster.stopped.add(first)  # it goes between the two steps
     cluster.kill("b2")
     cluster.run(0.5)
     assert first in cluster.stopped
@@ -191,7 +191,7 @@ def test_a_leaving_broker_stays_if_the_last_other_one_dies(cluster_of: Any) -> N
     cluster.run(3.0)
     client = cluster.rig.client(9)
     client.publish(b"t", b"1")
-    cluster.leader.reign.heard(bus.Drain("me.1", "b2"), cluster.rig.now_s)
+    cluster.leader.leading.heard(bus.Drain("me.1", "b2"), cluster.rig.now_s)
     cluster.run(0.05)
     cluster.kill("b1")
     cluster.run(5.0)
@@ -205,10 +205,10 @@ def test_a_leaving_broker_stays_if_the_last_other_one_dies(cluster_of: Any) -> N
 def test_a_broker_that_stays_takes_over_although_it_is_not_in_the_ring_yet(cluster_of: Any) -> None:
     cluster = cluster_of("b1", "b2")
     cluster.run(3.0)
-    cluster.leader.reign.heard(bus.Drain("me.1", "b2"), cluster.rig.now_s)
+    cluster.leader.leading.heard(bus.Drain("me.1", "b2"), cluster.rig.now_s)
     cluster.run(0.2)
     assert cluster.journal.membership.ring == ("b1",)
-    assert cluster.leader.reign.departures.cancel("b2") == ""
+    assert cluster.leader.leading.departures.cancel("b2") == ""
     assert cluster.states()["b2"] is BrokerState.LEAVING, "it has not left yet"
     cluster.run(0.05)
     cluster.kill("b1")

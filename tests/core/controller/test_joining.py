@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from nearcast.core.controller.leader import Charter, Reign
+from nearcast.core.controller.leader import Leader, LeaderSettings
 from nearcast.core.controller.ledger import Ledger
 from nearcast.core.model.journal import BrokerEntry, BrokerState, Journal
 from nearcast.core.model.membership import Membership
@@ -67,9 +67,9 @@ def test_a_broker_that_joins_gets_no_grant_before_its_server_says_that_it_is_a_n
     """Clients that knew it before it was given up would take the lease for that of its former life."""
     entry = BrokerEntry("redis://b1", "local", "run", state)
     journal = Journal(Membership(version=5, term=1, brokers={}), {}, {"b1": entry})
-    reign = Reign(Ledger(1, journal, 2), leader="c", store_url="", charter=Charter(dice=Random(1)), now_s=0.0)
-    reign.heard(bus.Hello("b1", 1, 40, "redis://b1", "local", "run", True), 0.1)
-    told = [bus.decode_for_agent(payload) for _, payload in reign.told]
+    leader = Leader(Ledger(1, journal, 2), leader="c", store_url="", settings=LeaderSettings(dice=Random(1)), now_s=0.0)
+    leader.heard(bus.Hello("b1", 1, 40, "redis://b1", "local", "run", True), 0.1)
+    told = [bus.decode_for_agent(payload) for _, payload in leader.told]
     assert any(isinstance(message, bus.Grant) for message in told) == (state is BrokerState.MEMBER)
 
 

@@ -1,10 +1,10 @@
-"""The load book: means over the last seconds, whatever the length of a report, and topics put together."""
+"""The load window: means over the last seconds, whatever the length of a report, and topics put together."""
 
 from __future__ import annotations
 
 import pytest
 
-from nearcast.core.controller.load import WINDOW_S, LoadBook, output_bytes_per_s, topic_loads
+from nearcast.core.controller.load import WINDOW_S, LoadWindow, output_bytes_per_s, topic_loads
 from nearcast.core.model.counters import TopicCounters
 from nearcast.core.model.planning import TopicLoad
 from nearcast.core.wire.bus import Report
@@ -15,12 +15,12 @@ def report(broker: str, seconds: float, output_bytes_per_s: float, **topics: Top
     return Report(broker, 0.0, seconds, output_bytes_per_s, 0.0, 1, 1, 0.1, 0.0, topics)
 
 
-def topics(book: LoadBook, *brokers: str) -> tuple[dict[str, TopicLoad], dict[str, str]]:
+def topics(book: LoadWindow, *brokers: str) -> tuple[dict[str, TopicLoad], dict[str, str]]:
     return topic_loads({broker: book.window(broker) for broker in brokers})
 
 
 def test_output_is_a_mean_weighted_by_time() -> None:
-    book = LoadBook()
+    book = LoadWindow()
     book.add(report("b1", 1.0, 100.0), 1.0)
     book.add(report("b1", 3.0, 500.0), 4.0)
     assert output_bytes_per_s(book.window("b1")) == 400.0
@@ -28,7 +28,7 @@ def test_output_is_a_mean_weighted_by_time() -> None:
 
 
 def test_old_reports_do_not_count() -> None:
-    book = LoadBook()
+    book = LoadWindow()
     book.add(report("b1", 1.0, 100.0, t=TopicCounters(received=1)), 1.0)
     book.add(report("b1", 1.0, 300.0), 1.1 + WINDOW_S)
     assert output_bytes_per_s(book.window("b1")) == 300.0
@@ -36,7 +36,7 @@ def test_old_reports_do_not_count() -> None:
 
 
 def test_a_topic_is_the_sum_over_its_brokers() -> None:
-    book = LoadBook()
+    book = LoadWindow()
     counters = TopicCounters(
         published=10, published_bytes=1000, received=40, received_bytes=4000, publishers=2, subscribers=8
     )
@@ -56,7 +56,7 @@ def test_a_topic_is_the_sum_over_its_brokers() -> None:
 
 
 def test_a_quiet_second_counts_as_one() -> None:
-    book = LoadBook()
+    book = LoadWindow()
     book.add(report("b1", 1.0, 0.0, t=TopicCounters(published=10)), 1.0)
     book.add(report("b1", 1.0, 0.0), 2.0)
     assert topics(book, "b1")[0]["t"].publications_per_s == 5.0

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from nearcast.core.controller.leader import EVACUATED_MAX, Charter, Reign
+from nearcast.core.controller.leader import EVACUATED_MAX, Leader, LeaderSettings
 from nearcast.core.controller.ledger import Ledger
 from nearcast.core.controller.recovery import Recovery
 from nearcast.core.model.counters import TopicCounters
@@ -94,10 +94,12 @@ def test_all_brokers_get_their_records_back_a_part_at_a_time() -> None:
     topics = {f"t{number:06d}": TopicEntry(single(6, BROKERS[number % 3], 5)) for number in range(TOPICS)}
     brokers = {name: BrokerEntry(f"redis://{name}", "", f"run-{name}", BrokerState.MEMBER) for name in BROKERS}
     journal = Journal(MEMBERS, topics, brokers, loss)
-    reign = Reign(Ledger(50, journal, 1), leader="c1", store_url="", charter=Charter(dice=Random(1)), now_s=0.0)
+    leader = Leader(
+        Ledger(50, journal, 1), leader="c1", store_url="", settings=LeaderSettings(dice=Random(1)), now_s=0.0
+    )
     for broker in BROKERS:
-        reign.heard(hello(broker), 0.0)
-    most = most_until_pending(reign, "loss")
+        leader.heard(hello(broker), 0.0)
+    most = most_until_pending(leader, "loss")
     assert most < AT_ONCE, most
 
 
@@ -108,13 +110,13 @@ def test_the_topics_of_a_dead_broker_are_moved_away_a_part_at_a_time() -> None:
     living = {name: info for name, info in MEMBERS.brokers.items() if name != "b3"}
     membership = msgspec.structs.replace(MEMBERS, brokers=living, ring=tuple(living))
     ledger = Ledger(50, Journal(membership, topics, brokers), 1)
-    reign = Reign(ledger, leader="c1", store_url="", charter=Charter(dice=Random(1)), now_s=0.0)
+    leader = Leader(ledger, leader="c1", store_url="", settings=LeaderSettings(dice=Random(1)), now_s=0.0)
     now_s, most = 0.0, 0
     for _ in range(20):
         now_s += 0.1
         for broker in living:
-            reign.heard(hello(broker), now_s)
-        most = max(most, calls(reign.tick, now_s))
+            leader.heard(hello(broker), now_s)
+        most = max(most, calls(leader.tick, now_s))
         if ledger.commit(now_s) is not None:
             ledger.committed(now_s)
     moving = sum(entry.move is not None for entry in topics.values())
@@ -127,8 +129,10 @@ def test_a_ring_is_handed_over_a_part_at_a_time() -> None:
     brokers = {name: BrokerEntry(f"redis://{name}", "", f"run-{name}", BrokerState.MEMBER) for name in BROKERS}
     closed = msgspec.structs.replace(MEMBERS, previous_ring=("b1", "b2"))
     journal = Journal(closed, topics, brokers)
-    reign = Reign(Ledger(50, journal, 1), leader="c1", store_url="", charter=Charter(dice=Random(1)), now_s=0.0)
-    most = most_until_pending(reign, "membership")
+    leader = Leader(
+        Ledger(50, journal, 1), leader="c1", store_url="", settings=LeaderSettings(dice=Random(1)), now_s=0.0
+    )
+    most = most_until_pending(leader, "membership")
     assert most < AT_ONCE, most
 
 
@@ -136,11 +140,13 @@ def test_looking_at_brokers_costs_no_more_with_many_topics() -> None:
     topics = {f"t{number:06d}": TopicEntry(single(6, "b1", 5)) for number in range(TOPICS)}
     brokers = {name: BrokerEntry(f"redis://{name}", "", f"run-{name}", BrokerState.MEMBER) for name in BROKERS}
     journal = Journal(MEMBERS, topics, brokers)
-    reign = Reign(Ledger(50, journal, 1), leader="c1", store_url="", charter=Charter(dice=Random(1)), now_s=0.0)
+    leader = Leader(
+        Ledger(50, journal, 1), leader="c1", store_url="", settings=LeaderSettings(dice=Random(1)), now_s=0.0
+    )
     counted = {topic: TopicCounters(subscribers=1) for topic in list(topics)[:10_000]}
-    reign.heard(bus.Report("b1", 0.0, 1.0, 5.0, 0.0, 1, 1, 0.0, 0.0, counted), 0.0)
-    assert calls(reign.heard, bus.Show("me.1", brokers_only=True), 0.0) < 1000
-    ((_, payload),) = reign.told
+    leader.heard(bus.Report("b1", 0.0, 1.0, 5.0, 0.0, 1, 1, 0.0, 0.0, counted), 0.0)
+    assert calls(leader.heard, bus.Show("me.1", brokers_only=True), 0.0) < 1000
+    ((_, payload),) = leader.told
     state = bus.decode_state(payload)
     assert state is not None
     assert set(state.brokers) == set(BROKERS)
@@ -151,14 +157,18 @@ def test_looking_at_brokers_costs_no_more_with_many_topics() -> None:
 
 def test_all_topics_are_shown_a_part_at_a_time() -> None:
     topics = {f"t{number:06d}": TopicEntry(single(6, "b1", 5)) for number in range(100_000)}
-    reign = Reign(
-        Ledger(50, Journal(MEMBERS, topics), 1), leader="c1", store_url="", charter=Charter(dice=Random(1)), now_s=0.0
+    leader = Leader(
+        Ledger(50, Journal(MEMBERS, topics), 1),
+        leader="c1",
+        store_url="",
+        settings=LeaderSettings(dice=Random(1)),
+        now_s=0.0,
     )
     most, listed, start = 0, [], 0
     while start or not listed:
-        most = max(most, calls(reign.heard, bus.Show("me.1", start=start), 0.0))
-        ((_, payload),) = reign.told
-        reign.told.clear()
+        most = max(most, calls(leader.heard, bus.Show("me.1", start=start), 0.0))
+        ((_, payload),) = leader.told
+        leader.told.clear()
         part = bus.decode_state(payload)
         assert part is not None
         assert len(part.topics) <= bus.SHOWN_MAX
@@ -170,14 +180,14 @@ def test_all_topics_are_shown_a_part_at_a_time() -> None:
 
 
 def test_named_topics_are_shown_a_part_at_a_time_too() -> None:
-    reign = Reign(
-        Ledger(50, Journal(MEMBERS), 1), leader="c1", store_url="", charter=Charter(dice=Random(1)), now_s=0.0
+    leader = Leader(
+        Ledger(50, Journal(MEMBERS), 1), leader="c1", store_url="", settings=LeaderSettings(dice=Random(1)), now_s=0.0
     )
     names = tuple(f"t{number}" for number in range(bus.SHOWN_MAX + 1))
     for start, listed, following in ((0, names[:-1], bus.SHOWN_MAX), (bus.SHOWN_MAX, names[-1:], 0)):
-        reign.heard(bus.Show("me.1", names, start=start), 0.0)
-        ((_, payload),) = reign.told
-        reign.told.clear()
+        leader.heard(bus.Show("me.1", names, start=start), 0.0)
+        ((_, payload),) = leader.told
+        leader.told.clear()
         part = bus.decode_state(payload)
         assert part is not None
         assert (tuple(part.topics), part.next_start) == (listed, following)
@@ -189,30 +199,30 @@ def test_a_part_that_cannot_be_is_not_heard(start: int) -> None:
     assert bus.decode_for_controller(b'{"type":"Show","request":"me.1","start":%d}' % start) is None
 
 
-def most_until_pending(reign: Reign, key: str) -> int:
-    """Drive a reign until it writes this entry, with agents that obey; returns what the costliest input cost."""
+def most_until_pending(leader: Leader, key: str) -> int:
+    """Drive a leadership until it writes this entry, with agents that obey; returns what the costliest input cost."""
     most, now_s = 0, 0.0
-    while not reign.ledger.pending(key):
+    while not leader.ledger.pending(key):
         now_s += 0.05
         assert now_s < 60
         for broker in BROKERS:
-            reign.heard(hello(broker), now_s)
-        most = max(most, calls(reign.tick, now_s))
-        for answer in done(reign):
-            most = max(most, calls(reign.heard, answer, now_s))
-            reign.go_on(now_s)
-        if not reign.ledger.pending(key):
-            reign.ledger.commit(now_s)  # of what was collected, which is nothing
+            leader.heard(hello(broker), now_s)
+        most = max(most, calls(leader.tick, now_s))
+        for answer in done(leader):
+            most = max(most, calls(leader.heard, answer, now_s))
+            leader.go_on(now_s)
+        if not leader.ledger.pending(key):
+            leader.ledger.commit(now_s)  # of what was collected, which is nothing
     return most
 
 
-def done(reign: Reign) -> list[bus.Answer]:
+def done(leader: Leader) -> list[bus.Answer]:
     """Every agent has carried out what it was told to."""
-    told = [bus.decode_for_agent(payload) for _, payload in reign.told]
-    reign.told.clear()
+    told = [bus.decode_for_agent(payload) for _, payload in leader.told]
+    leader.told.clear()
     answers = []
     for order in told:
         if isinstance(order, bus.Install | bus.InstallMembers | bus.Collect):
             versions = {"": MEMBERS.version} if isinstance(order, bus.InstallMembers) else {}
-            answers.append(bus.Answer(reign.orders._waiting[order.order][1], order.order, versions=versions))
+            answers.append(bus.Answer(leader.orders._waiting[order.order][1], order.order, versions=versions))
     return answers

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from nearcast.core.controller.planner import Planning
+from nearcast.core.controller.planner import PlanningSettings
 from nearcast.core.model.counters import TopicCounters
 from nearcast.core.model.journal import BrokerState
 from nearcast.core.model.names import PROVIDER_CHANNEL
@@ -15,7 +15,7 @@ from nearcast.core.model.planning import AddBroker, Cause, KeepBroker, PlaceTopi
 from nearcast.core.wire import bus
 from nearcast.errors import UsageError
 
-PLANNING = Planning(check_s=0.5, wait_s=2.0, brokers_max=4)
+PLANNING = PlanningSettings(check_s=0.5, wait_s=2.0, brokers_max=4)
 REASON = Reason(Cause.HIGH_LOAD, "load ratio of b1", 0.95, 0.8)
 
 
@@ -46,7 +46,7 @@ def answer(cluster: Any, asked: Any, *changes: Any, problem: str = "") -> None:
 def report(cluster: Any, broker: str, output_bytes_per_s: float, **topics: TopicCounters) -> None:
     now_s = cluster.rig.now_s
     sent = bus.Report(broker, now_s, 1.0, output_bytes_per_s, 0.0, 3, 1000, 0.2, 0.0, topics)
-    cluster.leader.reign.heard(sent, now_s)
+    cluster.leader.leading.heard(sent, now_s)
 
 
 def test_without_a_policy_nobody_is_asked(cluster: Any) -> None:
@@ -168,7 +168,7 @@ def test_a_rented_broker_that_never_comes_is_given_back(planned: Any) -> None:
 
 
 def test_a_broker_that_has_just_joined_is_shown_as_fresh_at_once(cluster_of: Any) -> None:
-    cluster = cluster_of("b1", "b2", "b3", planning=Planning(check_s=0.5, wait_s=60.0))
+    cluster = cluster_of("b1", "b2", "b3", planning=PlanningSettings(check_s=0.5, wait_s=60.0))
     late = next(wired for wired in cluster.rig.wired if wired.machine is cluster.agents["b3"])
     cluster.rig.wired.remove(late)
     cluster.run(4.0)
@@ -187,15 +187,15 @@ def test_a_policy_lets_a_broker_leave_and_changes_its_mind(planned: Any) -> None
     answer(planned, question(planned), RemoveBroker("b3", REASON))
     planned.run(0.05)
     assert planned.states()["b3"] is BrokerState.LEAVING
-    planned.leader.reign.planner._carry_out(KeepBroker("b3", REASON))
+    planned.leader.leading.planner._carry_out(KeepBroker("b3", REASON))
     planned.run(3.0)
     assert planned.states()["b3"] is BrokerState.MEMBER
 
 
 def test_a_policy_does_not_call_off_what_a_person_wants(planned: Any) -> None:
-    planned.leader.reign.heard(bus.Drain("me.1", "b3"), planned.rig.now_s)
+    planned.leader.leading.heard(bus.Drain("me.1", "b3"), planned.rig.now_s)
     planned.run(0.1)
-    planned.leader.reign.planner._carry_out(KeepBroker("b3", REASON))
+    planned.leader.leading.planner._carry_out(KeepBroker("b3", REASON))
     planned.run(5.0)
     assert planned.states()["b3"] is BrokerState.LEFT
 
@@ -222,7 +222,7 @@ def test_loaded_topics_of_a_leaving_broker_are_left_to_the_policy(planned: Any) 
 
 def test_planning_that_makes_no_sense_is_refused() -> None:
     with pytest.raises(UsageError, match="check_s > 0"):
-        Planning(check_s=0)
+        PlanningSettings(check_s=0)
 
 
 def test_a_new_leader_does_not_judge_by_what_it_has_not_heard(cluster_of: Any) -> None:
@@ -230,14 +230,14 @@ def test_a_new_leader_does_not_judge_by_what_it_has_not_heard(cluster_of: Any) -
     cluster.run(3.0)
     silent = next(wired for wired in cluster.rig.wired if wired.machine is cluster.agents["b2"])
     silent.machine.meter.measure = lambda *args: None  # it has nothing to report
-    cluster.leader.reign.planner.book._reports.clear()
+    cluster.leader.leading.planner.book._reports.clear()
     assert question(cluster, 3.0) is None
     del silent.machine.meter.measure
     assert question(cluster, 3.0) is not None
 
 
 def test_a_new_leader_waits_before_its_first_question(cluster_of: Any) -> None:
-    cluster = cluster_of("b1", controllers=2, planning=Planning(check_s=0.5, wait_s=4.0))
+    cluster = cluster_of("b1", controllers=2, planning=PlanningSettings(check_s=0.5, wait_s=4.0))
     cluster.run(3.0)
     first = cluster.leader
     cluster.stopped.add(first)
@@ -280,6 +280,6 @@ def test_a_proposal_that_cannot_be_done_whole_is_not_begun(planned: Any) -> None
     answer(planned, question(planned), AddBroker(REASON), RemoveBroker("b3", REASON), wrong)
     planned.run(0.5)
     assert planned.states() == dict.fromkeys(("b1", "b2", "b3"), BrokerState.MEMBER)
-    (decision,) = planned.leader.reign.planner.decisions
+    (decision,) = planned.leader.leading.planner.decisions
     assert "refused, nothing of it is done" in decision.text
     assert "unknown broker 'nobody'" in decision.text

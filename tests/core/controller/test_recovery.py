@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from nearcast.core.client.subscriber import TopicSubscriber
-from nearcast.core.controller.leader import Charter, Reign
+from nearcast.core.controller.leader import Leader, LeaderSettings
 from nearcast.core.controller.ledger import Ledger
 from nearcast.core.controller.machine import Controller, Role
 from nearcast.core.controller.rebuilding import Found, rebuilding
@@ -150,13 +150,15 @@ def rescued(changes: dict[str, Any]) -> MoveEntry:
     journal = Journal()
     for key, entry in changes.items():
         apply(journal, key, entry)
-    reign = Reign(Ledger(1, journal, 3), leader="c1", store_url="", charter=Charter(dice=Random(1)), now_s=0.0)
+    leader = Leader(
+        Ledger(1, journal, 3), leader="c1", store_url="", settings=LeaderSettings(dice=Random(1)), now_s=0.0
+    )
     for step in range(40):
         for broker in ("b2", "b3"):
-            reign.heard(hello(broker), step / 10)
-        reign.tick(step / 10)
-        if reign.ledger.commit(step / 10) is not None:
-            reign.ledger.committed(step / 10)
+            leader.heard(hello(broker), step / 10)
+        leader.tick(step / 10)
+        if leader.ledger.commit(step / 10) is not None:
+            leader.ledger.committed(step / 10)
     move = journal.topics["t"].move
     assert move is not None
     return move
@@ -212,7 +214,7 @@ def replace_controller(cluster: Any) -> None:
     """One takes over that remembers nothing."""
     (old,) = cluster.controllers
     cluster.stopped.add(old)
-    cluster.controllers.append(type(old)("c9", "redis://store", old._charter.dice))
+    cluster.controllers.append(type(old)("c9", "redis://store", old._settings.dice))
     cluster.rig.wired[:] = [wired for wired in cluster.rig.wired if wired.machine is not old]
     cluster.rig.wire(cluster.controllers[-1])
 
@@ -397,13 +399,13 @@ def test_an_old_journal_and_brokers_that_all_lost_their_memory_make_a_cluster_ag
 def test_nobody_registers_a_name_before_the_operator_knows_of_the_loss(cluster: Any) -> None:
     lose(cluster)
     cluster.run(3.0)
-    reign = cluster.leader.reign
+    leader = cluster.leader.leading
     said: list[bus.Seat] = []
-    reign.reply = said.append
-    reign.heard(bus.RegisterUser("gateway.1", "ann"), cluster.rig.now_s)
+    leader.reply = said.append
+    leader.heard(bus.RegisterUser("gateway.1", "ann"), cluster.rig.now_s)
     assert "nobody can register at the moment" in said.pop().problem
     assert cluster.ask(bus.AcknowledgeLoss("me.1")).problem == ""
-    reign.heard(bus.RegisterUser("gateway.2", "ann"), cluster.rig.now_s)
+    leader.heard(bus.RegisterUser("gateway.2", "ann"), cluster.rig.now_s)
     assert said.pop().problem == ""
 
 

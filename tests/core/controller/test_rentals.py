@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from nearcast.core.controller.planner import Planning
+from nearcast.core.controller.planner import PlanningSettings
 from nearcast.core.model.journal import BrokerState
 from nearcast.core.model.names import PROVIDER_CHANNEL
 from nearcast.core.model.planning import AddBroker, Cause, Reason, RemoveBroker
@@ -48,7 +48,7 @@ class Lot:
         self.cluster.rig.wired.remove(self._wired)
 
     def ask(self, change: Any) -> None:
-        self.cluster.leader.reign.planner._carry_out(change)
+        self.cluster.leader.leading.planner._carry_out(change)
 
     def rented(self) -> None:
         self.ask(AddBroker(REASON))
@@ -64,7 +64,7 @@ class Lot:
 
 @pytest.fixture
 def lot(cluster_of: Callable[..., Any]) -> Lot:
-    return Lot(cluster_of("b1", "b2", NAME, planning=Planning(check_s=1e9, brokers_max=3)))
+    return Lot(cluster_of("b1", "b2", NAME, planning=PlanningSettings(check_s=1e9, brokers_max=3)))
 
 
 def test_the_name_of_one_that_still_runs_is_not_rented_again(lot: Lot) -> None:
@@ -114,7 +114,7 @@ def test_one_that_says_hello_before_its_server_answers_is_awaited(lot: Lot) -> N
     lot.ask(AddBroker(REASON))
     lot.cluster.run(0.5)
     hello = bus.Hello(NAME, 7, 1, f"redis://{NAME}", "local", run_id="", answering=False)
-    lot.cluster.leader.reign.heard(hello, lot.cluster.rig.now_s)
+    lot.cluster.leader.leading.heard(hello, lot.cluster.rig.now_s)
     lot.cluster.run(2.0)
     assert set(lot.heard) == {bus.Rent(NAME, 1)}
 

@@ -29,13 +29,13 @@ def test_who_waits_leads_at_once_in_a_higher_term(cluster_of: Any) -> None:
     assert cluster.store.load_now() == before, "nothing of the journal changes"
     cluster.run(DEFAULT_TIMING.leader_s / 4 + 0.1)  # the next campaign of who waits
     assert cluster.leader is not first
-    assert cluster.leader.reign.term == 2
+    assert cluster.leader.leading.term == 2
 
 
 def test_nothing_is_granted_after_that(cluster: Any) -> None:
     leader = cluster.leader
     leader.outgoing()
-    leader.reign.told.append((CONTROLLER_CHANNEL, b"what it was about to say"))
+    leader.leading.told.append((CONTROLLER_CHANNEL, b"what it was about to say"))
     leader.retire(cluster.rig.now_s)
     assert leader.outgoing() == []
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from nearcast.core.controller.gateways import Gateway, Seating, SeatRule, on_sphere
-from nearcast.core.model.planning import Audience
+from nearcast.core.model.planning import SubscriberSnapshot
 from nearcast.core.wire.bus import GatewayReport
 from nearcast.policies.multistage import Assignment, Demand, Multistage, MultistageBalancer, MultistageConfig, Scheme
 from nearcast.policies.multistage.loads import BrokerLoads
@@ -18,7 +18,7 @@ from nearcast.policies.multistage.policy import arrays_of, least_loaded, nearest
 EAGER = MultistageConfig(alpha=0.1, beta_bytes_per_s=0, gamma=10.0, theta_bytes_per_s=0)
 
 
-def crowd(seed: int, users: int = 300, gateways: int = 4, *, shuffle: bool = False) -> Audience:
+def crowd(seed: int, users: int = 300, gateways: int = 4, *, shuffle: bool = False) -> SubscriberSnapshot:
     """More subscribers at the first gateways than at the last ones."""
     rng = Random(seed)
     names = [f"b{number}" for number in range(gateways)]
@@ -27,7 +27,7 @@ def crowd(seed: int, users: int = 300, gateways: int = 4, *, shuffle: bool = Fal
     for number in range(users):
         home = names[int(gateways * rng.random() ** 2)]
         online[home][f"u{number}"] = tuple(rng.sample(list(rates), rng.randint(1, 8)))
-    return Audience(online, dict.fromkeys(names, (rates, rates)), shuffle)
+    return SubscriberSnapshot(online, dict.fromkeys(names, (rates, rates)), shuffle)
 
 
 @pytest.mark.parametrize("scheme", Scheme)
@@ -75,7 +75,9 @@ def test_loads_of_the_arrays_are_those_that_gateways_report_of_themselves() -> N
 
 
 def test_a_user_at_two_gateways_counts_once_and_a_subscription_without_a_rate_costs_nothing() -> None:
-    audience = Audience({"b1": {"ada": ("k1",)}, "b2": {"ada": ("k1",), "ben": ("k2",)}}, {"b1": (), "b2": ()})
+    audience = SubscriberSnapshot(
+        {"b1": {"ada": ("k1",)}, "b2": {"ada": ("k1",), "ben": ("k2",)}}, {"b1": (), "b2": ()}
+    )
     users, demand, assignment = arrays_of(audience)
     assert users == ["ada", "ben"]
     assert assignment.home.tolist() == [0, 1]
@@ -85,7 +87,10 @@ def test_a_user_at_two_gateways_counts_once_and_a_subscription_without_a_rate_co
 
 def test_nobody_online_is_balanced() -> None:
     assert (
-        MultistageBalancer(EAGER).seat(Audience({"b1": {}, "b2": {}}, {"b1": (), "b2": ()}, shuffle=True)).moves == ()
+        MultistageBalancer(EAGER)
+        .seat(SubscriberSnapshot({"b1": {}, "b2": {}}, {"b1": (), "b2": ()}, shuffle=True))
+        .moves
+        == ()
     )
 
 

@@ -22,7 +22,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from nearcast.core.client.news import not_found
-from nearcast.core.client.ordering import Lines
+from nearcast.core.client.ordering import PublisherOrder
 from nearcast.core.client.repairs import Repairs
 from nearcast.core.model.counters import ReceiveMeter
 from nearcast.core.model.names import readiness_channel
@@ -172,7 +172,7 @@ class Reception:
 
     def __init__(self, topic_subscriber: TopicSubscriber) -> None:
         client = topic_subscriber.client
-        self.lines = Lines(topic_subscriber.name, topic_subscriber, client.timing, client.limits)
+        self.lines = PublisherOrder(topic_subscriber.name, topic_subscriber, client.timing, client.limits)
         self.repairs = Repairs(client, topic_subscriber.topic, self.lines)
         self.meter = ReceiveMeter()
         self.foreign = False  # whether there were messages without our envelope in what was taken last

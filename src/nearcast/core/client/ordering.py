@@ -70,7 +70,7 @@ class Frame(msgspec.Struct, frozen=True, gc=False):
     payload: bytes
 
 
-class LineCounters(msgspec.Struct):
+class OrderCounters(msgspec.Struct):
     """What happened to frames that were not simply next in line."""
 
     duplicates: int = 0
@@ -119,7 +119,7 @@ class _Held:
         return highest
 
 
-class Lines:
+class PublisherOrder:
     """All lines of one topic. Delivered events collect in `out`; the owner takes them from there."""
 
     def __init__(self, topic: str, fences: Fences, timing: Timing, limits: Limits) -> None:
@@ -127,7 +127,7 @@ class Lines:
         self.out: list[Event] = []
         self.foreign = False  # whether there are messages without our envelope in it
         self.last: dict[int, int] = {}
-        self.counters = LineCounters()
+        self.counters = OrderCounters()
         self.unheard = False  # a frame was dropped of an epoch that no record has spoken of
         self.wanted: dict[int, None] = {}  # publishers with a hole in their line: the owner asks them
         self._fences = fences

@@ -27,7 +27,7 @@ import msgspec
 
 from nearcast.core.client.mailbox import Mailbox
 from nearcast.core.client.news import Kind, Note, refused
-from nearcast.core.client.ordering import Lines
+from nearcast.core.client.ordering import PublisherOrder
 from nearcast.core.client.repairs import Repairs
 from nearcast.core.model.message import Event, Interrupted, Message
 from nearcast.core.model.names import PATTERNS, RESERVED, decode_topic, pattern_readiness
@@ -46,7 +46,7 @@ class _Matched:
     def __init__(self, flow: PatternFlow, topic: bytes) -> None:
         client = flow.client
         self.topic = topic
-        self.lines = Lines(decode_topic(topic), self, client.timing, client.limits)
+        self.lines = PublisherOrder(decode_topic(topic), self, client.timing, client.limits)
         self.repairs = Repairs(client, topic, self.lines)
         self.heard_at: dict[int, str] = {}  # publisher -> the broker where it began its present epoch
         self.waiting: set[ClientLink] = set()  # links that have not answered the present question

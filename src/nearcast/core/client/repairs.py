@@ -22,7 +22,7 @@ from nearcast.core.wire.frames import HEADER, MARK, encode_ask, encode_repair
 
 if TYPE_CHECKING:
     from nearcast.core.client.machine import Client
-    from nearcast.core.client.ordering import Lines
+    from nearcast.core.client.ordering import PublisherOrder
     from nearcast.core.client.publisher import TopicPublisher
     from nearcast.core.wire.backend import ClientLink
 
@@ -44,7 +44,7 @@ class _Wish:
 
 
 class Repairs:
-    def __init__(self, client: Client, topic: bytes, lines: Lines) -> None:
+    def __init__(self, client: Client, topic: bytes, lines: PublisherOrder) -> None:
         self._client = client
         self._topic = topic
         self._lines = lines

@@ -8,7 +8,7 @@ Every step is found out again at each tick from the journal, so a new leader goe
 the ring without the broker is open, the journal names every topic it carries: those whose directory it was have been
 collected, and the others were collected when an earlier ring took their directory elsewhere.
 
-Rentals: servers that a provider starts when they are needed, and stops when they are not.
+Provisioning: servers that a provider starts when they are needed, and stops when they are not.
 
 The provider listens on the bus (runtime/provider.py). What is wanted is in the journal, so it is said again until it
 shows: a rented broker says hello, a released one falls silent. Servers that nobody rented are never stopped.
@@ -44,7 +44,7 @@ from nearcast.core.model.placement import Mode, Placement
 from nearcast.core.wire import bus
 
 if TYPE_CHECKING:
-    from nearcast.core.controller.leader import Reign
+    from nearcast.core.controller.leader import Leader
 
 
 LOOK_S = 0.1  # between two looks at the topics of a leaving broker: there may be very many
@@ -52,8 +52,8 @@ MOVES_AT_ONCE = 200  # topics of one leaving broker that are on their way at the
 
 
 class Departures:
-    def __init__(self, reign: Reign) -> None:
-        self._reign = reign
+    def __init__(self, leader: Leader) -> None:
+        self._leader = leader
         self._looked_s: dict[str, float] = {}
         self._marked_s: dict[str, float] = {}  # since when a broker is marked as carrying nothing
         self._unwatched: set[str] = set()  # of these, the ones no pattern subscriber holds on to
@@ -63,74 +63,74 @@ class Departures:
     def begin(self, broker: str, *, by_policy: bool = False) -> str:
         """Let a broker leave. Returns what is wrong with that, in words; empty if it is on its way."""
         problem = self.problem(broker)
-        entry = self._reign.journal.brokers.get(broker)
+        entry = self._leader.journal.brokers.get(broker)
         if problem or entry is None or entry.state is BrokerState.LEAVING:
             return problem
-        self._reign.log(f"broker {broker} is leaving")
+        self._leader.log(f"broker {broker} is leaving")
         leaving = msgspec.structs.replace(entry, state=BrokerState.LEAVING, by_policy=by_policy)
-        self._reign.ledger.write_broker(broker, leaving)
+        self._leader.ledger.write_broker(broker, leaving)
         return ""
 
     def problem(self, broker: str) -> str:
         """Why the broker cannot leave now; empty if it can, or is leaving."""
-        entry = self._reign.journal.brokers.get(broker)
+        entry = self._leader.journal.brokers.get(broker)
         problem = self._problem(broker, entry)
         if problem or entry is None or entry.state is BrokerState.LEAVING:
             return problem
         if entry.state is not BrokerState.MEMBER:
             return f"broker {broker!r} is {entry.state}: only a member can leave"
-        staying = [name for name in self._reign.members.carriers() if name != broker]
-        if not any(not self._reign.ledger.pending(broker_key(name)) for name in staying):
+        staying = [name for name in self._leader.members.carriers() if name != broker]
+        if not any(not self._leader.ledger.pending(broker_key(name)) for name in staying):
             return f"broker {broker!r} is the last member: add another one first"
         return ""
 
     def problem_of_staying(self, broker: str) -> str:
         """Why a broker that is leaving cannot be kept; empty if it can."""
-        entry = self._reign.journal.brokers.get(broker)
+        entry = self._leader.journal.brokers.get(broker)
         problem = self._problem(broker, entry)
         if problem or entry is None or entry.state is not BrokerState.LEAVING:
             return problem
-        if self._reign.ledger.membership().brokers[broker].leaving:
+        if self._leader.ledger.membership().brokers[broker].leaving:
             return f"broker {broker!r} carries nothing any more: wait until it has left, then let it join again"
         return ""
 
     def cancel(self, broker: str, *, by_policy: bool = False) -> str:
         """Let a broker stay after all, or come back after it has left."""
-        entry = self._reign.journal.brokers.get(broker)
+        entry = self._leader.journal.brokers.get(broker)
         problem = self.problem_of_staying(broker)
         if problem or entry is None:
             return problem
         if entry.state is BrokerState.LEAVING and not (by_policy and not entry.by_policy):
-            self._reign.log(f"broker {broker} stays")
-            self._reign.ledger.write_broker(broker, msgspec.structs.replace(entry, state=BrokerState.MEMBER))
+            self._leader.log(f"broker {broker} stays")
+            self._leader.ledger.write_broker(broker, msgspec.structs.replace(entry, state=BrokerState.MEMBER))
         elif entry.state is BrokerState.LEFT and not by_policy:
-            self._reign.ledger.write_broker(broker, msgspec.structs.replace(entry, state=BrokerState.DEAD))
+            self._leader.ledger.write_broker(broker, msgspec.structs.replace(entry, state=BrokerState.DEAD))
         return ""
 
     def _problem(self, broker: str, entry: BrokerEntry | None) -> str:
         if entry is None:
             return self.unknown(broker)
-        if self._reign.ledger.pending(broker_key(broker)):
+        if self._leader.ledger.pending(broker_key(broker)):
             return f"broker {broker!r} is changing its state this moment: try again"
         return ""
 
     def unknown(self, broker: str) -> str:
-        choice = ", ".join(sorted(self._reign.journal.brokers)) or "none"
+        choice = ", ".join(sorted(self._leader.journal.brokers)) or "none"
         return f"no broker {broker!r}; the cluster has: {choice}"
 
     # --- every tick
 
     def tick(self, now_s: float) -> None:
-        for name, entry in self._reign.journal.brokers.items():
-            if entry.state is BrokerState.LEAVING and not self._reign.ledger.pending(broker_key(name)):
+        for name, entry in self._leader.journal.brokers.items():
+            if entry.state is BrokerState.LEAVING and not self._leader.ledger.pending(broker_key(name)):
                 self._go_on(name, entry, now_s)
             elif entry.state is not BrokerState.LEAVING:
                 self._marked_s.pop(name, None)
                 self._unwatched.discard(name)
 
     def _go_on(self, name: str, entry: BrokerEntry, now_s: float) -> None:
-        membership = self._reign.journal.membership
-        if self._reign.ledger.pending(MEMBERSHIP_KEY) or membership.previous_ring is not None:
+        membership = self._leader.journal.membership
+        if self._leader.ledger.pending(MEMBERSHIP_KEY) or membership.previous_ring is not None:
             return
         if name in membership.ring or name not in membership.brokers:
             return
@@ -146,13 +146,13 @@ class Departures:
         else:
             marked = msgspec.structs.replace(membership.brokers[name], leaving=True)
             brokers = {**membership.brokers, name: marked}
-            changed = self._reign.members.changed(membership, brokers, membership.ring)
-            self._reign.ledger.write({MEMBERSHIP_KEY: changed})
+            changed = self._leader.members.changed(membership, brokers, membership.ring)
+            self._leader.ledger.write({MEMBERSHIP_KEY: changed})
 
     def _topics_of(self, name: str) -> tuple[list[str], int]:
         """The topics that rest on a broker, and how many are on their way from it or to it."""
         resting, moving = [], 0
-        for topic, entry in self._reign.journal.topics.items():
+        for topic, entry in self._leader.journal.topics.items():
             if entry.move is not None:
                 moving += name in entry.placement.brokers or name in entry.move.target.brokers
             elif name in entry.placement.brokers:
@@ -161,33 +161,33 @@ class Departures:
 
     def _empty(self, name: str, entry: BrokerEntry, resting: list[str]) -> None:
         """Move what rests there elsewhere, some at a time. What a policy looks after it moves itself."""
-        topics = self._reign.journal.topics
+        topics = self._leader.journal.topics
         for topic in resting:
-            if self._reign.ledger.pending(topic_key(topic)):
+            if self._leader.ledger.pending(topic_key(topic)):
                 continue
-            if entry.by_policy and self._reign.planner.looks_after(name, topic):
+            if entry.by_policy and self._leader.planner.looks_after(name, topic):
                 continue
             old = topics[topic].placement
             moved = TopicEntry(old, MoveEntry(Phase.PREPARE, self._elsewhere(topic, name, old)))
-            self._reign.ledger.write_topic(topic, moved, partial(self._reign.began, topic, Pace.EAGER))
+            self._leader.ledger.write_topic(topic, moved, partial(self._leader.began, topic, Pace.EAGER))
 
     def _elsewhere(self, topic: str, name: str, old: Placement) -> Placement:
         """The same placement without the broker; the directory if none is left."""
-        members = self._reign.journal.membership.version
-        left = tuple(broker for broker in old.brokers if broker != name and broker in self._reign.members.carriers())
+        members = self._leader.journal.membership.version
+        left = tuple(broker for broker in old.brokers if broker != name and broker in self._leader.members.carriers())
         if len(left) > 1:
             return Placement(old.epoch + 1, old.mode, left, members)
-        directory = self._reign.members.directory(topic)
+        directory = self._leader.members.directory(topic)
         assert directory is not None
         return Placement(old.epoch + 1, Mode.SINGLE, left or (directory,), members)
 
     def _await_patterns(self, name: str, entry: BrokerEntry, now_s: float) -> None:
         since_s = self._marked_s.setdefault(name, now_s)
-        if not all(self._reign.members.told(other) for other in self._reign.journal.membership.ring):
+        if not all(self._leader.members.told(other) for other in self._leader.journal.membership.ring):
             return  # a subscriber must hear of it, wherever it listens
-        if name in self._unwatched or now_s - since_s > self._reign.timing.ready_s:
+        if name in self._unwatched or now_s - since_s > self._leader.timing.ready_s:
             self._leave(name, entry)
-        elif self._reign.members.told(name):
+        elif self._leader.members.told(name):
             self._count_patterns(name, now_s)
 
     def _count_patterns(self, name: str, now_s: float) -> None:
@@ -195,21 +195,21 @@ class Departures:
             if answer.counts[""][0] == 0 and name in self._marked_s:
                 self._unwatched.add(name)
 
-        make = partial(bus.Count, term=self._reign.term, epochs={"": 0})
-        self._reign.orders.need(("unwatched", name), name, make, done, now_s)
+        make = partial(bus.Count, term=self._leader.term, epochs={"": 0})
+        self._leader.orders.need(("unwatched", name), name, make, done, now_s)
 
     def _leave(self, name: str, entry: BrokerEntry) -> None:
-        membership = self._reign.journal.membership
+        membership = self._leader.journal.membership
         brokers = {broker: info for broker, info in membership.brokers.items() if broker != name}
 
         def left(now_s: float) -> None:
-            self._reign.log(f"broker {name} has left")
-            self._reign.members.departed(name)
+            self._leader.log(f"broker {name} has left")
+            self._leader.members.departed(name)
 
-        self._reign.ledger.write(
+        self._leader.ledger.write(
             {
                 broker_key(name): msgspec.structs.replace(entry, state=BrokerState.LEFT),
-                MEMBERSHIP_KEY: self._reign.members.changed(membership, brokers, membership.ring),
+                MEMBERSHIP_KEY: self._leader.members.changed(membership, brokers, membership.ring),
             },
             left,
         )
@@ -220,9 +220,9 @@ SAY_AGAIN_S = 1.0
 START_S = 30.0  # a rented broker that has not said hello after so long does not come, or not come back
 
 
-class Rentals:
-    def __init__(self, reign: Reign) -> None:
-        self._reign = reign
+class Provisioning:
+    def __init__(self, leader: Leader) -> None:
+        self._leader = leader
         self._said_s: dict[str, float] = {}
         self._since_s: dict[str, float] = {}  # since when a broker is to come, or to come back
         self._lost_s: dict[str, float] = {}  # when a broker that did not come back was given back
@@ -231,27 +231,27 @@ class Rentals:
     def rent(self) -> str:
         """Ask for one more broker; returns its name."""
         name = self._free_name()
-        before = self._reign.journal.brokers.get(name)
+        before = self._leader.journal.brokers.get(name)
         # Run id and URL of a former life under this name stay: that one is to be stopped, not taken for the new broker.
         url, run_id = (before.url, before.run_id) if before is not None else ("", "")
-        self._reign.ledger.write_broker(name, BrokerEntry(url, "", run_id, BrokerState.RENTED, rented=True))
+        self._leader.ledger.write_broker(name, BrokerEntry(url, "", run_id, BrokerState.RENTED, rented=True))
         return name
 
     def _free_name(self) -> str:
         return next(name for number in count(1) if self._is_free(name := f"{PREFIX}{number}"))
 
     def _is_free(self, name: str) -> bool:
-        entry = self._reign.journal.brokers.get(name)
-        if self._reign.ledger.pending(broker_key(name)):
+        entry = self._leader.journal.brokers.get(name)
+        if self._leader.ledger.pending(broker_key(name)):
             return False
         return entry is None or (entry.state is BrokerState.LEFT and name not in self._running)
 
     def tick(self, now_s: float) -> None:
-        brokers = self._reign.journal.brokers
+        brokers = self._leader.journal.brokers
         self._running = {name for name, entry in brokers.items() if self._still_runs(name, entry, now_s)}
         for name, entry in brokers.items():
             if name in self._running:
-                self._say(name, bus.Release(name, self._reign.term, entry.url), now_s)
+                self._say(name, bus.Release(name, self._leader.term, entry.url), now_s)
             if entry.rented and entry.state in (BrokerState.RENTED, BrokerState.DEAD):
                 self._await(name, entry, now_s)
             else:
@@ -261,7 +261,7 @@ class Rentals:
         """Whether it should have been stopped: it has left, and still says hello."""
         left = entry.rented and entry.state in (BrokerState.LEFT, BrokerState.RENTED)
         # Without a run it never was here: whoever says hello under this name now is the one that was rented.
-        heard = bool(entry.run_id) and self._reign.members.heard_lately(name, entry.run_id, now_s)
+        heard = bool(entry.run_id) and self._leader.members.heard_lately(name, entry.run_id, now_s)
         return left and (heard or now_s - self._lost_s.get(name, -1e9) < START_S)
 
     def _await(self, name: str, entry: BrokerEntry, now_s: float) -> None:
@@ -269,19 +269,19 @@ class Rentals:
         if now_s - since_s > START_S:
             self._give_back(name, entry, now_s)
         elif entry.state is BrokerState.RENTED and name not in self._running:
-            self._say(name, bus.Rent(name, self._reign.term), now_s)
+            self._say(name, bus.Rent(name, self._leader.term), now_s)
 
     def _give_back(self, name: str, entry: BrokerEntry, now_s: float) -> None:
-        if self._reign.ledger.pending(broker_key(name)):
+        if self._leader.ledger.pending(broker_key(name)):
             return
         if entry.state is BrokerState.DEAD:
             self._lost_s[name] = now_s
-            self._reign.log(f"{name} was given up {START_S:g} s ago and did not come back: it is given back")
+            self._leader.log(f"{name} was given up {START_S:g} s ago and did not come back: it is given back")
         else:
-            self._reign.log(f"no provider has started {name} within {START_S:g} s: is one running?")
-        self._reign.ledger.write_broker(name, msgspec.structs.replace(entry, state=BrokerState.LEFT))
+            self._leader.log(f"no provider has started {name} within {START_S:g} s: is one running?")
+        self._leader.ledger.write_broker(name, msgspec.structs.replace(entry, state=BrokerState.LEFT))
 
     def _say(self, name: str, message: bus.ToProvider, now_s: float) -> None:
         if now_s - self._said_s.get(name, -1e9) >= SAY_AGAIN_S:
             self._said_s[name] = now_s
-            self._reign.told.append((PROVIDER_CHANNEL, bus.encode(message)))
+            self._leader.told.append((PROVIDER_CHANNEL, bus.encode(message)))

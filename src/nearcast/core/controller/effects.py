@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from nearcast.core.controller.load import View
-from nearcast.core.model.planning import Audience, Balancer
+from nearcast.core.controller.load import PlanningInput
+from nearcast.core.model.planning import Balancer, SubscriberSnapshot
 
 # --- the store
 
@@ -59,7 +59,7 @@ class Propose(msgspec.Struct, frozen=True):
     """Ask the policy for a proposal on `view.snapshot()`: answered by `proposed` with the same number."""
 
     number: int
-    view: View
+    view: PlanningInput
 
 
 class Balance(msgspec.Struct, frozen=True):
@@ -67,4 +67,4 @@ class Balance(msgspec.Struct, frozen=True):
 
     number: int
     balancer: Balancer
-    audience: Audience
+    audience: SubscriberSnapshot

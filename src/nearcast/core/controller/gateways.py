@@ -18,7 +18,7 @@ from functools import cached_property
 from math import cos, dist, radians, sin
 from random import Random
 
-from nearcast.core.model.planning import Audience, mean_rates
+from nearcast.core.model.planning import SubscriberSnapshot, mean_rates
 from nearcast.core.wire import bus
 
 RATE_REPORTS = 15  # rates are means over so many: thirty seconds, against instant peaks (BAD, section 6.1.2)
@@ -88,9 +88,9 @@ class Gateways:
     def online_at(self, user: str, broker: str) -> bool:
         return broker in self._known and user in self._known[broker].report.online
 
-    def audience(self, brokers: Iterable[str], *, shuffle: bool = False) -> Audience:
+    def audience(self, brokers: Iterable[str], *, shuffle: bool = False) -> SubscriberSnapshot:
         chosen = {name: self._known[name] for name in sorted(brokers)}
-        return Audience(
+        return SubscriberSnapshot(
             {name: one.report.online for name, one in chosen.items()},
             {name: tuple(one.rates) for name, one in chosen.items()},
             shuffle,

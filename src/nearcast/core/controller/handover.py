@@ -28,7 +28,7 @@ from nearcast.core.model.placement import Record
 from nearcast.core.wire import bus
 
 if TYPE_CHECKING:
-    from nearcast.core.controller.leader import Reign
+    from nearcast.core.controller.leader import Leader
     from nearcast.core.controller.moves import Orders
 
 
@@ -106,8 +106,8 @@ class _Collected:
 
 
 class Handover:
-    def __init__(self, reign: Reign) -> None:
-        self._reign = reign
+    def __init__(self, leader: Leader) -> None:
+        self._leader = leader
         self._collected: dict[tuple[int, str], _Collected] = {}  # membership version, old directory
         self._handed_over: tuple[int, set[str]] = (-1, set())  # version, topics whose new directory has them
         self._handing_over: dict[str, dict[str, records.Record]] = {}  # to each new directory, at this moment
@@ -120,7 +120,7 @@ class Handover:
         old, new = membership.previous_ring or (), membership.ring
         waiting = False
         for name in old:
-            if self._reign.members.carries(name):
+            if self._leader.members.carries(name):
                 collected = self._collected.setdefault((membership.version, name), _Collected())
                 self._collect(name, membership, collected, now_s)
                 waiting |= not collected.complete
@@ -132,7 +132,7 @@ class Handover:
         if self._install_at_new(old, new, now_s):
             self._collected = {}
             opened = msgspec.structs.replace(membership, version=membership.version + 1, previous_ring=None)
-            self._reign.ledger.write({MEMBERSHIP_KEY: opened})
+            self._leader.ledger.write({MEMBERSHIP_KEY: opened})
 
     def _collect(self, name: str, membership: Membership, collected: _Collected, now_s: float) -> None:
         """Ask for the next batch of an old directory's records, unless one is being written down."""
@@ -144,7 +144,7 @@ class Handover:
             if collected.writing or collected.after != after or collected.complete:
                 return  # the same batch again
             collected.writing = True
-            self._reign.ledger.write(self._unknown(answer.records), partial(written, answer))
+            self._leader.ledger.write(self._unknown(answer.records), partial(written, answer))
 
         def written(answer: bus.Answer, at_s: float) -> None:
             collected.writing = False
@@ -155,13 +155,13 @@ class Handover:
 
         old, new = membership.previous_ring or (), membership.ring
         make = partial(
-            bus.Collect, term=self._reign.term, old_ring=old, new_ring=new, after=after, members=membership.version
+            bus.Collect, term=self._leader.term, old_ring=old, new_ring=new, after=after, members=membership.version
         )
-        self._reign.orders.need(("collect", name, membership.version, after), name, make, done, now_s)
+        self._leader.orders.need(("collect", name, membership.version, after), name, make, done, now_s)
 
     def _unknown(self, found: dict[str, records.Record]) -> dict[str, Entry]:
         """Entries for the topics that the journal does not know yet."""
-        topics, ledger = self._reign.journal.topics, self._reign.ledger
+        topics, ledger = self._leader.journal.topics, self._leader.ledger
         return {
             topic_key(topic): TopicEntry(record.placement)
             for topic, record in found.items()
@@ -171,15 +171,15 @@ class Handover:
     def _evacuate(self, found: dict[str, records.Record]) -> None:
         """What was found may lie on a broker that was given up meanwhile, when the journal did not know of it."""
         for broker in sorted({broker for record in found.values() for broker in record.placement.brokers}):
-            if not self._reign.members.carries(broker):
-                self._reign.evacuate(broker)
+            if not self._leader.members.carries(broker):
+                self._leader.evacuate(broker)
 
     def _install_at_new(self, old: tuple[str, ...], new: tuple[str, ...], now_s: float) -> bool:
         """Whether every planned topic whose directory changed has its record at the new one."""
         if self._go_on(now_s):
             return False
         if self._unseen is None:
-            self._unseen = iter(list(self._reign.journal.topics))
+            self._unseen = iter(list(self._leader.journal.topics))
             self._missing, self._switching = {}, False
         part = list(islice(self._unseen, LOOKED_AT))
         self._look(part, ring_of(old), ring_of(new))
@@ -192,24 +192,24 @@ class Handover:
     def _look(self, topics: list[str], before: Ring, after: Ring) -> None:
         """Find out which of these topics a new directory does not have yet."""
         for topic in topics:
-            name, entry = topic.encode(), self._reign.journal.topics[topic]
+            name, entry = topic.encode(), self._leader.journal.topics[topic]
             owner = after.owner(name)
-            if topic in self._handed_over[1] or before.owner(name) == owner or not self._reign.members.carries(owner):
+            if topic in self._handed_over[1] or before.owner(name) == owner or not self._leader.members.carries(owner):
                 continue
             if entry.move is not None and entry.move.phase is Phase.SWITCH:
                 self._switching = True  # it tells the new directory itself when it settles
                 continue
-            self._missing.setdefault(owner, {})[topic] = records.settled(entry.placement, self._reign.term)
+            self._missing.setdefault(owner, {})[topic] = records.settled(entry.placement, self._leader.term)
 
     def _go_on(self, now_s: float) -> bool:
         """Whether records are on their way: all topics are looked through again when these are there."""
         version = self._handed_over[0]
         for owner, wanted in list(self._handing_over.items()):
-            if not self._reign.members.carries(owner):
+            if not self._leader.members.carries(owner):
                 del self._handing_over[owner]
                 continue
             there = partial(self._arrived, owner, wanted)
-            self._reign.restoring.drive(("handover", version, owner), owner, partial(_each, wanted), there, now_s)
+            self._leader.restoring.drive(("handover", version, owner), owner, partial(_each, wanted), there, now_s)
         return bool(self._handing_over)
 
     def _arrived(self, owner: str, wanted: dict[str, records.Record]) -> None:

@@ -1,4 +1,4 @@
-"""A reign: everything a controller does while it is the leader. It begins with a journal and ends without a trace.
+"""A leadership: everything a controller does while it is the leader. It begins with a journal and ends without a trace.
 
 It carries moves through their stages, many at once. What it must not forget goes through the ledger first; what it may
 find out again it keeps in memory. Before it decides anything it listens: a broker may know more than the journal, if
@@ -16,14 +16,14 @@ from random import Random
 
 import msgspec
 
-from nearcast.core.controller.departures import Departures, Rentals
+from nearcast.core.controller.departures import Departures, Provisioning
 from nearcast.core.controller.handover import INSTALL_BATCH, Restoring
 from nearcast.core.controller.ledger import Ledger
 from nearcast.core.controller.members import Members
 from nearcast.core.controller.moves import Move, Orders, Stage
-from nearcast.core.controller.planner import Planner, Planning
+from nearcast.core.controller.planner import Planner, PlanningSettings
 from nearcast.core.controller.requests import Requests
-from nearcast.core.controller.subscribers import Coordinating, Coordination
+from nearcast.core.controller.subscribers import Coordination, CoordinationSettings
 from nearcast.core.model.journal import Journal, Known, MoveEntry, Pace, Phase, Position, TopicEntry, lost, topic_key
 from nearcast.core.model.names import ANSWER_CHANNEL
 from nearcast.core.model.placement import Placement, Record, single
@@ -35,23 +35,23 @@ EVACUATED_MAX = 10_000  # topics of dead brokers on their way at once: a tick lo
 LAZY_SLOTS = 50  # lazy moves of one broker begin at most so many per T_lazy
 
 
-class Charter(msgspec.Struct, frozen=True, kw_only=True):
+class LeaderSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What a leader goes by."""
 
     timing: Timing = DEFAULT_TIMING
-    planning: Planning | None = None  # None: nobody plans by itself
-    coordinating: Coordinating = Coordinating()
+    planning: PlanningSettings | None = None  # None: nobody plans by itself
+    coordinating: CoordinationSettings = CoordinationSettings()
     dice: Random
 
 
-class Reign:
+class Leader:
     def __init__(
         self,
         ledger: Ledger,
         *,
         leader: str,
         store_url: str,
-        charter: Charter,
+        settings: LeaderSettings,
         orders: Orders | None = None,  # of this term, if some have been given already
         wall_offset_s: float = 0.0,
         now_s: float,
@@ -61,22 +61,22 @@ class Reign:
         self._listening = True
         self.leader = leader
         self.store_url = store_url
-        self.timing = charter.timing
+        self.timing = settings.timing
         self.orders = orders or Orders(ledger.term, self.timing.retry_s)
         self.restoring = Restoring(self.orders, ledger.term)
         self.notes: list[str] = []  # what happened, for the driver's log
         self.told: list[tuple[bytes, bytes]] = []  # (channel, payload) to publish on the bus
         self.wall_offset_s = wall_offset_s
         self.moves_done = 0
-        self.cluster = ledger.journal.membership.cluster or f"{charter.dice.getrandbits(64):016x}"
+        self.cluster = ledger.journal.membership.cluster or f"{settings.dice.getrandbits(64):016x}"
         self._moves = {
             topic: Move(topic, entry, now_s) for topic, entry in self.journal.topics.items() if entry.move is not None
         }
         self.members = Members(self, now_s)
         self.departures = Departures(self)
-        self.rentals = Rentals(self)
-        self.planner = Planner(self, charter.planning, now_s)
-        self.coordination = Coordination(self, charter.coordinating, charter.dice, now_s)
+        self.provisioning = Provisioning(self)
+        self.planner = Planner(self, settings.planning, now_s)
+        self.coordination = Coordination(self, settings.coordinating, settings.dice, now_s)
         self.requests = Requests(self)
         # The leader before us may have given a broker up and gone before its topics were on their way.
         self._evacuating: dict[str, None] = {}
@@ -154,7 +154,7 @@ class Reign:
         self.members.tick(now_s)
         self._evacuate_all(now_s)
         self.departures.tick(now_s)
-        self.rentals.tick(now_s)
+        self.provisioning.tick(now_s)
         self.requests.tick(now_s)
         self.planner.tick(now_s)
         self.coordination.tick(now_s)

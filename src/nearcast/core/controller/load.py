@@ -1,4 +1,4 @@
-"""The load book: every broker's reports of the last seconds, and the loads of topics made of them.
+"""The load window: every broker's reports of the last seconds, and the loads of topics made of them.
 
 Clients count what they publish and receive, and tell the agent of one broker they use; so the sum over all reports is a
 topic's whole traffic, whatever its mode.
@@ -28,7 +28,7 @@ WINDOW_S = 5.0  # long enough to even out that a client's second and an agent's 
 Windows = Mapping[str, tuple[Report, ...]]  # broker -> its reports of the last seconds
 
 
-class LoadBook:
+class LoadWindow:
     def __init__(self, window_s: float = WINDOW_S) -> None:
         self._window_s = window_s
         self._reports: dict[str, deque[tuple[float, Report]]] = {}
@@ -107,7 +107,7 @@ def _mean(counters: list[TopicCounters], seconds: float) -> list[float]:
     ]
 
 
-class View(msgspec.Struct, frozen=True, kw_only=True):
+class PlanningInput(msgspec.Struct, frozen=True, kw_only=True):
     at_s: float
     version: int  # of the plan
     members: int  # version of the membership

@@ -1,4 +1,4 @@
-"""The controller machine: campaigns for leadership, and reigns while it has it.
+"""The controller machine: campaigns for leadership, and leads while it has it.
 
     follower --campaign won--> loading --journal read--> leader --campaign lost, commit refused, or late--> follower
                                   |                         ^
@@ -22,11 +22,11 @@ from random import Random
 import msgspec
 
 from nearcast.core.controller.effects import Balance, Campaign, Leadership, Load, Propose, Resign, StoreEffect
-from nearcast.core.controller.leader import Charter, Reign
+from nearcast.core.controller.leader import Leader, LeaderSettings
 from nearcast.core.controller.ledger import Ledger
-from nearcast.core.controller.planner import Planning
+from nearcast.core.controller.planner import PlanningSettings
 from nearcast.core.controller.recovery import Recovery
-from nearcast.core.controller.subscribers import Coordinating
+from nearcast.core.controller.subscribers import CoordinationSettings
 from nearcast.core.model.journal import Journal, Known, lost, read_entries
 from nearcast.core.model.names import CONTROLLER_CHANNEL
 from nearcast.core.model.planning import Proposal, Seats
@@ -61,8 +61,8 @@ class Controller:
         *,
         credentials: Credentials | None = None,
         timing: Timing = DEFAULT_TIMING,
-        planning: Planning | None = None,
-        coordinating: Coordinating | None = None,
+        planning: PlanningSettings | None = None,
+        coordinating: CoordinationSettings | None = None,
     ) -> None:
         self.name = name
         self.timing = timing
@@ -75,17 +75,17 @@ class Controller:
         self.alarms: list[str] = []  # what an operator must hear of
         self.bus = Uplink("bus", store_url, credentials or Credentials(), self._bus_open, timing=timing, rng=rng)
         self.role = Role.FOLLOWER
-        self.reign: Reign | None = None
+        self.leading: Leader | None = None
         self.recovery: Recovery | None = None
         self._store_url = store_url
-        self._charter = Charter(
+        self._settings = LeaderSettings(
             timing=timing,
             planning=planning,
-            coordinating=coordinating or Coordinating(),
+            coordinating=coordinating or CoordinationSettings(),
             dice=rng,
         )
         self._term = 0
-        self._reigns = 0  # that have ended
+        self._led = 0  # that have ended
         self._campaign_at_s = -1e9
         # On their way: who for, since when, and how many commits we had seen before.
         self._campaigns: deque[tuple[str, float, int]] = deque()
@@ -102,7 +102,7 @@ class Controller:
         """What the store has lost, as long as no operator has acknowledged it; empty if nothing, or if we follow."""
         if self.recovery is not None:
             return "the store has lost data: the journal is being put together from what the brokers have"
-        loss = self.reign.journal.loss if self.reign is not None else None
+        loss = self.leading.journal.loss if self.leading is not None else None
         return f"the store has lost data: {loss.text}" if loss is not None and not loss.acknowledged else ""
 
     @property
@@ -139,7 +139,7 @@ class Controller:
         candidate, sent_s, committed = self._campaigns.popleft()
         self._answer_s = now_s - sent_s
         if candidate != self._candidate or sent_s + self.timing.leader_s < now_s:
-            return  # asked for a reign that has ended, or answered too late
+            return  # asked for a leadership that has ended, or answered too late
         if self.role is not Role.FOLLOWER and term != self._term:
             self._step_down("another controller leads" if term is None else "the store began a new term", now_s)
         elif self.role is not Role.FOLLOWER and leadership.version < committed:
@@ -203,25 +203,25 @@ class Controller:
             self._step_down("a commit was refused, or the store did not answer it", now_s)
             return
         ledger.committed(now_s)
-        if self.reign is None:
+        if self.leading is None:
             self._lead(ledger, now_s)
             return
-        self.reign.go_on(now_s)
+        self.leading.go_on(now_s)
         self._commit(now_s)
 
     def proposed(self, number: int, proposal: Proposal | None, now_s: float) -> None:
-        """The policy has answered; None if it failed. An answer to a reign that has ended is not heard."""
+        """The policy has answered; None if it failed. An answer to a leadership that has ended is not heard."""
         self._heed(now_s)
-        if self.reign is not None:
-            self.reign.planner.proposed(number, proposal, now_s)
-            self.reign.go_on(now_s)
+        if self.leading is not None:
+            self.leading.planner.proposed(number, proposal, now_s)
+            self.leading.go_on(now_s)
             self._commit(now_s)
 
     def seated(self, number: int, seats: Seats | None, now_s: float) -> None:
         """The balancer has answered; None if it failed."""
         self._heed(now_s)
-        if self.reign is not None:
-            self.reign.coordination.seated(number, seats, now_s)
+        if self.leading is not None:
+            self.leading.coordination.seated(number, seats, now_s)
 
     def tick(self, now_s: float) -> None:
         self._heed(now_s)
@@ -235,12 +235,12 @@ class Controller:
             self.recovery.tick(now_s)
             self._raise_alarms(self.recovery)
             self._commit(now_s)
-        if self.reign is not None:
-            self.reign.tick(now_s)
+        if self.leading is not None:
+            self.leading.tick(now_s)
             self._commit(now_s)
-            asked, self.reign.planner.asked = self.reign.planner.asked, []
+            asked, self.leading.planner.asked = self.leading.planner.asked, []
             self.asked += asked
-            balances, self.reign.coordination.asked = self.reign.coordination.asked, []
+            balances, self.leading.coordination.asked = self.leading.coordination.asked, []
             self.balances += balances
 
     def retire(self, now_s: float) -> None:
@@ -253,16 +253,16 @@ class Controller:
 
     def outgoing(self) -> list[tuple[str, bytes]]:
         """What to write on the bus now. A leader without a bus drops what it would say: orders are repeated."""
-        speaker = self.reign or self.recovery
+        speaker = self.leading or self.recovery
         if speaker is not None:
             link = self.bus.link
             for channel, payload in speaker.told:
                 if link is not None:
                     link.tell(channel, payload)
             speaker.told.clear()
-        if self.reign is not None:
-            self.notes += self.reign.notes
-            self.reign.notes.clear()
+        if self.leading is not None:
+            self.notes += self.leading.notes
+            self.leading.notes.clear()
         data = self.bus.take()
         return [(self.bus.name, data)] if data else []
 
@@ -291,9 +291,9 @@ class Controller:
         message = bus.decode_for_controller(payload)
         if isinstance(message, bus.Hello):
             self._learn(message, now_s)
-        if message is not None and self.reign is not None:
-            self.reign.heard(message, now_s)
-            self.reign.go_on(now_s)
+        if message is not None and self.leading is not None:
+            self.leading.heard(message, now_s)
+            self.leading.go_on(now_s)
             self._commit(now_s)
         elif message is not None and self.recovery is not None:
             self.recovery.heard(message, now_s)
@@ -312,7 +312,7 @@ class Controller:
         if known.cluster:
             self._voices[hello.broker] = known.cluster
         self._outranked(known.term, now_s)
-        if self.reign is not None and self.reign.lost(known):
+        if self.leading is not None and self.leading.lost(known):
             self._step_down("an agent knows more than the journal: the store has lost data", now_s)
         if self.recovery is not None and self.recovery.mistaken(self._lost_by(Journal(), 0)):
             self._step_down("most brokers are of another cluster than the one that is put together", now_s)
@@ -343,12 +343,12 @@ class Controller:
 
     @property
     def _ledger(self) -> Ledger | None:
-        speaker = self.reign or self.recovery
+        speaker = self.leading or self.recovery
         return speaker.ledger if speaker is not None else None
 
     def _commit(self, now_s: float) -> None:
         ledger = self._ledger
-        if ledger is None or (self.reign is not None and self.reign.listens(now_s)):
+        if ledger is None or (self.leading is not None and self.leading.listens(now_s)):
             return
         commit = ledger.commit(now_s)
         if commit is not None:
@@ -358,11 +358,11 @@ class Controller:
         recovery, self.recovery = self.recovery, None
         self.role = Role.LEADER
         self.notes.append(f"{self.name} leads in term {self._term}, journal version {ledger.version}")
-        self.reign = Reign(
+        self.leading = Leader(
             ledger,
             leader=self.name,
             store_url=self._store_url,
-            charter=self._charter,
+            settings=self._settings,
             orders=recovery.orders if recovery is not None else None,
             wall_offset_s=self.wall_offset_s,
             now_s=now_s,
@@ -370,22 +370,22 @@ class Controller:
 
     @property
     def _candidate(self) -> str:
-        """Another one after every reign: who comes back gets a new term, so that no order or answer is taken twice.
+        """Another one after every leadership: who comes back gets a new term, so no order or answer is taken twice.
 
         It also tells the others how long this one trusts itself, which may be longer than they do.
         """
-        return f"{self.name}.{self._reigns}@{self.timing.leader_s:g}"
+        return f"{self.name}.{self._led}@{self.timing.leader_s:g}"
 
     def _step_down(self, reason: str, now_s: float) -> None:
         self.store.append(Resign(self._candidate))
-        if self.reign is not None:
-            self._remember(self.reign.known)
+        if self.leading is not None:
+            self._remember(self.leading.known)
         self._terms_known = max(self._terms_known, self._term)
-        self._reigns += 1
+        self._led += 1
         self._campaign_at_s = now_s  # the others first
         if self.role is not Role.FOLLOWER:
             self.notes.append(f"{self.name} no longer leads: {reason}")
-        self.role, self.reign, self.recovery = Role.FOLLOWER, None, None
+        self.role, self.leading, self.recovery = Role.FOLLOWER, None, None
         self._journal = Journal()
 
 

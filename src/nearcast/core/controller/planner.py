@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from nearcast.core.controller.effects import Propose
-from nearcast.core.controller.load import LoadBook, View
+from nearcast.core.controller.load import LoadWindow, PlanningInput
 from nearcast.core.model.journal import BrokerState, Pace
 from nearcast.core.model.planning import AddBroker, KeepBroker, PlaceTopic, Proposal, ProposedChange, RemoveBroker
 from nearcast.core.wire import bus
 from nearcast.errors import UsageError
 
 if TYPE_CHECKING:
-    from nearcast.core.controller.leader import Reign
+    from nearcast.core.controller.leader import Leader
 
 
 REPORT_S = 1.0  # what a report covers
@@ -31,7 +31,7 @@ DECISIONS_KEPT = 200
 DECISIONS_SHOWN = 20
 
 
-class Planning(msgspec.Struct, frozen=True, kw_only=True):
+class PlanningSettings(msgspec.Struct, frozen=True, kw_only=True):
     """How often a policy may change the plan, and how far the cluster may grow."""
 
     check_s: float = 1.0  # between two looks at the load
@@ -45,13 +45,13 @@ class Planning(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Planner:
-    def __init__(self, reign: Reign, planning: Planning | None, now_s: float) -> None:
-        self._reign = reign
+    def __init__(self, leader: Leader, planning: PlanningSettings | None, now_s: float) -> None:
+        self._leader = leader
         self._planning = planning
-        self.book = LoadBook()
+        self.book = LoadWindow()
         self.asked: list[Propose] = []  # for the driver
         self.decisions: deque[bus.Decision] = deque(maxlen=DECISIONS_KEPT)
-        self._number = reign.term << 32  # so that no answer to an earlier leader's question is taken for ours
+        self._number = leader.term << 32  # so that no answer to an earlier leader's question is taken for ours
         self._waiting_for: int | None = None
         self._checked_s = -1e9
         self._changed_s = now_s
@@ -70,12 +70,12 @@ class Planner:
         planning = self._planning
         if planning is None:
             return
-        if self._reign.busy:
+        if self._leader.busy:
             self._moved_s = now_s
             return
         if self._waiting_for is not None or now_s - self._checked_s < planning.check_s:
             return
-        carriers = self._reign.members.carriers()
+        carriers = self._leader.members.carriers()
         if self._known is None:
             self._known = carriers
         waits = now_s - self._changed_s < planning.wait_s and carriers <= self._known
@@ -90,19 +90,19 @@ class Planner:
         """Those of seconds in which nothing moved."""
         return self.book.window(broker, self._moved_s + REPORT_S)
 
-    def _view(self, planning: Planning, now_s: float) -> View:
-        journal = self._reign.journal
+    def _view(self, planning: PlanningSettings, now_s: float) -> PlanningInput:
+        journal = self._leader.journal
         states = [entry.state for entry in journal.brokers.values()]
         coming = sum(state in (BrokerState.RENTED, BrokerState.JOINING) for state in states)
-        carrying = {name: entry for name, entry in journal.brokers.items() if self._reign.members.carries(name)}
-        return View(
+        carrying = {name: entry for name, entry in journal.brokers.items() if self._leader.members.carries(name)}
+        return PlanningInput(
             at_s=now_s,
-            version=self._reign.ledger.version,
+            version=self._leader.ledger.version,
             members=journal.membership.version,
             brokers=carrying,
             windows={name: self._reports(name) for name in carrying},
             topics=dict(journal.topics),
-            fresh=self._reign.members.carriers() - (self._known or frozenset()),
+            fresh=self._leader.members.carriers() - (self._known or frozenset()),
             capacity_bytes_per_s=planning.capacity_bytes_per_s,
             spare=max(0, planning.brokers_max - coming - len(carrying)),
             coming=coming,
@@ -136,8 +136,8 @@ class Planner:
     def _refusal(self, proposal: Proposal) -> str:
         """What of the proposal cannot be done now, in words; empty if all of it can."""
         placements = {change.topic: (change.mode, change.brokers) for change in proposal.placements}
-        found = [self._reign.requests.problem(placements)]
-        departures = self._reign.departures
+        found = [self._leader.requests.problem(placements)]
+        departures = self._leader.departures
         for change in proposal.changes:
             if isinstance(change, RemoveBroker):
                 found.append(departures.problem(change.broker))
@@ -149,21 +149,21 @@ class Planner:
         if placements:
             wanted = {change.topic: (change.mode, change.brokers) for change in placements}
             request = bus.MoveTopics(f".{self._number}", wanted, Pace.LAZY if len(wanted) > 1 else Pace.EAGER)
-            self._reign.requests.heard(request, now_s)
+            self._leader.requests.heard(request, now_s)
 
     def _carry_out(self, change: ProposedChange) -> None:
         if isinstance(change, AddBroker):
             for _ in range(change.count):
-                self._reign.rentals.rent()
+                self._leader.provisioning.rent()
         elif isinstance(change, RemoveBroker):
-            self._reign.departures.begin(change.broker, by_policy=True)
+            self._leader.departures.begin(change.broker, by_policy=True)
         elif isinstance(change, KeepBroker):
-            self._reign.departures.cancel(change.broker, by_policy=True)
+            self._leader.departures.cancel(change.broker, by_policy=True)
 
     def decided(self, text: str, now_s: float) -> None:
         """Write a decision down, for `nearcast plan decisions` and the log."""
-        self.decisions.append(bus.Decision(now_s + self._reign.wall_offset_s, text))
-        self._reign.log(text)
+        self.decisions.append(bus.Decision(now_s + self._leader.wall_offset_s, text))
+        self._leader.log(text)
 
 
 def describe(change: ProposedChange) -> str:

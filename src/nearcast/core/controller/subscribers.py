@@ -39,7 +39,7 @@ from nearcast.core.wire.bus import REPORT_S
 from nearcast.errors import UsageError
 
 if TYPE_CHECKING:
-    from nearcast.core.controller.leader import Reign
+    from nearcast.core.controller.leader import Leader
 
 
 SAY_AGAIN_S = 1.0
@@ -149,7 +149,7 @@ PROMISES_MAX = 100_000  # users that were given a gateway and are not online yet
 MOVING_SHOWN = 100
 
 
-class Coordinating(msgspec.Struct, frozen=True, kw_only=True):
+class CoordinationSettings(msgspec.Struct, frozen=True, kw_only=True):
     """How subscribers get their gateways. Without a balancer they stay where they were placed."""
 
     placement: SeatRule = SeatRule.NR
@@ -167,8 +167,8 @@ class Coordinating(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Coordination:
-    def __init__(self, reign: Reign, settings: Coordinating, rng: Random, now_s: float) -> None:
-        self._reign = reign
+    def __init__(self, leader: Leader, settings: CoordinationSettings, rng: Random, now_s: float) -> None:
+        self._leader = leader
         self._settings = settings
         self._since_s = now_s
         self.asked: list[Balance] = []  # for the driver
@@ -176,7 +176,7 @@ class Coordination:
         self._moves = SubscriberMoves(self._gateways, self._takes, settings.moves_at_once, settings.give_up_s)
         self._seating = Seating(settings.placement, rng)
         self._promised: dict[str, str] = {}
-        self._number = reign.term << 32  # so that no answer to an earlier leader's question is taken for ours
+        self._number = leader.term << 32  # so that no answer to an earlier leader's question is taken for ours
         self._waiting_for: int | None = None
         self._balanced_s = now_s
         self._shuffle = ""  # a person's request for a shuffle, until the balancer is asked
@@ -195,7 +195,7 @@ class Coordination:
             self._place_all(now_s)
             self._step(now_s)
         elif isinstance(message, bus.RegisterUser):
-            self._reign.reply(bus.Seat(message.request, problem=user_problem(message.user) or self._unsure_of_names))
+            self._leader.reply(bus.Seat(message.request, problem=user_problem(message.user) or self._unsure_of_names))
         elif isinstance(message, bus.RequestBroker):
             self._seat(message, now_s)
         elif isinstance(message, bus.ShowSubscribers):
@@ -208,7 +208,7 @@ class Coordination:
     @property
     def _unsure_of_names(self) -> str:
         """Whether a name may be another user's: the store has lost data, and registrations were in it."""
-        loss = self._reign.journal.loss
+        loss = self._leader.journal.loss
         if loss is None or loss.acknowledged:
             return ""
         return (
@@ -221,7 +221,7 @@ class Coordination:
         if not self._gateways:
             return
         for broker in self._gateways.forget_silent(now_s):
-            self._reign.log(f"gateway {broker} is silent: nobody is sent there")
+            self._leader.log(f"gateway {broker} is silent: nobody is sent there")
         self._step(now_s)
         if not self._moves:
             self._empty_leaving(now_s)
@@ -238,11 +238,11 @@ class Coordination:
                 self._refuse(request, "the balancer failed: see the controller's log")
             return
         if seats.problem and seats.problem != self._last_problem:
-            self._reign.planner.decided(f"{seats.policy}: {seats.problem}", now_s)
+            self._leader.planner.decided(f"{seats.policy}: {seats.problem}", now_s)
         self._last_problem = seats.problem
         begun = [move for move in seats.moves if self._moves.add(move.subscriber, move.source, move.target)]
         if begun:
-            self._reign.planner.decided(str(msgspec.structs.replace(seats, moves=tuple(begun))), now_s)
+            self._leader.planner.decided(str(msgspec.structs.replace(seats, moves=tuple(begun))), now_s)
         self._step(now_s)
         if request:
             self._shuffled = request
@@ -252,32 +252,34 @@ class Coordination:
 
     def _takes(self, broker: str) -> bool:
         """Whether subscribers may be sent there: it reports, and its broker is a member that stays."""
-        return broker in self._gateways and broker in self._reign.members.carriers()
+        return broker in self._gateways and broker in self._leader.members.carriers()
 
     def _taking(self) -> dict[str, Gateway]:
-        carriers = self._reign.members.carriers()
+        carriers = self._leader.members.carriers()
         return {name: self._gateways[name] for name in self._gateways.names() if name in carriers}
 
     def _empty_leaving(self, now_s: float) -> None:
         """Send the subscribers of a broker that leaves to the others, one after the other to each."""
         taking = sorted(self._taking())
         for broker in self._gateways.names():
-            if taking and broker not in taking and self._reign.members.carries(broker):
+            if taking and broker not in taking and self._leader.members.carries(broker):
                 users = self._gateways[broker].report.online
                 for number, user in enumerate(users):
                     self._moves.add(user, broker, taking[number % len(taking)])
                 if users:
-                    self._reign.planner.decided(f"{broker} leaves: its {len(users)} subscribers move", now_s)
+                    self._leader.planner.decided(f"{broker} leaves: its {len(users)} subscribers move", now_s)
 
     def _step(self, now_s: float) -> None:
         self._moves.step(now_s)
         for source, moves in self._moves.said:
-            order = bus.encode(bus.MoveSubscribers(self._reign.term, moves))
-            self._reign.told.append((GATEWAY_CHANNEL + source.encode(), order))
+            order = bus.encode(bus.MoveSubscribers(self._leader.term, moves))
+            self._leader.told.append((GATEWAY_CHANNEL + source.encode(), order))
         self._moves.said.clear()
         if self._moves.given_up:
             users = self._moves.given_up
-            self._reign.log(f"{len(users)} subscribers did not move in {self._settings.give_up_s:g} s: {users[0]}, ...")
+            self._leader.log(
+                f"{len(users)} subscribers did not move in {self._settings.give_up_s:g} s: {users[0]}, ..."
+            )
             users.clear()
 
     # --- users
@@ -285,17 +287,17 @@ class Coordination:
     def _seat(self, asked: bus.RequestBroker, now_s: float) -> None:
         problem = user_problem(asked.user)
         if problem:
-            self._reign.reply(bus.Seat(asked.request, problem=problem))
+            self._leader.reply(bus.Seat(asked.request, problem=problem))
             return
         taking = self._taking()
-        if now_s - self._since_s < LISTEN_S and not taking.keys() >= self._reign.members.carriers():
+        if now_s - self._since_s < LISTEN_S and not taking.keys() >= self._leader.members.carriers():
             return
         if not taking:
             problem = "no gateway of a member broker reports: start agents with a gateway, or wait for them"
-            self._reign.reply(bus.Seat(asked.request, problem=problem))
+            self._leader.reply(bus.Seat(asked.request, problem=problem))
             return
         broker = self._seat_of(asked, taking)
-        self._reign.reply(bus.Seat(asked.request, broker, taking[broker].report.url))
+        self._leader.reply(bus.Seat(asked.request, broker, taking[broker].report.url))
 
     def _seat_of(self, asked: bus.RequestBroker, taking: dict[str, Gateway]) -> str:
         """Where it goes or is, what it was told a moment ago, its home; else the placement policy chooses."""
@@ -369,7 +371,7 @@ class Coordination:
             return True
         source = self._gateways.where(asked.user)
         if source is not None and self._moves.add(asked.user, source, asked.broker):
-            self._reign.planner.decided(f"{asked.user}: {source} -> {asked.broker} (as asked)", now_s)
+            self._leader.planner.decided(f"{asked.user}: {source} -> {asked.broker} (as asked)", now_s)
             self._step(now_s)
         self._show(asked.request, (asked.user,))
         return True
@@ -391,13 +393,13 @@ class Coordination:
         seats = {user: found for user in users if (found := self._gateways.where(user)) is not None}
         shown = dict(pair for pair, _ in zip(self._moves, range(MOVING_SHOWN), strict=False))
         wanted = {user: pair for user, pair in self._moves if user in users} if users else {}
-        reign = self._reign
-        state = bus.State(request, reign.leader, reign.term, reign.ledger.version)
-        reign.reply(msgspec.structs.replace(state, gateways=views, seats=seats, moving=shown | wanted))
+        leader = self._leader
+        state = bus.State(request, leader.leader, leader.term, leader.ledger.version)
+        leader.reply(msgspec.structs.replace(state, gateways=views, seats=seats, moving=shown | wanted))
 
     def _refuse(self, request: str, problem: str) -> None:
-        reign = self._reign
-        reign.reply(bus.State(request, reign.leader, reign.term, reign.ledger.version, problem))
+        leader = self._leader
+        leader.reply(bus.State(request, leader.leader, leader.term, leader.ledger.version, problem))
 
 
 def _view(gateway: Gateway, takes: bool, moving: int) -> bus.GatewayView:

@@ -20,25 +20,25 @@ from nearcast.core.model.journal import MEMBERSHIP_KEY
 from nearcast.core.model.settings import Agreed
 
 if TYPE_CHECKING:
-    from nearcast.core.controller.leader import Reign
+    from nearcast.core.controller.leader import Leader
     from nearcast.core.model.membership import Membership
 
 
 class Agreement:
-    def __init__(self, reign: Reign) -> None:
-        self._reign = reign
-        self._ours = reign.timing.agreed
+    def __init__(self, leader: Leader) -> None:
+        self._leader = leader
+        self._ours = leader.timing.agreed
         self._told_since_s: float | None = None  # since when all brokers have the newest membership
 
     @property
     def dead_s(self) -> float:
         """T_dead, long enough for whatever lease clients may go by."""
-        return max(self._ours.dead_s, self._now_in(self._reign.journal.membership).dead_s)
+        return max(self._ours.dead_s, self._now_in(self._leader.journal.membership).dead_s)
 
     @property
     def lease_over_s(self) -> float:
         """So long after a grant no client counts on it."""
-        settled = self._now_in(self._reign.journal.membership) == self._ours
+        settled = self._now_in(self._leader.journal.membership) == self._ours
         return self._ours.lease_over_s if settled else self.dead_s
 
     def after(self, membership: Membership) -> Agreed:
@@ -48,23 +48,23 @@ class Agreement:
 
     def tick(self, now_s: float) -> None:
         """Write down what is not agreed yet."""
-        membership = self._reign.journal.membership
-        if membership.version == 0 or self._reign.ledger.pending(MEMBERSHIP_KEY):
+        membership = self._leader.journal.membership
+        if membership.version == 0 or self._leader.ledger.pending(MEMBERSHIP_KEY):
             return
         timers = self.after(membership)
         if membership.timers == timers and timers != self._ours and self._all_go_by_ours(membership, now_s):
             timers = self._ours
         if membership.timers != timers:
-            self._reign.log(f"the timers are now {_in_words(timers)}")
+            self._leader.log(f"the timers are now {_in_words(timers)}")
             self._write(membership, timers)
 
     def _write(self, membership: Membership, timers: Agreed) -> None:
-        changed = self._reign.members.changed(membership, dict(membership.brokers), membership.ring)
-        self._reign.ledger.write({MEMBERSHIP_KEY: msgspec.structs.replace(changed, timers=timers)})
+        changed = self._leader.members.changed(membership, dict(membership.brokers), membership.ring)
+        self._leader.ledger.write({MEMBERSHIP_KEY: msgspec.structs.replace(changed, timers=timers)})
 
     def _all_go_by_ours(self, membership: Membership, now_s: float) -> bool:
         """Whether no lease counts any more that is longer than ours."""
-        members = self._reign.members
+        members = self._leader.members
         if not all(members.told(name) for name in membership.brokers if members.alive(name)):
             self._told_since_s = None
         elif self._told_since_s is None:

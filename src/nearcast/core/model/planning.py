@@ -150,7 +150,7 @@ Online = Mapping[str, tuple[str, ...]]  # user -> ids of the backend subscriptio
 PAIRS_SHOWN = 5  # of gateways, in the text of a decision
 
 
-class Audience(msgspec.Struct, frozen=True):
+class SubscriberSnapshot(msgspec.Struct, frozen=True):
     """The gateways that take subscribers."""
 
     online: Mapping[str, Online]  # by gateway
@@ -190,7 +190,7 @@ class Balancer(Protocol):
 
     name: str
 
-    def seat(self, audience: Audience) -> Seats: ...
+    def seat(self, audience: SubscriberSnapshot) -> Seats: ...
 
 
 def mean_rates(reports: Iterable[Mapping[str, float]]) -> dict[str, float]:

@@ -43,7 +43,7 @@ _OPEN_PATHS = ("/health",)  # a load balancer asks without a token
 _GATEWAY_PARTS = ("brokers", "subscriptions", "results", "rates")  # the beginnings of the paths that gateways use
 
 
-class Door:
+class RequestGuard:
     """ASGI middleware: 401 without a token, 403 with that of gateways where it does not suffice, 415 for a body of a
     kind that forms have, 413 for one above the limit, also if it hides its length."""
 
@@ -159,7 +159,7 @@ def create_app(catalog: Catalog, settings: ServiceSettings | None = None, engine
     for routes in _ROUTES:
         app.include_router(routes)
     app.add_middleware(
-        Door,
+        RequestGuard,
         token=chosen.token,
         gateway_token=chosen.gateway_token,
         body_bytes=lambda path: (

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from nearcast.core.model.planning import Audience, MoveSubscriber, Seats
+from nearcast.core.model.planning import MoveSubscriber, Seats, SubscriberSnapshot
 from nearcast.errors import UsageError
 from nearcast.policies.multistage.loads import Assignment, BrokerLoads, Demand, Floats, MultistageConfig, Numbers
 from nearcast.policies.multistage.moves import Balance, MigrationPlan, Moves, migrate, shuffled
@@ -53,14 +53,14 @@ class MultistageBalancer:
         self.name = f"multistage {config.scheme}"
         self._policy = Multistage(config)
 
-    def seat(self, audience: Audience) -> Seats:
+    def seat(self, audience: SubscriberSnapshot) -> Seats:
         users, demand, assignment = arrays_of(audience)
         plan = self._policy.propose(demand, assignment, shuffle=audience.shuffle)
         moves: tuple[MoveSubscriber, ...] = tuple(plan.changes(users, sorted(audience.online)))
         return Seats(self.name, moves, plan.before.cov, plan.after.cov, plan.problem)
 
 
-def arrays_of(audience: Audience) -> tuple[list[str], Demand, Assignment]:
+def arrays_of(audience: SubscriberSnapshot) -> tuple[list[str], Demand, Assignment]:
     """Users and gateways are numbered in the order of their names, subscriptions as they come.
 
     A user that two gateways report, because it is just moving, counts at the first. A subscription without a rate has
