@@ -28,7 +28,10 @@ def test_a_worker_that_fails_begins_again_and_tells_its_health() -> None:
         workers.start("backend subscriptions", job)
         workers.start("topics", short)
         await asyncio.wait_for(served.wait(), 5.0)
-        assert workers.health == {"backend subscriptions": "running; failed 2 times, last: KeyError('x')", "topics": "done"}
+        assert workers.health == {
+            "backend subscriptions": "running; failed 2 times, last: KeyError('x')",
+            "topics": "done",
+        }
         await workers.stop()
 
     asyncio.run(scenario())
