@@ -15,7 +15,8 @@ import nearcast
 from nearcast.agent.collector import Collector, FeedCollector
 from nearcast.agent.process import Agent
 from nearcast.core.agent.machine import Identity
-from nearcast.core.controller.effects import Propose
+from nearcast.core.controller.effects import Ask
+from nearcast.core.controller.planner import Proposing
 from nearcast.core.model.journal import MEMBERSHIP_KEY
 from nearcast.core.model.names import FEEDS, PROVIDER_CHANNEL, feed_keys
 from nearcast.core.wire import bus
@@ -190,14 +191,14 @@ def test_a_policy_whose_answer_cannot_be_taken_is_asked_again(monkeypatch: pytes
         controller = Controller(NOBODY, store=MemoryStore(), policy=Confused())
         heard: list[object] = []
 
-        def proposed(number: int, proposal: Any, now_s: float) -> None:
+        def answered(number: int, proposal: Any, now_s: float) -> None:
             heard.append(proposal)
-            assert proposal is None, "what is this?"
+            raise TypeError("what is this?")
 
-        monkeypatch.setattr(controller._machine, "proposed", proposed)
+        monkeypatch.setattr(controller._machine, "answered", answered)
         await controller.start()
-        await controller._think(Propose(1, _View()))  # type: ignore[arg-type]
-        assert heard == ["more brokers, please", None]
+        await controller._think(Ask(1, Proposing(Confused()), _View()))
+        assert heard == ["more brokers, please"]
         assert "what is this?" in controller.problem
         await controller.stop()
 

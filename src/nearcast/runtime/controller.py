@@ -24,16 +24,17 @@ import os
 import random
 import socket
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import TypeVar
 
-from nearcast.core.controller.effects import Balance, Campaign, Commit, Leadership, Load, Propose, Resign, StoreEffect
+import msgspec
+
+from nearcast.core.controller.effects import Ask, Campaign, Commit, Leadership, Load, Resign, StoreEffect
 from nearcast.core.controller.machine import Controller as Machine
 from nearcast.core.controller.machine import Role
 from nearcast.core.controller.planner import PlanningSettings
 from nearcast.core.controller.subscribers import CoordinationSettings
 from nearcast.core.model.membership import read_membership
 from nearcast.core.model.names import CLAIM_KEY, MEMBERS, READY_KEY, TERM_KEY
-from nearcast.core.model.planning import Policy, Proposal, Seats
+from nearcast.core.model.planning import Policy
 from nearcast.core.model.settings import DEFAULT_TIMING, Timing
 from nearcast.errors import ClusterError, Misplaced, NearcastError
 from nearcast.runtime.driver import Driver, parse_url
@@ -167,8 +168,6 @@ DEFAULT_PLANNING = PlanningSettings()
 DEFAULT_COORDINATING = CoordinationSettings()
 TICK_S = 0.05  # how often subscribers' readiness is asked for: it is part of how long a move takes
 
-T = TypeVar("T")
-
 
 class Controller:
     def __init__(
@@ -185,14 +184,13 @@ class Controller:
         address, credentials = parse_url(store_url)
         self.name = name or f"{socket.gethostname()}-{os.getpid()}-{random.randrange(1 << 16):04x}"
         self._store: Store = store or ValkeyStore(store_url)
-        self._policy = policy
         self._machine = Machine(
             self.name,
             address.url,
             random.Random(),
             credentials=credentials,
             timing=timing,
-            planning=planning if policy is not None else None,
+            planning=msgspec.structs.replace(planning, policy=policy) if policy is not None else None,
             coordinating=coordinating,
         )
         self._driver: Driver | None = None
@@ -241,9 +239,6 @@ class Controller:
         for question in machine.asked:
             self._spawn(self._think(question))
         machine.asked.clear()
-        for balance in machine.balances:
-            self._spawn(self._seat(balance))
-        machine.balances.clear()
         for alarm in machine.alarms:
             log.error("%s", alarm)
         machine.alarms.clear()
@@ -256,38 +251,23 @@ class Controller:
         self._thinking.add(task)
         task.add_done_callback(self._thinking.discard)
 
-    async def _think(self, question: Propose) -> None:
-        """Ask the policy. One that fails must not take the controller with it: topics stay where they are."""
-        assert self._policy is not None
-        proposal: Proposal | None = None
+    async def _think(self, question: Ask) -> None:
+        """Have somebody decide, in a thread. If that fails, everything stays as it is, and the controller goes on."""
+        answer: object = None
         try:
-            proposal = await asyncio.to_thread(_proposal, self._policy, question)
+            answer = await asyncio.to_thread(question.decider.decide, question.view)
         except Exception as error:
-            self._troubles.note(f"policy {self._policy.name}", error)
-        self._answer(self._machine.proposed, question.number, proposal)
+            self._troubles.note(question.decider.name, error)
+        self._answer(question, answer)
 
-    async def _seat(self, question: Balance) -> None:
-        """Ask the balancer. If it fails, subscribers stay where they are."""
-        seats: Seats | None = None
-        try:
-            seats = await asyncio.to_thread(question.balancer.seat, question.audience)
-        except Exception as error:
-            self._troubles.note(f"balancer {question.balancer.name}", error)
-        self._answer(self._machine.seated, question.number, seats)
-
-    def _answer(self, tell: Callable[[int, T | None, float], None], number: int, answer: T | None) -> None:
-        """An answer the machine cannot take is none: it must not wait for one for ever."""
+    def _answer(self, question: Ask, answer: object) -> None:
+        """An answer the machine cannot take is none."""
         assert self._driver is not None
         try:
-            tell(number, answer, self._driver.now())
+            self._machine.answered(question.number, answer, self._driver.now())
         except Exception as error:
-            self._troubles.note("taking an answer of the policy or the balancer", error)
-            tell(number, None, self._driver.now())
+            self._troubles.note(f"taking an answer of {question.decider.name}", error)
         self._driver.settle()
-
-
-def _proposal(policy: Policy, question: Propose) -> Proposal:
-    return policy.propose(*question.view.snapshot())
 
 
 async def until_checked(url: str) -> None:

@@ -23,8 +23,8 @@ from nearcast.core.client.mailbox import Mailbox, Overflow
 from nearcast.core.controller.machine import Controller
 from nearcast.core.controller.planner import PlanningSettings
 from nearcast.core.model.message import Event
-from nearcast.core.model.placement import Mode
-from nearcast.core.model.planning import AddBroker, Cause, PlaceTopic, Proposal, Reason
+from nearcast.core.model.placement import Mode, Plan
+from nearcast.core.model.planning import AddBroker, Cause, PlaceTopic, Proposal, Reason, Snapshot
 from nearcast.core.wire.effects import Connect, Disconnect, Done, Rename
 from nearcast.sim.network import HostClock, Pipe
 from nearcast.sim.store import SimStoreDesk
@@ -35,15 +35,22 @@ if TYPE_CHECKING:
     from nearcast.sim.world import World
 
 
-PLANNING = PlanningSettings(check_s=0.5, wait_s=0.5, brokers_max=9)
 THINKS_S = 0.05
 
 _REASON = Reason(Cause.HIGH_LOAD, "load ratio", 1.0, 0.9)
-HALF_WRONG = Proposal(
-    "half wrong", (AddBroker(_REASON), PlaceTopic("topic-0", Mode.SINGLE, ("nobody",), _REASON)), problem=""
-)
+_CHANGES = (AddBroker(_REASON), PlaceTopic("topic-0", Mode.SINGLE, ("nobody",), _REASON))
 
 
+class HalfWrong:
+    """A policy that wants what can be done together with what cannot."""
+
+    name = "half wrong"
+
+    def propose(self, snapshot: Snapshot, plan: Plan) -> Proposal:
+        return Proposal(self.name, _CHANGES)
+
+
+PLANNING = PlanningSettings(check_s=0.5, wait_s=0.5, brokers_max=9, policy=HalfWrong())
 TICK_S = 0.1
 
 
@@ -194,7 +201,7 @@ class ControllerProcess(Process):
     def _serve(self) -> None:
         asked, self.controller.asked[:] = list(self.controller.asked), []
         for question in asked:
-            answer = partial(self.controller.proposed, question.number, HALF_WRONG)
+            answer = partial(self.controller.answered, question.number, question.decider.decide(question.view))
             self.world.timeline.after(THINKS_S, self.serve, self._hear, answer)
         self._serve_store()
 

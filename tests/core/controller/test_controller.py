@@ -226,12 +226,11 @@ LATE_S = 10 * LEADER_S
         lambda c: c.connected("bus", LATE_S),
         lambda c: c.lost("bus", "reset", LATE_S),
         lambda c: c.committed(1, True, LATE_S),
-        lambda c: c.proposed(1, None, LATE_S),
-        lambda c: c.seated(1, None, LATE_S),
+        lambda c: c.answered(1, None, LATE_S),
         lambda c: c.campaigned(Leadership(1, "c1.0@1#1", 0), LATE_S),
         lambda c: c.tick(LATE_S),
     ],
-    ids=["received", "connected", "lost", "committed", "proposed", "seated", "campaigned", "tick"],
+    ids=["received", "connected", "lost", "committed", "answered", "campaigned", "tick"],
 )
 def test_a_leader_that_was_paused_says_nothing_when_it_wakes(wake: Any) -> None:
     controller = leader()

@@ -135,13 +135,13 @@ def balanced(hall: Hall, seconds: float = 15.0) -> Any:
     """The next question to the balancer."""
     for _ in range(round(seconds / 0.05)):
         hall.run(0.05)
-        if hall.cluster.leader.balances:
-            return hall.cluster.leader.balances.pop()
+        if hall.cluster.leader.asked:
+            return hall.cluster.leader.asked.pop()
     return None
 
 
 def answer(hall: Hall, asked: Any) -> None:
-    hall.cluster.leader.seated(asked.number, asked.balancer.seat(asked.audience), hall.cluster.rig.now_s)
+    hall.cluster.leader.answered(asked.number, asked.decider.decide(asked.view), hall.cluster.rig.now_s)
 
 
 @pytest.fixture
@@ -252,9 +252,9 @@ def test_the_balancer_is_asked_when_it_is_time_and_sees_who_is_online(hall: Hall
     hall.rates = {"k1": 30.0, "k2": 5.0}
     hall.report()
     asked = balanced(hall)
-    assert asked.audience.online == {"b1": {"ada": ("k1", "k2")}, "b2": {}, "b3": {}}
-    assert 10.0 < asked.audience.mean_rates()["k1"] < 30.0  # a moving average
-    assert asked.audience.mean_rates()["k2"] == 5.0  # who does not mention it says nothing about it
+    assert asked.view.online == {"b1": {"ada": ("k1", "k2")}, "b2": {}, "b3": {}}
+    assert 10.0 < asked.view.mean_rates()["k1"] < 30.0  # a moving average
+    assert asked.view.mean_rates()["k2"] == 5.0  # who does not mention it says nothing about it
     assert balanced(hall) is None  # one question at a time
     answer(hall, asked)
 
@@ -338,8 +338,8 @@ def test_a_target_that_falls_silent_gets_nobody(hall: Hall) -> None:
 def test_an_answer_to_another_question_or_none_changes_nothing(hall: Hall) -> None:
     hall.online["b1"] = {"ada": ()}
     asked = balanced(hall)
-    hall.cluster.leader.seated(asked.number - 1, ToBrokerThree().seat(asked.audience), hall.cluster.rig.now_s)
-    hall.cluster.leader.seated(asked.number, None, hall.cluster.rig.now_s)
+    hall.cluster.leader.answered(asked.number - 1, ToBrokerThree().seat(asked.view), hall.cluster.rig.now_s)
+    hall.cluster.leader.answered(asked.number, None, hall.cluster.rig.now_s)
     hall.run(1.0)
     assert hall.orders == []
     assert balanced(hall) is not None  # one that failed is asked again
@@ -384,7 +384,7 @@ def test_the_leader_after_it_learns_everything_from_reports(cluster_of: Any) -> 
     hall.run(LISTEN_S)
     assert hall.seat("ada") == "b1"
     asked = balanced(hall)
-    assert asked.audience.online["b1"] == {"ada": ("k1",)}
+    assert asked.view.online["b1"] == {"ada": ("k1",)}
     answer(hall, asked)
     hall.run(3.0)
     assert "ada" in hall.online["b3"]
@@ -442,9 +442,9 @@ def test_a_shuffle_is_asked_for_at_once_and_answered_when_it_is_planned(hall: Ha
     for _ in range(2):
         leader.heard(bus.ShuffleSubscribers("me.s"), now_s)  # asked again, the answer has not come yet
     assert balanced(hall, 0.2) is None  # one question at a time
-    hall.cluster.leader.seated(usual.number, Seats("test"), hall.cluster.rig.now_s)
+    hall.cluster.leader.answered(usual.number, Seats("test"), hall.cluster.rig.now_s)
     asked = balanced(hall, 0.2)
-    assert asked.audience.shuffle
+    assert asked.view.shuffle
     assert "me.s" not in hall.answers
     answer(hall, asked)
     hall.run(0.2)
@@ -453,7 +453,7 @@ def test_a_shuffle_is_asked_for_at_once_and_answered_when_it_is_planned(hall: Ha
     hall.run(4.0)
     leader.heard(bus.ShuffleSubscribers("me.s"), hall.cluster.rig.now_s)  # late: it has been answered
     asked = balanced(hall, 10.0)
-    assert not asked.audience.shuffle
+    assert not asked.view.shuffle
 
 
 def test_a_shuffle_needs_a_balancer(cluster_of: Any) -> None:

@@ -10,12 +10,31 @@ from nearcast.core.controller.planner import PlanningSettings
 from nearcast.core.model.counters import TopicCounters
 from nearcast.core.model.journal import BrokerState
 from nearcast.core.model.names import PROVIDER_CHANNEL
-from nearcast.core.model.placement import Mode
-from nearcast.core.model.planning import AddBroker, Cause, KeepBroker, PlaceTopic, Proposal, Reason, RemoveBroker
+from nearcast.core.model.placement import Mode, Plan
+from nearcast.core.model.planning import (
+    AddBroker,
+    Cause,
+    KeepBroker,
+    PlaceTopic,
+    Proposal,
+    Reason,
+    RemoveBroker,
+    Snapshot,
+)
 from nearcast.core.wire import bus
 from nearcast.errors import UsageError
 
-PLANNING = PlanningSettings(check_s=0.5, wait_s=2.0, brokers_max=4)
+
+class Silent:
+    """A policy that is not run here: the tests answer for it."""
+
+    name = "test"
+
+    def propose(self, snapshot: Snapshot, plan: Plan) -> Proposal:
+        raise AssertionError
+
+
+PLANNING = PlanningSettings(check_s=0.5, wait_s=2.0, brokers_max=4, policy=Silent())
 REASON = Reason(Cause.HIGH_LOAD, "load ratio of b1", 0.95, 0.8)
 
 
@@ -29,7 +48,7 @@ def planned(cluster_of: Any) -> Any:
 def question(cluster: Any, seconds: float = 3.0) -> Any:
     """The next question to the policy; one that is open is answered with nothing, since it does not know the newest."""
     for asked in cluster.leader.asked:
-        cluster.leader.proposed(asked.number, Proposal("test"), cluster.rig.now_s)
+        cluster.leader.answered(asked.number, Proposal("test"), cluster.rig.now_s)
     cluster.leader.asked.clear()
     for _ in range(round(seconds / 0.05)):
         cluster.run(0.05)
@@ -39,7 +58,7 @@ def question(cluster: Any, seconds: float = 3.0) -> Any:
 
 
 def answer(cluster: Any, asked: Any, *changes: Any, problem: str = "") -> None:
-    cluster.leader.proposed(asked.number, Proposal("test", changes, problem=problem), cluster.rig.now_s)
+    cluster.leader.answered(asked.number, Proposal("test", changes, problem=problem), cluster.rig.now_s)
     cluster.run(0.05)
 
 
@@ -112,13 +131,13 @@ def test_a_proposal_that_cannot_be_carried_out_is_refused_whole(planned: Any) ->
 
 def test_a_policy_that_failed_changes_nothing(planned: Any) -> None:
     asked = question(planned)
-    planned.leader.proposed(asked.number, None, planned.rig.now_s)
+    planned.leader.answered(asked.number, None, planned.rig.now_s)
     assert question(planned) is not None
 
 
 def test_an_answer_to_another_question_is_not_heard(planned: Any) -> None:
     asked = question(planned)
-    planned.leader.proposed(asked.number - 1, Proposal("test", (AddBroker(REASON),)), planned.rig.now_s)
+    planned.leader.answered(asked.number - 1, Proposal("test", (AddBroker(REASON),)), planned.rig.now_s)
     planned.run(0.2)
     assert set(planned.states()) == {"b1", "b2", "b3"}
 
@@ -168,7 +187,7 @@ def test_a_rented_broker_that_never_comes_is_given_back(planned: Any) -> None:
 
 
 def test_a_broker_that_has_just_joined_is_shown_as_fresh_at_once(cluster_of: Any) -> None:
-    cluster = cluster_of("b1", "b2", "b3", planning=PlanningSettings(check_s=0.5, wait_s=60.0))
+    cluster = cluster_of("b1", "b2", "b3", planning=PlanningSettings(check_s=0.5, wait_s=60.0, policy=Silent()))
     late = next(wired for wired in cluster.rig.wired if wired.machine is cluster.agents["b3"])
     cluster.rig.wired.remove(late)
     cluster.run(4.0)
@@ -237,7 +256,7 @@ def test_a_new_leader_does_not_judge_by_what_it_has_not_heard(cluster_of: Any) -
 
 
 def test_a_new_leader_waits_before_its_first_question(cluster_of: Any) -> None:
-    cluster = cluster_of("b1", controllers=2, planning=PlanningSettings(check_s=0.5, wait_s=4.0))
+    cluster = cluster_of("b1", controllers=2, planning=PlanningSettings(check_s=0.5, wait_s=4.0, policy=Silent()))
     cluster.run(3.0)
     first = cluster.leader
     cluster.stopped.add(first)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import msgspec
+from typing import Any
 
-from nearcast.core.controller.load import PlanningInput
-from nearcast.core.model.planning import Balancer, SubscriberSnapshot
+import msgspec
 
 # --- the store
 
@@ -55,16 +54,9 @@ StoreEffect = Campaign | Resign | Load | Commit
 # --- policies
 
 
-class Propose(msgspec.Struct, frozen=True):
-    """Ask the policy for a proposal on `view.snapshot()`: answered by `proposed` with the same number."""
+class Ask(msgspec.Struct, frozen=True):
+    """Have `decider.decide(view)` called where it may take its time: answered by `answered` with the same number."""
 
     number: int
-    view: PlanningInput
-
-
-class Balance(msgspec.Struct, frozen=True):
-    """Ask the balancer to seat the audience: answered by `seated` with the same number."""
-
-    number: int
-    balancer: Balancer
-    audience: SubscriberSnapshot
+    decider: Any
+    view: Any

@@ -22,6 +22,7 @@ from nearcast.core.controller.ledger import Ledger
 from nearcast.core.controller.members import Members
 from nearcast.core.controller.moves import Move, Orders, Stage
 from nearcast.core.controller.planner import Planner, PlanningSettings
+from nearcast.core.controller.questions import Questions
 from nearcast.core.controller.requests import Requests
 from nearcast.core.controller.subscribers import Coordination, CoordinationSettings
 from nearcast.core.model.journal import Journal, Known, MoveEntry, Pace, Phase, Position, TopicEntry, lost, topic_key
@@ -75,6 +76,7 @@ class Leader:
         self.members = Members(self, now_s)
         self.departures = Departures(self)
         self.provisioning = Provisioning(self)
+        self.questions = Questions(self.term)
         self.planner = Planner(self, settings.planning, now_s)
         self.coordination = Coordination(self, settings.coordinating, settings.dice, now_s)
         self.requests = Requests(self)

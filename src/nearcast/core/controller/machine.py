@@ -21,7 +21,7 @@ from random import Random
 
 import msgspec
 
-from nearcast.core.controller.effects import Balance, Campaign, Leadership, Load, Propose, Resign, StoreEffect
+from nearcast.core.controller.effects import Ask, Campaign, Leadership, Load, Resign, StoreEffect
 from nearcast.core.controller.leader import Leader, LeaderSettings
 from nearcast.core.controller.ledger import Ledger
 from nearcast.core.controller.planner import PlanningSettings
@@ -29,7 +29,6 @@ from nearcast.core.controller.recovery import Recovery
 from nearcast.core.controller.subscribers import CoordinationSettings
 from nearcast.core.model.journal import Journal, Known, lost, read_entries
 from nearcast.core.model.names import CONTROLLER_CHANNEL
-from nearcast.core.model.planning import Proposal, Seats
 from nearcast.core.model.settings import CLOCKS, DEFAULT_TIMING, Timing
 from nearcast.core.wire import bus
 from nearcast.core.wire.backend import Credentials, ServerLink
@@ -50,7 +49,7 @@ class Role(StrEnum):
 class Controller:
     """Inputs: connected, received, lost, tick, retire, and answers of the store, the policy and the balancer.
 
-    Outputs: outgoing(), effects, store, asked, balances, notes, alarms.
+    Outputs: outgoing(), effects, store, asked, notes, alarms.
     """
 
     def __init__(
@@ -68,8 +67,7 @@ class Controller:
         self.timing = timing
         self.effects: list[Effect] = []
         self.store: list[StoreEffect] = []
-        self.asked: list[Propose] = []  # of the policy; none without `planning`
-        self.balances: list[Balance] = []  # for the balancer; none without one
+        self.asked: list[Ask] = []  # of policies
         self.wall_offset_s = 0.0
         self.notes: list[str] = []
         self.alarms: list[str] = []  # what an operator must hear of
@@ -209,19 +207,13 @@ class Controller:
         self.leading.go_on(now_s)
         self._commit(now_s)
 
-    def proposed(self, number: int, proposal: Proposal | None, now_s: float) -> None:
-        """The policy has answered; None if it failed. An answer to a leadership that has ended is not heard."""
+    def answered(self, number: int, answer: object, now_s: float) -> None:
+        """Somebody has decided; None if that failed. An answer to a leader that is none any more is not heard."""
         self._heed(now_s)
         if self.leading is not None:
-            self.leading.planner.proposed(number, proposal, now_s)
+            self.leading.questions.answered(number, answer, now_s)
             self.leading.go_on(now_s)
             self._commit(now_s)
-
-    def seated(self, number: int, seats: Seats | None, now_s: float) -> None:
-        """The balancer has answered; None if it failed."""
-        self._heed(now_s)
-        if self.leading is not None:
-            self.leading.coordination.seated(number, seats, now_s)
 
     def tick(self, now_s: float) -> None:
         self._heed(now_s)
@@ -238,10 +230,7 @@ class Controller:
         if self.leading is not None:
             self.leading.tick(now_s)
             self._commit(now_s)
-            asked, self.leading.planner.asked = self.leading.planner.asked, []
-            self.asked += asked
-            balances, self.leading.coordination.asked = self.leading.coordination.asked, []
-            self.balances += balances
+            self.asked += self.leading.questions.take()
 
     def retire(self, now_s: float) -> None:
         """The last input: the process is stopped in good order, and whoever waits shall lead at once.

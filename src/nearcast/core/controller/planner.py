@@ -15,10 +15,17 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from nearcast.core.controller.effects import Propose
 from nearcast.core.controller.load import LoadWindow, PlanningInput
 from nearcast.core.model.journal import BrokerState, Pace
-from nearcast.core.model.planning import AddBroker, KeepBroker, PlaceTopic, Proposal, ProposedChange, RemoveBroker
+from nearcast.core.model.planning import (
+    AddBroker,
+    KeepBroker,
+    PlaceTopic,
+    Policy,
+    Proposal,
+    ProposedChange,
+    RemoveBroker,
+)
 from nearcast.core.wire import bus
 from nearcast.errors import UsageError
 
@@ -38,10 +45,22 @@ class PlanningSettings(msgspec.Struct, frozen=True, kw_only=True):
     wait_s: float = 10.0  # T_wait (Dynamoth III.B): after a change, let the load settle before the next one
     brokers_max: int = 0  # rent no more when there are so many; 0: rent none
     capacity_bytes_per_s: float = 125e6  # of brokers that have not said: one gigabit per second
+    policy: Policy | None = None  # None: nobody is asked
 
     def __post_init__(self) -> None:
         if self.check_s <= 0 or self.wait_s < 0 or self.capacity_bytes_per_s <= 0 or self.brokers_max < 0:
             raise UsageError("planning needs check_s > 0, wait_s >= 0, capacity_bytes_per_s > 0 and brokers_max >= 0")
+
+
+class Proposing:
+    """A policy as a decider."""
+
+    def __init__(self, policy: Policy) -> None:
+        self.name = f"policy {policy.name}"
+        self._policy = policy
+
+    def decide(self, view: PlanningInput) -> Proposal:
+        return self._policy.propose(*view.snapshot())
 
 
 class Planner:
@@ -49,10 +68,9 @@ class Planner:
         self._leader = leader
         self._planning = planning
         self.book = LoadWindow()
-        self.asked: list[Propose] = []  # for the driver
         self.decisions: deque[bus.Decision] = deque(maxlen=DECISIONS_KEPT)
-        self._number = leader.term << 32  # so that no answer to an earlier leader's question is taken for ours
-        self._waiting_for: int | None = None
+        self._asking = False  # the policy, which has not answered yet
+        self._proposals = leader.term << 32  # numbered: no two requests of one name, whoever leads
         self._checked_s = -1e9
         self._changed_s = now_s
         self._moved_s = now_s  # when topics were last seen moving
@@ -68,12 +86,12 @@ class Planner:
 
     def tick(self, now_s: float) -> None:
         planning = self._planning
-        if planning is None:
+        if planning is None or planning.policy is None:
             return
         if self._leader.busy:
             self._moved_s = now_s
             return
-        if self._waiting_for is not None or now_s - self._checked_s < planning.check_s:
+        if self._asking or now_s - self._checked_s < planning.check_s:
             return
         carriers = self._leader.members.carriers()
         if self._known is None:
@@ -82,9 +100,8 @@ class Planner:
         if waits or not carriers or not all(self._reports(name) for name in carriers):
             return
         self._checked_s = now_s
-        self._number += 1
-        self._waiting_for, self._shown = self._number, carriers
-        self.asked.append(Propose(self._number, self._view(planning, now_s)))
+        self._asking, self._shown = True, carriers
+        self._leader.questions.ask(Proposing(planning.policy), self._view(planning, now_s), self._proposed)
 
     def _reports(self, broker: str) -> tuple[bus.Report, ...]:
         """Those of seconds in which nothing moved."""
@@ -110,11 +127,9 @@ class Planner:
 
     # --- answered
 
-    def proposed(self, number: int, proposal: Proposal | None, now_s: float) -> None:
+    def _proposed(self, proposal: Proposal | None, now_s: float) -> None:
         """The policy's answer; None if it failed."""
-        if number != self._waiting_for:
-            return
-        self._waiting_for = None
+        self._asking = False
         if proposal is None:
             return
         if proposal.problem and proposal.problem != self._last_problem:
@@ -148,7 +163,8 @@ class Planner:
     def _place(self, placements: list[PlaceTopic], now_s: float) -> None:
         if placements:
             wanted = {change.topic: (change.mode, change.brokers) for change in placements}
-            request = bus.MoveTopics(f".{self._number}", wanted, Pace.LAZY if len(wanted) > 1 else Pace.EAGER)
+            self._proposals += 1
+            request = bus.MoveTopics(f".{self._proposals}", wanted, Pace.LAZY if len(wanted) > 1 else Pace.EAGER)
             self._leader.requests.heard(request, now_s)
 
     def _carry_out(self, change: ProposedChange) -> None:

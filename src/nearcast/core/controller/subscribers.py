@@ -30,10 +30,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from nearcast.core.controller.effects import Balance
 from nearcast.core.controller.gateways import Gateway, Gateways, Seating, SeatRule
 from nearcast.core.model.names import GATEWAY_CHANNEL, user_problem
-from nearcast.core.model.planning import Balancer, Seats
+from nearcast.core.model.planning import Balancer, Seats, SubscriberSnapshot
 from nearcast.core.wire import bus
 from nearcast.core.wire.bus import REPORT_S
 from nearcast.errors import UsageError
@@ -166,18 +165,27 @@ class CoordinationSettings(msgspec.Struct, frozen=True, kw_only=True):
             )
 
 
+class Balancing:
+    """A balancer as a decider."""
+
+    def __init__(self, balancer: Balancer) -> None:
+        self.name = f"balancer {balancer.name}"
+        self._balancer = balancer
+
+    def decide(self, view: SubscriberSnapshot) -> Seats:
+        return self._balancer.seat(view)
+
+
 class Coordination:
     def __init__(self, leader: Leader, settings: CoordinationSettings, rng: Random, now_s: float) -> None:
         self._leader = leader
         self._settings = settings
         self._since_s = now_s
-        self.asked: list[Balance] = []  # for the driver
         self._gateways = Gateways(settings.silence_s)
         self._moves = SubscriberMoves(self._gateways, self._takes, settings.moves_at_once, settings.give_up_s)
         self._seating = Seating(settings.placement, rng)
         self._promised: dict[str, str] = {}
-        self._number = leader.term << 32  # so that no answer to an earlier leader's question is taken for ours
-        self._waiting_for: int | None = None
+        self._asking = False  # the balancer, which has not answered yet
         self._balanced_s = now_s
         self._shuffle = ""  # a person's request for a shuffle, until the balancer is asked
         self._shuffling = ""  # until it has answered
@@ -227,11 +235,9 @@ class Coordination:
             self._empty_leaving(now_s)
             self._balance(now_s)
 
-    def seated(self, number: int, seats: Seats | None, now_s: float) -> None:
+    def _seated(self, seats: Seats | None, now_s: float) -> None:
         """The balancer's answer; None if it failed."""
-        if number != self._waiting_for:
-            return
-        self._waiting_for = None
+        self._asking = False
         request, self._shuffling = self._shuffling, ""
         if seats is None:
             if request:
@@ -316,7 +322,7 @@ class Coordination:
 
     def _balance(self, now_s: float) -> None:
         settings = self._settings
-        if settings.balancer is None or self._waiting_for is not None:
+        if settings.balancer is None or self._asking:
             return
         taking = self._taking()
         reported = all(one.heard_s > self._moves.ended_s and len(one.rates) > 1 for one in taking.values())
@@ -325,11 +331,10 @@ class Coordination:
         if not self._shuffle and now_s - max(self._balanced_s, self._moves.ended_s) < settings.balance_s:
             return
         self._balanced_s = now_s
-        self._number += 1
-        self._waiting_for = self._number
+        self._asking = True
         self._shuffling, self._shuffle = self._shuffle, ""
         audience = self._gateways.audience(taking, shuffle=bool(self._shuffling))
-        self.asked.append(Balance(self._number, settings.balancer, audience))
+        self._leader.questions.ask(Balancing(settings.balancer), audience, self._seated)
 
     def _ask_shuffle(self, request: str) -> None:
         if request in (self._shuffle, self._shuffling):

@@ -1,0 +1,47 @@
+"""Questions: what a leader has policies decide, and what follows from their answers.
+
+A decision may take seconds, and the machine waits for nothing: `Ask` is an effect, its answer an input. Numbers begin
+with the term, so that no answer to an earlier leader's question is taken for ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol, TypeVar
+
+from nearcast.core.controller.effects import Ask
+
+View = TypeVar("View", contravariant=True)
+Answer = TypeVar("Answer", covariant=True)
+
+
+class Decider(Protocol[View, Answer]):
+    """A pure function with a name: the same view gives the same answer."""
+
+    name: str
+
+    def decide(self, view: View) -> Answer: ...
+
+
+class Questions:
+    def __init__(self, term: int) -> None:
+        self.asked: list[Ask] = []  # for the driver
+        self._number = term << 32
+        self._open: dict[int, Callable[[Any, float], None]] = {}
+
+    def ask(self, decider: Decider[View, Answer], view: View, answered: Callable[[Answer | None, float], None]) -> int:
+        """Have a view decided upon, and `answered` called with what was decided; with None if that failed."""
+        self._number += 1
+        self._open[self._number] = answered
+        self.asked.append(Ask(self._number, decider, view))
+        return self._number
+
+    def answered(self, number: int, answer: Any, now_s: float) -> None:
+        """An answer has come; one that nobody waits for is not heard."""
+        then = self._open.pop(number, None)
+        if then is not None:
+            then(answer, now_s)
+
+    def take(self) -> list[Ask]:
+        asked, self.asked = self.asked, []
+        return asked
