@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable
 
 import pytest
 
@@ -12,18 +11,11 @@ import nearcast
 from nearcast.core.model.names import FEEDS, feed_keys
 from nearcast.runtime.requester import Requester
 from nearcast.testing.cluster import LocalCluster
+from nearcast.testing.waiting import until
 
 pytestmark = [pytest.mark.live, pytest.mark.xdist_group("heavy")]
 
 KEYS = feed_keys("reports")
-
-
-async def until(true: Callable[[], Awaitable[object]], timeout_s: float = 30.0) -> None:
-    async with asyncio.timeout(timeout_s):
-        while True:
-            if await true():
-                return
-            await asyncio.sleep(0.05)
 
 
 async def holder(store: Requester, key: str) -> str:

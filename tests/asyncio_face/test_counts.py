@@ -32,7 +32,7 @@ async def held(pubsub, channels=(), patterns=()):
         missing -= message["type"] in ("subscribe", "psubscribe")
 
 
-async def until(question, expected):
+async def until_it_is(question, expected):
     """Servers see closed connections a little later."""
     async with asyncio.timeout(WAIT_S):
         while await question() != expected:  # noqa: ASYNC110 - nobody tells us
@@ -47,9 +47,9 @@ async def test_numsub_counts_pubsubs(client, pubsubs, channel, said):
     assert await client.pubsub_numsub(*names) == expected
     assert await client.pubsub_numsub() == []
     await pubsubs[0].aclose()
-    await until(lambda: client.pubsub_numsub(names[0]), [(said(names[0]), 2)])
+    await until_it_is(lambda: client.pubsub_numsub(names[0]), [(said(names[0]), 2)])
     await pubsubs[1].unsubscribe(names[0])
-    await until(lambda: client.pubsub_numsub(names[0]), [(said(names[0]), 1)])
+    await until_it_is(lambda: client.pubsub_numsub(names[0]), [(said(names[0]), 1)])
 
 
 async def test_channels_names_each_once(client, pubsubs, channel, said):
@@ -60,18 +60,18 @@ async def test_channels_names_each_once(client, pubsubs, channel, said):
     assert await client.pubsub_channels((channel + "d").encode()) == []
     assert said(channel + "a") in await client.pubsub_channels()
     await pubsubs[1].unsubscribe()
-    await until(lambda: client.pubsub_channels(channel + "[bc]"), [said(channel + "b")])
+    await until_it_is(lambda: client.pubsub_channels(channel + "[bc]"), [said(channel + "b")])
 
 
 async def test_numpat_counts_patterns_not_subscribers(client, pubsubs, channel):
-    await until(client.pubsub_numpat, 0)
+    await until_it_is(client.pubsub_numpat, 0)
     await held(pubsubs[0], patterns=[channel + "*", channel + "?"])
     await held(pubsubs[1], patterns=[channel + "*"])
     assert await client.pubsub_numpat() == 2
     await pubsubs[0].punsubscribe(channel + "*")
     assert await client.pubsub_numpat() == 2
     await pubsubs[1].aclose()
-    await until(client.pubsub_numpat, 1)
+    await until_it_is(client.pubsub_numpat, 1)
 
 
 async def test_publish_returns_the_number_of_receivers(client, pubsubs, channel):
@@ -83,4 +83,4 @@ async def test_publish_returns_the_number_of_receivers(client, pubsubs, channel)
     assert await client.publish(channel, "x") == 4
     for pubsub in pubsubs:
         await pubsub.aclose()
-    await until(lambda: client.publish(channel, "x"), 0)
+    await until_it_is(lambda: client.publish(channel, "x"), 0)

@@ -9,7 +9,6 @@ import asyncio
 import contextlib
 import json
 import socket
-import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from pathlib import Path
@@ -31,6 +30,7 @@ from nearcast.pipeline.service.results import measured
 from nearcast.runtime.requester import Requester
 from nearcast.runtime.servers import LocalServer
 from nearcast.subscriber.client import Event, Subscriber
+from nearcast.testing.waiting import until
 
 REPORTS = "id INT NOT NULL, kind STRING, lat DOUBLE, lon DOUBLE, message STRING"
 BY_KIND = (
@@ -181,13 +181,6 @@ async def a_world(folder: Path) -> AsyncIterator[World]:
             await world.stop_gateway(broker)
         await data.close()
         await store.stop()
-
-
-async def until(true: Callable[[], bool], wait_s: float = WAIT_S) -> None:
-    deadline_s = time.monotonic() + wait_s
-    while not true():
-        assert time.monotonic() < deadline_s, "it did not come true in time"
-        await asyncio.sleep(0.01)
 
 
 async def take(subscriber: Subscriber, count: int) -> list[Event]:

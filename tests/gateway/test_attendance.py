@@ -7,7 +7,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
-from gateway_world import World, Worlds, until
+from gateway_world import World, Worlds
 
 from nearcast.core.model.names import HOURS_KEY
 from nearcast.gateway import directory as attendance
@@ -15,6 +15,7 @@ from nearcast.gateway.directory import Attendance, Store
 from nearcast.gateway.users import Users
 from nearcast.runtime.servers import LocalServer
 from nearcast.subscriber.client import Subscriber
+from nearcast.testing.waiting import until
 
 pytestmark = pytest.mark.live
 

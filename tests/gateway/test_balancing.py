@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
@@ -22,6 +22,7 @@ from nearcast.errors import ClusterError, Refused
 from nearcast.runtime.console import Console
 from nearcast.subscriber.client import Subscriber
 from nearcast.testing.cluster import LocalCluster
+from nearcast.testing.waiting import until
 
 pytestmark = [pytest.mark.live, pytest.mark.xdist_group("heavy")]
 
@@ -115,7 +116,7 @@ async def a_skewed_cluster(folder: Path, data_cluster: Any) -> AsyncIterator[tup
         await data.start()
         await data.create_channel()
         console = await cluster.console()
-        await until(console, lambda state: len(state.gateways) == 3)
+        await until_state(console, lambda state: len(state.gateways) == 3)
         crowd = Crowd()
         await crowd.come(cluster.gateway_urls["b1"], stack)
         traffic = Traffic(data, cluster.urls["b2"], crowd)
@@ -127,7 +128,7 @@ async def a_skewed_cluster(folder: Path, data_cluster: Any) -> AsyncIterator[tup
             await running
 
 
-async def until(console: Console, true: Any) -> bus.State:
+async def until_state(console: Console, true: Any) -> bus.State:
     """The first state of which it is true; the last one is shown if there is none."""
     state: bus.State | None = None
     try:
@@ -140,14 +141,6 @@ async def until(console: Console, true: Any) -> bus.State:
     except TimeoutError:
         decisions = [decision.text for decision in (await console.state()).decisions]
         pytest.fail(f"never came true: {state and (state.gateways, state.moving)}; decided: {decisions}")
-
-
-async def until_true(true: Callable[[], bool]) -> None:
-    async with asyncio.timeout(WAIT_S):
-        while True:
-            if true():
-                return
-            await asyncio.sleep(0.1)
 
 
 def counts(state: bus.State) -> list[int]:
@@ -177,11 +170,11 @@ def test_balancing_and_a_shuffle_lose_and_repeat_nothing(tmp_path: Path, data_cl
     async def scenario() -> None:
         async with a_skewed_cluster(tmp_path, data_cluster) as (cluster, crowd, traffic):
             console = await cluster.console()
-            await until(console, lambda state: counts(state) == [4, 4, 4] and not state.moving)
+            await until_state(console, lambda state: counts(state) == [4, 4, 4] and not state.moving)
             before = {subscriber.user: subscriber.moves for subscriber in crowd.subscribers}
             assert sum(before.values()) >= 8
             planned = await shuffled(console)
-            await until(console, lambda state: sum(counts(state)) == SUBSCRIBERS and not state.moving)
+            await until_state(console, lambda state: sum(counts(state)) == SUBSCRIBERS and not state.moving)
             moved = [s.user for s in crowd.subscribers if s.moves > before[s.user]]
             assert set(planned.moving) <= set(moved)
             user = crowd.subscribers[0]
@@ -199,7 +192,7 @@ async def _until_all_came(crowd: Crowd, traffic: Traffic) -> None:
     traffic.end()
     await asyncio.sleep(0.1)
     with contextlib.suppress(TimeoutError):  # what is missing then is shown below
-        await until_true(
+        await until(
             lambda: all(
                 len(crowd.executions(user)) >= len(traffic.executions) and len(crowd.payloads(user)) >= traffic.messages
                 for user in crowd.came
@@ -235,4 +228,4 @@ async def _check_seats(cluster: LocalCluster, console: Console, crowd: Crowd) ->
         shown = {name: view.subscribers for name, view in state.gateways.items()}
         return not state.moving and shown == here == sessions(cluster)
 
-    await until(console, settled)
+    await until_state(console, settled)

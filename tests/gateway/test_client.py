@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from gateway_world import ROW, Worlds, no_more, take_results, until
+from gateway_world import ROW, Worlds, no_more, take_results
 
 from nearcast.core.wire.gateway import Result, TopicMessage
 from nearcast.errors import Closed, ConnectFailed
 from nearcast.subscriber import transport as line_module
 from nearcast.subscriber.client import Subscriber
 from nearcast.subscriber.transport import Progress
+from nearcast.testing.waiting import until
 
 pytestmark = pytest.mark.live
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 
 import pytest
 
@@ -11,6 +11,7 @@ from nearcast.core.wire import bus
 from nearcast.errors import ConnectFailed, Refused, UsageError
 from nearcast.gateway.coordination import BusCoordination, Whereabouts
 from nearcast.testing.cluster import LocalCluster
+from nearcast.testing.waiting import until
 
 WAIT_S = 30.0
 BALANCE = ["--balance", "ldm", "--balance-set", "beta_bytes_per_s=0", "--balance-set", "theta_bytes_per_s=0"]
@@ -40,14 +41,6 @@ class Desk:
         if self.broker == "b2":
             raise ConnectFailed("no data cluster")  # reports go on without its rates
         return {"k1": 1000.0}
-
-
-async def until(true: Callable[[], Awaitable[bool]]) -> None:
-    async with asyncio.timeout(WAIT_S):
-        while True:
-            if await true():
-                return
-            await asyncio.sleep(0.1)
 
 
 def test_reports_questions_and_moves_over_the_bus() -> None:

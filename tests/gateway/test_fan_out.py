@@ -6,9 +6,10 @@ import asyncio
 import time
 
 import pytest
-from gateway_world import Worlds, take_results, until
+from gateway_world import Worlds, take_results
 
 from nearcast.subscriber.client import Subscriber
+from nearcast.testing.waiting import until
 
 pytestmark = [pytest.mark.live, pytest.mark.xdist_group("heavy")]
 

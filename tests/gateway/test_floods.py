@@ -8,9 +8,10 @@ import json
 import socket
 
 import pytest
-from gateway_world import WAIT_S, Worlds, until
+from gateway_world import WAIT_S, Worlds
 
 from nearcast.subscriber.transport import register
+from nearcast.testing.waiting import until
 
 pytestmark = pytest.mark.live
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from gateway_world import ROW, WAIT_S, World, Worlds, take_results, until
+from gateway_world import ROW, WAIT_S, World, Worlds, take_results
 from websockets.asyncio.client import ClientConnection, connect
 
 from nearcast.errors import Refused
@@ -17,6 +17,7 @@ from nearcast.gateway import server as protocols
 from nearcast.gateway import subscriptions as backend_subscriptions
 from nearcast.subscriber.client import Subscriber
 from nearcast.subscriber.transport import register
+from nearcast.testing.waiting import until
 
 pytestmark = pytest.mark.live
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from gateway_world import ROW, Worlds, no_more, take, take_results, until
+from gateway_world import ROW, Worlds, no_more, take, take_results
 
 from nearcast.core.wire.gateway import Result
 from nearcast.errors import Refused
 from nearcast.subscriber.client import Subscriber
+from nearcast.testing.waiting import until
 
 pytestmark = pytest.mark.live
 

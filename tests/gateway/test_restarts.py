@@ -6,11 +6,12 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from gateway_world import ROW, DataCluster, Worlds, no_more, take, take_results, until
+from gateway_world import ROW, DataCluster, Worlds, no_more, take, take_results
 
 from nearcast.core.wire.gateway import Result
 from nearcast.subscriber.client import Subscriber
 from nearcast.testing.cluster import LocalCluster
+from nearcast.testing.waiting import until
 
 pytestmark = pytest.mark.live
 

@@ -9,11 +9,12 @@ import socket
 from typing import Any
 
 import pytest
-from gateway_world import WAIT_S, Worlds, until
+from gateway_world import WAIT_S, Worlds
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
 from nearcast.subscriber.transport import register
+from nearcast.testing.waiting import until
 
 pytestmark = pytest.mark.live
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from gateway_world import take, until
+from gateway_world import take
 
 import nearcast
 from nearcast.core.wire.gateway import TopicGap, TopicMessage, unpacked
@@ -16,6 +16,7 @@ from nearcast.gateway.service import Gateway
 from nearcast.gateway.settings import GatewaySettings
 from nearcast.subscriber.client import Subscriber
 from nearcast.testing.cluster import LocalCluster
+from nearcast.testing.waiting import until
 
 pytestmark = pytest.mark.live
 

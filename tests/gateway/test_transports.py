@@ -9,11 +9,12 @@ from typing import Any
 
 import httpx
 import pytest
-from gateway_world import ROW, WAIT_S, Worlds, until
+from gateway_world import ROW, WAIT_S, Worlds
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from nearcast.subscriber.transport import register
+from nearcast.testing.waiting import until
 
 pytestmark = pytest.mark.live
 

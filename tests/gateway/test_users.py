@@ -7,12 +7,13 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
-from gateway_world import World, Worlds, until
+from gateway_world import World, Worlds
 from typer.testing import CliRunner
 
 from nearcast.cli.app import app
 from nearcast.errors import AuthenticationFailed, Closed, Refused
 from nearcast.subscriber.client import Subscriber
+from nearcast.testing.waiting import until
 
 pytestmark = pytest.mark.live
 

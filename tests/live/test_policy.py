@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.live, pytest.mark.xdist_group("heavy")]
 HOT_ABOVE = ("--set", "publication_threshold=200", "--set", "all_subs_threshold=100")
 
 
-async def until(
+async def until_state(
     console: Console, true: Callable[[bus.State], bool], *topics: str, timeout_s: float = 30.0
 ) -> bus.State:
     """The first state of which it is true."""
@@ -53,11 +53,11 @@ def test_a_hot_topic_is_replicated_and_collapses_when_it_cools() -> None:
                 await asyncio.sleep(2.0)
                 assert placed("hot", Mode.SINGLE)(await console.state("hot"))
                 load.rate_per_s = 900
-                state = await until(console, placed("hot", Mode.ALL_SUBSCRIBERS), "hot")
+                state = await until_state(console, placed("hot", Mode.ALL_SUBSCRIBERS), "hot")
                 assert len(state.topics["hot"].placement.brokers) >= 2
                 await asyncio.sleep(1.0)
                 load.rate_per_s = 60
-                state = await until(console, placed("hot", Mode.SINGLE), "hot")
+                state = await until_state(console, placed("hot", Mode.SINGLE), "hot")
                 await asyncio.sleep(0.5)
                 return await load.end(), [decision.text for decision in state.decisions]
 
@@ -82,9 +82,9 @@ def test_many_subscribers_are_divided_among_brokers_while_they_come_and_go() -> 
                 crowd = LoadShape(publishers=1, subscribers=12, rate_per_s=5, names=("news",))
                 async with Load(cluster.urls.values(), crowd) as coming:
                     coming.begin()
-                    await until(console, placed("news", Mode.ALL_PUBLISHERS), "news")
+                    await until_state(console, placed("news", Mode.ALL_PUBLISHERS), "news")
                     await asyncio.sleep(1.0)
-                await until(console, placed("news", Mode.SINGLE), "news")
+                await until_state(console, placed("news", Mode.SINGLE), "news")
                 return await load.end()
 
     verdict = asyncio.run(scenario())
@@ -104,12 +104,12 @@ def test_servers_are_added_when_load_rises_and_removed_when_it_falls() -> None:
                 load.begin()
                 await asyncio.sleep(2.0)
                 load.rate_per_s = 800
-                await until(console, lambda state: _carries(state, "rented-1"))
+                await until_state(console, lambda state: _carries(state, "rented-1"))
                 assert "rented-1" in cluster.urls
                 await asyncio.sleep(2.0)
                 load.rate_per_s = 40
-                left = await until(console, lambda state: state.brokers["rented-1"].state == BrokerState.LEFT)
-                await until(console, lambda state: "rented-1" not in cluster.urls, timeout_s=10.0)
+                left = await until_state(console, lambda state: state.brokers["rented-1"].state == BrokerState.LEFT)
+                await until_state(console, lambda state: "rented-1" not in cluster.urls, timeout_s=10.0)
                 return await load.end(), cluster.urls, left
 
     verdict, urls, state = asyncio.run(scenario())

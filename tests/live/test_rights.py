@@ -31,6 +31,7 @@ from nearcast.runtime.provider import DryProvider, ProviderDesk
 from nearcast.runtime.requester import Requester
 from nearcast.runtime.servers import LocalServer
 from nearcast.subscriber.client import Subscriber
+from nearcast.testing.waiting import until
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -76,14 +77,6 @@ def world() -> Iterator[World]:
         cluster = guarded_cluster()
         yield World(runner, *runner.run(cluster.__aenter__()))
         runner.run(cluster.__aexit__(None, None, None))
-
-
-async def until(true: Callable[[], Coroutine[Any, Any, object]], limit_s: float = TEST_S) -> None:
-    async with asyncio.timeout(limit_s):
-        while True:
-            if await true():
-                return
-            await asyncio.sleep(0.05)
 
 
 async def payloads(subscription: nearcast.Subscription, count: int) -> list[object]:

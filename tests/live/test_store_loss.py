@@ -7,7 +7,6 @@ import json
 import sys
 import tempfile
 from asyncio.subprocess import PIPE
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,19 +19,11 @@ from nearcast.errors import ClusterError
 from nearcast.runtime.console import Console
 from nearcast.runtime.servers import LocalServer
 from nearcast.testing.cluster import LocalCluster
+from nearcast.testing.waiting import until
 
 pytestmark = [pytest.mark.live, pytest.mark.xdist_group("heavy")]
 
 RECOVERED_S = 15.0
-
-
-async def until(condition: Callable[[], Awaitable[bool]], what: str, within_s: float = RECOVERED_S) -> None:
-    try:
-        async with asyncio.timeout(within_s):
-            while not await condition():  # noqa: ASYNC110
-                await asyncio.sleep(0.05)
-    except TimeoutError:
-        pytest.fail(f"{what} did not happen within {within_s:g} s")
 
 
 async def recovered(cluster: LocalCluster) -> bool:

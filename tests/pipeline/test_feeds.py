@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,6 +18,7 @@ from nearcast.pipeline.feeds import Feeds
 from nearcast.pipeline.jobs.feed import FeedSettings
 from nearcast.pipeline.sources.server import RespConnection
 from nearcast.pipeline.storage import Warehouse
+from nearcast.testing.waiting import wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -39,13 +39,6 @@ def feeds(datasets: Datasets, server_url: str, valkey: RespConnection) -> Iterat
     made = Feeds(datasets._database, datasets, server_url, settings=QUICK)
     yield made
     made.stop()
-
-
-def until(true: Callable[[], object], timeout_s: float = 60.0) -> None:
-    until_s = time.monotonic() + timeout_s
-    while not true():
-        assert time.monotonic() < until_s, "it never came true"
-        time.sleep(0.1)
 
 
 def send(valkey: RespConnection, feed: str, *records: object, packed: bool = False) -> None:
@@ -99,20 +92,20 @@ def test_feeds_run_change_and_are_revived(
     feeds.create("users", "user.*", "user_id STRING, n INT", format="msgpack", key="user_id")
     feeds.open(spark)
     send(valkey, "users", {"user_id": "a", "n": 1}, {"user_id": "b", "n": 1}, {"user_id": "a", "n": 2}, packed=True)
-    until(lambda: feeds.get("users").progress.records == 3)
+    wait_until(lambda: feeds.get("users").progress.records == 3)
     whole = datasets.whole(spark, "users", datasets.position("users"))
     assert sorted((row.user_id, row.n) for row in whole.collect()) == [("a", 2), ("b", 1)]
 
     feeds.alter("users", "speed DOUBLE")
     send(valkey, "users", {"user_id": "b", "n": 5, "speed": 1.5}, packed=True)
-    until(lambda: feeds.get("users").progress.records == 4)
+    wait_until(lambda: feeds.get("users").progress.records == 4)
     whole = datasets.whole(spark, "users", datasets.position("users"))
     assert sorted((row.user_id, row.n, row.speed) for row in whole.collect()) == [("a", 2, None), ("b", 5, 1.5)]
 
     for query in spark.streams.active:
         query.stop()
     send(valkey, "users", {"user_id": "c", "n": 1}, packed=True)
-    until(lambda: feeds.get("users").progress.records == 5)
+    wait_until(lambda: feeds.get("users").progress.records == 5)
     feeds.stop()
     assert not spark.streams.active
 

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import inspect
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -29,6 +29,7 @@ from nearcast.runtime.requester import Requester
 from nearcast.runtime.servers import LocalServer
 from nearcast.runtime.store import MemoryStore
 from nearcast.runtime.workers import KINDS_MAX, Troubles
+from nearcast.testing.waiting import until
 
 NOBODY = "redis://127.0.0.1:1"  # none of this needs a bus
 TEST_S = 20.0
@@ -54,14 +55,6 @@ def fails(patch: pytest.MonkeyPatch, owner: Any, name: str, times: int = 1) -> l
 
     patch.setattr(owner, name, awaited if inspect.iscoroutinefunction(original) else called)
     return raised
-
-
-async def until(true: Callable[[], object]) -> None:
-    async with asyncio.timeout(TEST_S):
-        while True:
-            if true():
-                return
-            await asyncio.sleep(0.02)
 
 
 # --- the log and the problem

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +19,7 @@ from nearcast.pipeline.jobs import telemetry
 from nearcast.pipeline.jobs.telemetry import LATE_S, SUMMED, TelemetryJob, TelemetrySettings
 from nearcast.pipeline.sources.server import RespConnection
 from nearcast.pipeline.telemetry import BUCKET_NAMES, TelemetryTables
+from nearcast.testing.waiting import wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -223,10 +222,3 @@ def test_a_running_job_follows_the_stream_until_it_is_stopped(cluster: Cluster, 
         job.stop()
     assert not query.isActive
     assert cluster.published() == {(NOON_S, "t"): 11}
-
-
-def wait_until(true: Callable[[], bool], limit_s: float = 90.0) -> None:
-    until_s = time.monotonic() + limit_s
-    while not true():
-        assert time.monotonic() < until_s
-        time.sleep(0.1)

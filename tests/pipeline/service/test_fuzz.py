@@ -42,6 +42,7 @@ from nearcast.pipeline.service.state import ServiceSettings
 from nearcast.subscriber.client import Subscriber
 from nearcast.subscriber.transport import register
 from nearcast.testing.cluster import LocalCluster
+from nearcast.testing.waiting import until
 
 INPUTS = int(os.environ.get("NEARCAST_FUZZ_INPUTS", "2000"))
 SEED = int(os.environ.get("NEARCAST_FUZZ_SEED", "1"))
@@ -56,13 +57,6 @@ class _Uvicorn(uvicorn.Server):
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
-
-
-async def until(true: Callable[[], bool]) -> None:
-    deadline_s = time.monotonic() + ANSWER_S
-    while not true():
-        assert time.monotonic() < deadline_s, "it did not come true in time"
-        await asyncio.sleep(0.05)
 
 
 class World:

@@ -15,6 +15,7 @@ from nearcast.pipeline.catalog.executions import Size
 from nearcast.pipeline.channels.execution import prepare
 from nearcast.pipeline.channels.language import parse_channel
 from nearcast.pipeline.service.scheduler import Scheduler
+from nearcast.testing.waiting import wait_until
 
 TEXT = "CREATE CHANNEL {}(kind STRING) PERIOD 1 SECONDS CONTINUOUS AS SELECT id FROM NEW reports WHERE kind = :kind"
 NAMES = ("one", "two", "three")
@@ -75,19 +76,12 @@ def problems(cluster, scheduler) -> list[str]:
     return [problem for problem in found if problem]
 
 
-def until(check, what: str) -> None:
-    until_s = time.monotonic() + WAIT_S
-    while not check():
-        assert time.monotonic() < until_s, what
-        time.sleep(0.02)
-
-
 def test_channels_run_after_commits_two_at_once(runner):
     cluster, run, scheduler = runner
     for number in range(1, 6):
         cluster.add_batch()
         scheduler.committed("reports")
-        until(lambda n=number: committed(cluster) == [n] * 3, f"batch {number}")
+        wait_until(lambda n=number: committed(cluster) == [n] * 3, f"batch {number}")
     assert run.most == 2
     assert problems(cluster, scheduler) == []
 
@@ -97,9 +91,9 @@ def test_an_execution_that_failed_is_tried_again_with_its_number(runner):
     run.failures = 2
     cluster.add_batch()
     scheduler.committed("reports")
-    until(lambda: "out of luck" in problems(cluster, scheduler), "the failure is told")
-    until(lambda: committed(cluster) == [1, 1, 1], "tried again")
-    until(lambda: problems(cluster, scheduler) == [], "forgotten once it went well")
+    wait_until(lambda: "out of luck" in problems(cluster, scheduler), "the failure is told")
+    wait_until(lambda: committed(cluster) == [1, 1, 1], "tried again")
+    wait_until(lambda: problems(cluster, scheduler) == [], "forgotten once it went well")
     assert [cluster.catalog.channels.numbers(name).committed for name in NAMES] == [1, 1, 1]
 
 
@@ -111,7 +105,7 @@ def test_channels_run_though_the_wall_clock_is_set(runner, monkeypatch, step_s):
     for number in (1, 2):
         cluster.add_batch()
         scheduler.committed("reports")
-        until(lambda n=number: committed(cluster) == [n] * 3, f"batch {number}")
+        wait_until(lambda n=number: committed(cluster) == [n] * 3, f"batch {number}")
 
 
 def test_a_channel_that_is_dropped_runs_no_more(runner):
@@ -120,7 +114,7 @@ def test_a_channel_that_is_dropped_runs_no_more(runner):
     scheduler.changed()
     cluster.add_batch()
     scheduler.committed("reports")
-    until(lambda: cluster.catalog.channels.positions("three") == {"reports": 1}, "the others run")
+    wait_until(lambda: cluster.catalog.channels.positions("three") == {"reports": 1}, "the others run")
     assert cluster.catalog.channels.positions("two") == {}
     assert cluster.catalog.executions.open("two") == []
 
@@ -130,12 +124,12 @@ def test_a_channel_that_is_replaced_while_it_fails_goes_on_with_the_new_text(run
     run.failures = 10**9
     cluster.add_batch()
     scheduler.committed("reports")
-    until(lambda: len(problems(cluster, scheduler)) == 3, "all fail")
+    wait_until(lambda: len(problems(cluster, scheduler)) == 3, "all fail")
     create(cluster, TEXT.format("two").replace("CREATE", "CREATE OR REPLACE"))
     assert scheduler.problem(cluster.catalog.channels.get("two")) == "", "the new text has not failed"
     run.failures = 0
     scheduler.changed()
-    until(lambda: cluster.catalog.channels.numbers("two").committed == 2, "the next number, without a pause")
+    wait_until(lambda: cluster.catalog.channels.numbers("two").committed == 2, "the next number, without a pause")
     (new, old) = cluster.catalog.outcomes.history("two", 9)
     assert new["inputs"] == old["inputs"], "the same records"
 
@@ -153,8 +147,8 @@ def test_a_catalogue_that_fails_ends_no_scheduling(runner, monkeypatch):
 
     monkeypatch.setattr(cluster.catalog.channels, "all", surprise)
     scheduler.changed()
-    until(lambda: len(raised) == 3, "looked at three times")
+    wait_until(lambda: len(raised) == 3, "looked at three times")
     assert "database or disk is full" in scheduler._troubles.problem
     cluster.add_batch()
     scheduler.committed("reports")
-    until(lambda: committed(cluster) == [1] * 3, "scheduled all the same")
+    wait_until(lambda: committed(cluster) == [1] * 3, "scheduled all the same")

@@ -19,6 +19,7 @@ from nearcast.testing.network.relay import (
     LinkShape,
     reset_connection,
 )
+from nearcast.testing.waiting import until
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 Scenario = Callable[[], Coroutine[None, None, None]]
@@ -38,14 +39,6 @@ async def close(*streams: Streams) -> None:
     for _, writer in streams:
         writer.transport.abort()
     await asyncio.sleep(0)
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    for _ in range(1000):
-        if condition():
-            return
-        await asyncio.sleep(0.002)
-    pytest.fail("waited 2 s for nothing")
 
 
 @asynccontextmanager
