@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
+from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import nearcast
 from nearcast import errors
+
+API = Path(__file__).resolve().parents[1] / "docs" / "api.md"
 
 PUBLIC = [
     "Client",
@@ -111,3 +116,57 @@ def test_errors_can_be_caught_by_who_has_to_act(error: type[Exception], parent: 
     assert issubclass(error, parent)
     assert issubclass(error, errors.NearcastError)
     assert error.__doc__
+
+
+# --- docs/api.md
+
+
+def listed(text: str) -> dict[str, list[str]]:
+    """The names in the tables of docs/api.md, by heading."""
+    sections = re.split(r"^##+ (.+)$", text, flags=re.MULTILINE)[1:]
+    return {
+        heading: re.findall(r"^\| `(\w+)` \|", body, re.MULTILINE)
+        for heading, body in zip(sections[::2], sections[1::2], strict=True)
+    }
+
+
+def public_names(path: str) -> set[str]:
+    """What a module exports, or the public members of a class."""
+    module_name, _, class_name = path.rpartition(".")
+    if class_name[:1].isupper():
+        members = vars(getattr(import_module(module_name), class_name))
+        return {name for name in members if name[0] != "_"} - INTERNAL
+    module = import_module(path)
+    exported = getattr(module, "__all__", None)
+    classes = {name for name, value in vars(module).items() if isinstance(value, type)}
+    return set(exported) if exported is not None else classes
+
+
+INTERNAL = {"attaching"}  # of Client, for Subscription
+
+DOCUMENTED = [
+    "nearcast",
+    "nearcast.Client",
+    "nearcast.Subscription",
+    "nearcast.Subscriber",
+    "nearcast.asyncio",
+    "nearcast.subscriber",
+    "nearcast.testing",
+    "nearcast.errors",
+]
+
+
+def test_the_document_has_a_section_for_each_public_module_and_class() -> None:
+    assert list(listed(API.read_text(encoding="utf-8"))) == DOCUMENTED
+
+
+@pytest.mark.parametrize("path", DOCUMENTED)
+def test_the_document_lists_what_is_public_and_nothing_else(path: str) -> None:
+    names = listed(API.read_text(encoding="utf-8"))[path]
+    assert len(names) == len(set(names))
+    assert set(names) == public_names(path), f"docs/api.md, {path}: correct the list"
+
+
+def test_a_document_is_read_by_section() -> None:
+    text = "# API\n\n## a\n\n| name | what |\n|---|---|\n| `x` | `y` is not one. |\n\n### a.B\n\nWords.\n"
+    assert listed(text) == {"a": ["x"], "a.B": []}
