@@ -80,7 +80,7 @@ class Client:
             client_id, random.Random(), credentials=self._credentials, timing=timing, limits=limits, tell=self._tell
         )
         self._driver: Driver | None = None
-        self._outflows: dict[str | bytes, TopicPublisher] = {}  # by the name the program uses
+        self._topic_publishers: dict[str | bytes, TopicPublisher] = {}  # by the name the program uses
         self.consumers = Consumers(self._machine)
         self._room: asyncio.Event | None = None
 
@@ -179,7 +179,7 @@ class Client:
         if driver is None or self._machine.closed:
             return
         self.consumers.close()
-        self._outflows.clear()
+        self._topic_publishers.clear()
         self._machine.close(driver.now())
         driver.settle()
         await driver.stop()
@@ -201,7 +201,7 @@ class Client:
         `user`: for whom a gateway publishes it; subscribers see it as `Message.user`. Raises TimedOut, which says what
         it waited for and whether the message may have been sent.
         """
-        topic_publisher = self._outflows.get(topic) or self._outflow(topic)
+        topic_publisher = self._topic_publishers.get(topic) or self._topic_publisher(topic)
         data = payload if type(payload) is bytes else _payload(payload)
         if user:
             data = UserPayload.of(user, data)
@@ -219,7 +219,9 @@ class Client:
                     await self._wait_for_room()
                     if future.done():
                         break
-                    topic_publisher = self._outflows.get(topic) or self._outflow(topic)  # it may have ended meanwhile
+                    topic_publisher = self._topic_publishers.get(topic) or self._topic_publisher(
+                        topic
+                    )  # it may have ended meanwhile
             writer = self._writer
             writer.unwritten += 1
             if writer.unwritten >= writer.enough:
@@ -247,18 +249,20 @@ class Client:
 
         Raises PublishBufferFull at the limit: then `await drain()`.
         """
-        topic_publisher = self._outflows.get(topic) or self._outflow(topic)
+        topic_publisher = self._topic_publishers.get(topic) or self._topic_publisher(topic)
         topic_publisher.publish(payload if type(payload) is bytes else _payload(payload), time_ns(), None)
         writer = self._writer
         writer.unwritten += 1
         if writer.unwritten >= writer.enough:
             writer.write()
 
-    def _outflow(self, topic: str | bytes) -> TopicPublisher:
+    def _topic_publisher(self, topic: str | bytes) -> TopicPublisher:
         driver = self._running()
-        if len(self._outflows) >= self._limits.topics:
-            self._outflows.clear()
-        topic_publisher = self._outflows[topic] = self._machine.topic_publisher(encode_topic(topic), driver.now())
+        if len(self._topic_publishers) >= self._limits.topics:
+            self._topic_publishers.clear()
+        topic_publisher = self._topic_publishers[topic] = self._machine.topic_publisher(
+            encode_topic(topic), driver.now()
+        )
         if self._machine.ended:
             self._forget_ended()  # to make room for this one
         return topic_publisher
@@ -392,8 +396,8 @@ class Client:
         """Topics that nobody publishes on have ended: the next message on one begins anew."""
         ended, self._machine.ended = self._machine.ended, []
         for topic in ended:
-            self._outflows.pop(topic, None)
-            self._outflows.pop(decode_topic(topic), None)
+            self._topic_publishers.pop(topic, None)
+            self._topic_publishers.pop(decode_topic(topic), None)
 
     def _answer_callers(self) -> None:
         effects, self._machine.effects[:] = list(self._machine.effects), []

@@ -42,7 +42,7 @@ class Attachment:
     """Roles are the epochs whose frames are expected here. A fence takes away the roles below it, for good."""
 
     __slots__ = (
-        "_inflow",
+        "_topic_subscriber",
         "broker",
         "fenced",
         "floor",
@@ -56,7 +56,7 @@ class Attachment:
     )
 
     def __init__(self, topic_subscriber: TopicSubscriber, broker: str) -> None:
-        self._inflow = topic_subscriber
+        self._topic_subscriber = topic_subscriber
         self.broker = broker
         self.link: ClientLink | None = None
         self.open = False  # subscribed, and the record of this broker was read after that
@@ -69,12 +69,12 @@ class Attachment:
         self.proven = _NONE  # epochs whose readiness ran here before their fence
 
     def frames(self, payloads: list[bytes], now_s: float) -> None:
-        self._inflow.frames(self, payloads, now_s)
+        self._topic_subscriber.frames(self, payloads, now_s)
 
     @property
     def newest(self) -> int:
-        upcoming = self._inflow.upcoming
-        return max(self._inflow.epoch, upcoming.epoch if upcoming is not None else 0)
+        upcoming = self._topic_subscriber.upcoming
+        return max(self._topic_subscriber.epoch, upcoming.epoch if upcoming is not None else 0)
 
     def admits(self, epoch: int) -> bool:
         return epoch in self.roles
@@ -109,7 +109,9 @@ class Attachment:
         if self.link is None or not self.open or epoch in self.ready or epoch <= self.fenced:
             return False
         self.ready |= {epoch}
-        self.link.subscribe(readiness_channel(topic, epoch), refused=partial(self._inflow.denied, self, self.link))
+        self.link.subscribe(
+            readiness_channel(topic, epoch), refused=partial(self._topic_subscriber.denied, self, self.link)
+        )
         return True
 
     def stale_readiness(self, topic: bytes, before: int) -> list[bytes]:
@@ -219,20 +221,20 @@ def route(topic_subscriber: TopicSubscriber, publisher: int) -> list[ClientLink]
 
 
 class Verification:
-    __slots__ = ("_held", "_inflow", "_seen", "_unread")
+    __slots__ = ("_held", "_seen", "_topic_subscriber", "_unread")
 
     def __init__(self, topic_subscriber: TopicSubscriber, held: list[Attachment]) -> None:
-        self._inflow = topic_subscriber
+        self._topic_subscriber = topic_subscriber
         self._held = held
         self._unread = len(held)
         self._seen = (topic_subscriber.epoch, topic_subscriber.upcoming)
 
     @property
     def unchanged(self) -> bool:
-        return (self._inflow.epoch, self._inflow.upcoming) == self._seen
+        return (self._topic_subscriber.epoch, self._topic_subscriber.upcoming) == self._seen
 
     def start(self) -> None:
-        topic_subscriber = self._inflow
+        topic_subscriber = self._topic_subscriber
         for attachment in self._held:
             if attachment.link is not None:
                 attachment.link.read_record(
@@ -240,7 +242,7 @@ class Verification:
                 )
 
     def _read(self, attachment: Attachment, record: Record | Unreadable | Denied | None, now_s: float) -> None:
-        topic_subscriber, broker = self._inflow, attachment.broker
+        topic_subscriber, broker = self._topic_subscriber, attachment.broker
         if topic_subscriber.verification is not self:
             return
         if isinstance(record, (Unreadable, Denied)):
