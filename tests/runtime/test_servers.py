@@ -19,7 +19,8 @@ import pytest
 
 from nearcast.errors import ServerFailed, ServerNotFound
 from nearcast.runtime import servers
-from nearcast.runtime.servers import LocalServer, find_server_binary, guardian
+from nearcast.runtime.guardian import guardian
+from nearcast.runtime.servers import LocalServer, find_server_binary
 
 # What a program under test does: start two servers, print their pids and directories, and wait.
 PROGRAM = """

@@ -49,7 +49,7 @@ def numbers_of_a_topic_that_ended_begin_again_at_1(patch: Patch) -> None:
         original(self, topic_publisher)
         self.numbered = 0
 
-    patch.setattr(Client, "end_outflow", end_topic_publisher)
+    patch.setattr(Client, "end_topic_publisher", end_topic_publisher)
 
 
 @mutation("guarantee 1", SELDOM)

@@ -1,6 +1,6 @@
 """Users: their registrations, and the keys that sign their tokens, on the store's server.
 
-    nc:u:USER      hash: registered -> id of the registration; seen: see attendance.py; the rest is the directory's
+    nc:u:USER      hash: registered -> id of the registration; seen: see directory.py; the rest is the directory's
     nc:keys        hash: number -> secret in hex, and for an earlier key the second since the Unix epoch when it ends
 
 Gateways ask here at every login, and every two seconds for the users who are logged in. So what `nearcast users`
