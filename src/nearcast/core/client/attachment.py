@@ -44,6 +44,7 @@ class Attachment:
     __slots__ = (
         "_topic_subscriber",
         "broker",
+        "doubted",
         "fenced",
         "floor",
         "linger_until_s",
@@ -60,6 +61,7 @@ class Attachment:
         self.broker = broker
         self.link: ClientLink | None = None
         self.open = False  # subscribed, and the record of this broker was read after that
+        self.doubted = False  # its record is read again, because a frame was of an epoch nobody has told us of
         self.unconfirmed = False  # the broker has no record of a topic that lives there by first use
         self.roles: tuple[int, ...] = ()
         self.fenced = 0  # the newest epoch this broker has switched to
@@ -100,7 +102,7 @@ class Attachment:
 
     def lose(self) -> None:
         self.link = None
-        self.open = self.unconfirmed = False
+        self.open = self.unconfirmed = self.doubted = False
         self.ready = self.proven = _NONE
         self.fenced = self.floor = 0  # the record is read again after the next subscribe
 
@@ -119,6 +121,25 @@ class Attachment:
         stale = [epoch for epoch in self.ready if epoch <= before]
         self.ready = self.ready.difference(stale)
         return [readiness_channel(topic, epoch) for epoch in stale]
+
+
+def look_again(topic_subscriber: TopicSubscriber, attachment: Attachment) -> None:
+    """A frame was dropped of an epoch that no record has spoken of: a record was lost on its way to us, or none was.
+
+    Anybody who may publish can forge such a frame, so the record on the server decides.
+    """
+    link = attachment.link
+    if link is None or attachment.doubted:
+        return
+    attachment.doubted, since_s = True, link.sound_s
+
+    def read(record: Record | Unreadable | Denied | None, now_s: float) -> None:
+        if attachment.link is link:
+            attachment.doubted = False
+            if isinstance(record, Record) and record.epoch > attachment.newest:
+                topic_subscriber.lost_track(link.broker, since_s, now_s)
+
+    link.read_record(topic_subscriber.topic, topic_subscriber.client.membership, read)
 
 
 def unready(topic_subscriber: TopicSubscriber, record: Record, readers: tuple[str, ...]) -> str | None:

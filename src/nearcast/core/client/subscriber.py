@@ -16,7 +16,7 @@ from collections.abc import Collection
 from functools import partial
 from typing import TYPE_CHECKING
 
-from nearcast.core.client.attachment import Attachment, Reception, Verification, route, say_ready, unready
+from nearcast.core.client.attachment import Attachment, Reception, Verification, look_again, route, say_ready, unready
 from nearcast.core.client.mailbox import Mailbox
 from nearcast.core.client.news import moved, not_found, refused, unheard_of
 from nearcast.core.model.counters import SILENT, TopicCounters
@@ -81,7 +81,7 @@ class TopicSubscriber:
         self._hand_over(reception, sum(map(len, payloads)), now_s)
         if reception.lines.unheard:
             reception.lines.unheard = False
-            self.refuse(unheard_of(attachment.broker), now_s)
+            look_again(self, attachment)
 
     def repair(self, frame: bytes, now_s: float) -> None:
         reception = self.reception
@@ -304,6 +304,12 @@ class TopicSubscriber:
             return
         self.begin_again(str(error), now_s)
         self._refused_until_s = now_s + self.client.timing.reconnect_max_s
+
+    def lost_track(self, broker: str, since_s: float, now_s: float) -> None:
+        """The topic was placed without our knowledge: what came of it since then may have been dropped."""
+        error = unheard_of(broker)
+        self._interrupt(str(error), since_s, now_s)
+        self.refuse(error, now_s)
 
     def begin_again(self, reason: str, now_s: float) -> None:
         """Look for the topic as if it were new to us, but for the lines: what was delivered stays delivered."""
