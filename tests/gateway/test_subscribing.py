@@ -39,7 +39,8 @@ def test_identical_subscriptions_are_one_at_the_data_cluster_and_fetched_once_by
             assert (first[fire].rows, first[flood].rows) == ([ROW], [ROW, ROW])
             for user in users[1:]:
                 assert await take_results(user, 1) == [1]
-            assert w.data.requests["POST results"] - fetched == 2
+            # Each gateway fetches each backend subscription once; the two of b1 together, or one after the other.
+            assert w.data.requests["POST results"] - fetched in (2, 3)
 
             for user in users[:5]:
                 await user.unsubscribe(fire)

@@ -54,7 +54,7 @@ class World:
             machine = client._machine
             links = machine.links.all_up()
             found[f"flows of client {number}"] = (
-                len(machine.topic_publishers) + len(machine.topic_subscribers) + len(client._topic_publishers)
+                len(machine.topic_publishers) + len(machine.topic_subscribers) + len(client._publishers)
             )
             found[f"notes on links of client {number}"] = sum(
                 len(link.users) + len(link.topics) + sum(b"reply" in channel for channel in link.control)

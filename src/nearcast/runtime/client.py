@@ -80,7 +80,7 @@ class Client:
             client_id, random.Random(), credentials=self._credentials, timing=timing, limits=limits, tell=self._tell
         )
         self._driver: Driver | None = None
-        self._topic_publishers: dict[str | bytes, TopicPublisher] = {}  # by the name the program uses
+        self._publishers: dict[str | bytes, TopicPublisher] = {}  # by the name the program uses
         self.consumers = Consumers(self._machine)
         self._room: asyncio.Event | None = None
 
@@ -179,7 +179,7 @@ class Client:
         if driver is None or self._machine.closed:
             return
         self.consumers.close()
-        self._topic_publishers.clear()
+        self._publishers.clear()
         self._machine.close(driver.now())
         driver.settle()
         await driver.stop()
@@ -201,7 +201,7 @@ class Client:
         `user`: for whom a gateway publishes it; subscribers see it as `Message.user`. Raises TimedOut, which says what
         it waited for and whether the message may have been sent.
         """
-        topic_publisher = self._topic_publishers.get(topic) or self._topic_publisher(topic)
+        publisher = self._publishers.get(topic) or self._publisher(topic)
         data = payload if type(payload) is bytes else _payload(payload)
         if user:
             data = UserPayload.of(user, data)
@@ -213,15 +213,13 @@ class Client:
         try:
             while True:
                 try:
-                    sequence = topic_publisher.publish(data, time_ns(), future)
+                    sequence = publisher.publish(data, time_ns(), future)
                     break
                 except PublishBufferFull:
                     await self._wait_for_room()
                     if future.done():
                         break
-                    topic_publisher = self._topic_publishers.get(topic) or self._topic_publisher(
-                        topic
-                    )  # it may have ended meanwhile
+                    publisher = self._publishers.get(topic) or self._publisher(topic)  # it may have ended meanwhile
             writer = self._writer
             writer.unwritten += 1
             if writer.unwritten >= writer.enough:
@@ -230,15 +228,15 @@ class Client:
         except BaseException as error:
             future.cancel()  # nobody waits for an answer, nor for the end of its time
             if isinstance(error, Overdue):
-                raise self._not_acknowledged(topic_publisher, sequence, limit_s) from None
+                raise self._not_acknowledged(publisher, sequence, limit_s) from None
             if sequence and isinstance(error, asyncio.CancelledError):
-                topic_publisher.give_up(sequence)
+                publisher.give_up(sequence)
             raise
 
-    def _not_acknowledged(self, topic_publisher: TopicPublisher, sequence: int, limit_s: float | None) -> TimedOut:
+    def _not_acknowledged(self, publisher: TopicPublisher, sequence: int, limit_s: float | None) -> TimedOut:
         """Nobody waits for the message any more: what has become of it."""
-        why = for_acknowledgements([topic_publisher], self._now_s())
-        sent = bool(sequence) and not topic_publisher.give_up(sequence)
+        why = for_acknowledgements([publisher], self._now_s())
+        sent = bool(sequence) and not publisher.give_up(sequence)
         fate = "it may have arrived, or may still arrive" if sent else "the message was not sent"
         error = timed_out("not acknowledged", limit_s, f"{why}; {fate}")
         error.sent = sent
@@ -249,23 +247,21 @@ class Client:
 
         Raises PublishBufferFull at the limit: then `await drain()`.
         """
-        topic_publisher = self._topic_publishers.get(topic) or self._topic_publisher(topic)
-        topic_publisher.publish(payload if type(payload) is bytes else _payload(payload), time_ns(), None)
+        publisher = self._publishers.get(topic) or self._publisher(topic)
+        publisher.publish(payload if type(payload) is bytes else _payload(payload), time_ns(), None)
         writer = self._writer
         writer.unwritten += 1
         if writer.unwritten >= writer.enough:
             writer.write()
 
-    def _topic_publisher(self, topic: str | bytes) -> TopicPublisher:
+    def _publisher(self, topic: str | bytes) -> TopicPublisher:
         driver = self._running()
-        if len(self._topic_publishers) >= self._limits.topics:
-            self._topic_publishers.clear()
-        topic_publisher = self._topic_publishers[topic] = self._machine.topic_publisher(
-            encode_topic(topic), driver.now()
-        )
+        if len(self._publishers) >= self._limits.topics:
+            self._publishers.clear()
+        publisher = self._publishers[topic] = self._machine.topic_publisher(encode_topic(topic), driver.now())
         if self._machine.ended:
             self._forget_ended()  # to make room for this one
-        return topic_publisher
+        return publisher
 
     async def drain(self, *, timeout_s: Timeout = CLIENT_DEFAULT) -> None:
         """Wait until publish_nowait has room again on every topic."""
@@ -274,16 +270,14 @@ class Client:
             return  # for programs that call it after every message
 
         def why() -> str:
-            return for_acknowledgements(
-                [topic_publisher for topic_publisher in full if not topic_publisher.has_room], self._now_s()
-            )
+            return for_acknowledgements([publisher for publisher in full if not publisher.has_room], self._now_s())
 
         async with self._within(timeout_s, "no room to publish", why):
             while full:
-                topic_publisher = next(iter(full))
-                while not topic_publisher.has_room:
+                publisher = next(iter(full))
+                while not publisher.has_room:
                     await self._wait_for_room()
-                full.pop(topic_publisher, None)
+                full.pop(publisher, None)
 
     async def flush(self, *, timeout_s: Timeout = CLIENT_DEFAULT) -> None:
         """Wait until everything published so far is acknowledged.
@@ -291,15 +285,15 @@ class Client:
         Raises ClusterError if a server has refused messages of `publish_nowait` since the last call, and TimedOut if
         some are still on their way; those go on.
         """
-        goals = [(topic_publisher, topic_publisher.sequence) for topic_publisher in self._machine.in_flight]
+        goals = [(publisher, publisher.sequence) for publisher in self._machine.in_flight]
 
         def why() -> str:
-            return for_acknowledgements([topic_publisher for topic_publisher, _ in goals], self._now_s())
+            return for_acknowledgements([publisher for publisher, _ in goals], self._now_s())
 
         async with self._within(timeout_s, "not all acknowledged", why):
             while goals:
-                topic_publisher, goal = goals[-1]
-                if topic_publisher.acknowledged >= goal:
+                publisher, goal = goals[-1]
+                if publisher.acknowledged >= goal:
                     goals.pop()
                 else:
                     await self._wait_for_room()
@@ -396,8 +390,8 @@ class Client:
         """Topics that nobody publishes on have ended: the next message on one begins anew."""
         ended, self._machine.ended = self._machine.ended, []
         for topic in ended:
-            self._topic_publishers.pop(topic, None)
-            self._topic_publishers.pop(decode_topic(topic), None)
+            self._publishers.pop(topic, None)
+            self._publishers.pop(decode_topic(topic), None)
 
     def _answer_callers(self) -> None:
         effects, self._machine.effects[:] = list(self._machine.effects), []
