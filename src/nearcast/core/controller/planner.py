@@ -1,11 +1,11 @@
 """The planner: asks the policy when it is time, and carries out what it proposes.
 
-The policy runs outside of the machine, because a plan for many topics takes a while: `propose` is an effect, and its
+The policy runs outside the machine, because a plan for many topics takes a while: `Propose` is an effect, and its
 answer an input like any other. A proposal is applied whole or not at all, and every change is written down with its
 reason.
 
-The policy must not judge by half: it is asked when every broker has reported a whole second since topics last moved,
-and a new leader waits T_wait first, because it has heard nothing yet.
+The policy must not judge on partial data. It is asked only when every broker has reported a whole second since topics
+last moved. A new leader has heard nothing yet, so it waits T_wait first.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from nearcast.core.controller.leader import Leader
 
 
-REPORT_S = 1.0  # what a report covers
+REPORT_S = 1.0  # the time a report covers
 DECISIONS_KEPT = 200
 DECISIONS_SHOWN = 20
 
@@ -36,8 +36,8 @@ class PlanningSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     check_s: float = 1.0  # between two looks at the load
     wait_s: float = 10.0  # T_wait (Dynamoth III.B): after a change, let the load settle before the next one
-    brokers_max: int = 0  # rent no more when there are so many; 0: rent none
-    capacity_bytes_per_s: float = 125e6  # of brokers that have not said: one gigabit per second
+    brokers_max: int = 0  # the number of brokers up to which more are rented; 0: rent none
+    capacity_bytes_per_s: float = 125e6  # of brokers that have not reported theirs: one gigabit per second
 
     def __post_init__(self) -> None:
         if self.check_s <= 0 or self.wait_s < 0 or self.capacity_bytes_per_s <= 0 or self.brokers_max < 0:
@@ -51,7 +51,7 @@ class Planner:
         self.book = LoadWindow()
         self.asked: list[Propose] = []  # for the driver
         self.decisions: deque[bus.Decision] = deque(maxlen=DECISIONS_KEPT)
-        self._number = leader.term << 32  # so that no answer to an earlier leader's question is taken for ours
+        self._number = leader.term << 32  # so that no answer to an earlier leader's question is mistaken for ours
         self._waiting_for: int | None = None
         self._checked_s = -1e9
         self._changed_s = now_s
@@ -87,7 +87,7 @@ class Planner:
         self.asked.append(Propose(self._number, self._view(planning, now_s)))
 
     def _reports(self, broker: str) -> tuple[bus.Report, ...]:
-        """Those of seconds in which nothing moved."""
+        """The reports of seconds in which nothing moved."""
         return self.book.window(broker, self._moved_s + REPORT_S)
 
     def _view(self, planning: PlanningSettings, now_s: float) -> PlanningInput:
@@ -108,7 +108,7 @@ class Planner:
             coming=coming,
         )
 
-    # --- answered
+    # --- answers
 
     def proposed(self, number: int, proposal: Proposal | None, now_s: float) -> None:
         """The policy's answer; None if it failed."""
@@ -120,7 +120,7 @@ class Planner:
         if proposal.problem and proposal.problem != self._last_problem:
             self.decided(f"{proposal.policy}: {proposal.problem}", now_s)
         self._last_problem = proposal.problem
-        self._known = self._shown  # one that has joined meanwhile is still fresh
+        self._known = self._shown  # a broker that has joined meanwhile is still fresh
         if not proposal.changes:
             return
         self._changed_s = now_s
@@ -134,7 +134,7 @@ class Planner:
             self.decided(f"{proposal.policy}: {describe(change)}", now_s)
 
     def _refusal(self, proposal: Proposal) -> str:
-        """What of the proposal cannot be done now, in words; empty if all of it can."""
+        """Why the proposal cannot be carried out now, in words; empty if all of it can."""
         placements = {change.topic: (change.mode, change.brokers) for change in proposal.placements}
         found = [self._leader.requests.problem(placements)]
         departures = self._leader.departures
