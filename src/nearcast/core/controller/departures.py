@@ -217,11 +217,11 @@ class Departures:
         )
 
 
-PREFIX = "rented-"
-SAY_AGAIN_S = 1.0
 # --- provisioning
 
 
+PREFIX = "rented-"
+SAY_AGAIN_S = 1.0
 START_S = 30.0  # a rented broker that has not said hello by then is not coming, or not coming back
 
 

@@ -94,11 +94,11 @@ class Headcount:
             self._link.unsubscribe(channel)
 
 
-_READ_MEMBERS = ("HGET", MEMBERS, "document")
-_READ_LEASE = ("HMGET", CLAIM_KEY, "beat", "granted")
 # --- links
 
 
+_READ_MEMBERS = ("HGET", MEMBERS, "document")
+_READ_LEASE = ("HMGET", CLAIM_KEY, "beat", "granted")
 SCAN_COUNT = 1000  # records looked at in one step: about a millisecond of the server's time
 BATCH = 256  # topics in one question for records: takes as long
 _NO_FIRST_USE = Denied("a client has written what is no first use of it: the agent deletes that within T_idle")
