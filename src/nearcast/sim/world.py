@@ -69,7 +69,7 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
     timing: Timing = Timing()
     leaders: tuple[
         Timing, ...
-    ] = ()  # timers of the controllers, in turn, if they are other ones than everybody begins with
+    ] = ()  # timers of the controllers, in turn, if they differ from those everyone starts with
     limits: Limits = Limits(window=256)
 
 

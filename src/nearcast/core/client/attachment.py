@@ -183,7 +183,7 @@ class Reception:
 
     @property
     def unsettled(self) -> bool:
-        """Whether frames are held, holes are open or repairs are under way."""
+        """Whether frames are held, holes are open or repairs are in progress."""
         return self.lines.unsettled or self.repairs.pending
 
     def ask_for_holes(self, now_s: float) -> None:

@@ -65,7 +65,7 @@ class Ledger:
         return len(self._next) + len(self._sent or ())
 
     def commit(self, now_s: float) -> Commit | None:
-        """The commit to send now, if there is one and none is on its way."""
+        """The commit to send now, if there is one and none is in flight."""
         if self._sent is not None:
             return None
         if not self._next:

@@ -4,7 +4,7 @@ A machine of the core talks to servers through links. These protocols say what a
 `valkey.py` implements them for Valkey and Redis. docs/backends.md says why each part is needed, and what fails without
 it.
 
-    ServerLink    everybody: greet, subscribe, tell, and one order for everything that happens on the connection
+    ServerLink    everyone: greet, subscribe, tell, and one order for everything that happens on the connection
     ClientLink    clients: publish in runs, look up records, prove leases
     AgentLink     agents: install records, note grants, count subscribers, observe the load
 

@@ -173,7 +173,7 @@ class ValkeyLink(Link):
             for _, then in batch:
                 then(membership, now_s)
 
-    # --- everybody
+    # --- everyone
 
     def greet(self, url: str, credentials: Credentials, name: str, then: OnGreeted) -> None:
         def greeted(reply: Reply, now_s: float) -> None:
