@@ -58,7 +58,7 @@ class Claim:
 
     @property
     def wrong(self) -> bool:
-        """Whether the server belongs to the living agent of another broker: waiting is of no use."""
+        """Whether the server belongs to the living agent of another broker: waiting is useless."""
         return self._lives and self._other_broker != self._broker
 
     @property

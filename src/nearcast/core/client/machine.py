@@ -302,7 +302,7 @@ class Client:
             flow.leased(link, now_s)
 
     def inbox(self, link: ClientLink, payload: bytes, now_s: float) -> None:
-        """A frame on our inbox: a repair of what we missed, or a subscriber that misses something of ours."""
+        """A frame on our inbox: a repair of what we missed, or a request from a subscriber that missed something."""
         parts = decode_repair(payload)
         if parts is None:
             return
@@ -405,7 +405,7 @@ class Client:
             topic_publisher.refuse_all(error)
 
     def _look_around(self, now_s: float) -> None:
-        """Keep one leased link, so that news of the membership reach us when a broker dies."""
+        """Keep one leased link, so that membership news reaches us when a broker dies."""
         if not self.is_served(now_s):
             self.links.reach_out(now_s)
 
@@ -417,7 +417,7 @@ class Client:
             self._become(self.links.state(now_s))
 
     def _become(self, change: StateChange) -> None:
-        """Told once: the same state for another reason is no news."""
+        """Reported once: the same state for another reason is no news."""
         news, self.state = change.state is not self.state.state, change
         if news:
             self.tell(change)

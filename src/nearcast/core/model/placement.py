@@ -56,7 +56,7 @@ class Placement(msgspec.Struct, frozen=True, array_like=True):
     def readers(self, client: int) -> tuple[str, ...]:
         """The brokers this client must be attached to, the same for the whole epoch."""
         if self.mode is Mode.ALL_PUBLISHERS:
-            # Another part of the id than for writers, so that the two choices are independent.
+            # A different part of the id than for writers, so that the two choices are independent.
             return (self.brokers[(client >> 32) % len(self.brokers)],)
         return self.brokers
 
