@@ -5,9 +5,7 @@ server counts bytes. The meter adds up the first and reads the second, so its co
 topics, not with the message rate. One number reconciles the two: how many of the bytes the server sent are explained by
 what clients say they received.
 
-`ReportLog` appends the reports to a stream on the store's server, for the tables of the data cluster. A report that was
-written but not answered when the connection broke is appended again. It may then be there twice, which readers detect
-by its `sequence`. Unanswered reports are kept for this up to a limit; then the oldest are dropped.
+`ReportLog` appends the reports to a stream on the store's server, for the tables of the data cluster.
 """
 
 from __future__ import annotations
@@ -84,7 +82,12 @@ Fields = tuple[bytes | str | int, ...]
 
 
 class ReportLog:
-    """Inputs: append, reopened. It writes to the link it is given."""
+    """Inputs: append, reopened. It writes to the link it is given.
+
+    A report that was written but not answered when the connection broke is appended again. It may then be there twice,
+    which readers detect by its `sequence`. Unanswered reports are kept for this up to a limit; then the oldest are
+    dropped.
+    """
 
     def __init__(self, broker: str, agent_id: int) -> None:
         self.dropped = 0  # at the limit, or refused by the server

@@ -12,13 +12,7 @@ Two leaders at once could at worst send a user twice, and a user may move at any
 Balancing works like planning: the balancer runs outside the machine, `Balance` is an effect and its answer an input. It
 is asked when nobody is moving and every gateway has reported since the last move ended.
 
-`SubscriberMoves` sends subscribers between gateways, in waves. The source gateway is asked to move a user. Its session
-tells the user's program, which logs in at the target and then leaves the source: make before break. The request is
-repeated every second until the source's reports show that the user has gone. If a user left for other reasons, the
-result is the same: it will ask for its gateway.
-
-A gateway takes part in a limited number of moves at a time, as source or as target. So a shuffle of thousands neither
-floods a target with logins nor leaves subscribers waiting in a queue they know nothing about; the rest wait here.
+`SubscriberMoves` sends subscribers between gateways, in waves.
 """
 
 from __future__ import annotations
@@ -60,7 +54,16 @@ class _Trip:
 
 
 class SubscriberMoves:
-    """`takes` says whether a gateway may be given subscribers."""
+    """`takes` says whether a gateway may be given subscribers.
+
+    The source gateway is asked to move a user. Its session tells the user's program, which logs in at the target and
+    then leaves the source: make before break. The request is repeated every second until the source's reports show that
+    the user has gone. If a user left for other reasons, the result is the same: it will ask for its gateway.
+
+    A gateway takes part in a limited number of moves at a time, as source or as target. So a shuffle of thousands
+    neither floods a target with logins nor leaves subscribers waiting in a queue they know nothing about; the rest wait
+    here.
+    """
 
     def __init__(self, gateways: Gateways, takes: Callable[[str], bool], at_once: int, give_up_s: float) -> None:
         self._gateways = gateways

@@ -5,9 +5,7 @@ subscription. Subscribers, brokers and backend subscriptions are numbers here; t
 
 `Spread` is the mean and coefficient of variation of the brokers' loads (equations 6-8), updated load by load.
 
-`BrokerLoads` has the loads of brokers by equations 1-5, updated by each move and never recomputed. n_jk is a dense
-table of counters, z_jk is n_jk > 0. A move touches only the counters of one subscriber's subscriptions at two brokers,
-and raises or lowers the incoming load of a broker where a counter leaves or reaches zero.
+`BrokerLoads` has the loads of brokers by equations 1-5, updated by each move and never recomputed.
 
 `MultistageConfig` has the thresholds, with their sources and the rules that tie them together.
 """
@@ -132,7 +130,12 @@ ROWS_AT_ONCE = 100_000  # subscribers counted together: bounds the memory of the
 
 
 class BrokerLoads:
-    """F_j = I_j + O_j of every broker, bytes per second, with everything needed to keep them up to date."""
+    """F_j = I_j + O_j of every broker, bytes per second, with everything needed to keep them up to date.
+
+    n_jk is a dense table of counters, z_jk is n_jk > 0. A move touches only the counters of one subscriber's
+    subscriptions at two brokers, and raises or lowers the incoming load of a broker where a counter leaves or reaches
+    zero.
+    """
 
     def __init__(self, demand: Demand, assignment: Assignment) -> None:
         if len(assignment.home) != demand.subscribers:

@@ -9,9 +9,7 @@ load.
 
 `MigrationPlan` is the plan M: who goes from where to where, and why.
 
-`Ranking` keeps the subscribers of each broker in the order of their loads, with moves between brokers. A rank says how
-heavy a subscriber is among all. Ranks never change, so each broker keeps a sorted list of them. The heaviest is last,
-because Algorithm 1 takes from there: removing near the end of a list moves next to nothing.
+`Ranking` keeps the subscribers of each broker in the order of their loads, with moves between brokers.
 """
 
 from __future__ import annotations
@@ -127,7 +125,11 @@ class MigrationPlan(msgspec.Struct, frozen=True, eq=False):
 
 
 class Ranking:
-    """Heavier first; of equal ones, the lower number first."""
+    """Heavier first; of equal ones, the lower number first.
+
+    A rank says how heavy a subscriber is among all. Ranks never change, so each broker keeps a sorted list of them. The
+    heaviest is last, because Algorithm 1 takes from there: removing near the end of a list moves next to nothing.
+    """
 
     def __init__(self, by_subscriber: Floats, home: Numbers, brokers: int) -> None:
         order = heaviest_first(by_subscriber)[::-1]
