@@ -1,25 +1,23 @@
-"""The queues of the brokers: how long messages wait, and what is lost when a server cannot keep up.
+"""The brokers of the flow simulator: their queues, and the output buffers of their subscribers' connections.
 
-A server's CPU copies a publication to every subscriber; what it has copied goes out over its bandwidth. Each of the
-two holds a backlog, in seconds of work. In one step of length dt
+`Queues` says how long messages wait, and what is lost when a server cannot keep up. A server's CPU copies a publication
+to every subscriber; what it has copied goes out over its bandwidth. Each of the two holds a backlog, in seconds of
+work. In one step of length dt
 
     backlog' = backlog + (rho - 1) dt          between 0 and `backlog_max_s`; what exceeds that is lost
     wait     = mean backlog + lambda E[S^2] / (2 (1 - rho))      (Pollaczek-Khinchine; S: time of a whole fan-out)
 
-rho is the work asked for per second. The second term is the wait behind other publications that happen to come at the
-same time; a publisher's messages do not come together with its own, hence the factor 1 - 1 / publishers. CPU and
-bandwidth work on one message at the same time, so of their second terms only the longer one counts. Below capacity
-waits are short; above it they grow by rho - 1 seconds per second until the server holds all it can. Then it has
-failed, and goes on losing messages.
+rho is the work requested per second. The second term is the wait behind other publications that happen to arrive at the
+same time. A publisher's messages do not arrive together with its own, hence the factor 1 - 1 / publishers. CPU and
+bandwidth work on one message at the same time, so only the longer of their second terms counts. Below capacity waits
+are short; above it they grow by rho - 1 seconds per second until the server holds all it can. Then it has failed, and
+keeps losing messages.
 
-Subscribers' connections: what a server holds for a subscriber that takes messages slower than they come.
-
-A connection takes `subscriber_bytes_per_s`. What exceeds that waits in the connection's output buffer at the server;
-when the buffer is full the server drops the connection, as Valkey and Redis do (client-output-buffer-limit), what it
-held is lost, and so is what comes until the subscriber is back. This, not the server's CPU or bandwidth, ends figure
-4b of Dynamoth.
-
-Only connections that get more than they take, or still hold something, are looked at: almost always none.
+`Connections` is what a server holds for subscribers that take messages more slowly than they arrive. A connection takes
+`subscriber_bytes_per_s`. The excess waits in the connection's output buffer at the server. When the buffer is full the
+server drops the connection, as Valkey and Redis do (client-output-buffer-limit). What it held is lost, and so is what
+arrives until the subscriber is back. This, not the server's CPU or bandwidth, ends figure 4b of Dynamoth. Only
+connections that get more than they take, or still hold something, are looked at: almost always none.
 """
 
 from __future__ import annotations
@@ -31,8 +29,11 @@ import numpy as np
 from nearcast.flow.model import BoolArray, Demand, FloatArray, FlowSettings, IntArray, Subscriptions, summed
 from nearcast.flow.traffic import Layout, TopicTraffic, Work
 
-# Nearer to 1 a queue needs minutes to reach the mean that the formula gives; there the backlog tells the delay.
+# Closer to 1 a queue needs minutes to reach the mean that the formula gives; there the backlog determines the delay.
 RHO_MAX = 0.99
+
+
+# --- queues
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +41,9 @@ class Service:
     """What became of a step's work, per broker."""
 
     backlog_s: FloatArray  # wait behind the backlog
-    crowd_s: FloatArray  # mean wait behind publications that come at the same time
+    crowd_s: FloatArray  # mean wait behind publications that arrive at the same time
     busy: FloatArray  # probability of such a wait
-    sent_share: FloatArray  # messages sent / messages asked for; above 1 while a backlog shrinks
+    sent_share: FloatArray  # messages sent / messages requested; above 1 while a backlog shrinks
     lost_share: FloatArray
 
     @property
@@ -75,7 +76,7 @@ class Queues:
         return service
 
     def send(self, work: Work, computed: Service, extra_bytes_per_s: FloatArray) -> Service:
-        """Both parts. `extra_bytes_per_s`: sent besides deliveries; negative where deliveries are held back."""
+        """Both parts. `extra_bytes_per_s`: sent in addition to deliveries; negative where deliveries are held back."""
         extra = extra_bytes_per_s / self._settings.limit_bytes_per_s
         rho = np.maximum(work.egress * computed.sent_share + extra, 0.0)
         self._egress_s, service = self._served(_grown(self._egress_s, len(rho)), rho, work.egress_square, work)
@@ -103,6 +104,9 @@ def _grown(values: FloatArray, rows: int) -> FloatArray:
     return np.concatenate([values, np.zeros(rows - len(values))])
 
 
+# --- connections
+
+
 _BROKER_BITS = 20  # a connection's key: client number, then broker row
 _BROKER_MASK = (1 << _BROKER_BITS) - 1
 _CHOICE = 2654435761  # spreads the subscribers of an all_publishers topic over its brokers
@@ -112,7 +116,7 @@ _CHOICE = 2654435761  # spreads the subscribers of an all_publishers topic over 
 class Buffered:
     """What the buffers did in a step. Rates are bytes or deliveries per second."""
 
-    broker_bytes_per_s: FloatArray  # per broker: sent beyond what was asked for; negative while buffers grow
+    broker_bytes_per_s: FloatArray  # per broker: sent beyond what was requested; negative while buffers grow
     topic_bytes_per_s: FloatArray  # per topic, the same
     topic_wait_s: FloatArray  # per topic: mean wait of a delivery in a buffer
     lost_per_s: float = 0.0  # deliveries
@@ -132,7 +136,7 @@ class _Flows:
 
     @property
     def parts(self) -> FloatArray:
-        """Of each connection's traffic: what each of its flows makes; all alike where nothing flows now."""
+        """The share of each flow in its connection's traffic; equal shares where nothing flows now."""
         total = summed(self.connection, self.bytes_per_s, len(self.keys))[self.connection]
         flows = np.bincount(self.connection)[self.connection]
         return np.divide(self.bytes_per_s, total, out=1 / flows, where=total > 0)
@@ -148,7 +152,7 @@ class Connections:
     def step(
         self, demand: Demand, traffic: TopicTraffic, layout: Layout, computed_share: FloatArray, at_s: float
     ) -> Buffered:
-        """`computed_share`: of each broker's messages, those its CPU has copied to the connections."""
+        """`computed_share`: the share of each broker's messages that its CPU has copied to the connections."""
         topics, rows = len(traffic.subscribers), len(computed_share)
         chosen = self._crowded(demand, traffic)
         if not chosen.any():
@@ -159,7 +163,7 @@ class Connections:
         return self._fill(flows, traffic.subscribers, rows, at_s)
 
     def _crowded(self, demand: Demand, traffic: TopicTraffic) -> BoolArray:
-        """The subscriptions of clients that get more than one connection takes, or for whom something is held."""
+        """The subscriptions of clients that get more than one connection takes, or have something held for them."""
         client, topic = demand.subscriptions
         per_subscriber = traffic.publications_per_s * traffic.bytes_per_delivery
         crowded = summed(client, per_subscriber[topic], demand.clients) > self._settings.subscriber_bytes_per_s

@@ -1,18 +1,18 @@
-"""The fleet: which brokers there are, are coming, and are leaving. The dry counterpart of a provider of real servers.
+"""The controller's side of the flow simulator: brokers, placements, moves, and what a policy sees.
 
-A broker has a row in the arrays: its number in order of joining, never used again after it was released.
+`Fleet` is which brokers there are, are coming, and are leaving: the dry counterpart of a provider of real servers. A
+broker has a row in the arrays: its number in order of joining, never reused after it is released.
 
-Moves under way: topics that are still at their old brokers, while their clients attach to the new ones.
+`Placements` has the placements of all topics, by name as the plan a policy sees, and by number as the layout the arrays
+need.
 
-A move takes `move_s` and costs control frames at the old and at the new brokers; messages are not doubled, because a
-publisher writes to the old placement until the fence and to the new one after it.
+`Moves` are in progress: topics still at their old brokers, while their clients attach to the new ones. A move takes
+`move_s` and costs control frames at the old and at the new brokers. Messages are not duplicated, because a publisher
+writes to the old placement until the fence and to the new one after it.
 
-The observer: the last seconds of load, and the snapshot a policy sees of them.
-
-As in the controller (core/controller/load.py) rates are means over the last `window_s`. What is measured is what
-servers sent and subscribers got, not what was asked for: a server that cannot keep up reports its limit.
-
-The placements of all topics by name, as the plan a policy sees, and by number, as the layout the arrays need.
+`Observer` keeps the last seconds of load, and makes the snapshot a policy sees. As in the controller
+(core/controller/load.py) rates are means over the last `window_s`. It measures what servers sent and subscribers
+received, not what was requested: a server that cannot keep up reports its limit.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ from nearcast.core.model.planning import BrokerLoad, PlaceTopic, Snapshot, Topic
 from nearcast.errors import UsageError
 from nearcast.flow.model import BoolArray, ChangeKind, FloatArray, FlowSettings, IntArray, PlanChange
 from nearcast.flow.traffic import NOWHERE, Layout, TopicTraffic
+
+# --- fleet
 
 
 class Fleet:
@@ -78,7 +80,7 @@ class Fleet:
     # --- shrinking
 
     def drain(self, name: str) -> bool:
-        """Whether the broker is draining from now on: the last one there is stays."""
+        """Whether the broker is draining from now on: the last remaining one stays."""
         if name not in self.rows or len(self.rows) - len(self.draining) <= 1:
             return False
         self.draining.add(name)
@@ -97,6 +99,9 @@ class Fleet:
     def _new_ring(self) -> Ring:
         staying = [name for name in self.rows if name not in self.draining]
         return Ring(staying, self._settings.virtual_nodes)
+
+
+# --- placements
 
 
 Place = tuple[Mode, tuple[str, ...]]
@@ -124,7 +129,7 @@ class Placements:
         return self._index[topic]
 
     def first_use(self, loaded: BoolArray) -> None:
-        """Put topics that nobody has placed on the owner the ring gives them, as the product does."""
+        """Put topics that nobody has placed on their ring owner, as the product does."""
         new = np.flatnonzero(loaded & (self.layout.home == NOWHERE))
         if len(new):
             names = [self._topics[number] for number in new.tolist()]
@@ -144,7 +149,7 @@ class Placements:
         self._changed(topics)
 
     def forget(self, numbers: IntArray) -> None:
-        """These topics are placed anew when they are used again."""
+        """These topics are placed again when they are next used."""
         topics = dict(self._plan.topics)
         for number in numbers.tolist():
             del topics[self._topics[number]]
@@ -154,6 +159,9 @@ class Placements:
     def _changed(self, topics: dict[str, Placement]) -> None:
         self.layout.build()
         self._plan = Plan(self._plan.version + 1, topics)
+
+
+# --- moves
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +187,7 @@ class Moves:
         self._under_way += [_Move(self._placements.number(place.topic), place, now_s, due_s) for place in places]
 
     def finish(self, now_s: float) -> list[PlanChange]:
-        """Let the moves take effect that are due."""
+        """Let the moves that are due take effect."""
         done = [move for move in self._under_way if move.due_s <= now_s]
         if done:
             self._under_way = [move for move in self._under_way if move.due_s > now_s]
@@ -215,6 +223,9 @@ class Moves:
                 for broker in brokers:
                     total[self._fleet.rows[broker]] += bytes_per_s / len(brokers)
         return total
+
+
+# --- observer
 
 
 class Measured(NamedTuple):

@@ -1,19 +1,19 @@
 """A flow simulation of gateways: subscribers on brokers, their loads by equations 1-5, and moves between them.
 
-One step is a second. The controller looks every so many seconds and asks the policy that also works live. The moves of
-a plan take effect together a little later; until then subscribers count where they are, for a subscriber leaves its
-gateway only when the next one serves it. Rates are moving averages of the results, and so are the loads made of them.
+One step is a second. The controller looks every few seconds and asks the same policy that works live. The moves of a
+plan take effect together a little later. Until then subscribers count where they are, because a subscriber leaves its
+gateway only when the next one serves it. Rates are moving averages of the results, and so are the loads computed from
+them.
 
-n_jk, the frontend subscriptions of each broker and backend subscription, is kept up to date by what begins, ends and
-moves: a step costs those, and one product of a table with the rates.
+n_jk, the frontend subscriptions of each broker and backend subscription, is updated by what begins, ends and moves: a
+step costs those, and one product of a table with the rates.
 
-What a simulation of gateways showed, second by second. Loads are in bytes per second.
+`GatewaySeries` is what a simulation showed, second by second. Loads are in bytes per second.
 
-What a simulation of gateways is given: brokers and subscribers with their positions, subscriptions, and results.
-
-A frontend subscription is a span of time: it begins when its subscriber asks for it or comes online, and ends when the
-subscriber gives it up or goes offline. Results are the bytes that the channels produce for each backend subscription,
-second by second: an execution's results come in the second of the execution, and nothing between two of them.
+`GatewayWorld` is its input: brokers and subscribers with their positions, subscriptions, and results. A frontend
+subscription is a span of time: it begins when its subscriber asks for it or comes online, and ends when the subscriber
+gives it up or goes offline. Results are the bytes that the channels produce for each backend subscription, second by
+second: an execution's results arrive in the second of the execution, with nothing between two of them.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ from nearcast.errors import UsageError
 from nearcast.flow.model import BoolArray, FloatArray, IntArray
 from nearcast.policies.multistage import Assignment, Demand, Multistage
 from nearcast.policies.multistage.loads import Numbers
+
+# --- results
 
 
 class Rebalanced(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,8 +45,8 @@ class Rebalanced(msgspec.Struct, frozen=True, kw_only=True):
 class GatewaySeries(msgspec.Struct, frozen=True, eq=False, kw_only=True):
     loads: FloatArray  # F_j: a row per second, a column per broker
     incoming: FloatArray  # I_j
-    clients: IntArray  # subscribers of each broker that have a subscription, alike
-    moves: IntArray  # that have taken effect, in all, up to each second
+    clients: IntArray  # subscribers of each broker that have a subscription, in the same form
+    moves: IntArray  # total moves that have taken effect, up to each second
     backend: IntArray  # subscriptions at the data cluster
     frontend: IntArray
     rebalanced: tuple[Rebalanced, ...]
@@ -66,12 +68,15 @@ class GatewaySeries(msgspec.Struct, frozen=True, eq=False, kw_only=True):
 
     @property
     def moves_later(self) -> int:
-        """Moves that were not of the first plan."""
+        """Moves that were not part of the first plan."""
         return int(self.moves[-1]) - (self.rebalanced[0].moves if self.rebalanced else 0)
 
     @property
     def shuffles(self) -> int:
         return sum(each.shuffled for each in self.rebalanced)
+
+
+# --- input
 
 
 class Spans(msgspec.Struct, frozen=True, eq=False):
@@ -97,8 +102,8 @@ class Spans(msgspec.Struct, frozen=True, eq=False):
 
 class GatewayWorld(msgspec.Struct, frozen=True, eq=False, kw_only=True):
     broker_positions: FloatArray  # a row per broker
-    positions: FloatArray  # a row per subscriber: where it was when it came
-    arrival_s: FloatArray  # when each subscriber came
+    positions: FloatArray  # a row per subscriber: where it was when it arrived
+    arrival_s: FloatArray  # when each subscriber arrived
     spans: Spans
     result_bytes: FloatArray  # a row per second, a column per backend subscription
 
@@ -123,18 +128,21 @@ class GatewayWorld(msgspec.Struct, frozen=True, eq=False, kw_only=True):
         return len(self.positions)
 
     def rates(self, average_s: int) -> FloatArray:
-        """lambda_k in bytes per second, the mean of the last so many seconds; at the start, of those there were."""
+        """lambda_k in bytes per second, the mean of the last seconds; at the start, of those there were."""
         sums = np.concatenate([np.zeros((1, self.result_bytes.shape[1])), np.cumsum(self.result_bytes, axis=0)])
         ends = np.arange(1, self.seconds + 1)
         starts = np.maximum(0, ends - average_s)
-        # Differences of sums can be a little below zero, and rates must not.
+        # Differences of sums can be slightly below zero, and rates must not be.
         return np.maximum(0.0, sums[ends] - sums[starts]) / (ends - starts)[:, None]
+
+
+# --- simulation
 
 
 class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
     """The paper has no figures for these."""
 
-    look_s: int = 10  # the controller looks so often
+    look_s: int = 10  # how often the controller looks
     move_s: int = 2  # from the decision until the new gateway serves the subscriber
     average_s: int = 60  # of the moving averages: two executions of the slowest channel of the prototype
 
@@ -162,7 +170,7 @@ class GatewaySimulation:
         self._active: BoolArray = np.zeros(len(self._spans), dtype=np.bool_)
         self._counts = np.zeros((world.brokers, self._rates.shape[1]), dtype=np.int64)  # n_jk
         self._held = np.zeros(world.subscribers, dtype=np.int64)  # active spans of each subscriber
-        self._ordered: tuple[IntArray, IntArray] | None = None  # subscribers and targets of moves under way
+        self._ordered: tuple[IntArray, IntArray] | None = None  # subscribers and targets of moves in progress
 
     def run(self) -> GatewaySeries:
         seconds, brokers = self._world.seconds, self._world.brokers
@@ -225,13 +233,13 @@ class GatewaySimulation:
         )
 
     def _demand(self, second: int) -> Demand:
-        """Who has a subscription now is online: one who has none loads nobody, and need not move."""
+        """Subscribers with a subscription now are online: one without loads no broker, and need not move."""
         wanted = self._spans.subscription[self._active].astype(np.int32)
         starts = np.concatenate([[0], np.cumsum(self._held)])
         return Demand(starts, wanted, self._rates[second], self._held > 0)
 
     def _move(self) -> int:
-        """Who has gone offline since the decision finds the new gateway when it comes back."""
+        """A subscriber that has gone offline since the decision finds the new gateway when it comes back."""
         if self._ordered is None:
             return 0
         subscribers, targets = self._ordered
@@ -247,7 +255,7 @@ class GatewaySimulation:
 
 
 def _by_second(times_s: IntArray, seconds: int) -> list[IntArray]:
-    """The numbers of the entries of each second."""
+    """The indices of the entries of each second."""
     order = np.argsort(times_s, kind="stable")
     ends = np.searchsorted(times_s[order], np.arange(seconds + 1))
     return [order[start:end] for start, end in pairwise(ends.tolist())]

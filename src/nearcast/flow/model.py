@@ -1,13 +1,12 @@
-"""Demand: what a workload asks of the cluster in one step, as arrays.
+"""The values of the flow simulator: demand, results, and what servers, connections and a cluster can do.
 
-Clients and topics are numbers from 0; a workload's `topics` gives the topics their names.
+`Demand` is what a workload asks of the cluster in one step, as arrays. Clients and topics are numbers from 0; a
+workload's `topics` gives the topics their names.
 
-A series: what a run of the flow simulator showed, step by step. Encodes to JSON as it is.
+`Series` is what a run showed, step by step. Encodes to JSON as it is.
 
-What a server, a connection and a cluster can do in the flow simulator.
-
-The defaults describe the machines of Dynamoth's experiments (section V) as far as the paper tells: where it gives no
-figure but a point at which a server breaks, the constant is chosen so that a server breaks there.
+`FlowSettings` defaults describe the machines of Dynamoth's experiments (section V) as far as the paper says. Where it
+gives no figure but a point at which a server breaks, the constant is chosen so that a server breaks there.
 """
 
 from __future__ import annotations
@@ -30,8 +29,11 @@ IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
 
 
+# --- demand
+
+
 def summed(numbers: IntArray, weights: FloatArray, count: int) -> FloatArray:
-    """For each number below `count`, the sum of the weights that stand beside it."""
+    """For each number below `count`, the sum of the weights next to it."""
     return np.bincount(numbers, weights=weights, minlength=count).astype(np.float64, copy=False)
 
 
@@ -43,7 +45,7 @@ class Subscriptions(NamedTuple):
 
 
 class Publications(NamedTuple):
-    """Each entry: this client publishes on this topic so often."""
+    """Each entry: this client publishes on this topic at this rate."""
 
     client: IntArray
     topic: IntArray
@@ -51,7 +53,7 @@ class Publications(NamedTuple):
 
 
 class Demand(NamedTuple):
-    clients: int  # how many there are; their numbers are below it
+    clients: int  # how many there are; their numbers are below this
     subscriptions: Subscriptions
     publications: Publications
     message_bytes: float | FloatArray  # payload: the same for all topics, or one for each
@@ -77,6 +79,9 @@ class Workload(Protocol):
     def topics(self) -> tuple[str, ...]: ...
 
     def demand(self, at_s: float) -> Demand: ...
+
+
+# --- results
 
 
 class ChangeKind(StrEnum):
@@ -115,13 +120,13 @@ class Series(msgspec.Struct, kw_only=True):
     at_s: list[float] = []
     clients: list[int] = []
     publications_per_s: list[float] = []
-    deliveries_per_s: list[float] = []  # sent by the servers to subscribers that take them
-    lost_per_s: list[float] = []  # deliveries owed that will not come
+    deliveries_per_s: list[float] = []  # sent by the servers to subscribers that accept them
+    lost_per_s: list[float] = []  # deliveries owed that will not arrive
     connections_dropped: list[int] = []  # of subscribers that were too slow
     brokers: list[int] = []
     load_ratio_mean: list[float] = []
     load_ratio_max: list[float] = []
-    cpu_max: list[float] = []  # share of the busiest server's CPU that is asked for
+    cpu_max: list[float] = []  # requested share of the busiest server's CPU
     response_s: list[float] = []
     response_p99_s: list[float] = []
     topics_moving: list[int] = []
@@ -138,17 +143,22 @@ class Series(msgspec.Struct, kw_only=True):
         return sum(self.deliveries_per_s) * self.step_s
 
 
+# --- settings
+
+
 class FlowSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Seconds and bytes. A server sends `fail_ratio * capacity_bytes_per_s` at most; its load ratio is told against
-    `capacity_bytes_per_s`, the bandwidth it is said to support (T_i)."""
+    """Seconds and bytes. A server sends at most `fail_ratio * capacity_bytes_per_s`.
+
+    Its load ratio is relative to `capacity_bytes_per_s`, its nominal bandwidth (T_i).
+    """
 
     step_s: float = 1.0  # the paper's time unit t (III.A)
-    window_s: float = WINDOW_S  # a snapshot's rates are means over so long, as in the controller
+    window_s: float = WINDOW_S  # a snapshot's rates are means over this long, as in the controller
 
     # A server
     capacity_bytes_per_s: float = 6e6  # T_i; the authors' configuration (mammoth.properties) gives servers 6,000 kB/s
     fail_ratio: float = 1.15  # a server fails when its load ratio exceeds this (V.D)
-    backlog_max_s: float = 10.0  # ours: output a server holds at most; what comes beyond that is lost
+    backlog_max_s: float = 10.0  # ours: the most output a server holds; anything beyond is lost
     cpu_s_per_delivery: float = 185e-6  # above 500 subscribers x 10 messages/s the CPU is full (V.C.1): 540 x 10
     cpu_s_per_publication: float = 50e-6  # ours: small, 'CPU was not a limiting factor' for publications (III.A)
     overhead_bytes: float = 64.0  # RESP frame and envelope of one delivery, counted on the wire of a Valkey server
@@ -162,7 +172,7 @@ class FlowSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     # The cluster
     brokers_max: int = 8  # servers there are to rent (V.D)
-    start_s: float = 5.0  # ours: from asking for a broker until it joins, where machines stand ready as in V.B
+    start_s: float = 5.0  # ours: from requesting a broker until it joins, with machines on standby as in V.B
     wait_s: float = 10.0  # T_wait (III.B): Planning's default; the authors' code waits 30 s
     move_s: float = 1.0  # a move from start to fence: Timing.lazy_s at most, when nobody is slow
     move_bytes: float = 500.0  # control frames of one move per client of the topic, at its old and its new brokers each
@@ -187,7 +197,7 @@ class FlowSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def limit_bytes_per_s(self) -> float:
-        """What a server can really send."""
+        """What a server can actually send."""
         return self.fail_ratio * self.capacity_bytes_per_s
 
     @property

@@ -1,22 +1,20 @@
-"""Network delays between clients and brokers, one way.
+"""Network delays between clients and brokers, and the response times that follow.
 
-Dynamoth (V.B) samples the King data set for every message: one value for client to infrastructure, two for client to
-client. King measures round trips between DNS servers; the authors' code halves them, and so do we.
+Delays are one way. Dynamoth (V.B) samples the King data set for every message: one value for client to infrastructure,
+two for client to client. King measures round trips between DNS servers; the authors' code halves them, and so do we.
 
-A matrix of round trips in a CSV file, in milliseconds.
+A matrix of round trips is a CSV file, in milliseconds.
 
     ,Dallas,NewYork            the first line: a cell that is ignored, then the names of the places
     Dallas,0.0,44.5            then one line for each place in the same order: its name, its round trips
     NewYork,44.4,0.0
 
-Cells may be empty where nothing was measured: they take the value of the other direction, or the median of the
-matrix.
+Cells may be empty where nothing was measured: they take the value of the other direction, or the median of the matrix.
 
-Response times: from a client's publish until its own update comes back to it.
-
-Two one-way network delays and the broker's part between them. In a workload in which nobody hears itself (figures 4a
-and 4b) it is the time from a publisher to a subscriber. The broker's part of the mean is exact, the network's part
-and the 99th percentile come from a sample of messages.
+A response time is from a client's publish until its own update comes back to it: two one-way network delays and the
+broker's part between them. In a workload in which nobody receives its own messages (figures 4a and 4b) it is the time
+from a publisher to a subscriber. The broker's part of the mean is exact; the network's part and the 99th percentile
+come from a sample of messages.
 """
 
 from __future__ import annotations
@@ -34,6 +32,8 @@ from nearcast.errors import UsageError
 from nearcast.flow.brokers import Service
 from nearcast.flow.model import Demand, FloatArray, FlowSettings, IntArray, summed
 from nearcast.flow.traffic import Layout, TopicTraffic, Work
+
+# --- the matrix file
 
 
 def read_matrix(path: Path) -> tuple[tuple[str, ...], FloatArray]:
@@ -87,6 +87,9 @@ def _filled(path: Path, matrix: FloatArray) -> FloatArray:
     return np.where(np.isnan(both_ways), np.nanmedian(matrix), both_ways)
 
 
+# --- delays
+
+
 _MS = 1e-3
 
 
@@ -97,7 +100,7 @@ class Delays(Protocol):
 
 
 class LognormalDelays(msgspec.Struct, frozen=True, kw_only=True):
-    """King-like: every message has its own delay, whoever sends it, as in the paper.
+    """King-like: every message has its own delay, regardless of its sender, as in the paper.
 
     The mean makes two samples 75 ms, the response time the paper reports at rest with the North American part of King
     (V.D). The spread is that of the whole King data set of 1,740 servers: its median round trip is 159 ms (Dabek et
@@ -128,7 +131,7 @@ class MatrixDelays:
 
     @classmethod
     def load(cls, path: Path | str, broker_places: tuple[str, ...] = ()) -> Self:
-        """A CSV file of round trips in ms: see matrix_file.py."""
+        """A CSV file of round trips in ms; the module docstring describes it."""
         places, round_trip_ms = read_matrix(Path(path))
         return cls(places, round_trip_ms * _MS, broker_places)
 
@@ -142,9 +145,12 @@ class MatrixDelays:
 
 
 def _place(numbers: IntArray, places: int, kind: int) -> IntArray:
-    """Where a client or broker of this number lives: random, but always the same."""
+    """Where a client or broker with this number is: random, but always the same."""
     mixed = (numbers.astype(np.uint64) * np.uint64(2) + np.uint64(kind)) * np.uint64(0x9E3779B97F4A7C15)
     return ((mixed >> np.uint64(32)) % np.uint64(places)).astype(np.int64)
+
+
+# --- response times
 
 
 SAMPLES = 2048  # messages a step: the mean of two delays is then known to about 0.6 ms
@@ -158,7 +164,7 @@ class ResponseTimes:
 
 @dataclass(frozen=True, slots=True)
 class _Messages:
-    """Whose response times count: how many a second on each topic, and a sample of them."""
+    """The messages whose response times count: how many a second on each topic, and a sample of them."""
 
     per_s: FloatArray
     publisher: IntArray
@@ -168,7 +174,7 @@ class _Messages:
 
 @dataclass(frozen=True, slots=True)
 class Responses:
-    """What response times depend on in one step, the network apart."""
+    """What response times depend on in one step, except the network."""
 
     layout: Layout
     traffic: TopicTraffic
@@ -190,7 +196,7 @@ class Responses:
             self.settings.cpu_s_per_publication
             + self.service.backlog_s[broker]
             + self._crowd_s(broker, rng)
-            + fan_out_s[slot] * rng.random(SAMPLES)  # the place of the subscriber in the fan-out
+            + fan_out_s[slot] * rng.random(SAMPLES)  # the subscriber's position in the fan-out
             + self.buffer_wait_s[messages.topic]
         )
         mean_s = float((up_s + down_s).mean()) + self._mean_in_broker_s(messages.per_s, fan_out_s)
@@ -211,7 +217,7 @@ class Responses:
 
     def _mean_in_broker_s(self, per_s: FloatArray, fan_out_s: FloatArray) -> float:
         slot_s = self.service.wait_s[self.layout.slot_broker] + fan_out_s / 2
-        # Whatever the mode, a topic's messages are spread evenly over its brokers.
+        # In every mode, a topic's messages are spread evenly over its brokers.
         topic_s = self.layout.per_topic(slot_s) / np.maximum(self.layout.count, 1) + self.buffer_wait_s
         return self.settings.cpu_s_per_publication + float(per_s @ topic_s / per_s.sum())
 
@@ -228,7 +234,7 @@ def _own_updates(demand: Demand, traffic: TopicTraffic, rng: np.random.Generator
 
 
 def _deliveries(demand: Demand, traffic: TopicTraffic, rng: np.random.Generator) -> _Messages | None:
-    """All deliveries. The sample draws publishers from all topics alike: only a delay matrix could tell."""
+    """All deliveries. The sample draws publishers from all topics equally: only a matrix would show it."""
     client, topic = demand.subscriptions
     drawn = _draw(traffic.publications_per_s[topic], rng)
     publisher = _draw(demand.publications.rate_per_s, rng)

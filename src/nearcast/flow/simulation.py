@@ -1,15 +1,12 @@
 """The flow simulator: a workload, a policy and a cluster of brokers, in steps of time.
 
-Each step: who joins and which moves are done; the demand; loads of topics and brokers; queues; response times; then
-the policy, if it is due, sees the same snapshot a controller would give it. One seed gives one series, in every
-process.
+Each step: who joins and which moves are done; the demand; loads of topics and brokers; queues; response times; then the
+policy, if it is due, sees the same snapshot a controller would give it. One seed gives one series, in every process.
 
-Steering: when the policy is asked, and what is done with its proposals. The controller's planner does it the same
-way.
-
-The policy is asked every second, but not while topics move, and not within `wait_s` (T_wait) of the last proposal
-with changes, unless a broker has joined since. A broker to be removed gets nothing new, and is released when it
-carries nothing: topics with load are moved by the policy, idle ones are forgotten here and go to the ring on their
+`Steering` decides when the policy is asked, and what is done with its proposals, in the same way as the controller's
+planner. The policy is asked every second, but not while topics move, and not within `wait_s` (T_wait) of the last
+proposal with changes, unless a broker has joined since. A broker to be removed gets nothing new, and is released when
+it carries nothing: topics with load are moved by the policy, idle ones are forgotten here and go to the ring on their
 next use.
 """
 
@@ -29,6 +26,9 @@ from nearcast.flow.network import Delays, LognormalDelays, Responses
 from nearcast.flow.traffic import Layout, TopicTraffic, Work, topic_traffic, work_of
 
 CHECK_S = PlanningSettings().check_s
+
+
+# --- steering
 
 
 class Steering:
@@ -102,6 +102,9 @@ class Steering:
         return released
 
 
+# --- simulation
+
+
 Progress = Callable[[float], None]
 
 
@@ -139,7 +142,7 @@ class FlowSimulation:
         self._series = Series(seed=seed, policy=policy.name if policy else "none", step_s=self._settings.step_s)
 
     def run(self, seconds: float, progress: Progress | None = None) -> Series:
-        """Run so many simulated seconds on. `progress` is told how many are done in all."""
+        """Continue for this many simulated seconds. `progress` gets the total number done."""
         for _ in range(round(seconds / self._settings.step_s)):
             at_s = len(self._series.at_s) * self._settings.step_s
             self._step(at_s)
@@ -196,7 +199,7 @@ def _measure(
     buffered: Buffered,
     extra_bytes_per_s: FloatArray,
 ) -> Measured:
-    """What reports would say: sent, not asked for."""
+    """What reports would say: what was sent, not what was requested."""
     sent_per_s = layout.per_topic(work.slot_deliveries_per_s * service.sent_share[layout.slot_broker])
     size = traffic.bytes_per_delivery
     output_bytes_per_s = np.maximum(sent_per_s * size + buffered.topic_bytes_per_s, 0.0)

@@ -1,10 +1,8 @@
-"""Traffic: a step's demand as rates per topic, per slot and per broker.
+"""Traffic: where every topic is, and a step's demand as rates per topic, per slot and per broker.
 
-Where every topic is, as arrays: one slot for each pair of a topic and a broker that carries it.
-
-Mode `single` has one slot. A replicated topic has n, and its load divides evenly (Dynamoth II.B): with
-all_subscribers each broker runs 1/n of the publications to all subscribers, with all_publishers all publications to
-1/n of the subscribers.
+`Layout` has one slot for each pair of a topic and a broker that carries it. Mode `single` has one slot. A replicated
+topic has n, and its load divides evenly (Dynamoth II.B): with all_subscribers each broker runs 1/n of the publications
+to all subscribers, with all_publishers all publications to 1/n of the subscribers.
 """
 
 from __future__ import annotations
@@ -17,6 +15,9 @@ from nearcast.core.model.placement import Mode
 from nearcast.flow.model import BoolArray, Demand, FloatArray, FlowSettings, IntArray, summed
 
 NOWHERE = -1
+
+
+# --- layout
 
 
 class Layout:
@@ -42,7 +43,7 @@ class Layout:
             self._replicated.pop(topic, None)
 
     def build(self) -> None:
-        """Make the arrays anew: to be called after changes, once."""
+        """Rebuild the arrays: call once, after changes."""
         count = (self.home != NOWHERE).astype(np.int64)
         for topic, (_, brokers) in self._replicated.items():
             count[topic] = len(brokers)
@@ -58,8 +59,8 @@ class Layout:
         self.first: IntArray = first  # its first slot
         self.slot_broker: IntArray = slot_broker
         self.slot_topic: IntArray = np.repeat(np.arange(len(self.home)), count)
-        self.publication_share: FloatArray = publication_share  # of each topic: what one of its brokers runs
-        self.subscriber_share: FloatArray = subscriber_share  # of each topic: who is attached to one of its brokers
+        self.publication_share: FloatArray = publication_share  # of each topic: the share one of its brokers runs
+        self.subscriber_share: FloatArray = subscriber_share  # of each topic: the share attached to one of its brokers
 
     # --- asking
 
@@ -74,13 +75,16 @@ class Layout:
         return summed(self.slot_topic, per_slot, len(self.home))
 
     def slot_of(self, topics: IntArray, choice: IntArray) -> IntArray:
-        """One slot of each of these topics, chosen by a number that may be anything."""
+        """One slot of each of these topics, chosen by an arbitrary number."""
         return self.first[topics] + choice % self.count[topics]
+
+
+# --- rates
 
 
 @dataclass(frozen=True, slots=True)
 class TopicTraffic:
-    """What each topic is asked for, whoever carries it."""
+    """What is requested of each topic, whichever brokers carry it."""
 
     publishers: FloatArray
     publications_per_s: FloatArray
@@ -109,9 +113,9 @@ def topic_traffic(demand: Demand, topics: int, settings: FlowSettings) -> TopicT
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What the brokers are asked to do. CPU and egress are seconds of work per second: above 1 they cannot keep up.
+    """What the brokers have to do. CPU and egress are seconds of work per second: above 1 they cannot keep up.
 
-    `*_square` is the sum over publications of rate x (time of the whole fan-out)^2: what waiting times follow from.
+    `*_square` is the sum over publications of rate x (time of the whole fan-out)^2, from which waiting times follow.
     """
 
     fan_out: FloatArray  # per slot: deliveries of one publication

@@ -1,6 +1,7 @@
 """The policies by name, with thresholds as text: for command lines and settings.
 
-A policy's module is imported when the policy is asked for: NumPy is an extra, and listing the names must not need it.
+A policy's module is imported only when the policy is requested: NumPy is an extra, and listing the names must not need
+it.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ def policy_named(name: str, thresholds: Mapping[str, str] = NO_THRESHOLDS) -> Po
 
 
 def balancer_named(scheme: str, thresholds: Mapping[str, str] = NO_THRESHOLDS) -> Balancer:
-    """Multistage balancing of subscribers by that scheme, ldm or sdm."""
+    """Multistage balancing of subscribers with that scheme, ldm or sdm."""
     try:
         from nearcast.policies.multistage import MultistageBalancer, MultistageConfig, Scheme
     except ModuleNotFoundError as missing:

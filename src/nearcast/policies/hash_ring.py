@@ -1,4 +1,4 @@
-"""Consistent hashing: every topic on its ring owner, whatever its load. The fallback, and the baseline to compare with.
+"""Consistent hashing: every topic on its ring owner, whatever its load. The fallback, and the baseline for comparisons.
 
 After J. Gascon-Samson et al., "Dynamoth: A Scalable Pub/Sub Middleware for Latency-Constrained Applications in the
 Cloud", section V.D: hashing "has to spawn a new server every time a rebalancing occurs", and "servers shed 1/N of their
@@ -9,8 +9,8 @@ load to a newly deployed server, irrespective of their current load". It never r
 | LR_i = M_i / T_i | `BrokerLoad.load_ratio` |
 | LR^high | `lr_high` |
 
-Deviation: while topics still have to move to their owners no broker is asked for, because the load that would be looked
-at is the load before the moves.
+Deviation: while topics still have to move to their owners no broker is requested, because the measured load is the load
+before the moves.
 """
 
 from __future__ import annotations

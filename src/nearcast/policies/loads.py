@@ -1,8 +1,8 @@
 """Snapshot and plan as arrays: what policies compute with.
 
-Brokers and topics are numbered in the order of their names, so that the order of the mappings a caller happens to have
-changes nothing. A topic that a policy cannot move now, because its placement names a broker that is not in the snapshot
-or has a mode without shares, has no home and no replicas here: it only shows in the output of its brokers.
+Brokers and topics are numbered in the order of their names, so that the order of the caller's mappings does not matter.
+A topic that a policy cannot move now, because its placement names a broker that is not in the snapshot or has a mode
+without shares, has no home and no replicas here: it only shows in the output of its brokers.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 Numbers = NDArray[np.int32]
 
-NOWHERE = -1  # the home of a topic that is on several brokers, or on none that is known
+NOWHERE = -1  # the home of a topic that is on several brokers, or on no known one
 
 _IDLE = TopicLoad()
 _REPLICATED = (Mode.ALL_SUBSCRIBERS, Mode.ALL_PUBLISHERS)

@@ -1,6 +1,6 @@
-"""A campaign: many seeds on all cores, and the first failing one with the command that replays it.
+"""A campaign: runs many seeds on all cores, and reports the first failing one with the command that replays it.
 
-Drawing: the world and the faults of a seed.
+The first part draws the world and the faults of a seed; the second runs the seeds.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def draw_plan(seed: int) -> tuple[Setup, FaultPlan]:
     """The world and the faults of a seed."""
     rng = Random(seed ^ 0x5EED)
     profile: Profile = rng.choice([profile for profile in Profile if profile not in (Profile.CLOCKS, Profile.LOSS)])
-    apart = Random(seed ^ 0xC10C).random() * len(Profile)  # drawn apart: all other seeds stay the runs they were
+    apart = Random(seed ^ 0xC10C).random() * len(Profile)  # drawn separately: all other seeds keep their runs
     if apart < 1:
         profile = Profile.CLOCKS
     elif apart < 2:
@@ -39,7 +39,7 @@ def draw_plan(seed: int) -> tuple[Setup, FaultPlan]:
         pattern_subscribers=rng.choice((0, 1)),
         late_pattern_subscribers=rng.choice((0, 0, 1)),
         drains=rng.choice((0, 0, 1, 2)),
-        # Without faults nothing may be told; a line that is crowded may have to tell of a Gap.
+        # Without faults nothing may be reported; a crowded line may have to report a Gap.
         limits=Limits(window=256, held=8192 if profile is Profile.CALM else rng.choice((8192, 8192, 4))),
         load_s=rng.choice((0.0, 0.0, 1.5)) if profile in (Profile.STORE, Profile.ALL) else 0.0,
         sites=rng.choice((False, True)),
@@ -47,23 +47,23 @@ def draw_plan(seed: int) -> tuple[Setup, FaultPlan]:
     )
     if profile is Profile.CALM:  # a lost packet is a fault: a connection may take longer than moves wait for it
         setup = msgspec.structs.replace(setup, slow_connects=0.0)
-    if not setup.sites:  # far away they would take longer than a run: so many questions per round trip
+    if not setup.sites:  # from far away they would take longer than a run: a limited number of questions per round trip
         setup = msgspec.structs.replace(setup, many_topics=rng.choice((0, 0, 100)))
     idle_rng = Random(seed ^ 0x1D1E)
-    if idle_rng.random() < 1 / 6:  # drawn apart, too
+    if idle_rng.random() < 1 / 6:  # also drawn separately
         setup = _seldom_used(setup, idle_rng)
     timers_rng = Random(seed ^ 0x71E5)
     if timers_rng.random() < 1 / 6:
         setup = _with_other_leaders(setup, timers_rng)
-    stops = 0 if profile is Profile.CALM or Random(seed ^ 0x570B).random() > 1 / 4 else 2  # drawn apart, too
+    stops = 0 if profile is Profile.CALM or Random(seed ^ 0x570B).random() > 1 / 4 else 2  # also drawn separately
     return setup, FaultPlan(profile, boundaries, counted_from_s=START_S, stops=stops)
 
 
 def _with_other_leaders(setup: Setup, rng: Random) -> Setup:
-    """The same world with controllers of other timers than everybody begins with, each its own."""
+    """The same world with controllers whose timers differ from the initial ones, each with its own."""
     # Far from the store a grant would take longer than a short lease.
     choices = (PATIENT, Timing()) if setup.sites else (PATIENT, BRISK, Timing())
-    idle_s = max(setup.timing.idle_s, *(0.55 * timing.lease_s for timing in choices))  # the same for all, by the rules
+    idle_s = max(setup.timing.idle_s, *(0.55 * timing.lease_s for timing in choices))  # the same for all, by rule
     leaders = tuple(msgspec.structs.replace(timing, idle_s=idle_s) for timing in rng.sample(choices, k=len(choices)))
     return msgspec.structs.replace(setup, timing=Timing(), leaders=leaders)
 
@@ -84,11 +84,14 @@ def _seldom_used(setup: Setup, rng: Random) -> Setup:
     )
 
 
+# --- running
+
+
 BATCH = 20  # seeds per task: large enough to hide the cost of a task, small enough for a smooth progress bar
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """What one seed gave."""
+    """The result of one seed."""
 
     seed: int
     profile: str
@@ -121,7 +124,7 @@ def run_world(seed: int, setup: Setup, plan: FaultPlan) -> Outcome:
 
 
 def run_seeds(seeds: range, workers: int | None = None) -> Iterator[Outcome]:
-    """The outcomes of all seeds, batch by batch as they are done."""
+    """The outcomes of all seeds, batch by batch as they finish."""
     batches = [seeds[start : start + BATCH] for start in range(0, len(seeds), BATCH)]
     workers = workers or os.cpu_count() or 1
     if workers == 1 or len(batches) == 1:

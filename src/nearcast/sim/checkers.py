@@ -1,7 +1,7 @@
-"""Checkers: the invariants of docs/protocol.md, each apart from the system and from the others.
+"""Checkers: the invariants of docs/protocol.md, each independent of the system and of the others.
 
 A checker reads the history and what programs wrote down, and returns what is wrong in words. The planted bugs in
-`tests/sim/mutations*.py` take rules out of the system one at a time and show that they are found.
+`tests/sim/mutations*.py` remove rules from the system one at a time and show that the checkers find this.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 Checker = Callable[["World"], list[str]]
 
-# By how much the clocks of programs may be wrong in what they say, because they drift.
+# How wrong times from programs' clocks may be, because they drift.
 DRIFT_S = 0.1
 
 
@@ -63,7 +63,7 @@ def check_ready(world: World) -> list[str]:
 
 
 def check_order(world: World) -> list[str]:
-    """Invariant 5: deliveries of a publisher are contiguous but for Gaps, and no Gap covers a delivered number."""
+    """Invariant 5: deliveries of a publisher are contiguous except for Gaps, and no Gap covers a delivered number."""
     wrong = []
     for subscriber in world.subscribers:
         last: dict[tuple[str, int], int] = {}
@@ -85,9 +85,9 @@ def _numbers(subscriber: Subscriber) -> Iterator[tuple[str, int, int, int]]:
 
 
 def _follows(world: World, topic: str, publisher: int, last: int, first: int) -> bool:
-    """Whether nothing is missing between: no number that was used, but for those that were given up.
+    """Whether nothing is missing in between: no number that was used, except those that were given up.
 
-    What is missing of a line that its publisher has forgotten is the matter of invariant 6.
+    What is missing from a line that its publisher has forgotten is covered by invariant 6.
     """
     begun = [number for number in world.history.begun[publisher, topic.encode()] if last < number <= first]
     missing = range(max(begun, default=last + 1), first)
@@ -139,7 +139,7 @@ def _covers(gap: Gap, key: tuple[str, int, int]) -> bool:
 
 
 def _interrupted(subscriber: Subscriber, from_s: float, to_s: float) -> bool:
-    """Whether the subscriber was told that it was not attached at some moment of this time."""
+    """Whether the subscriber was informed that it was not attached at some moment of this time."""
     since_s: float | None = None
     for _, event in subscriber.events:
         if not isinstance(event, Interrupted):
@@ -168,7 +168,7 @@ def check_duplicates(world: World) -> list[str]:
 
 
 def check_finished(world: World) -> list[str]:
-    """Invariant 7: every move ends, nothing is held, acknowledged or awaited for ever, nothing is left over."""
+    """Invariant 7: every move ends, nothing is held, unacknowledged or awaited forever, nothing is left over."""
     return [f"invariant 7: {what}" for what in world.unfinished()]
 
 
@@ -185,7 +185,7 @@ def check_unseen(world: World) -> list[str]:
     return events + [
         f"guarantee 1: a move of {topic!r} was forced although nothing failed"
         for topic in world.history.forced
-        # Who has more topics than it can attach to in T_ready is not waited for any longer.
+        # Moves no longer wait for a client with more topics than it can attach to in T_ready.
         if not any(topic in program.machine.topic_subscribers for program in world.many_topics)
     ]
 
@@ -202,7 +202,7 @@ def check_leases(world: World) -> list[str]:
 
 
 def check_refusals(world: World) -> list[str]:
-    """Invariant 9: who asks for a topic that is not to be had is told so, and nothing else is touched by it."""
+    """Invariant 9: a request for an unavailable topic gets an error, and nothing else is affected."""
     wrong = []
     for publisher in world.publishers:
         for publication in publisher.publications:
@@ -219,7 +219,7 @@ def check_refusals(world: World) -> list[str]:
 
 
 def check_senders(world: World) -> list[str]:
-    """Invariant 11: a message comes with the name and the payload it was published with, also in a repair."""
+    """Invariant 11: a message arrives with the name and the payload it was published with, even in a repair."""
     users = {publisher.machine.client_id: publisher.user for publisher in world.publishers}
     return [
         f"invariant 11: {subscriber.name} got {event.payload!r} of {event.user!r} from {event.publisher:x}"
@@ -231,7 +231,7 @@ def check_senders(world: World) -> list[str]:
 
 
 def check_plans(world: World) -> list[str]:
-    """Guarantee 5: a plan is applied whole or not at all. No proposal of the simulator's policy can be done whole."""
+    """Guarantee 5: a plan is applied whole or not at all. No proposal of the simulator's policy can be applied."""
     _, entries = world.store.load_now()
     rented = [key for key, value in entries.items() if b'"state":"rented"' in value]
     return [f"guarantee 5: {key} was rented by a proposal that was refused" for key in rented]

@@ -1,7 +1,7 @@
 """Faults: what goes wrong in a run, drawn from its seed or placed at one step boundary.
 
 Uniformly random faults are too weak to find a protocol's mistakes: the interesting moments are the boundaries between
-two steps of an agent or a controller. Every write of theirs is one; a run can be told to crash the writer, or another
+two steps of an agent or a controller. Each of their writes is one. A run can be set up to crash the writer, or another
 process, at the n-th.
 """
 
@@ -29,11 +29,11 @@ class Profile(StrEnum):
     """What kind of faults a seed gets."""
 
     CALM = "calm"  # moves only
-    CONTROL = "control"  # agents and controllers crash, orders are doubled and late
+    CONTROL = "control"  # agents and controllers crash, orders are duplicated and late
     NETWORK = "network"  # connections break, partitions
     SERVERS = "servers"  # servers are killed or stopped
     RIGHTS = "rights"  # the right to use a topic is withdrawn for a while
-    CLOCKS = "clocks"  # clocks of hosts step and drift; processes pause, and wake with sockets before timers
+    CLOCKS = "clocks"  # host clocks step and drift; processes pause, and wake with sockets before timers
     STORE = "store"  # operations of the store fail or are slow
     LOSS = "loss"  # the store comes back empty, or as it was some commits before; something else fails too
     ALL = "all"
@@ -44,11 +44,11 @@ LEADER = "leader"
 
 class FaultPlan(msgspec.Struct, frozen=True):
     profile: Profile
-    boundaries: frozenset[int] = frozenset()  # crash the victim when somebody comes to these step boundaries
+    boundaries: frozenset[int] = frozenset()  # crash the victim when a process reaches these step boundaries
     counted_from_s: float = 0.0
-    victim: str = ""  # the name of a process, or LEADER; whoever comes to the boundary if empty
-    down_s: float | None = None  # how long the victim is away; drawn if None
-    stops: int = 0  # of whoever leads, in good order
+    victim: str = ""  # the name of a process, or LEADER; if empty, the process that reaches the boundary
+    down_s: float | None = None  # how long the victim is down; drawn if None
+    stops: int = 0  # of the current leader, in good order
 
 
 class Faults:
@@ -103,7 +103,7 @@ class Faults:
         }[self._plan.profile]
         for kind in kinds:
             world.timeline.after(from_s + rng.random() * (to_s - from_s) - world.timeline.now_s, self._happen, kind)
-        stops_rng = Random(world.seed ^ 0x5709)  # drawn apart: the other faults of the seed stay what they were
+        stops_rng = Random(world.seed ^ 0x5709)  # drawn separately: the other faults of the seed do not change
         for _ in range(self._plan.stops):
             stop = partial(self._stop_leader, stops_rng.choice((0.05, 0.5, 2.5)) * (0.5 + stops_rng.random()))
             after_s = from_s + stops_rng.random() * (to_s - from_s) - world.timeline.now_s
@@ -113,7 +113,7 @@ class Faults:
 
     @property
     def lasts(self) -> bool:
-        """Whether a process is paused or the store is troubled."""
+        """Whether a process is paused or the store is in trouble."""
         return self._lasting > 0
 
     def calm(self) -> None:
@@ -208,7 +208,7 @@ class Faults:
             return
         for_s = self._rng.choice((0.3, 1.5, 4.0)) * (0.5 + self._rng.random())
         self.pause(process, for_s)
-        if self._rng.random() < 0.5:  # servers do not wait for ever for one that does not read
+        if self._rng.random() < 0.5:  # servers do not wait forever for one that does not read
             self._world.timeline.after(self._rng.random() * for_s, self._happen, partial(self._cut, process))
 
     def pause(self, process: Process, for_s: float) -> None:
@@ -249,7 +249,7 @@ class Faults:
 
 
 class _Echo:
-    """Says control messages again, now or much later."""
+    """Repeats control messages, immediately or much later."""
 
     def __init__(self, world: World, rng: Random) -> None:
         self._world = world

@@ -46,12 +46,12 @@ class History:
         self._world = world
         self.runs: dict[tuple[int, bytes, int], list[Run]] = defaultdict(list)
         self.placements: dict[tuple[bytes, int], Placement] = {}
-        self.begun: dict[tuple[int, bytes], set[int]] = defaultdict(set)  # numbers that begin a line anew
+        self.begun: dict[tuple[int, bytes], set[int]] = defaultdict(set)  # numbers that start a line again
         self.given_up_s: dict[str, float] = {}  # broker -> since when the journal says it is dead
-        self.given_up: list[tuple[str, float, float]] = []  # and the past ones: (broker, from, to)
-        self._doubted: set[str] = set()  # given up by a journal that was lost since
+        self.given_up: list[tuple[str, float, float]] = []  # and past intervals: (broker, from, to)
+        self._doubted: set[str] = set()  # given up by a journal that has since been lost
         self.unready: list[Unready] = []
-        self.faults: list[str] = []  # what was wrong at the moment it happened
+        self.faults: list[str] = []  # violations noticed as they happened
         self.moves = 0
         self.forced: list[bytes] = []  # topics, once for each move that did not wait for all subscribers
         self.messages = 0
@@ -80,7 +80,7 @@ class History:
             self.begun[publisher, channel].add(sequence)
 
     def _repaired(self, payload: bytes, receivers: Collection[Session]) -> None:
-        """A repair, or a request for one: on an inbox if all is well."""
+        """A repair, or a request for one: on an inbox, if all is well."""
         repair = decode_repair(payload)
         if repair is None:
             return
@@ -102,7 +102,7 @@ class History:
         self._fenced[key] = max(record.epoch, self._fenced.get(key, 0))
         self.followed(topic, record.placement)
         self.followed(topic, record.next)
-        given_up = server.name in self.given_up_s  # an order that was carried out too late there switches nobody
+        given_up = server.name in self.given_up_s  # an order carried out too late there switches nobody
         if record.version % 4 == 0 and (topic, record.epoch) not in self._switched and not given_up:
             self._switched.add((topic, record.epoch))
             if record.forced:
@@ -113,7 +113,7 @@ class History:
             self._check_settled(topic, record)
 
     def wiped(self, server: SimServer) -> None:
-        """A broker begins anew: its agent has deleted its records."""
+        """A broker starts from scratch: its agent has deleted its records."""
         self.restarted(server.name)
 
     def restarted(self, server: str) -> None:
@@ -122,7 +122,7 @@ class History:
             del self._records[key]
 
     def followed(self, topic: bytes, placement: Placement | None) -> None:
-        """Somebody believes in this placement."""
+        """Someone believes in this placement."""
         if placement is None:
             return
         known = self.placements.setdefault((topic, placement.epoch), placement)
@@ -157,12 +157,12 @@ class History:
                 topic = key.removeprefix("topic/").encode()
                 if entry.move is not None:
                     self._previous[(topic, entry.move.target.epoch)] = entry.placement
-                elif self._rested.get(topic, (-1, 0.0))[0] != entry.placement.epoch:  # else written down once more
+                elif self._rested.get(topic, (-1, 0.0))[0] != entry.placement.epoch:  # else only rewritten
                     self.moves += 1
                     self._rested[topic] = (entry.placement.epoch, now_s)
 
     def store_lost(self) -> None:
-        """What was decided last may be known to nobody."""
+        """The last decisions may be known to nobody."""
         self._doubted = set(self.given_up_s)
 
     def _broker(self, name: str, entry: BrokerEntry, now_s: float) -> None:

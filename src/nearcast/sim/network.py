@@ -1,11 +1,12 @@
-"""The network between processes and servers: FIFO byte streams with delays, cuts, partitions and stopped servers.
+"""The simulated network, its virtual time, and the clocks of its hosts.
 
-Virtual time: events in order of (time, sequence), so that ties are broken the same way in every run.
+`Network` connects processes and servers: FIFO byte streams with delays, cuts, partitions and stopped servers.
 
-The clocks of a simulated host: one that only moves forward, and one that people set.
+`Timeline` is virtual time: events in order of (time, sequence), so that ties are broken the same way in every run.
 
-Machines live by the first, which may run a little fast or slow. Servers end keys by the second, as Valkey does: it may
-be stepped in both directions at any moment (NTP, a virtual machine that was resumed, an administrator).
+`HostClock` has the two clocks of a simulated host: one that only moves forward, and one that people set. Machines use
+the first, which may run a little fast or slow. Servers expire keys by the second, as Valkey does: it may be stepped in
+either direction at any moment (NTP, a resumed virtual machine, an administrator).
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from typing import Any, Protocol
 import msgspec
 
 from nearcast.sim.valkey.server import Session, SimServer
+
+# --- virtual time
 
 
 class Timeline:
@@ -40,6 +43,9 @@ class Timeline:
             self.now_s, _, action, arguments = heappop(events)
             action(*arguments)
         self.now_s = end_s
+
+
+# --- network
 
 
 _TINY_S = 1e-9  # keeps the order of bytes sent at the same moment
@@ -72,7 +78,7 @@ def any_link(rng: Random) -> LinkModel:
 
 
 def far_link(rng: Random) -> LinkModel:
-    """Between sites: some are near, some at the other end of the world."""
+    """Between sites: some are near, some on the other side of the world."""
     return LinkModel(rng.choice(_FAR_BASES_S), rng.choice(_JITTERS_S[:2]))
 
 
@@ -97,7 +103,7 @@ class Host:
         self._backlog: deque[Callable[[], None]] = deque()
 
     def run(self, work: Callable[[], None]) -> None:
-        """Do it now, or when the server goes on."""
+        """Do it now, or when the server resumes."""
         if self.stopped:
             self._backlog.append(work)
         elif self.up:
@@ -129,7 +135,7 @@ class Host:
 
 
 class Pipe:
-    """One connection. Cutting it loses what is on its way down and keeps a part of what is on its way up."""
+    """One connection. Cutting it loses what is on its way down and keeps part of what is on its way up."""
 
     def __init__(self, network: Network, endpoint: Endpoint, link: str, host: Host) -> None:
         self.link = link
@@ -179,7 +185,7 @@ class Pipe:
             self._endpoint.arrived(self, data)
 
     def healed(self) -> None:
-        """The partition is over: what was held arrives, in order."""
+        """The partition is over: what was held back arrives, in order."""
         up, self._held_up = self._held_up, []
         down, self._held_down = self._held_down, []
         for data in up:
@@ -236,23 +242,23 @@ class Network:
         return host
 
     def remove(self, url: str) -> None:
-        """The server ends for good."""
+        """The server ends permanently."""
         host = self.hosts.pop(url)
         host.crash(f"{host.server.run_id} gone", silent=False)
 
     def move(self, url: str, to_url: str) -> None:
-        """The server is reached elsewhere from here on; other names that lead to it stay."""
+        """The server has another address from here on; other names that lead to it stay."""
         self.hosts[to_url] = self.hosts.pop(url)
 
     def model(self, process: str, server: str) -> LinkModel:
-        """The delays between the two, the same for every connection; an agent sits beside its server."""
+        """The delays between the two, the same for every connection; an agent is next to its server."""
         key = (process, server)
         if key not in self._models:
             self._models[key] = LOCAL if process == f"agent {server}" else any_link(self.rng)
         return self._models[key]
 
     def place(self, process: str, server: str, model: LinkModel) -> None:
-        """Say how far apart the two are, instead of drawing it."""
+        """Set the distance between the two, instead of drawing it."""
         self._models[(process, server)] = model
 
     def connect(self, endpoint: Endpoint, link: str, url: str, then: Callable[[Pipe | None], None]) -> None:
@@ -296,6 +302,9 @@ class Network:
         for pipe in self._pipes:
             if (pipe._endpoint.name, pipe.host.server.name) == key:
                 pipe.healed()
+
+
+# --- clocks
 
 
 WALL_BEGINS_S = 1_600_000_000.0  # Unix time at the beginning of a run: a clock may be set back, but not before 1970

@@ -1,14 +1,13 @@
-"""A simulated process: one machine of the core under virtual time, the counterpart of `runtime/driver.py`.
+"""Simulated processes: machines of the core under virtual time, the counterpart of `runtime/driver.py`.
 
-A policy whose proposals cannot be done whole: one more broker, and a topic on a broker that does not exist.
+A `Process` runs one machine. A `ControllerProcess` also has a store, and a policy whose proposals cannot be applied
+whole: one more broker, and a topic on a broker that does not exist. A controller must refuse all of it. The policy is
+asked, and its answer comes back, as with a real one.
 
-A controller must refuse all of it. What it is asked, and how its answer comes back, is as with a real policy.
-
-A client with many topics, whose work takes time: can it come back after a lost connection?
-
-Everywhere else in the simulator a process answers at once. Here reading costs time per byte and a tick costs time per
-flow it looks after, as measured on one core; timers run before sockets, as an event loop does that is late. A few real
-topics stand for many: costs are multiplied, and limits and reads divided, by `scale`.
+A `BusyProcess` is a client with many topics whose work takes time: can it recover from a lost connection? Everywhere
+else in the simulator a process answers at once. Here reading costs time per byte and a tick costs time per flow it
+handles, as measured on one core. Timers run before sockets, as in an event loop that is late. A few real topics stand
+for many: costs are multiplied, and limits and reads divided, by `scale`.
 """
 
 from __future__ import annotations
@@ -55,9 +54,9 @@ TICK_S = 0.1
 
 
 class Process:
-    """While it is paused (SIGSTOP, a virtual machine that is moved) nothing of it runs, and its sockets fill.
+    """While it is paused (SIGSTOP, a virtual machine being moved) nothing in it runs, and its sockets fill.
 
-    When it wakes, what has come is served before its timers, as an event loop does.
+    When it wakes, what has arrived is served before its timers, as in an event loop.
     """
 
     def __init__(self, world: World, name: str, machine: Machine, clock: HostClock | None = None) -> None:
@@ -74,7 +73,7 @@ class Process:
 
     @property
     def now_s(self) -> float:
-        """The time the machine is called with; what it calls wall time goes with it."""
+        """The time the machine is called with; its wall time is derived from it."""
         now_s = self.clock.now_s
         self.machine.wall_offset_s = self.clock.wall_s() - now_s
         return now_s
@@ -90,7 +89,7 @@ class Process:
         self._turn()
 
     def serve(self, action: Callable[..., None], *arguments: Any) -> None:
-        """Something has come for the process: now, or when it wakes."""
+        """Something has arrived for the process: run now, or when it wakes."""
         if not self.alive:
             return
         if self.paused:
@@ -125,7 +124,7 @@ class Process:
                 return
 
     def boundary(self) -> bool:
-        """A place where a process may be made to crash. Returns whether it lives on."""
+        """A place where a process may be made to crash. Returns whether it survives."""
         self.world.faults.boundary(self)
         return self.alive
 
@@ -190,7 +189,7 @@ class Process:
 
 
 class ControllerProcess(Process):
-    """A controller, whose store is asked over the network too: requests and answers may be lost."""
+    """A controller whose store is also reached over the network: requests and answers may be lost."""
 
     def __init__(self, world: World, name: str, machine: Controller, clock: HostClock) -> None:
         super().__init__(world, name, machine, clock)
@@ -215,7 +214,7 @@ class ControllerProcess(Process):
                 return
 
     def retire(self) -> None:
-        """Its last turn: what it asks of the store then is still brought there."""
+        """Its last turn: what it asks of the store then is still delivered."""
         self.controller.retire(self.now_s)
         self.settle()
 
@@ -230,6 +229,9 @@ class ControllerProcess(Process):
     def _hear(self, answer: Callable[[float], None]) -> None:
         answer(self.now_s)
         self.settle()
+
+
+# --- a client with many topics
 
 
 BYTE_S = 0.2e-6  # about 20 us for the 106 bytes that attaching to one topic takes
@@ -262,7 +264,7 @@ class BusyProcess(Process):
         self._next()
 
     def _brings_topics(self, pipe: Pipe) -> bool:
-        """Whether what comes there stands for many; a greeting or the proof of a lease stands for itself."""
+        """Whether what arrives there stands for many topics; a greeting or the proof of a lease stands for itself."""
         link = self._client.links.up(pipe.link)
         return link is not None and link.unanswered > 0
 

@@ -1,14 +1,13 @@
-"""The programs of a simulation: publishers and subscribers that write down what they were promised and what came.
+"""The programs of a simulation, its operator, and the operator's script.
 
-The operator of a simulated cluster: asks for random moves, lets brokers leave, and brings them back.
+Publishers and subscribers write down what they were promised and what arrived.
 
-A broker that has left is stopped like a rented server would be, and after a while joins again with an empty memory.
-The steps of a script are carried out one after the other, each when its time has come and its brokers are members.
+The operator of a simulated cluster asks for random moves, lets brokers leave, and brings them back. A broker that has
+left is stopped as a rented server would be, and after a while joins again with an empty memory.
 
-A script: plan changes for the operator of a simulated cluster to carry out, each when its time has come.
-
-It brings the plan changes of a flow simulation into the message-level simulator, where every single message counts.
-Some steps are faults that chance alone would seldom put together.
+A script lists steps for the operator, carried out one after the other, each when its time has come and its brokers are
+members. It brings the plan changes of a flow simulation into the message-level simulator, where every single message
+counts. Some steps are faults that chance alone would seldom combine.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ class Publication(msgspec.Struct, eq=False):
     sequence: int
     published_s: float
     acknowledged_s: float | None = None
-    given_up: bool = False  # by its caller, or with others by a flush that failed: it may have arrived or not
+    given_up: bool = False  # by its caller, or with others by a failed flush: it may have arrived or not
     failed: Exception | None = None
 
 
@@ -57,7 +56,7 @@ class Publisher:
         self.process = Process(world, f"publisher {index}", self.machine, world.new_clock())
         self.process.after = self._after
         self.publications: list[Publication] = []
-        self.user = f"user {index}" if index % 3 == 1 else ""  # for whom it publishes, as gateways do
+        self.user = f"user {index}" if index % 3 == 1 else ""  # the user it publishes for, as gateways do
         self._unwaited: dict[bytes, deque[Publication]] = {}  # published without waiting, and not acknowledged yet
         self._topics = topics
         self._until_s = until_s
@@ -119,12 +118,12 @@ class Publisher:
         ]
 
     def _flush(self, now_s: float) -> None:
-        """What `flush` would say now of the messages nobody waits for, topic by topic."""
+        """What `flush` would report now about the messages nobody waits for, topic by topic."""
         for topic in self.machine.refusals.take():
             for publication in self._unwaited.pop(topic, ()):
                 publication.given_up = True
         for topic, waiting in self._unwaited.items():
-            topic_publisher = self.machine.topic_publishers.get(topic)  # a topic ends when all is acknowledged
+            topic_publisher = self.machine.topic_publishers.get(topic)  # a topic ends when everything is acknowledged
             while waiting and (topic_publisher is None or waiting[0].sequence <= topic_publisher.acknowledged):
                 waiting.popleft().acknowledged_s = now_s
 
@@ -147,7 +146,7 @@ class Subscriber:
         self.joined_s: float | None = None
         self.left_s: float | None = None
         self.tries_forbidden = index % 3 == 0
-        self.failed: Exception | None = None  # what became of the forbidden topic
+        self.failed: Exception | None = None  # the outcome for the forbidden topic
         world.seed_client(self.machine, self.process.now_s)
         self._subscribe()
         if self.tries_forbidden:
@@ -199,6 +198,9 @@ class Subscriber:
             self.world.history.followed(self.topic, topic_subscriber.placement)
 
 
+# --- the script
+
+
 class Place(msgspec.Struct, frozen=True):
     at_s: float
     topics: dict[str, tuple[Mode, tuple[str, ...]]]
@@ -217,16 +219,16 @@ class Remove(msgspec.Struct, frozen=True):
 
 
 class Lose(msgspec.Struct, frozen=True):
-    """The broker's server ends; after a while it starts again with nothing in its memory."""
+    """The broker's server ends; after a while it starts again with an empty memory."""
 
     at_s: float
     broker: str
     away_s: float
-    told: bool = True  # whether the agent hears at once that it has ended
+    told: bool = True  # whether the agent learns at once that it has ended
 
 
 class LoseStore(msgspec.Struct, frozen=True):
-    """The store's server ends, and comes back as it was so many commits before; empty if None."""
+    """The store's server ends, and comes back in the state of this many commits before; empty if None."""
 
     at_s: float
     away_s: float
@@ -241,7 +243,7 @@ class Readdress(msgspec.Struct, frozen=True):
 
 
 class Intrude(msgspec.Struct, frozen=True):
-    """Somebody starts one more agent for a broker, with the server of another."""
+    """One more agent is started for a broker, with the server of another."""
 
     at_s: float
     broker: str
@@ -249,7 +251,7 @@ class Intrude(msgspec.Struct, frozen=True):
 
 
 class Pause(msgspec.Struct, frozen=True):
-    """The controller that leads stands still, and wakes with sockets before timers."""
+    """The leading controller is paused, and wakes with sockets before timers."""
 
     at_s: float
     for_s: float
@@ -272,6 +274,9 @@ class Part(msgspec.Struct, frozen=True):
 
 
 Step = Place | Add | Remove | Lose | LoseStore | Readdress | Intrude | Pause | Deafen | Part
+
+
+# --- the operator
 
 
 LOOK_S = 0.2
@@ -309,7 +314,7 @@ class Operator:
         self.ask(bus.MoveTopics(self._request(), {topic: (mode, target)}), patient=True)
 
     def ask(self, request: bus.Request, *, patient: bool = False) -> bool:
-        """Give the leader a request; the patient wait while another one has not begun. Returns whether it was heard."""
+        """Give the leader a request; patient ones wait until the last one has begun. Returns whether it arrived."""
         for process in self._world.controls.values():
             controller = process.machine
             if not process.alive or process.paused or not isinstance(controller, Controller):

@@ -1,9 +1,10 @@
-"""The store of a simulated cluster: the one in memory, which can lose what it had.
+"""The store of a simulated cluster, and the desk between it and a controller.
 
-The desk between a simulated controller and the store, the counterpart of `runtime/controller.py`.
+`SimStore` is the store in memory, which can lose what it had.
 
-As there, campaigns do not wait for the journal, and one request of a kind is served after the other. Each takes its
-time; while the store is troubled much more, and some fail: before the store has carried them out, or after.
+`SimStoreDesk` is the counterpart of `runtime/controller.py`. As there, campaigns do not wait for the journal, and
+requests of one kind are served one after the other. Each takes its time. While the store is in trouble each takes much
+longer, and some fail: before the store has carried them out, or after.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ PAST_MAX = 100
 class SimStore(MemoryStore):
     def __init__(self) -> None:
         super().__init__()
-        self._past: deque[MemoryStore] = deque(maxlen=PAST_MAX)  # as it was before each of the last commits
+        self._past: deque[MemoryStore] = deque(maxlen=PAST_MAX)  # its state before each of the last commits
 
     def commit_now(self, version: int, term: int, changes: dict[str, bytes]) -> bool:
         before = copy(self)
@@ -41,7 +42,7 @@ class SimStore(MemoryStore):
         return ok
 
     def lose(self, commits: int | None) -> None:
-        """Go back to how it was before so many commits; to nothing at all if None."""
+        """Go back to the state before this many commits; to nothing at all if None."""
         past = [MemoryStore(), *self._past]
         old = past[0] if commits is None else past[-min(commits, len(past))]
         for name in vars(MemoryStore()):
@@ -50,16 +51,19 @@ class SimStore(MemoryStore):
         self._past.clear()
 
 
-DESK = "the store's journal"  # a controller's connection to it is another one than that to the bus
+# --- the desk
+
+
+DESK = "the store's journal"  # a controller's connection to it is separate from the one to the bus
 PART = 3  # entries in one step of a load: few, so that journals of a handful of topics have several
 
 Answer = Callable[[float], None]
 
 
 class StoreTrouble(msgspec.Struct, frozen=True):
-    """What an operation of the store suffers now."""
+    """What happens to an operation of the store now."""
 
-    slow_s: float = 0.0  # it takes up to so much longer
+    slow_s: float = 0.0  # it takes up to this much longer
     fail_share: float = 0.0
 
 
@@ -75,7 +79,7 @@ class SimStoreDesk:
         self._journal: deque[StoreEffect] = deque()
 
     def ask(self, effect: StoreEffect) -> None:
-        """What was sent before a crash arrives all the same."""
+        """What was sent before a crash still arrives."""
         if isinstance(effect, Campaign | Resign):
             self._sent_s = max(self._sent_s, self._world.timeline.now_s + self._delay_s())
             self._world.timeline.after(self._sent_s - self._world.timeline.now_s, self._lead, effect)
@@ -95,13 +99,13 @@ class SimStoreDesk:
         self._world.timeline.after(self._delay_s(), action, *arguments)
 
     def _fails(self) -> tuple[bool, bool]:
-        """Whether this request fails, and whether the store has not even heard of it."""
+        """Whether this request fails, and whether the store never received it."""
         fails = self._rng.random() < self._world.faults.store_trouble.fail_share
         away = self._world.network.is_cut(self._process.name, DESK) or not self._world.hosts["store"].up
         return fails or away, away or (fails and self._rng.random() < 0.5)
 
     def _lead(self, effect: StoreEffect) -> None:
-        """Campaigns travel one behind the other, and do not wait for answers."""
+        """Campaigns travel one after the other, and do not wait for answers."""
         fails, unheard = self._fails()
         answer = self._carry_out(effect) if not unheard else None
         self._answered_s = max(self._answered_s, self._world.timeline.now_s + self._delay_s())

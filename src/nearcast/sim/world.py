@@ -25,11 +25,11 @@ from nearcast.sim.valkey.replies import User, deny
 from nearcast.sim.valkey.server import SimServer
 
 APP = Credentials("app", "secret")
-FRONT = "front"  # a name that programs are given
+FRONT = "front"  # a host name given to programs
 START_S = 1.5  # the cluster has formed by then
 QUIET_S = 1.0
 DRIFT_MAX = 0.01  # of monotonic clocks; NTP corrects by 0.0005 at most (adjtimex, "maximum frequency tolerance")
-DRAIN_MAX_S = 60.0  # a client with 200,000 topics may have to begin again when the last fault ends
+DRAIN_MAX_S = 60.0  # a client with 200,000 topics may have to start over when the last fault ends
 
 
 class Setup(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,24 +52,24 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
     moves_per_s: float = 8.0
     load_s: float = 0.0  # how long it takes to read the journal, as if it had many more topics
     many_topics: int = 0  # of one client, whose work takes time
-    many_topics_scale: int = 2000  # each stands for so many
+    many_topics_scale: int = 2000  # each stands for this many
     drains: int = 0  # brokers that leave in good order, are stopped, and come back
     script: tuple[Step, ...] = ()
     broker_names: tuple[str, ...] = ()  # instead of b0, b1, ...
     topic_names: tuple[str, ...] = ()  # instead of topic-0, topic-1, ...
     rate_per_s: float = 30.0
     cancelled_share: float = 0.02  # of publish calls
-    echoed_share: float = 0.03  # of messages on the bus, where they are said again at all
-    echoes_s: tuple[float, ...] = (0.001, 0.1, 2.0)  # so much later
-    front: bool = False  # programs are given a name that leads to the first broker, wherever that is
-    policy: bool = False  # there is one, and it wants what cannot be done
+    echoed_share: float = 0.03  # of messages on the bus, where messages are repeated at all
+    echoes_s: tuple[float, ...] = (0.001, 0.1, 2.0)  # this much later
+    front: bool = False  # programs get a name that leads to the first broker, wherever it is
+    policy: bool = False  # there is one, and it wants the impossible
     unwaited_share: float = 0.3  # of publish calls: published without waiting
     forbidden_share: float = 0.02  # of publish calls: on a topic the user may not use
     modes: tuple[Mode, ...] = (Mode.SINGLE, Mode.SINGLE, Mode.ALL_SUBSCRIBERS, Mode.ALL_PUBLISHERS)  # of moves
     timing: Timing = Timing()
     leaders: tuple[
         Timing, ...
-    ] = ()  # timers of the controllers, in turn, if they are other ones than everybody begins with
+    ] = ()  # timers of the controllers, in turn, if they differ from those everyone starts with
     limits: Limits = Limits(window=256)
 
 
@@ -90,12 +90,12 @@ class World:
         self.subscribers: list[Subscriber] = []
         self.many_topics: list[ManyTopics] = []
         self.controls: dict[str, Process] = {}  # agents and controllers
-        self.intruders: list[Process] = []  # agents that have no business here
+        self.intruders: list[Process] = []  # agents that do not belong here
         self._addresses: dict[str, str] = {}  # of brokers that are not where their names say
         self.hosts: dict[str, Host] = {}
         self.brokers = list(setup.broker_names) or [f"b{index}" for index in range(setup.brokers)]
         self.topics = [name.encode() for name in setup.topic_names] or [b"topic-%d" % n for n in range(setup.topics)]
-        self.users: dict[str, User] = {}  # on each broker's server, the one that all programs are
+        self.users: dict[str, User] = {}  # on each broker's server, the user of all programs
         self.forbidden = root.choice(((SECRET,), (CONTROL + SECRET,), (SECRET, CONTROL + SECRET)))
         self.plan = plan
         self._leaders = setup.leaders or (setup.timing,)
@@ -148,7 +148,7 @@ class World:
         return HostClock(self.timeline, self._clock_rng.uniform(-DRIFT_MAX, DRIFT_MAX) if drifting else 0.0)
 
     def new_client(self, name: str, scale: int = 1) -> Client:
-        """`scale`: for how many topics one stands."""
+        """`scale`: how many topics one stands for."""
         rng, setup = Random(self.rng.getrandbits(64)), self.setup
         if setup.client_distances_s:
             for broker in self.brokers:
@@ -158,7 +158,7 @@ class World:
         return Client(rng.getrandbits(64), rng, credentials=APP, timing=setup.timing, limits=limits)
 
     def seed_client(self, client: Client, now_s: float) -> None:
-        """Give it one address, of a broker that the script does not take away for good before it was asked."""
+        """Give it one address, of a broker that the script does not remove for good before it is asked."""
         if self.setup.front:
             client.links.seed(_url(FRONT), now_s)
             return
@@ -175,7 +175,7 @@ class World:
             self.timeline.after(down_s, self._control_up, name)
 
     def stop_controller(self, name: str, down_s: float) -> None:
-        """In good order, as at SIGTERM: it comes to that when it wakes, if it is paused."""
+        """In good order, as with SIGTERM: if it is paused, it does so when it wakes."""
         process = self.controls[name]
         assert isinstance(process, ControllerProcess)
         process.serve(self._stopped, process, down_s)
@@ -186,7 +186,7 @@ class World:
         self.timeline.after(down_s, self._control_up, process.name)
 
     def kill_server(self, broker: str, *, silent: bool, down_s: float, told: bool | None = None) -> None:
-        """`told`: whether the agent hears that the server's process has ended; drawn if None."""
+        """`told`: whether the agent learns that the server's process has ended; drawn if None."""
         host = self.hosts[broker]
         if not host.up:
             return
@@ -203,14 +203,14 @@ class World:
         host.up = True
 
     def withdraw(self, broker: str, channels: tuple[bytes, ...], for_s: float) -> None:
-        """The programs may not use these channels for a while; who holds one there is cut off."""
+        """The programs may not use these channels for a while; those that hold one there are cut off."""
         host, user = self.hosts[broker], self.users[broker]
         deny(host.server, user, *channels)
         host.hang_up()
         self.timeline.after(for_s, user.denied.difference_update, channels)
 
     def stop_broker(self, broker: str, away_s: float) -> None:
-        """End the agent, then the server, and start both anew after a while."""
+        """End the agent, then the server, and restart both after a while."""
         agent = self.controls[f"agent {broker}"]
         if agent.alive:
             agent.crash()
@@ -218,7 +218,7 @@ class World:
         self.timeline.after(away_s, self._control_up, f"agent {broker}")
 
     def lose_store(self, commits: int | None, down_s: float) -> None:
-        """The store's server ends, and comes back as it was so many commits before; empty if None."""
+        """The store's server ends, and comes back in the state of this many commits before; empty if None."""
         host = self.hosts["store"]
         host.crash(f"store-{self.rng.getrandbits(32):x}", silent=False)
         self.store.lose(commits)
@@ -236,7 +236,7 @@ class World:
         self._start_control(f"agent {broker}")
 
     def intrude(self, broker: str, server: str) -> None:
-        """One more agent says that it is this broker's, with the server of another."""
+        """One more agent claims to be this broker's, with the server of another."""
         rng, timing = Random(self.rng.getrandbits(64)), self.setup.timing
         agent = Agent(Identity(broker, _url(server)), _url("store"), rng, timing=timing)
         self.intruders.append(Process(self, f"intruder at {server}", agent, self.clocks[server]))
@@ -307,7 +307,7 @@ class World:
         self.publishers.append(publisher)
 
     def _drain(self) -> None:
-        """Let everything that is under way come to its end, or find out that it does not."""
+        """Let everything in progress finish, or find out that it does not."""
         limit_s = self.timeline.now_s + DRAIN_MAX_S
         quiet_s = 0.0
         while self.timeline.now_s < limit_s and quiet_s < QUIET_S:
@@ -317,7 +317,7 @@ class World:
     # --- looking in
 
     def leader(self) -> str | None:
-        """The controller that leads, by its own account; one that was deposed may not have noticed."""
+        """The controller that leads, by its own account; a deposed one may not have noticed."""
         for name, process in self.controls.items():
             if process.alive and isinstance(process.machine, Controller) and process.machine.leading is not None:
                 return name
@@ -345,7 +345,7 @@ class World:
         ]
 
     def numbers(self, topic: str, publisher: int) -> set[int]:
-        """Numbers of a publisher but for those that were given up or refused, which may have become SKIPs."""
+        """Numbers of a publisher, except those that were given up or refused, which may have become SKIPs."""
         return {
             publication.sequence
             for program in self.publishers
@@ -355,7 +355,7 @@ class World:
         }
 
     def unfinished(self) -> list[str]:
-        """What has not come to its end."""
+        """What has not finished."""
         found = ["a fault still lasts"] if self.network.troubled or self.faults.lasts else []
         _, entries = self.store.load_now()
         found += [f"{key} is still moving" for key, value in entries.items() if key[0] == "t" and b'"phase"' in value]

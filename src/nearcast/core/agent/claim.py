@@ -1,8 +1,9 @@
 """The claim on a server: one agent at a time works there, for one broker (PROTOCOL, agent rule 1).
 
 A key on the server names the holder and counts its beats. The holder also subscribes to a channel of its own on the
-connection it works with: when the process ends, that subscription ends with it, and whoever asks next is the holder.
-A connection may stay open with nobody behind it; so a holder whose beats stand still for T_dead has lost the claim too.
+connection it works with. When the process ends, that subscription ends with it, and the next agent to ask becomes the
+holder. A connection may stay open with no process behind it, so a holder whose beats stop for T_dead has lost the claim
+too.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ class Claim:
         self._url = url
         self.timing = timing
         self.held = False
-        self._other: tuple[str, int] | None = None  # the holder and its beat, if that is not us
+        self._other: tuple[str, int] | None = None  # the holder and its beat, if it is not us
         self._seen_s = 0.0  # since when
-        self._lives = False  # its beat has changed before our eyes
+        self._lives = False  # we have seen its beat change
 
     def ask(self, link: AgentLink, now_s: float, then: OnClaim) -> None:
         """Take the claim if nobody has it, or beat if it is ours."""
@@ -31,7 +32,7 @@ class Claim:
         link.claim(self._me, stale, then)
 
     def attend(self, link: AgentLink) -> None:
-        """Be seen to be there, before the claim is asked for."""
+        """Make our presence visible, before the claim is asked for."""
         link.subscribe(claim_channel(self._me))
 
     def answered(self, holder: str, beat: int, now_s: float) -> None:
@@ -44,7 +45,7 @@ class Claim:
 
     @property
     def problem(self) -> str:
-        """Who has the claim, in words; empty if we do."""
+        """Which agent has the claim, in words; empty if we do."""
         if self._other is None:
             return ""
         broker = self._other_broker
@@ -57,7 +58,7 @@ class Claim:
 
     @property
     def wrong(self) -> bool:
-        """Whether the server belongs to the living agent of another broker: waiting is of no use."""
+        """Whether the server belongs to the living agent of another broker: waiting is useless."""
         return self._lives and self._other_broker != self._broker
 
     @property

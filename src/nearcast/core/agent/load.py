@@ -1,13 +1,11 @@
-"""The load meter: one report a second from the server's own figures and the clients' counters.
+"""The load of one server: measured as one report a second, and logged to a stream in the store.
 
-Clients count messages; the server counts bytes. The meter adds up the first and reads the second, so its cost grows
-with the number of clients and topics, not with the message rate. The two are reconciled in one number: how many of the
-bytes the server sent are explained by what clients say they received.
+`LoadMeter` makes each report from the server's own figures and the clients' counters. Clients count messages; the
+server counts bytes. The meter adds up the first and reads the second, so its cost grows with the number of clients and
+topics, not with the message rate. One number reconciles the two: how many of the bytes the server sent are explained by
+what clients say they received.
 
-The log of reports: what agents append to a stream on the store's server, for the tables of the data cluster.
-
-A report that was written but not answered when the connection broke is appended again: it may then be there twice,
-and readers tell that by its `sequence`. Reports are kept for that within a limit; the oldest are dropped at it.
+`ReportLog` appends the reports to a stream on the store's server, for the tables of the data cluster.
 """
 
 from __future__ import annotations
@@ -22,7 +20,7 @@ from nearcast.core.wire.backend import Figures, ServerLink
 from nearcast.core.wire.bus import Report
 from nearcast.core.wire.frames import PUSH_BYTES
 
-TOPICS_MAX = 10_000  # of one report; counters of further ones are dropped, and that is counted
+TOPICS_MAX = 10_000  # of one report; counters of further ones are dropped, and the drops are counted
 
 
 class LoadMeter:
@@ -55,7 +53,7 @@ class LoadMeter:
         seconds = now_s - before[0]
 
         def rate(now: float, then: float) -> float:
-            return max(0.0, now - then) / seconds  # a server that was started anew counts from nothing
+            return max(0.0, now - then) / seconds  # a restarted server counts from zero
 
         topics, self._topics = self._topics, {}
         counted = sum(c.received_bytes + c.received * PUSH_BYTES for c in topics.values())
@@ -73,15 +71,23 @@ class LoadMeter:
         )
 
 
-REPORTS_MAX = 10_000  # the server keeps about so many of all brokers, and drops the oldest: 16 minutes of ten brokers
-REPORTS_BYTES_MAX = 256 << 20  # and so much, all as long as the newest: one of 10,000 topics has 1.5 MB
+# --- the log of reports
+
+
+REPORTS_MAX = 10_000  # the server keeps about this many of all brokers, and drops the oldest: 16 minutes of ten brokers
+REPORTS_BYTES_MAX = 256 << 20  # and this many, if all are as long as the newest: one of 10,000 topics has 1.5 MB
 UNANSWERED_BYTES_MAX = 4 << 20  # kept by one agent to be appended again; a report of 100 topics has about 15 kB
 
 Fields = tuple[bytes | str | int, ...]
 
 
 class ReportLog:
-    """Inputs: append, reopened. It writes to the link it is given."""
+    """Inputs: append, reopened. It writes to the link it is given.
+
+    A report that was written but not answered when the connection broke is appended again. It may then be there twice,
+    which readers detect by its `sequence`. Unanswered reports are kept for this up to a limit; then the oldest are
+    dropped.
+    """
 
     def __init__(self, broker: str, agent_id: int) -> None:
         self.dropped = 0  # at the limit, or refused by the server
@@ -103,7 +109,7 @@ class ReportLog:
         self._write(link, self._appended, fields)
 
     def reopened(self, link: ServerLink) -> None:
-        """The connection was lost and is there again: nobody knows whether the last reports were appended."""
+        """The connection was lost and is back: nobody knows whether the last reports were appended."""
         for number, fields in list(self._unanswered.items()):
             self._write(link, number, fields)
 

@@ -1,9 +1,9 @@
-"""The agent machine: beside one server, it carries out the controller's orders (PROTOCOL "Agent").
+"""The agent machine: next to one server, it carries out the controller's orders (PROTOCOL "Agent").
 
-It holds no data subscription and no decision of its own: every order is one command or script on the server, and is
-answered when the server has answered. Each of its beats on the server is told to the leader, and noted there when the
-leader has granted it; what that proves is for clients to see (`core/wire/backend.py`), so it does no harm if it is
-noted late. It does nothing at all on a server, and says nothing of it, before it has the claim on it (`claim.py`).
+It holds no data subscription and decides nothing itself: every order is one command or script on the server, and is
+answered when the server has answered. Each of its beats on the server is reported to the leader, and noted on the
+server once the leader has granted it. What that proves is for clients to work out (`core/wire/backend.py`), so noting
+it late does no harm. Before it has the claim on a server (`claim.py`), it does nothing there and says nothing about it.
 """
 
 from __future__ import annotations
@@ -34,13 +34,14 @@ from nearcast.core.wire.backend import AgentLink, Credentials, Denied, Figures, 
 from nearcast.core.wire.effects import Disconnect, Effect
 from nearcast.core.wire.uplink import Uplink
 
-# Beats for clients that wait for a grant: so many at once, and then so many a second, however many clients there are.
+# Beats for clients that wait for a grant: how many at once, and how many per second after that, however many clients
+# there are.
 HURRY_BURST = 20
 HURRIES_PER_S = 20.0
 
 
 class Identity(msgspec.Struct, frozen=True):
-    """Who this agent speaks for."""
+    """What this agent speaks for."""
 
     broker: str
     url: str  # where clients reach the server
@@ -57,15 +58,15 @@ class Agent:
         store_url: str,
         rng: Random,
         *,
-        server_url: str = "",  # where the agent reaches the server, if not where clients do
+        server_url: str = "",  # where the agent reaches the server, if not at the clients' address
         credentials: Credentials | None = None,
         store_credentials: Credentials | None = None,
         timing: Timing = DEFAULT_TIMING,
     ) -> None:
         self.identity = identity
         self._own_timing = timing
-        self.timing = timing  # our own until the membership says what all go by
-        self._members = -1  # the version of the membership we go by
+        self.timing = timing  # our own until the membership says what everyone uses
+        self._members = -1  # the version of the membership we use
         self.effects: list[Effect] = []
         self.wall_offset_s = 0.0
         self.agent_id = rng.getrandbits(63)
@@ -84,26 +85,26 @@ class Agent:
         self._claim = Claim(identity.broker, self.agent_id, server_url or identity.url, timing)
         self._inside = False  # the claim was confirmed on this connection
         self._refusal = ""  # the controller's, since the last grant
-        self._refused_since_s = 0.0  # without a break, and with the other one heard
+        self._refused_since_s = 0.0  # without a break, and while the other one was heard
         self._refused_s = -1e9
         self._run_id = ""
         self._ready = False
         self._ended = False  # the server's process was seen to end
         self._term = 0
-        self._known = Known()  # of the cluster; kept when the server loses its memory
-        self._noted = BEGINNING  # of the journal, on the server
-        self._began_with = 0  # the number of the order that made this broker begin anew
+        self._known = Known()  # about the cluster; kept when the server loses its memory
+        self._noted = BEGINNING  # position of the journal noted on the server
+        self._began_with = 0  # the number of the order that reset this broker
         self._beat = 0  # the newest on this connection to the server
         self._granted_beat = 0
         self._beating = False  # the server has not answered the last one yet
-        self._hurry = False  # a client waits for a grant
+        self._hurry = False  # a client is waiting for a grant
         self._hurries = Pace(HURRIES_PER_S, HURRY_BURST)
         self._collection = Collection(identity.broker, self._answer)
         self._recollection = Recollection(identity.broker, self._answer)
         self._ending = Ending(timing)
         self._beat_at_s = -1e9
         self._hello_at_s = -1e9
-        self._unanswered_s: float | None = None  # since when nobody has answered our hellos
+        self._unanswered_s: float | None = None  # since when our hellos have not been answered
         self._measure_at_s = -1e9
         self._orders: dict[type, Callable[[bus.Order, AgentLink], None]] = {
             bus.Install: self._install,
@@ -128,7 +129,7 @@ class Agent:
         self._uplink(name).lost(reason, now_s)
 
     def server_ended(self) -> None:
-        """The server's process is gone for certain: whoever watches it says so."""
+        """The server's process is gone for certain, according to whatever watches it."""
         self._ended = True
         self._hello_at_s = -1e9
 
@@ -169,13 +170,13 @@ class Agent:
 
     @property
     def _no_leader(self) -> str:
-        """That nobody leads where we say hello; empty if somebody does, or another one may take over any moment."""
+        """That nobody leads where we say hello; empty if there is a leader, or one may take over any moment."""
         since_s = self._unanswered_s
         if since_s is None or self._hello_at_s - since_s < 2 * self.timing.dead_s:
             return ""
         return f"no controller answers at {self.bus.url}: does one run, with this store?"
 
-    # --- being there
+    # --- presence
 
     def _ask_for_claim(self, link: AgentLink, now_s: float) -> None:
         def answered(holder: str, beat: int, at_s: float) -> None:
@@ -204,13 +205,13 @@ class Agent:
         self._ask_for_claim(link, now_s)
 
     def _leave(self) -> None:
-        """What is on the server from here on, and its lease, is no longer ours to speak of."""
+        """From here on, we no longer speak for what is on the server, or for its lease."""
         self._inside = False
         self._run_id, self._ready, self._noted = "", False, BEGINNING
         self._beat = self._granted_beat = 0
 
     def _stop(self, why: str) -> None:
-        """Let go of everything, the claim too, for good."""
+        """Release everything for good, including the claim."""
         self.refused = why
         self._inside = False
         for uplink in (self.server, self.bus):
@@ -228,7 +229,7 @@ class Agent:
         link.look(self._looked)
 
     def _heard_before(self, journal: Position) -> None:
-        """What the agent before us, or we on another connection, had heard of the leader."""
+        """What the agent before us, or we on another connection, had heard from the leader."""
         self._noted = journal
 
     def _looked(self, standing: Standing, now_s: float) -> None:
@@ -245,7 +246,7 @@ class Agent:
         self._known = known.merged(self._known) if known.cluster == self._known.cluster else known
 
     def _go_by(self, membership: Membership) -> None:
-        """Take over the timers of the cluster."""
+        """Adopt the timers of the cluster."""
         if membership.version < self._members:
             return
         self._members = membership.version
@@ -295,25 +296,25 @@ class Agent:
         self._rest_on(message)
         if isinstance(message, bus.Grant):
             self._granted(message, now_s)
-        elif message.order >= self._began_with and self._workplace is not None:  # else meant for a former life
+        elif message.order >= self._began_with and self._workplace is not None:  # otherwise meant for a former life
             self._orders[type(message)](message, self._workplace)
 
     def _rest_on(self, message: bus.Grant | bus.Order) -> None:
-        """What is done next follows from the journal as it is: nobody may take one with less for the whole."""
+        """What is done next follows from this journal: nobody may mistake one with less for the whole."""
         self._learn(Known(self._known.cluster, term=message.term, journal=message.journal))
         if self._workplace is not None and message.journal > self._noted:
             self._noted = message.journal
             self._workplace.note_heard(message.journal)
 
     def _granted(self, grant: bus.Grant, now_s: float) -> None:
-        """Beats begin anew with each run of the server: a grant of an earlier one would prove what it does not know."""
+        """Beats start over with each run of the server: a grant for an earlier run would prove something false."""
         self._refusal = ""
         if self._workplace is not None and grant.run_id == self._run_id and grant.beat > self._granted_beat:
             self._granted_beat = grant.beat
             self._workplace.note_grant(grant.beat)
 
     def _wanted(self, payload: bytes, now_s: float) -> None:
-        """A client needs a grant of a beat that comes after this; the one whose answer is still to come does."""
+        """A client needs a grant of a beat that comes after this; the beat whose answer is still to come qualifies."""
         self._hurry = self._hurry or not self._beating
         self._hurry_up(now_s)
 
@@ -324,7 +325,7 @@ class Agent:
             self._ask_for_claim(self._workplace, now_s)
 
     def _turned_away(self, refusal: bus.Refusal, now_s: float) -> None:
-        """Wait as long as the other one may be gone: it is known to live if it was heard all the time for T_dead."""
+        """Wait while the other one may be gone: it is known to be alive if it was heard throughout T_dead."""
         if not refusal.other_heard or now_s - self._refused_s > 2 * self.timing.heartbeat_s:
             self._refused_since_s = now_s
         self._refusal, self._refused_s = refusal.reason, now_s
@@ -388,7 +389,7 @@ class Agent:
             if isinstance(found, Record):
                 link.keep_first_uses(order.term, {topic: found}, kept)
 
-        link.end_unused(version, [topic], lambda _: None)  # a client may have written what is no first use
+        link.end_unused(version, [topic], lambda _: None)  # a client may have written something that is no first use
         link.look_up(topic, version, looked_up)
 
     def _recall(self, order: bus.Order, link: AgentLink) -> None:
@@ -397,7 +398,7 @@ class Agent:
 
     def _reset(self, order: bus.Order, link: AgentLink) -> None:
         if order.order == self._began_with:
-            return  # the same order heard twice: what was installed since must not be wiped
+            return  # the same order received twice: what was installed since must not be wiped
         self._began_with = order.order
         self._ready, self._known = False, Known()
         link.begin_anew(partial(self._done, order.order))

@@ -1,23 +1,21 @@
-"""The collection: records and first uses that leave this directory, read in one scan and answered batch after batch.
+"""The records on an agent's server: handed to new directories, ended when unused, recalled after data loss.
 
-There may be hundreds of thousands of them, and the controller hears answers through a server that cuts off whoever has
-too much waiting for it: so a batch is sent when the one before has arrived. A new collection scans anew. While it goes
-on nobody uses one of its topics for the first time, because the ring is closed for them: what was scanned stays true.
-Topics that nobody uses end before that: the journal would keep them for ever.
+`Collection` handles the records and first uses that leave this directory. They are read in one scan and answered batch
+after batch. There may be hundreds of thousands of them, and the controller gets its answers through a server that cuts
+off connections with too much waiting for them. So a batch is sent once the previous one has arrived. A new collection
+scans again. Meanwhile nobody uses one of its topics for the first time, because the ring is closed for them: what was
+scanned stays true. Topics that nobody uses end before that: the journal would keep them forever.
 
-Ending: an agent goes round the first uses on its server, and ends what nobody uses (PROTOCOL "How topics end").
+`Ending` goes round the first uses on the server, and ends what nobody uses (PROTOCOL "How topics end"). A topic that
+nobody has placed lives on its directory, whether its first use is written there or not. So the first use may go when
+neither a publisher nor a subscriber holds the topic: a client that still believes in it finds none when it comes, and
+asks the directory, which writes the same again, or a newer one if the membership has changed. Topics the controller
+knows about have a record. While the ring changes nothing ends, because first uses are being collected. What is left on
+a broker that is not the topic's directory means nothing to anyone, and ends like the others.
 
-A topic that nobody has placed lives on its directory, whether its first use is written there or not. So that may go
-when neither a publisher nor a subscriber holds the topic: whoever still believes in it finds none when it comes, and
-asks the directory, which writes the same again, or a newer one if the membership has changed.
-
-What the controller has been told of has a record. While the ring changes nothing ends: first uses are being collected.
-What is left on a broker that is not the topic's directory means nothing to anybody, and ends like the others.
-
-The recollection: what this broker's server knows of the cluster, for a leader whose store has lost its data.
-
-The membership, and all records, read in one scan and answered batch after batch. First uses are left out: the journal
-does not need them.
+`Recollection` is what this broker's server knows about the cluster, for a leader whose store has lost its data: the
+membership and all records, read in one scan and answered batch after batch. First uses are left out: the journal does
+not need them.
 """
 
 from __future__ import annotations
@@ -54,11 +52,14 @@ class Scanned:
         return self.topics[start : start + BATCH], start + BATCH < len(self.topics)
 
 
+# --- collection
+
+
 class Collection:
     def __init__(self, broker: str, answer: Answering) -> None:
         self._broker = broker
         self._answer = answer
-        self._scanning: dict[_Rings, bus.Collect] = {}  # and the newest order that waits for it
+        self._scanning: dict[_Rings, bus.Collect] = {}  # and the newest order waiting for it
         self._scanned: tuple[_Rings, Scanned] | None = None  # the last scan, until all of it was answered
 
     def clear(self) -> None:
@@ -89,13 +90,13 @@ class Collection:
             for start in range(0, len(topics), BATCH):
                 link.end_unused(members, topics[start : start + BATCH], lambda _: None)
             if topics:
-                link.find_first_uses(members, leaves, found_left)  # behind these, on the same connection
+                link.find_first_uses(members, leaves, found_left)  # after these, on the same connection
             else:
                 found_left(used, now_s)
 
         def found_left(used: dict[bytes, Record], now_s: float) -> None:
             first_uses.update(used)
-            link.find_records(leaves, found_all)  # behind first uses: records take their place, never the reverse
+            link.find_records(leaves, found_all)  # after the first uses: records replace them, never the reverse
 
         def found_all(records: dict[bytes, Record], now_s: float) -> None:
             order = self._scanning.pop(rings, None)
@@ -106,7 +107,7 @@ class Collection:
         link.find_first_uses(members, leaves, found)
 
     def _send(self, order: bus.Collect, scanned: Scanned, link: AgentLink) -> None:
-        """From now on the controller knows of these, and first uses among them are kept."""
+        """From now on the controller knows these, and first uses among them are kept."""
         batch, more = scanned.batch(order.after)
         if not more:
             self._scanned = None
@@ -121,11 +122,14 @@ class Collection:
         link.keep_first_uses(order.term, first_uses, kept)
 
 
+# --- ending
+
+
 class Ending:
     def __init__(self, timing: Timing) -> None:
         self.timing = timing
         self._begins_s: float | None = None
-        self._cursor: bytes | None = None  # how far this round has come; None between rounds
+        self._cursor: bytes | None = None  # position in this round; None between rounds
         self._waiting = False  # for the server
         self.ended = 0  # first uses
 
@@ -134,9 +138,9 @@ class Ending:
         self._cursor, self._waiting = None, False
 
     def tick(self, link: AgentLink, now_s: float) -> None:
-        """Take the next step, or begin the next round: one step at a time, some milliseconds of a server's time."""
+        """Take the next step, or begin the next round: one step at a time, a few milliseconds of a server's time."""
         next_s = now_s + self.timing.idle_s
-        if self._begins_s is None or self._begins_s > next_s:  # the latter: the cluster goes by a shorter T_idle now
+        if self._begins_s is None or self._begins_s > next_s:  # the latter: the cluster now uses a shorter T_idle
             self._begins_s = next_s
         if self._waiting or (self._cursor is None and now_s < self._begins_s):
             return
@@ -167,11 +171,14 @@ def _read(document: bytes | None) -> Membership | None:
     return membership if membership is not None and membership.ring else None
 
 
+# --- recollection
+
+
 class Recollection:
     def __init__(self, broker: str, answer: Callable[[bus.Answer], None]) -> None:
         self._broker = broker
         self._answer = answer
-        self._scanning: bus.Recall | None = None  # the newest order that waits for a scan
+        self._scanning: bus.Recall | None = None  # the newest order waiting for a scan
         self._scanned: Scanned | None = None
 
     def clear(self) -> None:

@@ -1,19 +1,17 @@
-"""An attachment: one subscriber's hold of one topic at one broker (PROTOCOL, subscriber rules 1 and 4).
+"""How one topic subscriber is attached to brokers, and what it receives there (PROTOCOL, subscriber rules 1-4).
 
-Readiness: whether a subscriber held the next placement before anybody could write there (subscriber rule 3).
+An `Attachment` is one subscriber's hold on one topic at one broker (rules 1 and 4).
 
-A reception: what has come of one topic to one subscriber, put in order, with its holes asked for, and counted.
+Readiness tells whether the subscriber held the next placement before anyone could write there (rule 3).
 
-It begins with the first message and ends when its publishers are forgotten: of very many topics most are silent, and
-cost next to nothing.
+A `Reception` is what has arrived for one topic: put in order, counted, with repairs requested for its holes. It starts
+with the first message and ends when its publishers are forgotten. Most of a client's topics are silent, so they cost
+next to nothing.
 
-A verification: the records of all brokers a subscriber is attached to, read once more (PROTOCOL, subscriber rule 2).
-
-Everything needed was open before the first of these reads was sent. If they all say what was known then, no move has
-slipped in between, and nothing acknowledged from now on can be missed.
-
-It has no timer: an answer comes, however far away the server is, or its link is lost, and then the topic subscriber
-begins anew.
+A `Verification` reads the records of all attached brokers once more (rule 2). Everything needed was open before the
+first of these reads was sent. If they all still say what was known then, no move has slipped in between, and nothing
+acknowledged from now on can be missed. It has no timer: either the answer comes, however far away the server is, or the
+link is lost and the topic subscriber starts over.
 """
 
 from __future__ import annotations
@@ -35,11 +33,11 @@ if TYPE_CHECKING:
     from nearcast.core.wire.backend import ClientLink
 
 
-_NONE: frozenset[int] = frozenset()  # one for all: most topics rest where they are
+_NONE: frozenset[int] = frozenset()  # shared by all: most topics are not moving
 
 
 class Attachment:
-    """Roles are the epochs whose frames are expected here. A fence takes away the roles below it, for good."""
+    """Roles are the epochs whose frames are expected here. A fence permanently removes the roles below it."""
 
     __slots__ = (
         "_topic_subscriber",
@@ -68,7 +66,7 @@ class Attachment:
         self.floor = 0
         self.linger_until_s: float | None = None
         self.ready = _NONE  # epochs whose readiness channel is held here
-        self.proven = _NONE  # epochs whose readiness ran here before their fence
+        self.proven = _NONE  # epochs whose readiness channel was in place here before their fence
 
     def frames(self, payloads: list[bytes], now_s: float) -> None:
         self._topic_subscriber.frames(self, payloads, now_s)
@@ -107,7 +105,7 @@ class Attachment:
         self.fenced = self.floor = 0  # the record is read again after the next subscribe
 
     def say_ready(self, topic: bytes, epoch: int) -> bool:
-        """Hold the readiness channel of the epoch here. Returns whether that is new."""
+        """Hold the readiness channel of the epoch here. Returns whether it was not held before."""
         if self.link is None or not self.open or epoch in self.ready or epoch <= self.fenced:
             return False
         self.ready |= {epoch}
@@ -117,7 +115,7 @@ class Attachment:
         return True
 
     def stale_readiness(self, topic: bytes, before: int) -> list[bytes]:
-        """The readiness channels of epochs up to `before`, which are given back."""
+        """Release the readiness channels of epochs up to `before`, and return their names."""
         stale = [epoch for epoch in self.ready if epoch <= before]
         self.ready = self.ready.difference(stale)
         return [readiness_channel(topic, epoch) for epoch in stale]
@@ -143,7 +141,7 @@ def look_again(topic_subscriber: TopicSubscriber, attachment: Attachment) -> Non
 
 
 def unready(topic_subscriber: TopicSubscriber, record: Record, readers: tuple[str, ...]) -> str | None:
-    """Why messages may have passed us at this switch, or None if none can have."""
+    """Why we may have missed messages at this switch, or None if we cannot have missed any."""
     held = [topic_subscriber.attachments.get(reader) for reader in readers]
     if not all(attachment is not None and attachment.open for attachment in held):
         return "the topic moved before this subscription was attached to its new place"
@@ -153,16 +151,16 @@ def unready(topic_subscriber: TopicSubscriber, record: Record, readers: tuple[st
 
 
 def _proven(topic_subscriber: TopicSubscriber, epoch: int) -> bool:
-    """Whether we held the new place before any publisher could write there, although the move was forced."""
+    """Whether we held the new placement before any publisher could write there, although the move was forced."""
     if topic_subscriber.placement is None or topic_subscriber.placement.mode is Mode.ALL_PUBLISHERS:
-        return False  # another member than ours may have switched before we were ready
+        return False  # a member we do not read from may have switched before we were ready
     readers = topic_subscriber.placement.readers(topic_subscriber.client.client_id)
     held = [topic_subscriber.attachments.get(reader) for reader in readers]
     return all(attachment is not None and epoch in attachment.proven for attachment in held)
 
 
 def say_ready(topic_subscriber: TopicSubscriber) -> None:
-    """Say it wherever the topic is held, when all of the next placement is."""
+    """Declare readiness wherever the topic is held, once every reader of the next placement is open."""
     upcoming = topic_subscriber.upcoming
     if upcoming is None:
         return
@@ -177,7 +175,7 @@ def say_ready(topic_subscriber: TopicSubscriber) -> None:
 
 
 def _prove(topic_subscriber: TopicSubscriber, attachment: Attachment, epoch: int) -> None:
-    """Read the record behind the readiness: still an older epoch there means the readiness ran before the fence."""
+    """Read the record after declaring readiness: if it still has an older epoch, readiness preceded the fence."""
     link = attachment.link
     assert link is not None
 
@@ -190,6 +188,9 @@ def _prove(topic_subscriber: TopicSubscriber, attachment: Attachment, epoch: int
     link.read_record(topic_subscriber.topic, topic_subscriber.client.membership, read)
 
 
+# --- reception
+
+
 class Reception:
     __slots__ = ("foreign", "lines", "meter", "repairs")
 
@@ -198,11 +199,11 @@ class Reception:
         self.lines = PublisherOrder(topic_subscriber.name, topic_subscriber, client.timing, client.limits)
         self.repairs = Repairs(client, topic_subscriber.topic, self.lines)
         self.meter = ReceiveMeter()
-        self.foreign = False  # whether there were messages without our envelope in what was taken last
+        self.foreign = False  # whether the events taken last include messages without our envelope
 
     @property
     def unsettled(self) -> bool:
-        """Whether frames are held, holes are open or repairs are under way."""
+        """Whether frames are held, holes are open or repairs are in progress."""
         return self.lines.unsettled or self.repairs.pending
 
     def ask_for_holes(self, now_s: float) -> None:
@@ -212,12 +213,12 @@ class Reception:
             self.repairs.ask(wanted, now_s)
 
     def forget_silent(self) -> bool:
-        """Forget publishers that were silent since the last call. Returns whether nothing is left to know."""
+        """Forget publishers that were silent since the last call. Returns whether there is nothing left to remember."""
         self.lines.forget_silent(self.repairs.asked)
         return not self.lines.last and not self.unsettled
 
     def take(self, payload_bytes: int) -> list[Event]:
-        """What is to be handed over."""
+        """The events to hand over."""
         events = self.lines.out
         if events:
             self.lines.out = []
@@ -227,7 +228,7 @@ class Reception:
 
 
 def route(topic_subscriber: TopicSubscriber, publisher: int) -> list[ClientLink]:
-    """The link on which a publisher can be asked: to a server it writes to. None before all answers can come."""
+    """The link on which to ask a publisher: to a server it writes to. Empty until all answers can arrive."""
     if topic_subscriber.placement is None:
         return []
     held = [
@@ -239,6 +240,9 @@ def route(topic_subscriber: TopicSubscriber, publisher: int) -> list[ClientLink]
     writers = topic_subscriber.placement.writers(publisher)
     links = [held.link for held in held if held is not None and held.link is not None and held.broker in writers]
     return links[:1]
+
+
+# --- verification
 
 
 class Verification:

@@ -1,23 +1,20 @@
-"""The finder: asks the directories where topics are, for clients of few topics and of very many.
+"""Finding topics: asks the directories where a client's topics are, once more after data loss, and in a new cluster.
 
-A question on an open link is answered, or lost with the link: none is put twice on one link. Only so many are open on a
-link at a time, so that what else the link carries, the proof of the lease above all, is not stuck behind them; the
-others wait in line for their directory.
+The `Finder` serves clients with a few topics and clients with very many. A question on an open link is either answered
+or lost with the link, so none is asked twice on one link. Only a limited number are open on a link at a time: other
+traffic on the link, above all the proof of the lease, must not get stuck behind them. The rest wait in line for their
+directory.
 
-Recheck: after the store has lost data, a client asks once more where its topics are.
+`Recheck` asks again where topics are after the store has lost data. The journal was then rebuilt from what the brokers
+had. If a broker was gone by then, a topic only it knew about is no longer known: clients may still be attached to a
+broker that has no record of the topic, while others place it by first use at its directory. So in a new era of the
+membership every topic is looked up once. Usually the answer contains no news.
 
-The journal was put together again from what brokers had. If one of them was gone by then, a topic that nobody else knew
-of is known no more: its clients may be attached to a broker that has no record of it, while others use it anew at its
-directory. So in a new era of the membership every topic is looked up once. Mostly the answer is no news.
-
-Leaving a cluster: where ours was is another one, because all of it was started anew.
-
-What a client knows of placements means nothing there. Subscribers are told, and join as if their topics were new to
-them; publishers keep what is not acknowledged, and send it again when they know where the topic is now. Calls that wait
-go on waiting.
-
-A client may have very many topics, and its program shares the event loop: at every tick some of them leave. The client
-belongs to no cluster meanwhile, and joins the other one when the last has left.
+`Leaving` handles a cluster that was restarted from scratch: a different one has taken its place. What the client knows
+about placements means nothing there. Subscribers are notified and join as if their topics were new. Publishers keep
+what is not acknowledged, and send it again once they know where the topic is now. Waiting calls keep waiting. A client
+may have very many topics, and its program shares the event loop, so a limited number of topics leave at each tick.
+Meanwhile the client belongs to no cluster; it joins the new one when the last topic has left.
 """
 
 from __future__ import annotations
@@ -38,13 +35,13 @@ if TYPE_CHECKING:
 class Finder:
     def __init__(self, client: Client) -> None:
         self._client = client
-        self._asked_s: dict[bytes, float] = {}  # topics that are looked for, and since when this time
-        self._open: dict[bytes, ClientLink] = {}  # questions on their way
-        self._lines: dict[str, OrderedDict[bytes, None]] = {}  # directory -> topics that wait for room, or for a link
-        self._standing: dict[bytes, str] = {}  # topics in line, and for which directory
+        self._asked_s: dict[bytes, float] = {}  # topics being looked up, and when the current lookup started
+        self._open: dict[bytes, ClientLink] = {}  # questions in flight
+        self._lines: dict[str, OrderedDict[bytes, None]] = {}  # directory -> topics waiting for room, or for a link
+        self._standing: dict[bytes, str] = {}  # topics in line, and their directory
 
     def ask(self, topic: bytes, now_s: float) -> None:
-        """Find a topic; whoever still looks for it asks again later."""
+        """Look up a topic. Callers that still need it ask again later."""
         if topic in self._open or now_s - self._asked_s.get(topic, -1e9) < self._client.timing.retry_s:
             return
         self._asked_s[topic] = now_s
@@ -55,7 +52,7 @@ class Finder:
             self._client.links.reach(directory, now_s)
 
     def forget(self, topic: bytes) -> None:
-        """Nobody looks for the topic any more."""
+        """Nobody needs the topic any more."""
         self._asked_s.pop(topic, None)
 
     def _put(self, topic: bytes, now_s: float) -> None:
@@ -77,7 +74,7 @@ class Finder:
         link.look_up(topic, version, answered)
 
     def go_on(self, link: ClientLink, now_s: float) -> None:
-        """There may be room on a link; who has found its topic meanwhile leaves the line."""
+        """There may be room on a link. Topics found in the meantime leave the line."""
         line = self._lines.get(link.broker)
         while line and self._client.links.has_room(link):
             topic, _ = line.popitem(last=False)
@@ -86,13 +83,13 @@ class Finder:
                 self._send(topic, link.broker, link)
 
     def link_lost(self, link: ClientLink, now_s: float) -> None:
-        """Put again what it has not answered."""
+        """Ask again what the link has not answered."""
         for topic in [topic for topic, asked in self._open.items() if asked is link]:
             del self._open[topic]
             self._put(topic, now_s)
 
     def membership_changed(self, now_s: float) -> None:
-        """Directories may be other ones now."""
+        """Directories may have changed."""
         lines, self._lines, self._standing = self._lines, {}, {}
         for line in lines.values():
             for topic in line:
@@ -113,13 +110,16 @@ class Finder:
             self._asked_s.pop(topic, None)
         self._client.found(directory, topic, found, now_s)
         if isinstance(found, Membership) and self._client.membership.version > version and topic in self._asked_s:
-            self._put(topic, now_s)  # its directory had news of the ring
+            self._put(topic, now_s)  # its directory had a newer ring
+
+
+# --- after the store has lost data
 
 
 class Recheck:
     def __init__(self, client: Client) -> None:
         self._client = client
-        self._topics: OrderedDict[bytes, None] = OrderedDict()  # without an answer yet
+        self._topics: OrderedDict[bytes, None] = OrderedDict()  # not answered yet
 
     def __contains__(self, topic: bytes) -> bool:
         return topic in self._topics
@@ -131,7 +131,7 @@ class Recheck:
         self._topics.pop(topic, None)
 
     def tick(self, now_s: float) -> None:
-        """Ask for some; each has its turn again until it is found."""
+        """Ask for some topics. Each gets another turn until it is found."""
         client = self._client
         for _ in range(min(len(self._topics), client.limits.attended)):
             topic, _ = self._topics.popitem(last=False)
@@ -143,10 +143,13 @@ class Recheck:
 _REASON = "the cluster was started anew"
 
 
+# --- a cluster started from scratch
+
+
 class Leaving:
     def __init__(self, client: Client, successor: Membership, now_s: float) -> None:
-        """Forget all brokers; where topics are is forgotten by and by."""
-        self.successor = successor  # the membership to go on with
+        """Forget all brokers now. Topic placements are forgotten over the next ticks."""
+        self.successor = successor  # the membership to continue with
         self._client = client
         gone, client.membership = list(client.membership.brokers), Membership(version=-1, term=0, brokers={})
         client.tell(Note(Kind.LOST, f"{_REASON}: {len(gone)} brokers are forgotten"))
@@ -157,12 +160,12 @@ class Leaving:
         self._topics = deque(client.topic_publishers | client.topic_subscribers)
 
     def hear(self, membership: Membership) -> None:
-        """News of the membership while we are leaving."""
+        """News about the membership while we are leaving."""
         if membership.cluster != self.successor.cluster or membership.version > self.successor.version:
             self.successor = membership
 
     def go_on(self, now_s: float) -> bool:
-        """Let some topics leave. Returns whether all have."""
+        """Let some topics leave. Returns whether all have left."""
         client = self._client
         for _ in range(min(len(self._topics), client.limits.attended)):
             topic = self._topics.popleft()

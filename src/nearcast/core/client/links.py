@@ -1,8 +1,9 @@
-"""The links of one client: opening, handshake, leases, and opening again (PROTOCOL, publisher rule 9, agent rule 1).
+"""The links of one client: opening, handshake, leases, reconnecting (PROTOCOL, publisher rule 9, agent rule 1).
 
-A link is up when its server speaks RESP3, takes our credentials and carries the ready key of its own run: its agent
-has put all records there. Every heartbeat the client asks for the server's lease; what that proves, and for how long,
-is told in `core/wire/backend.py`. On a new link it also asks the agent to hurry, and is told when to look.
+A link is up when its server speaks RESP3, accepts our credentials and carries the ready key of its own run, which means
+its agent has put all records there. At every heartbeat the client asks for the server's lease; `core/wire/backend.py`
+explains what that proves, and for how long. On a new link it also asks the agent to hurry, and is notified when to
+look.
 """
 
 from __future__ import annotations
@@ -35,14 +36,14 @@ if TYPE_CHECKING:
     from nearcast.core.client.machine import Client
 
 
-# A client may try to open so many links at once, and then this many more per second: a server that comes back must not
-# be met by everybody at the same moment.
+# How many links a client may try to open at once, and how many more per second after that: clients must not all
+# reconnect to a returning server at the same moment.
 RECONNECT_BURST = 16
 RECONNECTS_PER_S = 4.0
 
 
 class _Peer:
-    """One broker's connection. A seed, known by its address alone, is a peer too until it says its name."""
+    """The connection to one broker. A seed, known only by its address, is a peer too until it tells us its name."""
 
     __slots__ = ("attempts", "connecting", "link", "patience_s", "problem", "retry_at_s", "waiting")
 
@@ -50,7 +51,7 @@ class _Peer:
         self.link: ClientLink | None = None
         self.connecting = False
         self.attempts = 0
-        self.problem = ""  # why there was no link the last time
+        self.problem = ""  # why the last attempt produced no link
         self.patience_s = 0.0
         self.retry_at_s: float | None = None
         self.waiting: OrderedDict[Flow, None] = OrderedDict()
@@ -80,11 +81,11 @@ class Links:
 
     @property
     def all_tried(self) -> bool:
-        """Whether none of the servers we were given has let us in at the first attempt."""
+        """Whether the first attempt has failed for every server we were given."""
         return all(peer.attempts for name, peer in self._peers.items() if name in self._seeds)
 
     def reach_out(self, now_s: float) -> None:
-        """Try a broker; now and then also an address the program gave us, because those of all brokers may be new."""
+        """Try a broker; now and then also an address from the program, because all brokers may have new addresses."""
         rng, brokers = self._client.rng, list(self._client.membership.brokers)
         if brokers:
             self.reach(rng.choice(brokers), now_s)
@@ -115,38 +116,38 @@ class Links:
             peer.waiting.pop(flow, None)
 
     def has_room(self, link: ClientLink) -> bool:
-        """Whether more may be asked: the proof of the lease stands behind what was, and so does every other answer."""
+        """Whether more may be asked. The proof of the lease and all other answers queue behind open questions."""
         return link.unanswered < self._client.limits.attaching
 
     def _admit(self, peer: _Peer, now_s: float) -> None:
-        """Let flows onto the link as far as there is room."""
+        """Let flows onto the link as long as there is room."""
         link = peer.link
         while peer.waiting and link is not None and link is peer.link and self.has_room(link):
             flow, _ = peer.waiting.popitem(last=False)
             flow.linked(link, now_s)
 
     def reach(self, broker: str, now_s: float) -> ClientLink | None:
-        """The link if it is up; else it is being opened, and the caller asks again later."""
+        """The link if it is up. Otherwise it is being opened, and the caller asks again later."""
         link = self.up(broker)
         if link is None:
             self._open(broker, self._peer(broker), now_s)
         return link
 
     def serves(self, broker: str, now_s: float) -> bool:
-        """Whether the link is up and its lease proven: who waits for an answer there will get it."""
+        """Whether the link is up and its lease proven, so that anything waiting for an answer there will get it."""
         link = self.up(broker)
         return link is not None and now_s <= link.lease_until_s
 
     # --- how it stands
 
     def trouble(self, broker: str, now_s: float) -> str | None:
-        """Why nothing can be had from a broker at the moment; None if nothing is known to be wrong."""
+        """Why a broker is unavailable at the moment; None if no problem is known."""
         if broker not in self._client.membership.brokers:
             return f"{broker} is no member of the cluster"
         link, peer = self.up(broker), self._peers.get(broker)
         if link is None:
             return f"{broker} is not connected" + (f" ({peer.problem})" if peer is not None and peer.problem else "")
-        first_proof_s = link.sound_s + 2 * self._client.timing.heartbeat_s  # a new link needs a moment for it
+        first_proof_s = link.sound_s + 2 * self._client.timing.heartbeat_s  # a new link needs a moment to prove it
         if now_s > max(link.lease_until_s, first_proof_s):
             return f"{broker} has no lease: look at its agent and at the controllers"
         return None
@@ -158,7 +159,7 @@ class Links:
         return "no server of the cluster is connected" + (f" ({self.last_error})" if self.last_error else "")
 
     def state(self, now_s: float) -> StateChange:
-        """How it stands with the brokers in use."""
+        """The state of the brokers in use."""
         up = self.all_up()
         if not up:
             return StateChange(State.DISCONNECTED, str(self.last_error or ""))
@@ -223,14 +224,14 @@ class Links:
             self._fail(name, peer, ConnectFailed(f"{self._url(name) or name}: {said}"), now_s)
 
     def drop(self, name: str, error: NearcastError, now_s: float) -> None:
-        """Close a link ourselves and open it again later."""
+        """Close a link from our side and reopen it later."""
         peer = self._peers.get(name)
         if peer is not None and (peer.link is not None or peer.connecting):
             self._client.effects.append(Disconnect(name))
             self._fail(name, peer, error, now_s)
 
     def forget(self, broker: str, now_s: float) -> None:
-        """The broker is no member any more."""
+        """The broker is no longer a member."""
         peer = self._peers.get(broker)
         if peer is not None:
             self.drop(broker, ConnectFailed(f"{broker} left the cluster"), now_s)
@@ -282,7 +283,7 @@ class Links:
         link.control[inbox_channel(client_id)] = partial(self._client.inbox, link)
         link.proof.ask(now_s)
         link.look(partial(self._greeted, name, link))
-        link.tell(WANTED, b"")  # behind the question, so that the next beat proves it
+        link.tell(WANTED, b"")  # sent after the question, so that the next beat proves the lease
 
     def _greeting_answered(self, name: str, problem: ClusterError | None, now_s: float) -> None:
         if problem is not None:
@@ -312,12 +313,12 @@ class Links:
             self.drop(ready.broker, Unsupported(f"{self._url(name)}: {self._unread}"), now_s)
             return
         if self._peers.get(ready.broker) is not peer:
-            return  # it is another broker than the one we knew under this name; a new link is on its way
+            return  # this is not the broker we knew under this name; a new link is being opened
         self._admit(peer, now_s)
         self._client.link_up(link, now_s)
 
     def _name_seed(self, name: str, broker: str) -> bool:
-        """The seed has said which broker it is; a second link to the same broker is not kept."""
+        """The seed has told us which broker it is. A second link to the same broker is closed."""
         peer = self._peers[name]
         known = self._peers.get(broker)
         if known is not None and known.link is not None:
@@ -332,7 +333,7 @@ class Links:
         return True
 
     def look_at_members(self, link: ClientLink, then: OnPassed) -> None:
-        """Read the membership there once more, and call `then` when we know it: a barrier that brings the news too."""
+        """Read the membership there again, and call `then` once we know it: a barrier that also brings the news."""
 
         def read(document: bytes | None, now_s: float) -> None:
             if document is not None:
@@ -342,9 +343,10 @@ class Links:
         link.read_members(read)
 
     def _members_changed(self, link: ClientLink, _: bytes, now_s: float) -> None:
-        """Any client may publish this, so it is only a reason to look where none may write.
+        """Any client may publish this, so it only prompts us to read the membership where no client may write.
 
-        One question at a time: news that comes before its answer was said before it was asked there, and is in it.
+        One question at a time: news that arrives before the answer was published before the server answered, so the
+        answer includes it.
         """
         if not link.asking_members:
             link.asking_members = True
@@ -356,7 +358,7 @@ class Links:
             self._members(link, document, now_s)
 
     def _members(self, link: ClientLink, document: bytes, now_s: float) -> None:
-        """What cannot be read, timers that break their rules among it, leaves everything as it was."""
+        """A membership that cannot be read, or whose timers break their rules, changes nothing."""
         try:
             membership = decode_membership(document)
         except msgspec.DecodeError as error:
@@ -373,11 +375,11 @@ class Links:
             link.read_lease(partial(self._lease, link))
 
     def _granted(self, link: ClientLink, _: bytes, now_s: float) -> None:
-        """Anybody may say so: it is a reason to look."""
+        """Anyone may send this, so it only prompts us to look."""
         self._ask_for_lease(link, now_s)
 
     def _lease(self, link: ClientLink, lease: Lease, now_s: float) -> None:
-        """A lease that comes while news of the membership are read may be that of a new broker under this name."""
+        """A lease that arrives while membership news is being read may belong to a new broker under this name."""
         link.proof.found(lease.beat)
         sent_s = link.proof.proven(lease.granted) if not link.asking_members else None
         if sent_s is None:
@@ -385,15 +387,15 @@ class Links:
         link.lease_until_s = sent_s + self._client.timing.lease_s
         link.sound_s = sent_s
         if link.control.pop(GRANTS, None) is not None:
-            link.unsubscribe(GRANTS)  # from here on it is enough to look now and then
-        if now_s <= link.lease_until_s:  # else who waits for it waits for the next
+            link.unsubscribe(GRANTS)  # from here on an occasional look is enough
+        if now_s <= link.lease_until_s:  # otherwise those waiting for it wait for the next one
             self._client.leased(link, now_s)
 
     def tick(self, now_s: float) -> None:
         timing = self._client.timing
         self._budget = min(RECONNECT_BURST, self._budget + RECONNECTS_PER_S * (now_s - self._ticked_s))
         if now_s - self._ticked_s > timing.heartbeat_s:
-            self._awake_s = now_s  # we were not running: what came meanwhile is yet to be read
+            self._awake_s = now_s  # we were not running: what arrived meanwhile has not been read yet
         self._ticked_s = now_s
         for name, peer in list(self._peers.items()):
             link = peer.link
@@ -406,25 +408,25 @@ class Links:
                 self._ask_for_lease(link, now_s)
 
     def _lease_pause_s(self, link: ClientLink, now_s: float) -> float:
-        """How long to wait between two questions for the lease: whose lease has ended may have it again soon."""
+        """How long to wait between lease questions: shorter after a lease has expired, since it may be renewed soon."""
         heartbeat_s = self._client.timing.heartbeat_s
         return heartbeat_s if now_s <= link.lease_until_s else heartbeat_s / 2
 
     def _silent_s(self, link: ClientLink, now_s: float) -> float:
-        """How long nothing has come although a question is open: a link is alive while bytes arrive."""
+        """How long nothing has arrived although a question is open. A link is alive while bytes arrive."""
         open_since_s = link.proof.open_since_s
         return 0.0 if open_since_s is None else now_s - max(open_since_s, link.heard_s, self._awake_s)
 
     def _patience_s(self) -> float:
         """How long a link may be silent.
 
-        Drawn for each link: clients of a server that stands still for a while must not all come back at once.
+        Drawn at random for each link: when a server stalls, its clients must not all reconnect at once.
         """
         return self._client.timing.lease_s * (1 + self._client.rng.random())
 
 
 def _parse_ready(standing: Standing) -> Ready | None:
-    """The ready key, if it belongs to the server's present run."""
+    """The ready key, if it belongs to the server's current run."""
     if standing.ready is None:
         return None
     try:

@@ -38,7 +38,7 @@ _NOT_ATTACHED = "the subscription was closed before it was attached"
 
 
 class Ticking(Protocol):
-    """Something with a timer of its own; kept in the attention set while it says so."""
+    """Something with a timer of its own. It stays in the attention set for as long as its `tick` returns true."""
 
     def tick(self, now_s: float) -> bool: ...
 
@@ -57,12 +57,12 @@ class Client:
         self.client_id = client_id
         self.rng = rng
         self._own_timing = timing
-        self.timing = timing  # our own until the membership says what all go by
+        self.timing = timing  # our own until the membership says what everyone uses
         self.limits = limits
         self.tell = tell
         self.state = StateChange(State.DISCONNECTED)
         self.membership = Membership(version=-1, term=0, brokers={})
-        self.wall_offset_s = 0.0  # what to add to the driver's clock to get Unix time
+        self.wall_offset_s = 0.0  # add to the driver's clock to get Unix time
         self.effects: list[Effect] = []
         self.acks: list[tuple[object, int]] = []
         self.woken: set[Mailbox] = set()
@@ -76,18 +76,18 @@ class Client:
         self.arrivals = Arrivals(self)
         self.leaving: Leaving | None = None
         self.closed = False
-        self.numbered = 0  # no topic that has ended had a higher number
-        self.ended: list[bytes] = []  # topics that are published no more, for the driver
+        self.numbered = 0  # no ended topic had a higher number
+        self.ended: list[bytes] = []  # topics no longer published, for the driver
         self.finder = Finder(self)
         self._recheck = Recheck(self)
         self._forgetting = Forgetting(self)
         self._reporting = Reporting(self)
         self._attention: OrderedDict[Ticking, None] = OrderedDict()
-        self.in_flight: dict[TopicPublisher, None] = {}  # those with messages that are not acknowledged
-        self.unsent: dict[TopicPublisher, None] = {}  # those with messages that no link has yet
+        self.in_flight: dict[TopicPublisher, None] = {}  # those with unacknowledged messages
+        self.unsent: dict[TopicPublisher, None] = {}  # those with messages not yet given to a link
         self.full: dict[
             TopicPublisher, None
-        ] = {}  # those that had no room for another message, and may have it again by now
+        ] = {}  # those that had no room for another message, and may have room by now
         self.active: dict[TopicPublisher | TopicSubscriber, None] = {}  # those with traffic since the last report
 
     # --- inputs: what the program asks
@@ -150,7 +150,7 @@ class Client:
             self.end_pattern(flow, Closed(_NOT_ATTACHED))
 
     def give_up(self, topic: bytes, sequence: int) -> bool:
-        """The caller of publish waits no longer. Returns whether the message was withdrawn before it was ever sent."""
+        """The caller of publish stops waiting. Returns whether the message was withdrawn before it was ever sent."""
         topic_publisher = self.topic_publishers.get(topic)
         return topic_publisher is not None and topic_publisher.give_up(sequence)
 
@@ -165,7 +165,7 @@ class Client:
                 self.effects.append(Failed(token, Closed("the client was closed before the subscription was attached")))
 
     def end_topic_subscriber(self, topic_subscriber: TopicSubscriber, error: NearcastError, now_s: float) -> None:
-        """Nobody wants the topic, or nobody may have it: those who wait to be attached get the error."""
+        """Nobody wants the topic, or it was refused: callers waiting to be attached get the error."""
         del self.topic_subscribers[topic_subscriber.topic]
         if topic_subscriber.topic not in self.topic_publishers:
             self.finder.forget(topic_subscriber.topic)
@@ -173,7 +173,7 @@ class Client:
         topic_subscriber.close(now_s)
 
     def end_topic_publisher(self, topic_publisher: TopicPublisher) -> None:
-        """Nobody publishes on the topic any more; if somebody does later, its numbers go on behind these."""
+        """Nobody publishes on the topic any more. If it is published again, its numbers continue after these."""
         del self.topic_publishers[topic_publisher.topic]
         self.numbered = max(self.numbered, topic_publisher.sequence)
         self.ended.append(topic_publisher.topic)
@@ -236,7 +236,7 @@ class Client:
         self._reporting.tick(now_s)
 
     def send(self) -> None:
-        """Hand what was published to the links, in one batch for each topic."""
+        """Hand what was published to the links, one batch per topic."""
         unsent, self.unsent = self.unsent, {}
         for topic_publisher in unsent:
             topic_publisher.send()
@@ -245,7 +245,7 @@ class Client:
 
     @property
     def attended(self) -> int:
-        """How many flows the next tick looks after: those that have waited longest."""
+        """How many flows the next tick handles: those that have waited longest."""
         return min(len(self._attention), self.limits.attended)
 
     def attend(self, ticking: Ticking) -> None:
@@ -263,7 +263,7 @@ class Client:
         link.subscribe(CONTROL + topic, refused=partial(self._unwatched, link, topic))
 
     def hold(self, link: ClientLink, topic: bytes, refused: OnRefused) -> None:
-        """Hold the topic on a link, and its control channel before it: one command, for all of it or nothing."""
+        """Hold the topic on a link, and its control channel before it: one command, so it is all or nothing."""
         channel = CONTROL + topic
         if channel in link.watched:
             link.subscribe(topic, refused=refused)
@@ -272,13 +272,13 @@ class Client:
             link.subscribe(channel, topic, refused=refused)
 
     def _unwatched(self, link: ClientLink, topic: bytes, text: str, now_s: float) -> None:
-        """The topic's control channel is not for us, and neither is the topic."""
+        """We may not have the topic's control channel, so we may not have the topic either."""
         if CONTROL + topic in link.watched:
             link.watched.discard(CONTROL + topic)
             self._refuse(topic, refused(link.broker, f"the control channel of {decode_topic(topic)!r}", text), now_s)
 
     def unwatch(self, link: ClientLink, topic: bytes, channels: list[bytes]) -> None:
-        """Give back channels of a topic, and its control channel if nobody here needs it: one command, one moment."""
+        """Release channels of a topic, and its control channel if nothing here needs it: one command, at one moment."""
         topic_publisher, topic_subscriber = self.topic_publishers.get(topic), self.topic_subscribers.get(topic)
         needed = (topic_publisher is not None and topic_publisher.holds(link)) or (
             topic_subscriber is not None and topic_subscriber.holds(link)
@@ -289,7 +289,7 @@ class Client:
         link.unsubscribe(*channels)
 
     def link_up(self, link: ClientLink, now_s: float) -> None:
-        """Questions that waited for a link are asked at once."""
+        """Questions that waited for a link are asked immediately."""
         self.finder.go_on(link, now_s)
         self._look_at_state(now_s)
 
@@ -302,7 +302,7 @@ class Client:
             flow.leased(link, now_s)
 
     def inbox(self, link: ClientLink, payload: bytes, now_s: float) -> None:
-        """A frame on our inbox: a repair of what we missed, or a subscriber that misses something of ours."""
+        """A frame on our inbox: a repair of what we missed, or a request from a subscriber that missed something."""
         parts = decode_repair(payload)
         if parts is None:
             return
@@ -324,7 +324,7 @@ class Client:
             self.leaving.hear(membership)
             return
         if self.membership.cluster not in ("", membership.cluster):
-            if not self.is_served(now_s):  # else we have nothing to do with that cluster
+            if not self.is_served(now_s):  # otherwise we have nothing to do with that cluster
                 self.leaving = Leaving(self, membership, now_s)
             return
         if membership.version <= self.membership.version:
@@ -345,7 +345,7 @@ class Client:
         self.finder.membership_changed(now_s)
 
     def _leave_on(self, now_s: float) -> None:
-        """If this client is leaving a cluster, let it leave a little more, and join the next one when it has."""
+        """If this client is leaving a cluster, continue, and join the next one when done."""
         leaving = self.leaving
         if leaving is not None and leaving.go_on(now_s):
             self.leaving = None
@@ -370,7 +370,7 @@ class Client:
             topic_subscriber.record(broker, record, now_s)
 
     def looks_for(self, topic: bytes, now_s: float) -> bool:
-        """Whether a directory must still tell somebody here where the topic is."""
+        """Whether something here still needs a directory to say where the topic is."""
         if topic in self._recheck:
             return True
         topic_subscriber, topic_publisher = self.topic_subscribers.get(topic), self.topic_publishers.get(topic)
@@ -379,13 +379,13 @@ class Client:
         )
 
     def ask(self, topic: bytes, now_s: float) -> None:
-        """Ask the topic's directory where it is; asked again after a while as long as somebody wants to know."""
+        """Ask the topic's directory where it is; repeated after a while for as long as it is needed."""
         self.finder.ask(topic, now_s)
 
     def found(
         self, directory: str, topic: bytes, found: Record | Unreadable | Membership | Denied | None, now_s: float
     ) -> None:
-        """What a directory has said of a topic."""
+        """What a directory has said about a topic."""
         if isinstance(found, Record):
             self._recheck.found(topic)
             self._record(directory, topic, found, now_s)
@@ -395,7 +395,7 @@ class Client:
             self._refuse(topic, not_found(directory, topic, found), now_s)
 
     def _refuse(self, topic: bytes, error: ClusterError, now_s: float) -> None:
-        """The topic cannot be had: those who use it are told, and nobody else is touched."""
+        """The topic is not available. Its users get the error; other topics are not affected."""
         self.tell(Note(Kind.REFUSED, str(error)))
         topic_subscriber = self.topic_subscribers.get(topic)
         if topic_subscriber is not None:
@@ -405,7 +405,7 @@ class Client:
             topic_publisher.refuse_all(error)
 
     def _look_around(self, now_s: float) -> None:
-        """Keep one leased link, so that news of the membership reach us when a broker dies."""
+        """Keep one leased link, so that membership news reaches us when a broker dies."""
         if not self.is_served(now_s):
             self.links.reach_out(now_s)
 
@@ -417,7 +417,7 @@ class Client:
             self._become(self.links.state(now_s))
 
     def _become(self, change: StateChange) -> None:
-        """Told once: the same state for another reason is no news."""
+        """Reported once: the same state for another reason is no news."""
         news, self.state = change.state is not self.state.state, change
         if news:
             self.tell(change)

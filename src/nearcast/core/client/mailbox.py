@@ -16,7 +16,7 @@ from nearcast.errors import UsageError
 class Overflow(StrEnum):
     """What to do when the application does not keep up."""
 
-    DROP_OLDEST = "drop_oldest"  # and report the dropped as Gaps
+    DROP_OLDEST = "drop_oldest"  # and report what was dropped as Gaps
     DISCONNECT = "disconnect"  # end the subscription with SlowSubscriber
     BLOCK = "block"  # stop reading the sockets, but no longer than T_block; then drop the oldest
 
@@ -50,10 +50,10 @@ class Mailbox:
         self.accept_foreign = accept_foreign
         self.dropped = 0
         self.overflowed = False  # ended because it was full and its policy is DISCONNECT
-        self.ended = False  # nothing is put any more
+        self.ended = False  # nothing is accepted any more
         self._events: list[Event] = []
         self._bytes = 0
-        self._gaps: dict[tuple[str, int], Gap] = {}  # by line: a publisher numbers each topic apart
+        self._gaps: dict[tuple[str, int], Gap] = {}  # by line: a publisher numbers each topic separately
         self._interrupted: dict[str, Interrupted] = {}  # by topic
 
     def __len__(self) -> int:
@@ -64,7 +64,7 @@ class Mailbox:
         return len(self._events) >= self.limit or self._bytes >= self.limit_bytes
 
     def put(self, events: list[Event], payload_bytes: int, *, foreign: bool = True) -> None:
-        """`foreign`: whether there may be messages among them that came without our envelope."""
+        """`foreign`: whether the events may include messages that came without our envelope."""
         if self.ended:
             return
         if foreign and not self.accept_foreign:
@@ -75,7 +75,7 @@ class Mailbox:
             self._overflow()
 
     def take(self) -> list[Event]:
-        """Everything that waits; what was dropped stands first, because the oldest are dropped."""
+        """Everything that is waiting. Reports of dropped messages come first, because the oldest are dropped."""
         events = self._events
         if self._gaps or self._interrupted:
             events = [*self._gaps.values(), *self._interrupted.values(), *events]
@@ -84,7 +84,7 @@ class Mailbox:
         return events
 
     def _overflow(self) -> None:
-        # What we were told to have received includes headers, duplicates and foreign messages: count what is here.
+        # The received byte count we were given includes headers, duplicates and foreign messages: count what is here.
         self._bytes = sum(map(_size, self._events))
         if len(self._events) <= self.limit and self._bytes <= self.limit_bytes:
             return
@@ -99,7 +99,7 @@ class Mailbox:
         del self._events[:cut]
 
     def _overhang(self) -> int:
-        """How many of the oldest must go; an eighth more than needed, so that dropping is done in large steps."""
+        """How many of the oldest must go: an eighth more than needed, so that dropping happens in large steps."""
         cut = max(0, len(self._events) - self.limit)
         excess = self._bytes - self.limit_bytes
         for event in self._events[:cut]:

@@ -1,13 +1,13 @@
-"""News of a client: how it stands with its brokers, and what the log of its program may say.
+"""What a client says besides messages: state changes, log notes, refused messages, and reasons for waiting.
 
-The machine tells them to whoever made it, as they happen; none is told per message.
+News goes to the owner of the machine as it happens: how the client stands with its brokers, and what its program's log
+may say. There is never one item per message.
 
-Refusals: what a server will not do, as an error, and the messages nobody waits for that it concerns.
+Refusals are what a server will not do, as an error. `publish` raises by itself. `publish_nowait` has returned long
+before the server refuses, so such messages are noted here, one note per topic, until someone asks for them. `flush`
+asks.
 
-`publish` raises by itself. `publish_nowait` has returned long before the server says no: such a message is noted here,
-one note per topic, until somebody asks. `flush` asks.
-
-What a call waits for, in words: for the error of one that has waited too long.
+The last section puts into words what a call is waiting for. Calls that have waited too long use it in their errors.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ if TYPE_CHECKING:
 class State(StrEnum):
     """How a client stands with the brokers it uses."""
 
-    CONNECTED = "connected"  # all of them answer and have their leases
-    DEGRADED = "degraded"  # some do not: their topics wait, all others go on
+    CONNECTED = "connected"  # all brokers answer and have their leases
+    DEGRADED = "degraded"  # some do not: their topics wait, all others continue
     DISCONNECTED = "disconnected"  # no server answers: everything waits
     CLOSED = "closed"
 
 
 class StateChange(msgspec.Struct, frozen=True):
-    """What a client has become, and why."""
+    """A client's new state, and the reason."""
 
     state: State
     reason: str = ""
 
 
 class Kind(Enum):
-    """What a note is about; what is said of one kind has a common pace."""
+    """What a note is about. All notes of one kind share a rate limit."""
 
     OPENED = "opened"
     LOST = "lost"
@@ -65,7 +65,7 @@ class Note(msgspec.Struct, frozen=True):
 
 
 def moved(what: str, placement: Placement, interrupted: str | None = None) -> Note:
-    """Something of ours has a new place; messages may have been missed on the way, and why."""
+    """Something of ours has a new placement. Says whether messages may have been missed on the way, and why."""
     text = f"{what} moved to {', '.join(placement.brokers)} ({placement.mode}, epoch {placement.epoch})"
     return Note(Kind.INTERRUPTED, f"{text}: {interrupted}") if interrupted else Note(Kind.MOVED, text)
 
@@ -77,8 +77,11 @@ def silent(news: Note | StateChange) -> None:
     """For a machine whose news nobody wants."""
 
 
+# --- refusals
+
+
 class Refusal(msgspec.Struct):
-    """Messages of one topic that were refused and whose callers had not waited."""
+    """Messages of one topic that were refused and had no caller waiting."""
 
     count: int
     first: ClusterError
@@ -98,13 +101,13 @@ class Refusals:
             noted.count += count
 
     def take(self) -> dict[bytes, Refusal]:
-        """All that was refused since the last call, by topic."""
+        """Everything refused since the last call, by topic."""
         noted, self._noted = self._noted, {}
         return noted
 
 
 def summed_up(refused: dict[bytes, Refusal]) -> ClusterError:
-    """One error for all: of the kind of the first, with its words."""
+    """One error for all of them: the type and text of the first."""
     (topic, refusal), *others = refused.items()
     text = f"{_messages(refusal.count)} on {decode_topic(topic)!r} refused: {refusal.first}"
     if others:
@@ -117,11 +120,11 @@ def _messages(count: int) -> str:
     return "1 message" if count == 1 else f"{count} messages"
 
 
-# --- errors, with what to do
+# --- errors, and what to do about them
 
 
 def refused(broker: str, what: str, text: str) -> ClusterError:
-    """The error for what a server will not do."""
+    """The error for something a server refuses to do."""
     problem = f"{broker} refused {what}: {text}"
     if text.startswith("NOPERM"):
         return AccessDenied(f"{problem}: the user needs the commands, keys and channels listed in docs/security.md")
@@ -129,7 +132,7 @@ def refused(broker: str, what: str, text: str) -> ClusterError:
 
 
 def not_found(broker: str, topic: bytes, answer: Denied | Unreadable) -> ClusterError:
-    """The error for a record that was not to be had, or that only a newer version can read."""
+    """The error for a record that was not available, or that only a newer version can read."""
     name = decode_topic(topic)
     if isinstance(answer, Unreadable):
         return Unsupported(f"{broker} has a record of {name!r} that says {answer.text}: upgrade nearcast here")
@@ -137,8 +140,11 @@ def not_found(broker: str, topic: bytes, answer: Denied | Unreadable) -> Cluster
 
 
 def unheard_of(broker: str) -> ClusterError:
-    """The error for messages of a placement that no record has told us of."""
+    """The error for messages of a placement that no record has announced."""
     return Unavailable(f"{broker} brings messages of a placement that this client has no record of: it looks again")
+
+
+# --- what a call waits for, in words
 
 
 def for_acknowledgements(topic_publishers: Collection[TopicPublisher], now_s: float) -> str:
@@ -165,7 +171,7 @@ def for_attachment(client: Client, names: Collection[bytes], now_s: float) -> st
 
 
 def _first_of(reasons: list[tuple[str, str]]) -> str:
-    """The first reason, with the name of its topic, and how many more wait."""
+    """The first reason, with the name of its topic, and how many more are waiting."""
     if not reasons:
         return "the program was too busy to look at the answer"
     name, reason = reasons[0]

@@ -1,10 +1,13 @@
-"""Lines: the messages of one topic put in order, publisher by publisher (PROTOCOL, subscriber rules 5 and 6).
+"""Publisher order: the messages of one topic put in order, publisher by publisher (PROTOCOL, subscriber rules 5 and 6).
 
-A line is what has been delivered of one publisher: everything up to `last`. A frame is then one of four things: next
-in line (delivered), old (a duplicate), ahead (held until an older placement is fenced or a repair fills the hole), or
-from a publisher not heard before (its first frame is the baseline once no older place can still send an earlier one).
+A line is what has been delivered from one publisher: everything up to `last`. A frame is then one of four things:
 
-Lines know no brokers. What they must know of the place a frame came through is behind `Gate`.
+- next in line: it is delivered
+- old: it is a duplicate
+- ahead: it is held until an older placement is fenced or a repair fills the hole
+- from a new publisher: its first frame is the baseline, once no older place can still send an earlier one
+
+Lines know nothing about brokers. What they need to know about the place a frame came through is behind `Gate`.
 """
 
 from __future__ import annotations
@@ -43,11 +46,11 @@ class Gate(Protocol):
 
     @property
     def newest(self) -> int:
-        """The newest epoch that records speak of."""
+        """The newest epoch that any record mentions."""
         ...
 
     def admits(self, epoch: int) -> bool:
-        """Whether frames of this epoch are in their right place here."""
+        """Whether frames of this epoch belong here."""
         ...
 
 
@@ -55,12 +58,12 @@ class Fences(Protocol):
     """The subscriber's view of all its places together."""
 
     def older_open(self, publisher: int, epoch: int) -> bool:
-        """Whether some place may still yield frames this publisher sent in an epoch before this one."""
+        """Whether some place may still deliver frames this publisher sent in an epoch before this one."""
         ...
 
 
 class Frame(msgspec.Struct, frozen=True, gc=False):
-    """One frame, taken apart: only made off the hot path."""
+    """One frame, parsed. Only created off the hot path."""
 
     word: int
     epoch: int
@@ -75,7 +78,7 @@ class OrderCounters(msgspec.Struct):
 
     duplicates: int = 0
     held: int = 0
-    crowded: int = 0  # held, and let go again for want of room
+    crowded: int = 0  # held, then dropped for lack of room
     late: int = 0
     foreign: int = 0
     gaps: int = 0
@@ -107,10 +110,10 @@ class _Held:
         return self.frames.pop(heappop(self.order))
 
     def drop_highest(self) -> int:
-        """Let go of the frame farthest ahead, and say which it was."""
+        """Drop the frame farthest ahead, and return its number."""
         highest = self.top if self.top in self.frames else max(self.frames)
         del self.frames[highest]
-        if self.order[-1] == highest:  # mostly: frames come in order
+        if self.order[-1] == highest:  # the usual case: frames arrive in order
             self.order.pop()
         else:
             self.order.remove(highest)
@@ -125,26 +128,26 @@ class PublisherOrder:
     def __init__(self, topic: str, fences: Fences, timing: Timing, limits: Limits) -> None:
         self.topic = topic
         self.out: list[Event] = []
-        self.foreign = False  # whether there are messages without our envelope in it
+        self.foreign = False  # whether it includes messages without our envelope
         self.last: dict[int, int] = {}
         self.counters = OrderCounters()
-        self.unheard = False  # a frame was dropped of an epoch that no record has spoken of
-        self.wanted: dict[int, None] = {}  # publishers with a hole in their line: the owner asks them
+        self.unheard = False  # a frame was dropped because no record has announced its epoch
+        self.wanted: dict[int, None] = {}  # publishers with a hole in their line; the owner asks them
         self._fences = fences
         self._timing = timing
         self._limits = limits
         self._held: dict[int, _Held] = {}
         self._held_count = 0
         self._deadlines: dict[int, float] = {}  # publisher -> when its hole is reported
-        self._marks: dict[int, int] = {}  # publisher -> how far it has come, by its word or by a frame we let go
-        self._crowded: set[int] = set()  # publishers with frames that were let go for want of room
-        self._before: Mapping[int, int] = _NONE  # `last` as it was at the last look for silent publishers
+        self._marks: dict[int, int] = {}  # publisher -> its highest known number, by a MARK or a frame we dropped
+        self._crowded: set[int] = set()  # publishers whose frames were dropped for lack of room
+        self._before: Mapping[int, int] = _NONE  # `last` as it was at the previous look for silent publishers
 
     def run(self, payloads: list[bytes], gate: Gate, now_s: float, wall_s: float) -> None:
         """Take a run of frames that came through one gate."""
         append = self.out.append
         last, topic, held = self.last, self.topic, self._held
-        speaker, expected = -1, 0  # whose line it is, and its next number: mostly a run is of one publisher
+        speaker, expected = -1, 0  # the current line and its next number: a run is usually from one publisher
         for payload in payloads:
             try:
                 word, epoch, publisher, sequence, time_ns = _unpack(payload)
@@ -165,7 +168,7 @@ class PublisherOrder:
                 self._foreign(payload, wall_s)
 
     def repair(self, payload: bytes, now_s: float, wall_s: float) -> int | None:
-        """Take a frame from the inbox: it fills holes of known lines and says how far they reach.
+        """Take a frame from the inbox. It fills holes in known lines and says how far they reach.
 
         Returns the publisher if this was the end of its answer.
         """
@@ -181,7 +184,7 @@ class PublisherOrder:
             return frame.publisher
         self._advance(frame, last, now_s, wall_s)
         if publisher in self._deadlines and self.last[publisher] > last:
-            self._deadlines[publisher] = now_s + self._timing.gap_s  # an answer is under way
+            self._deadlines[publisher] = now_s + self._timing.gap_s  # an answer is arriving
         return None
 
     def release(self, now_s: float, wall_s: float) -> None:
@@ -190,7 +193,7 @@ class PublisherOrder:
             self._settle(publisher, now_s, wall_s)
 
     def tick(self, now_s: float, wall_s: float) -> None:
-        """Report the holes whose repair did not come in time."""
+        """Report the holes that were not repaired in time."""
         for publisher, deadline_s in list(self._deadlines.items()):
             if now_s < deadline_s:
                 continue
@@ -206,7 +209,7 @@ class PublisherOrder:
         return bool(self._held_count or self._deadlines)
 
     def forget_silent(self, asked: Collection[int]) -> list[int]:
-        """Forget the publishers of whom nothing has come since the last call, but for those that are asked."""
+        """Forget publishers that have sent nothing since the last call, except those being asked for repairs."""
         before, last = self._before, self.last
         open_lines = (self._held, self._deadlines, self._marks, self.wanted, asked)
         silent = [
@@ -274,8 +277,8 @@ class PublisherOrder:
                 self._make_room(frame.publisher)
 
     def _make_room(self, publisher: int) -> None:
-        """Too many frames are held: one that is far ahead goes, and its publisher is asked for it when we are there."""
-        if len(self._held[publisher].order) == 1:  # where its line begins must not be forgotten: another has more
+        """Too many frames are held: drop one that is far ahead. It is requested again when its line gets there."""
+        if len(self._held[publisher].order) == 1:  # where its line begins must not be forgotten: another one has more
             publisher = max(self._held, key=lambda crowd: len(self._held[crowd].order))
         held = self._held[publisher]
         if len(held.order) == 1:
@@ -293,7 +296,7 @@ class PublisherOrder:
         return frame
 
     def _settle(self, publisher: int, now_s: float, wall_s: float) -> None:
-        """Deliver what is next in line among the held; start the clock of a hole that no older place can fill."""
+        """Deliver the held frames that are next in line; start the clock of a hole that no older place can fill."""
         held = self._held.get(publisher)
         while held is not None and held.order:
             lowest = held.lowest()
@@ -315,23 +318,23 @@ class PublisherOrder:
             self._deadlines.pop(publisher, None)
             self._crowded.discard(publisher)
         elif publisher in self.last:
-            self._miss(publisher, now_s)  # what the mark promised is still missing
-            if publisher in self._crowded:  # and it may be had now: there is room
+            self._miss(publisher, now_s)  # what the mark announced is still missing
+            if publisher in self._crowded:  # it can be requested now: there is room
                 self._crowded.discard(publisher)
                 self.wanted[publisher] = None
 
     def _begins(self, frame: Frame, last: int) -> bool:
-        """Whether nothing is missing before the frame although numbers are: its publisher had forgotten the topic."""
+        """Whether nothing is missing before the frame despite skipped numbers: its topic was forgotten before."""
         return frame.word in FIRSTS and not last < self._marks.get(frame.publisher, 0) < frame.sequence
 
     def _miss(self, publisher: int, now_s: float) -> None:
-        """A hole that no older place can fill: its publisher is asked, and its time runs."""
+        """A hole that no older place can fill: ask its publisher, and start its clock."""
         if publisher not in self._deadlines:
             self._deadlines[publisher] = now_s + self._timing.gap_s
             self.wanted[publisher] = None
 
     def _give_up(self, publisher: int, now_s: float, wall_s: float) -> None:
-        """Report the lowest hole of a line as a Gap and go on behind it."""
+        """Report the lowest hole of a line as a Gap and continue after it."""
         del self._deadlines[publisher]
         last, held = self.last[publisher], self._held.get(publisher)
         end = held.lowest().sequence - 1 if held is not None else self._marks.pop(publisher, last)

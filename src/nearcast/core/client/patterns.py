@@ -1,21 +1,21 @@
 """A pattern flow: what one client receives by a pattern (PROTOCOL, subscriber rule 9).
 
-A pattern subscriber is attached to every broker, so it is always ready and no move waits for it. What is left to do is
-to put each publisher's messages in order: when one speaks in a new epoch, older messages of its may still be on their
-way from other brokers. It had seen the fence of its old broker before it spoke; so a question that is put to every
-other broker *now* is answered behind the last message it had acknowledged there. Until all have answered, its messages
-that are not next in line are held. No record and no marker is needed, and nothing is asked while topics stay where they
-are. One question serves all publishers of a topic that need one; the next is put when it is answered.
+A pattern subscriber is attached to every broker, so it is always ready and no move waits for it. What remains is to put
+each publisher's messages in order: when a publisher sends in a new epoch, its older messages may still be on their way
+from other brokers. It had seen the fence of its old broker before it sent anything in the new epoch. So a question put
+to every other broker *now* is answered after the last message that was acknowledged there. Until all have answered, the
+publisher's messages that are not next in line are held. This needs no record and no marker, and nothing is asked while
+topics stay where they are. One question serves all publishers of a topic that need one; the next is put when it is
+answered.
 
-A broker that leaves in good order is marked in the membership when it carries nothing any more. A last question to it
-is answered behind everything it ever sent; after that the subscriber lets go of it, and nobody is interrupted.
+A broker that leaves in good order is marked in the membership once it carries nothing any more. A last question to it
+is answered after everything it ever sent. Then the subscriber lets go of the broker, and nothing is interrupted.
 
-Arrivals: this client's pattern subscriptions say that they are attached to a broker that joins.
-
-A broker that joins carries no topic before every pattern subscriber is there. They say so as subscribers of a topic do
-before a move: who is attached to it holds one more channel on every server it uses, named after the join. So at each
-server, and at one moment, the holders can be counted against all pattern subscribers. Numbers of different servers or
-different joins are never compared: equal numbers do not mean the same clients.
+`Arrivals` announces that this client's pattern subscriptions are attached to a joining broker, which carries no topic
+before every pattern subscriber is there. They announce it as the subscribers of a topic do before a move: a client
+attached to the new broker holds one more channel on every server it uses, named after the join. So at each server, and
+at one moment, the holders can be counted against all pattern subscribers. Counts of different servers or different
+joins are never compared: equal counts do not mean the same clients.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ class _Matched:
         self.topic = topic
         self.lines = PublisherOrder(decode_topic(topic), self, client.timing, client.limits)
         self.repairs = Repairs(client, topic, self.lines)
-        self.heard_at: dict[int, str] = {}  # publisher -> the broker where it began its present epoch
-        self.waiting: set[ClientLink] = set()  # links that have not answered the present question
-        self.asked = self.answered = 0  # questions, counted
-        self._epochs: dict[int, int] = {}  # publisher -> the newest epoch it has spoken in
+        self.heard_at: dict[int, str] = {}  # publisher -> the broker where it began its current epoch
+        self.waiting: set[ClientLink] = set()  # links that have not answered the current question
+        self.asked = self.answered = 0  # numbers of questions
+        self._epochs: dict[int, int] = {}  # publisher -> the newest epoch it has sent in
         self._needs: dict[int, int] = {}  # publisher -> the question that must be answered first
 
     def admits(self, epoch: int) -> bool:
@@ -61,7 +61,7 @@ class _Matched:
         return self._needs.get(publisher, 0) > self.answered
 
     def spoke(self, publisher: int, epoch: int) -> bool:
-        """A publisher speaks. Returns whether that calls for a question to the other brokers."""
+        """A publisher has sent something. Returns whether that calls for a question to the other brokers."""
         if epoch <= self._epochs.get(publisher, -1):
             return False
         self._epochs[publisher] = epoch
@@ -101,10 +101,10 @@ class PatternFlow:
         self.joined = False
         self._links: dict[str, ClientLink] = {}
         self._open: set[str] = set()  # brokers where the subscription is known to be in force
-        self._missing_s: dict[str, float] = {}  # brokers where it is not, and since when they may be there
+        self._missing_s: dict[str, float] = {}  # brokers where it is not, and since when they may carry topics
         self._matched: dict[bytes, _Matched] = {}
         self._interrupted: Interrupted | None = None
-        self._retry_at_s: float | None = None  # a broker has refused us: not before then again
+        self._retry_at_s: float | None = None  # a broker has refused us: do not retry before then
         self._closed = False
 
     def add(self, mailbox: Mailbox, token: object) -> None:
@@ -122,7 +122,8 @@ class PatternFlow:
 
     def spread(self, now_s: float) -> None:
         """Attach to every member we are not attached to, and part from those that leave."""
-        # Read late, news of a member is old: it may have carried topics since the links were last known to be sound.
+        # News about a member that is read late is old: it may have carried topics since the links were last known to be
+        # sound.
         sound_s = min((link.sound_s for link in self._links.values()), default=now_s)
         for broker, info in self.client.membership.brokers.items():
             link = self._links.get(broker)
@@ -142,11 +143,11 @@ class PatternFlow:
         link.patterns[self.pattern] = partial(self._message, link)
         link.psubscribe(self.pattern, refused=partial(self._denied, link))
         link.subscribe(PATTERNS, refused=partial(self._denied, link))
-        # A broker that joins is announced before pattern subscribers are counted: who was not counted reads of it here.
+        # A joining broker is announced before pattern subscribers are counted: those not counted read about it here.
         self.client.links.look_at_members(link, partial(self._opened, link))
 
     def _denied(self, link: ClientLink, text: str, now_s: float) -> None:
-        """A broker will not let us have the pattern: who waits is told, who had it is interrupted, and we try again."""
+        """A broker refuses us the pattern: waiting callers get the error, attached ones an interruption; we retry."""
         if not self.holds(link):
             return
         error = refused(link.broker, f"a subscription to the pattern {self.name!r}", text)
@@ -185,7 +186,7 @@ class PatternFlow:
             self._check_whole(now_s)
 
     def forget(self, broker: str, now_s: float) -> None:
-        """The broker is no member any more, and its link is gone already."""
+        """The broker is no longer a member, and its link is already gone."""
         self._missing_s.pop(broker, None)
         self._check_whole(now_s)
 
@@ -194,7 +195,7 @@ class PatternFlow:
         return [broker for broker, info in self.client.membership.brokers.items() if not info.leaving]
 
     def _part(self, link: ClientLink, now_s: float) -> None:
-        """The link has brought all that its broker ever sent."""
+        """The link has delivered everything its broker ever sent."""
         if self.holds(link):
             self._leave(link, now_s)
 
@@ -215,7 +216,7 @@ class PatternFlow:
         return [link for broker, link in self._links.items() if broker in self._open]
 
     def close(self) -> None:
-        """Nobody wants it any more: let go everywhere, and of links that are still being opened."""
+        """Nobody wants the pattern any more: release it everywhere, and drop links still being opened."""
         self._closed = True
         links, self._links = self._links, {}
         for link in links.values():
@@ -314,7 +315,7 @@ class PatternFlow:
             self._report(ended)
 
     def _check_missed(self, now_s: float) -> None:
-        """A broker may carry topics before we got there, if we took too long: we cannot know what we missed."""
+        """If attaching took too long, a broker may have carried topics before: we cannot know what we missed."""
         for broker in self.client.membership.ring if self.joined else ():
             since_s = self._missing_s.get(broker)
             if since_s is not None and broker not in self._open:
@@ -335,7 +336,7 @@ class PatternFlow:
         self.client.wake(self.mailboxes)
 
     def _route(self, matched: _Matched, publisher: int) -> list[ClientLink]:
-        """Where a publisher can be asked: where we heard it last, or else everywhere, for only it will hear us."""
+        """Where a publisher can be asked: where we heard it last, or else everywhere: only it reads its inbox."""
         if self._interrupted is not None:
             return []
         link = self._links.get(matched.heard_at.get(publisher, ""))
@@ -343,7 +344,7 @@ class PatternFlow:
 
     @property
     def unsettled(self) -> bool:
-        """Whether it is interrupted, or frames are held or holes are open."""
+        """Whether it is interrupted, frames are held, or holes are open."""
         return self._interrupted is not None or any(matched.lines.unsettled for matched in self._matched.values())
 
     def tick(self, now_s: float) -> bool:
@@ -361,13 +362,16 @@ class PatternFlow:
         return self.unsettled or not self.joined or asking
 
 
+# --- arrivals
+
+
 class Arrivals:
     def __init__(self, client: Client) -> None:
         self._client = client
-        self._said: dict[ClientLink, set[int]] = {}  # joins we hold the channel of, by link
+        self._said: dict[ClientLink, set[int]] = {}  # joins whose channel we hold, by link
 
     def look(self) -> None:
-        """Say what is true now. Called when a pattern subscription or the membership has changed."""
+        """Announce the current state. Called when a pattern subscription or the membership has changed."""
         flows = self._client.patterns.values()
         links = dict.fromkeys(link for flow in flows for link in flow.open_links())
         joins = self._joins() if links else set()
@@ -382,7 +386,7 @@ class Arrivals:
             del self._said[link]
 
     def _joins(self) -> set[int]:
-        """The joins under way that all our pattern subscriptions are ready for."""
+        """The joins in progress that all our pattern subscriptions are ready for."""
         membership, flows = self._client.membership, self._client.patterns.values()
         return {
             info.joined
@@ -391,6 +395,6 @@ class Arrivals:
         }
 
     def part(self, link: ClientLink) -> None:
-        """No pattern subscription of ours uses the link any more: give everything back at one moment."""
+        """None of our pattern subscriptions uses the link any more: release everything at one moment."""
         said = self._said.pop(link, set())
         link.unsubscribe(PATTERNS, *(pattern_readiness(joined) for joined in sorted(said)))

@@ -1,9 +1,9 @@
 """A topic publisher: what one client publishes on one topic (PROTOCOL, publisher rules 1-8 and 10).
 
-Publishing puts a message into the log and notes that there is something to send; the commands for all messages of one
-batch are made together, when the driver asks what is to be written. Acknowledging moves a number, not messages. An
-adopted epoch makes new lanes: replies that belong to an old one are counted by nobody, which is the fence as a
-publisher sees it.
+Publishing puts a message into the log and notes that there is something to send. The commands for all messages of a
+batch are built together, when the driver asks what to write. Acknowledging moves a number, not messages. Adopting an
+epoch creates new lanes. Replies that belong to an old lane are counted by nobody: that is the fence as a publisher sees
+it.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class TopicPublisher:
         self.placement: Placement | None = None
         self.upcoming: Placement | None = None
         self.lanes: tuple[Lane, ...] = ()
-        self.sequence = self.acknowledged = client.numbered  # above all it ever sent on topics it has forgotten
-        self.tried = 0  # numbers up to this one were sent on connections or in epochs that are no more
+        self.sequence = self.acknowledged = client.numbered  # above everything it sent on topics it has since forgotten
+        self.tried = 0  # numbers up to this one were sent on connections or in epochs that no longer exist
         self._publisher = client.client_id
         self._window = client.limits.window
         self._window_bytes = client.limits.window_bytes
@@ -47,16 +47,16 @@ class TopicPublisher:
         self._first = self.sequence + 1  # number of the first message
         self._log = Log(self._first)
         self.packing = Packing(topic, client.client_id, self._first)
-        self._unsent = False  # it stands in the client's list of those with something to send
-        self._tokens: deque[tuple[int, object | None]] = deque()  # None: the caller was told, or has left
+        self._unsent = False  # whether it is in the client's list of those with something to send
+        self._tokens: deque[tuple[int, object | None]] = deque()  # None: the caller was answered, or has left
         self._entries: dict[str, ClientLink] = {}
         self._entering: dict[str, ClientLink] = {}
         self._unconfirmed: set[str] = set()  # entered but without a record, although it should have one
-        self._forgotten = 0  # how often it has forgotten its place: what was read before then proves nothing
+        self._forgotten = 0  # how often it has forgotten its placement: anything read before that proves nothing
         self._leave_at_s: float | None = None
-        self._refused = False  # nothing is asked for until there is something to send
+        self._refused = False  # ask for nothing until there is something to send
         self._reported = (self.sequence, 0)
-        self._looked_at = -1  # the last number at the last look
+        self._looked_at = -1  # the last number at the previous look
 
     # --- publishing
 
@@ -69,7 +69,7 @@ class TopicPublisher:
     def publish(self, payload: bytes, time_ns: int, token: object) -> int:
         """Take a message to be sent, and return its number; `token` comes back in the client's `acks`.
 
-        If it raises, nothing was taken. Runs for every message: what can be done once for many is done in `send`.
+        If it raises, nothing was taken. Runs for every message: whatever can be done once for many is done in `send`.
         """
         log = self._log
         size = len(payload)
@@ -94,7 +94,7 @@ class TopicPublisher:
         return sequence
 
     def _fill(self) -> None:
-        """The message at hand is the last for which there is room, or one too many."""
+        """This message is the last one there is room for, or one too many."""
         if self._window:
             self.client.full[self] = None
         if not self._window or not self.has_room:
@@ -103,21 +103,21 @@ class TopicPublisher:
             )
 
     def give_up(self, sequence: int) -> bool:
-        """The caller waits no longer: a message nobody has sent yet becomes a SKIP, so that no hole is left.
+        """The caller stops waiting: a message nobody has sent yet becomes a SKIP, so that no hole is left.
 
         Returns whether the message was withdrawn: then it was never sent, and never will be.
         """
         index = bisect_left(self._tokens, sequence, key=itemgetter(0))
         if index == len(self._tokens) or self._tokens[index][0] != sequence:
             return False
-        self._tokens[index] = (sequence, None)  # still not one of those that nobody waited for
+        self._tokens[index] = (sequence, None)  # still does not count as a message nobody waited for
         if any(lane.sent >= sequence for lane in self.lanes):
             return False
         self._log.empty(sequence)
         return sequence > self.tried
 
     def send(self) -> None:
-        """Hand all that was published since the last time to the links."""
+        """Hand everything published since the last time to the links."""
         self._unsent = False
         lane = self._sole
         if lane is None or lane.link is None:
@@ -132,7 +132,7 @@ class TopicPublisher:
         lanes, start, commands = self.lanes, 0, list[bytes]()
         for lane in lanes:
             if lane.link is not None and lane.sent < self.sequence:
-                if start != lane.sent + 1:  # mostly all lanes are at the same number
+                if start != lane.sent + 1:  # usually all lanes are at the same number
                     start = lane.sent + 1
                     commands = self.packing.commands(self._log.newest(start), self._epoch)
                 lane.link.publish(commands, lane)
@@ -153,9 +153,9 @@ class TopicPublisher:
         self._acknowledge(done, receivers)
 
     def refuse(self, sequence: int, error: ClusterError) -> None:
-        """A server will not take this message: its caller is told, and the line goes on behind a SKIP."""
+        """A server refuses this message: its caller gets the error, and the line continues after a SKIP."""
         if not self._log.empty(sequence):
-            return  # another target has refused it before, or it was given up
+            return  # another target refused it before, or it was given up
         for index, (number, token) in enumerate(self._tokens):
             if number == sequence:
                 self._tokens[index] = (number, None)
@@ -165,7 +165,7 @@ class TopicPublisher:
         self.client.refusals.note(self.topic, error)
 
     def refuse_all(self, error: ClusterError) -> None:
-        """The topic is not to be had: all that waits fails, and what is published later begins anew."""
+        """The topic is not available: everything waiting fails, and what is published later starts over."""
         waited = {number for number, _ in self._tokens}
         numbers = range(self.acknowledged + 1, self.sequence + 1)
         left = sum(self._log.empty(number) and number not in waited for number in numbers)
@@ -187,7 +187,7 @@ class TopicPublisher:
         self.lanes, self._sole = (), None
 
     def begin_again(self, reason: str, now_s: float) -> None:
-        """Look for the topic as if it were new to us; what is not acknowledged is sent when it is found."""
+        """Look for the topic as if it were new to us; what is not acknowledged is sent once it is found."""
         self.forget_place()
         self.client.attend(self)
 
@@ -225,7 +225,7 @@ class TopicPublisher:
     # --- placement
 
     def record(self, record: Record, now_s: float) -> None:
-        """A record of the topic, from wherever it came; only news count."""
+        """A record of the topic, from any source. Only newer ones count."""
         if self._at_rest:
             return
         if record.epoch > self._epoch:
@@ -254,7 +254,7 @@ class TopicPublisher:
     # --- entries: the links on which the topic's control channel is held and its record was read
 
     def _enter(self, broker: str, now_s: float) -> ClientLink | None:
-        """The link to publish on at this broker, if it is ready; else it is being made ready."""
+        """The link to publish on at this broker, if it is ready. Otherwise it is being made ready."""
         link = self._entries.get(broker)
         if link is None and broker not in self._entering and self._uses(broker):
             self.client.links.want(broker, self, now_s)
@@ -279,7 +279,7 @@ class TopicPublisher:
             self.refuse_all(not_found(link.broker, self.topic, record))
             return
         if record is None and self.placement is not None and self.placement.unplaced and self._uses(link.broker):
-            # The server came back with an empty memory: only the directory can tell where the topic is now.
+            # The server came back with an empty memory: only the directory knows where the topic is now.
             self._unconfirmed.add(link.broker)
             self.client.attend(self)
             return
@@ -295,7 +295,7 @@ class TopicPublisher:
         self._catch_up()
 
     def unlinked(self, link: ClientLink, now_s: float) -> None:
-        """A link is gone, and what was in flight on it is sent again when there is another."""
+        """A link is gone. What was in flight on it is sent again on the next one."""
         broker = link.broker
         if self._entries.get(broker) is link:
             del self._entries[broker]
@@ -311,14 +311,14 @@ class TopicPublisher:
         self.client.attend(self)
 
     def _confirm(self) -> None:
-        """Read again where a record was missing."""
+        """Read again wherever a record was missing."""
         unconfirmed, self._unconfirmed = self._unconfirmed, set()
         for broker in sorted(unconfirmed):
             link = self._entering[broker]
             link.read_record(self.topic, self.client.membership, partial(self._entered, link, self._forgotten))
 
     def _leave_unused(self) -> None:
-        """Give back the control channels of brokers that are targets no more."""
+        """Release the control channels of brokers that are no longer targets."""
         for broker, link in list(self._entries.items()):
             if not self._uses(broker):
                 del self._entries[broker]
@@ -326,7 +326,7 @@ class TopicPublisher:
                 link.users.pop(self, None)
 
     def leased(self, link: ClientLink, now_s: float) -> None:
-        """The link's lease was renewed: replies that waited for it count."""
+        """The link's lease was renewed: replies that waited for it now count."""
         for lane in self.lanes:
             if lane.link is link:
                 lane.count_leased(now_s)
@@ -346,7 +346,7 @@ class TopicPublisher:
     # --- the end
 
     def unused(self) -> bool:
-        """Whether nobody has used the topic since the last call; what has waited since then fails."""
+        """Whether nobody has used the topic since the last call. Messages waiting since then fail."""
         looked_at, self._looked_at = self._looked_at, self.sequence
         if looked_at > self.acknowledged:
             waited = f"no acknowledgement for {self.client.timing.idle_s:g} s"
@@ -355,14 +355,14 @@ class TopicPublisher:
         return looked_at == self.sequence and not self.unacknowledged and not self.client.answers.serves(self)
 
     def end(self) -> None:
-        """Nobody uses the topic: let go of it. Whoever still has this topic publisher must ask for another one."""
+        """Nobody uses the topic: release it. Callers that still hold this topic publisher must get another one."""
         self.forget_place()
         self._window = 0
 
     # --- repair
 
     def kept(self, start: int) -> Iterator[Entry]:
-        """The acknowledged messages that are still here, from a number on."""
+        """The acknowledged messages still kept, starting from a number."""
         return self._log.between(start, self.acknowledged)
 
     @property
@@ -395,7 +395,7 @@ class TopicPublisher:
         return stuck or entering or self._leave_at_s is not None
 
     def lost(self, now_s: float) -> bool:
-        """Whether the directory must tell us where the topic is; not while we stand in line where it was."""
+        """Whether we need the directory to say where the topic is. Not while we wait in line where it was."""
         if self._at_rest:
             return False
         if self.placement is None or self._unconfirmed:
@@ -405,7 +405,7 @@ class TopicPublisher:
 
     @property
     def _at_rest(self) -> bool:
-        """Whether the topic was refused and nothing waits to be sent."""
+        """Whether the topic was refused and nothing is waiting to be sent."""
         return self._refused and self.acknowledged == self.sequence
 
     def take_counters(self) -> tuple[str, str, TopicCounters] | None:
@@ -419,7 +419,7 @@ class TopicPublisher:
         return self.lanes[0].broker, decode_topic(self.topic), counters
 
     def take_tokens(self) -> list[object]:
-        """Those who wait for an acknowledgement; they are told something else."""
+        """Remove and return the callers waiting for an acknowledgement; they get another answer."""
         tokens, self._tokens = self._tokens, deque()
         return [token for _, token in tokens if token is not None]
 

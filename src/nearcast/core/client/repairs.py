@@ -1,14 +1,12 @@
-"""Repairs: a subscriber's requests to publishers of a topic for what it missed (PROTOCOL, rules 6, 7 and 10).
+"""Repairs: how a subscriber asks for messages it missed, and how a publisher answers (PROTOCOL, rules 6, 7 and 10).
 
-A request goes to the inbox of the publisher it concerns, on a server the publisher writes to, and nobody else hears it.
-It is sent again until it is answered. After an interruption a second answer is wanted: what ran while we were away may
-have been acknowledged only after the first.
+`Repairs` holds a subscriber's requests to the publishers of a topic. A request goes to the inbox of its publisher, on a
+server the publisher writes to, and nobody else hears it. It is repeated until it is answered. After an interruption a
+second answer is needed: messages sent while we were away may have been acknowledged only after the first.
 
-Answers: what a publisher sends to subscribers that miss something of it (PROTOCOL, publisher rule 10).
-
-Many subscribers may have lost the same server and ask for the whole ring, all at once. They are answered in turns, a
-slice each, and all of them together at a bounded pace: what is published meanwhile must not wait behind repairs. To ask
-again while the answer is under way changes nothing.
+`Answers` is what a publisher sends to such subscribers (publisher rule 10). Many subscribers may have lost the same
+server and ask for the whole ring, all at once. They are answered in turns, a slice each, at a bounded total rate, so
+that new messages do not wait behind repairs. Asking again while the answer is being sent changes nothing.
 """
 
 from __future__ import annotations
@@ -28,17 +26,20 @@ if TYPE_CHECKING:
 
 
 TRIES = 4
-ASKS_PER_S = 5000.0  # of one client
+ASKS_PER_S = 5000.0  # per client
 ASKS_BURST = 1000.0
 
 Route = Callable[[int], "list[ClientLink]"]  # publisher -> where it can be asked now
+
+
+# --- requests
 
 
 class _Wish:
     __slots__ = ("answers", "at_s", "tries")
 
     def __init__(self, answers: int, at_s: float) -> None:
-        self.answers = answers  # that are still wanted
+        self.answers = answers  # that are still needed
         self.at_s = at_s
         self.tries = TRIES
 
@@ -56,7 +57,7 @@ class Repairs:
 
     @property
     def asked(self) -> Collection[int]:
-        """The publishers that are asked, or will be."""
+        """The publishers that have been asked, or will be."""
         return self._wishes.keys()
 
     def ask_all(self, now_s: float) -> None:
@@ -64,11 +65,11 @@ class Repairs:
         self._ask(self._lines.last, 2, now_s)
 
     def ask(self, publishers: Iterable[int], now_s: float) -> None:
-        """Holes were found in the lines of these."""
+        """Holes were found in the lines of these publishers."""
         self._ask([publisher for publisher in publishers if publisher not in self._wishes], 1, now_s)
 
     def _ask(self, publishers: Iterable[int], answers: int, now_s: float) -> None:
-        # Soon, at a moment of our own: many subscribers may have lost the same server.
+        # Soon, at a random moment: many subscribers may have lost the same server.
         at_s = now_s + self._client.rng.random() * self._client.timing.resync_s / 4
         for publisher in publishers:
             self._wishes[publisher] = _Wish(answers, at_s)
@@ -82,7 +83,7 @@ class Repairs:
                 del self._wishes[publisher]
 
     def tick(self, route: Route, now_s: float) -> None:
-        """Send the requests whose time has come."""
+        """Send the requests that are due."""
         pace = self._client.asking
         for publisher, wish in list(self._wishes.items()):
             if now_s < wish.at_s:
@@ -101,10 +102,13 @@ class Repairs:
                 del self._wishes[publisher]
 
 
-BYTES_PER_S = 8 << 20  # of all answers of one client
+# --- answers
+
+
+BYTES_PER_S = 8 << 20  # for all answers of one client
 BURST_BYTES = 1 << 20
-SLICE_BYTES = 64 << 10  # of one answer, before it is the turn of the next
-WAITING_MAX = 1000  # answers; who is not let in asks again
+SLICE_BYTES = 64 << 10  # of one answer, before the next one gets its turn
+WAITING_MAX = 1000  # answers; a subscriber that finds no room asks again
 
 
 class _Answer:
@@ -119,12 +123,12 @@ class _Answer:
 class Answers:
     def __init__(self, client: Client) -> None:
         self._client = client
-        self._waiting: dict[tuple[bytes, int], _Answer] = {}  # (topic, who asks)
+        self._waiting: dict[tuple[bytes, int], _Answer] = {}  # (topic, subscriber)
         self._pace = Pace(BYTES_PER_S, BURST_BYTES)
         self.turned_away = 0
 
     def ask(self, topic_publisher: TopicPublisher, link: ClientLink, asker: int, have: int, now_s: float) -> None:
-        """A subscriber has so much of ours, and wants the rest."""
+        """A subscriber has our messages up to a number and wants the rest."""
         key = (topic_publisher.topic, asker)
         under_way = self._waiting.get(key)
         if under_way is not None and under_way.link is link:
@@ -137,7 +141,7 @@ class Answers:
         self._serve(now_s)
 
     def serves(self, topic_publisher: TopicPublisher) -> bool:
-        """Whether somebody is being sent what it missed of these."""
+        """Whether a subscriber is being sent what it missed from these."""
         return any(answer.topic_publisher is topic_publisher for answer in self._waiting.values())
 
     def tick(self, now_s: float) -> bool:
@@ -150,7 +154,7 @@ class Answers:
             key = next(iter(self._waiting))
             answer = self._waiting.pop(key)
             if self._client.links.up(answer.link.broker) is not answer.link:
-                continue  # the asker had its connection to the same server, and asks again
+                continue  # the subscriber used the same server, and will ask again
             if not self._send_slice(answer, *key):
                 self._waiting[key] = answer
 

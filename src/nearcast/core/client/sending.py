@@ -1,15 +1,14 @@
-"""The log of one topic's messages, in order of their numbers: those kept for repairs, then those in flight.
+"""The sending side of a topic publisher: its log of messages, how they become commands, and its lanes.
 
-One queue, and no object per message: what is made for every message is what the garbage collector walks, and what lies
-apart in memory is what a client with many topics waits for.
+`Log` holds one topic's messages in order of their numbers: first those kept for repairs, then those in flight. It is
+one queue without an object per message: per-message objects make work for the garbage collector, and memory scattered
+across many topics slows a client down.
 
-Packing: what one client publishes on one topic, as the commands that servers get.
+`Packing` turns what one client publishes on one topic into commands for servers. It handles many messages at once: what
+they have in common is looked up once.
 
-Made for many messages at once: what they have in common is looked up once.
-
-A lane: one broker a topic publisher writes to in one epoch (PROTOCOL, publisher rules 4, 7 and 9).
-
-Replies on a lane come in order, so it needs only to know how many have come.
+A `Lane` is one broker a topic publisher writes to in one epoch (PROTOCOL, publisher rules 4, 7 and 9). Replies on a
+lane come in order, so it only needs to know how many have come.
 """
 
 from __future__ import annotations
@@ -34,13 +33,13 @@ class Log:
     __slots__ = ("bytes", "first", "forgotten_bytes", "queue")
 
     def __init__(self, first: int) -> None:
-        self.first = first  # number of the first message that is here
+        self.first = first  # number of the first message still here
         self.queue: deque[Any] = deque()  # payload and time of the first, payload and time of the second, ...
-        self.bytes = 0  # of the payloads that are here
-        self.forgotten_bytes = 0  # and of those that were
+        self.bytes = 0  # of the payloads still here
+        self.forgotten_bytes = 0  # of the payloads no longer here
 
     def empty(self, number: int) -> bool:
-        """Take the payload of a message away. Returns whether there was one."""
+        """Remove the payload of a message. Returns whether there was one."""
         at = 2 * (number - self.first)
         payload = self.queue[at]
         if payload is None:
@@ -50,16 +49,16 @@ class Log:
         return True
 
     def newest(self, start: int) -> Iterator[Entry]:
-        """The messages from a number on. Costs nothing for those before it."""
+        """The messages from a number on. Skipping those before it costs nothing."""
         queue = self.queue
         count = self.first + len(queue) // 2 - start
-        if count == 1:  # with many topics it mostly is
+        if count == 1:  # the usual case with many topics
             return iter(((start, queue[-2], queue[-1]),))
         newest = list(islice(reversed(queue), 2 * count))
         return zip(range(start, start + count), newest[::-2], newest[-2::-2], strict=True)
 
     def between(self, start: int, end: int) -> Iterator[Entry]:
-        """The messages from `start` to `end` that are here; none if others say they have more than that."""
+        """The messages from `start` to `end` that are here. Empty if the caller claims to have more than that."""
         if start > end:
             return iter(())
         first = max(start, self.first)
@@ -67,7 +66,7 @@ class Log:
         return zip(range(first, end + 1), span, span, strict=False)
 
     def trim(self, end: int, count: int, size: int) -> None:
-        """Forget the oldest up to `end`, so that `count` of them are left and the log is not above this many bytes."""
+        """Forget the oldest up to `end`, so that at most `count` of them and at most this many bytes remain."""
         kept = end - self.first + 1
         least, excess = kept - count, self.bytes - size
         if least <= 0 and excess <= 0:
@@ -86,6 +85,9 @@ class Log:
         self.forgotten_bytes += size
 
 
+# --- packing
+
+
 class Packing:
     __slots__ = ("_first", "_packer", "_prefix", "_publisher", "_size", "_topic")
 
@@ -93,7 +95,7 @@ class Packing:
         self._topic = topic
         self._publisher = publisher
         self._first = first  # number of the first message
-        self._size = 0  # of the payload the packer is for: mostly they are all alike
+        self._size = 0  # payload size the packer is for: usually all have the same
         self._packer, self._prefix = publish_command(topic, 0)
 
     def commands(self, entries: Iterable[Entry], epoch: int) -> list[bytes]:
@@ -112,7 +114,7 @@ class Packing:
         return commands
 
     def _command(self, sequence: int, payload: bytes | None, time_ns: int, epoch: int) -> bytes:
-        """One that is not like the others."""
+        """The command for a message that differs from the others."""
         body = payload or b""
         packer, prefix = publish_command(self._topic, len(body))
         word = self.word(sequence, payload)
@@ -123,6 +125,9 @@ class Packing:
         return word_of(payload, first=sequence == self._first > 1)
 
 
+# --- lanes
+
+
 class Lane:
     __slots__ = ("broker", "counted", "link", "receivers", "retired", "sent", "topic_publisher", "unleased")
 
@@ -131,7 +136,7 @@ class Lane:
         self.broker = broker
         self.link: ClientLink | None = None  # set while the topic may be published there
         self.sent = self.counted = counted  # sequence numbers
-        self.receivers: deque[int] = deque()  # of counted messages other lanes have not counted yet
+        self.receivers: deque[int] = deque()  # of counted messages that other lanes have not counted yet
         self.unleased: list[int] = []  # replies that came while the broker had no lease
         self.retired = False
 

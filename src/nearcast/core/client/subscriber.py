@@ -1,13 +1,12 @@
 """A topic subscriber: what one client receives of one topic (PROTOCOL, subscriber rules 1-7).
 
-Theory of operation. The topic subscriber follows the topic's records. It holds attachments to the readers' brokers of
-the current placement, to those of the next one from PREPARE on, and to old ones until they are fenced and a little
-longer. It is
-*whole* when all it needs is open and every broker, read again after that, says the same; only then does `subscribe`
-return. When it stops being whole (a lost link, a forced move it was not ready for) it says `Interrupted`, asks the
-publishers for repair, and says so again when it is whole.
+The topic subscriber follows the topic's records. It holds attachments to the readers' brokers of the current placement,
+to those of the next one from PREPARE on, and to old ones until shortly after they are fenced. It is *whole* when
+everything it needs is open and every broker, read again after that, says the same. Only then does `subscribe` return.
+When it stops being whole (a lost link, a forced move it was not ready for) it reports `Interrupted`, asks the
+publishers for repair, and reports again when it is whole.
 
-One door: records, from whichever broker and by whichever road, enter through `record`.
+There is one entry point: records, from any broker and by any path, enter through `record`.
 """
 
 from __future__ import annotations
@@ -66,7 +65,7 @@ class TopicSubscriber:
         self.reception: Reception | None = None
         self._interrupted: Interrupted | None = None
         self.verification: Verification | None = None
-        self._refused_until_s: float | None = None  # a server would not let us have the topic: not before then again
+        self._refused_until_s: float | None = None  # a server refused us the topic: do not retry before then
         self._closed = False
 
     # --- messages
@@ -111,12 +110,12 @@ class TopicSubscriber:
     def record(self, broker: str, record: Record, now_s: float) -> None:
         """A record, as the broker has it."""
         if self._closed or self._refused_until_s is not None:
-            return  # an answer to a question asked before
+            return  # the answer to an outdated question
         if self._learn(self.attachments.get(broker), record, now_s):
             self.progress(now_s)
 
     def _learn(self, attachment: Attachment | None, record: Record, now_s: float) -> bool:
-        """Returns whether there was any news in it: most records are read to see that there is none."""
+        """Returns whether the record was news: most are read only to confirm that nothing has changed."""
         news = False
         if attachment is not None and attachment.fenced < record.epoch:
             news = True
@@ -182,7 +181,7 @@ class TopicSubscriber:
 
     def _attach(self, broker: str, placement: Placement, now_s: float) -> None:
         if not self.client.membership.has(broker, placement):
-            return  # news of the membership, or of the topic, are on their way
+            return  # news about the membership or the topic is on its way
         attachment = self.attachments.get(broker)
         if attachment is None:
             attachment = self.attachments[broker] = Attachment(self, broker)
@@ -208,7 +207,7 @@ class TopicSubscriber:
         self, attachment: Attachment, link: ClientLink, record: Record | Unreadable | Denied | None, now_s: float
     ) -> None:
         if attachment.link is not link:
-            return  # detached, or attached anew
+            return  # detached, or attached again
         if isinstance(record, (Unreadable, Denied)):
             self.refuse(not_found(link.broker, self.topic, record), now_s)
             return
@@ -222,9 +221,10 @@ class TopicSubscriber:
         self.progress(now_s)
 
     def _forgotten(self, attachment: Attachment) -> bool:
-        """Whether the broker should have a record and has none, because its server came back with an empty memory.
+        """Whether the broker should have a record but has none, because its server came back with an empty memory.
 
-        Planned topics get theirs back before clients may enter; one by first use is asked for again at its directory.
+        Planned topics get theirs back before clients may enter. A topic placed by first use is looked up again at its
+        directory.
         """
         if self.outlived(attachment):
             return False
@@ -233,7 +233,7 @@ class TopicSubscriber:
         return attachment.unconfirmed
 
     def outlived(self, attachment: Attachment) -> bool:
-        """Whether a broker has no record because it has nothing to do with the topic any more: it counts as fenced."""
+        """Whether a broker has no record because it no longer carries the topic: it counts as fenced."""
         if not attachment.roles or max(attachment.roles) >= self.epoch:
             return False
         self._fence(attachment, self.epoch)
@@ -246,7 +246,7 @@ class TopicSubscriber:
                 self._read(attachment, attachment.link)
 
     def unlinked(self, link: ClientLink, now_s: float) -> None:
-        """The link to a broker is gone. Its roles stay: the attachment is taken up again when the link is back."""
+        """The link to a broker is gone. Its roles stay: the attachment resumes when the link is back."""
         broker = link.broker
         attachment = self.attachments.get(broker)
         if attachment is None or attachment.link is not link:
@@ -263,7 +263,7 @@ class TopicSubscriber:
         self.client.attend(self)
 
     def forget(self, broker: str, now_s: float) -> None:
-        """The broker is no member any more: nothing is expected from it."""
+        """The broker is no longer a member: nothing is expected from it."""
         if self.attachments.pop(broker, None) is not None:
             self.verification = None
             self.progress(now_s)
@@ -282,7 +282,7 @@ class TopicSubscriber:
 
     def _detach(self, broker: str, attachment: Attachment) -> None:
         del self.attachments[broker]
-        self.verification = None  # its answer may be lost with a link that is not ours any more: begin anew
+        self.verification = None  # its answer may be lost with a link we no longer use: start over
         link, attachment.link = attachment.link, None
         if link is not None:
             link.topics.pop(self.topic, None)
@@ -298,7 +298,7 @@ class TopicSubscriber:
             self.refuse(refused(link.broker, f"a subscription to {self.name!r}", text), now_s)
 
     def refuse(self, error: ClusterError, now_s: float) -> None:
-        """The topic is not to be had. Who waits for it is told; who had it is interrupted until it can be had again."""
+        """The topic is not available. Waiting callers get the error; attached ones are interrupted until it is back."""
         if not self.joined:
             self.client.end_topic_subscriber(self, error, now_s)
             return
@@ -312,7 +312,7 @@ class TopicSubscriber:
         self.refuse(error, now_s)
 
     def begin_again(self, reason: str, now_s: float) -> None:
-        """Look for the topic as if it were new to us, but for the lines: what was delivered stays delivered."""
+        """Look for the topic as if it were new to us, but keep the lines: what was delivered stays delivered."""
         if self.joined:
             self._interrupt(reason, self._sound_s(now_s), now_s, renewed=True)
         for broker, attachment in list(self.attachments.items()):
@@ -324,7 +324,7 @@ class TopicSubscriber:
     # --- being whole
 
     def _check_whole(self, now_s: float) -> None:
-        """When everything needed is open, read every record once more; unchanged means nothing can be missed."""
+        """When everything needed is open, read every record once more. If none has changed, nothing can be missed."""
         if self.whole or self.verification is not None or self.placement is None:
             return
         unproven: list[ClientLink] = []
@@ -345,7 +345,7 @@ class TopicSubscriber:
         self.verification.start()
 
     def leased(self, link: ClientLink, now_s: float) -> None:
-        """A lease is proven that we waited for."""
+        """A lease that we waited for is proven."""
         self._check_whole(now_s)
 
     def verified(self, verification: Verification, now_s: float) -> None:
@@ -367,14 +367,14 @@ class TopicSubscriber:
             self._interrupted = None
 
     def _interrupt(self, reason: str, since_s: float, now_s: float, *, renewed: bool = False) -> None:
-        """`renewed`: the reason is worth telling although another one was told before."""
+        """`renewed`: report this reason even if another one was reported before."""
         self.whole = False
         if self.reception is not None:
             self.reception.repairs.ask_all(now_s)
         self.client.attend(self)
         told, since_s = self._interrupted, since_s + self.client.wall_offset_s
         if told is None or since_s < told.since_s or (renewed and told.reason != reason):
-            # Said again if what we learn now reaches further back: another link was silent for longer.
+            # Report again if the new interruption reaches further back: another link was silent for longer.
             since_s = since_s if told is None else min(since_s, told.since_s)
             self._interrupted = Interrupted(self.name, since_s, None, reason)
             self._report(self._interrupted)
@@ -411,7 +411,7 @@ class TopicSubscriber:
         return not self.whole or lingering or (reception is not None and reception.unsettled)
 
     def lost(self, now_s: float) -> bool:
-        """Whether the directory must tell us where the topic is; not while we stand in line where it was."""
+        """Whether we need the directory to say where the topic is. Not while we wait in line where it was."""
         if self._refused_until_s is not None:
             return False
         if self.placement is None:
@@ -424,7 +424,7 @@ class TopicSubscriber:
         )
 
     def _in_line(self, broker: str, placement: Placement, now_s: float) -> bool:
-        """Whether we are attached to a broker, or will be when its answers have come."""
+        """Whether we are attached to a broker, or will be once its answers have arrived."""
         attachment = self.attachments.get(broker)
         if attachment is None or attachment.unconfirmed:
             return False
@@ -444,7 +444,7 @@ class TopicSubscriber:
         return attachment is not None and attachment.link is link
 
     def close(self, now_s: float) -> None:
-        """Nobody subscribes any more: let go everywhere."""
+        """Nobody subscribes any more: release everything."""
         self._closed = True
         for broker, attachment in list(self.attachments.items()):
             self._detach(broker, attachment)

@@ -1,16 +1,15 @@
-"""Forgetting: a client goes round what it keeps of topics, and lets go of what nobody uses (PROTOCOL "How topics end").
+"""A client's upkeep: forgetting topics nobody uses (PROTOCOL "How topics end"), and reporting traffic to agents.
 
-A round begins every T_idle and looks at some topics in each tick. A topic on which nothing was published between two
-looks ends: its control channel is given back, so that its broker can end the record. If it is used again, its numbers
-go on above all that were ever used for a topic that has ended, and the first message says that nothing is missing
-before it. So it does not matter what subscribers still know of the publisher.
+`Forgetting` goes round the topics a client keeps. A round begins every T_idle and looks at some topics in each tick. A
+topic on which nothing was published between two looks ends: its control channel is released, so that its broker can end
+the record. If it is used again, its numbers continue above every number ever used for an ended topic, and the first
+message says that nothing is missing before it. So it does not matter what subscribers still know about the publisher.
 
-A line of a publisher is forgotten when nothing came of it for `LINES_ROUNDS` rounds. By then its publisher sends no
-message again that was delivered before: a message that is not acknowledged for two rounds fails.
+A publisher's line is forgotten when nothing came from it for `LINES_ROUNDS` rounds. By then its publisher no longer
+resends a message that was delivered before: a message that is not acknowledged for two rounds fails.
 
-Reporting: what a client publishes and receives of each topic, told once a second to the agents of its brokers.
-
-Topics without traffic are reported in turn: agents count subscribers by it.
+`Reporting` sends what the client publishes and receives on each topic to the agents of its brokers, once a second.
+Topics without traffic are reported in turn, because agents count subscribers from these reports.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
     from nearcast.core.wire.backend import ClientLink
 
 
-LINES_ROUNDS = 4  # a publisher repeats for two rounds; twice that, so that neither clocks nor the network need be exact
+LINES_ROUNDS = 4  # a publisher resends for two rounds; doubled, so that neither clocks nor the network need be exact
 
 
 class Forgetting:
@@ -43,16 +42,16 @@ class Forgetting:
     def tick(self, now_s: float) -> None:
         looked = sum(1 for _ in islice(self._looks, self._client.limits.attended))
         next_s = now_s + self._client.timing.idle_s
-        if self._begins_s is None or self._begins_s > next_s:  # the latter: the cluster goes by a shorter T_idle now
+        if self._begins_s is None or self._begins_s > next_s:  # the latter: the cluster now uses a shorter T_idle
             self._begins_s = next_s
         elif not looked and now_s >= self._begins_s:
-            # From now, not from when it was due: time in which we did not run is nobody's silence.
+            # Counted from now, not from when it was due: time in which we did not run does not count as silence.
             self._begins_s = next_s
             self._rounds += 1
             self._looks = self._look_around()
 
     def make_room(self) -> None:
-        """There are as many topics as there may be: the oldest one on which nothing waits ends before its time."""
+        """The topic limit is reached: end the oldest topic with nothing waiting, before its time."""
         oldest = islice(self._client.topic_publishers.values(), self._client.limits.attended)
         topic_publisher = next(
             (topic_publisher for topic_publisher in oldest if not topic_publisher.unacknowledged), None
@@ -61,7 +60,7 @@ class Forgetting:
             self._client.end_topic_publisher(topic_publisher)
 
     def _look_around(self) -> Iterator[None]:
-        """One look at a time, so that many topics are not looked at in one go."""
+        """One look at a time, so that many topics are not handled in one go."""
         client = self._client
         for topic_publisher in list(client.topic_publishers.values()):
             if client.topic_publishers.get(topic_publisher.topic) is topic_publisher and topic_publisher.unused():
@@ -79,16 +78,19 @@ class Forgetting:
                 yield
 
 
+# --- reporting
+
+
 REPORT_EVERY_S = 1.0
-SECONDS_MAX = 60.0  # that one report speaks for
-REPORTED_MAX = 1000  # topics in one message; and of those without traffic, topics in one second: each has its turn
+SECONDS_MAX = 60.0  # the longest time one report covers
+REPORTED_MAX = 1000  # topics in one message; also silent topics per second, which take turns
 
 
 class Reporting:
     def __init__(self, client: Client) -> None:
         self._client = client
         self._reported_s = 0.0
-        self._idle_turn = 0  # how far it has come round the topics without traffic
+        self._idle_turn = 0  # position in the round over topics without traffic
 
     def tick(self, now_s: float) -> None:
         if now_s - self._reported_s < REPORT_EVERY_S:
@@ -117,7 +119,7 @@ class Reporting:
             link.tell(COUNTERS, msgspec.json.encode(ClientReport(self._client.client_id, seconds, part)))
 
     def _idle(self) -> list[TopicSubscriber]:
-        """The subscriptions whose turn it is although nothing came."""
+        """The subscriptions whose turn it is although nothing arrived."""
         topic_subscribers = self._client.topic_subscribers
         start = self._idle_turn if self._idle_turn < len(topic_subscribers) else 0
         self._idle_turn = start + REPORTED_MAX

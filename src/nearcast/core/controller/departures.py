@@ -1,23 +1,25 @@
-"""Departures: brokers that leave in good order, so that nobody notices.
+"""Departures and provisioning: brokers that leave in good order, and servers that a provider starts and stops.
+
+`Departures` lets a broker leave without anyone noticing:
 
     MEMBER -> LEAVING: out of the ring (handover.py), its topics are moved away like any others
            -> carries nothing: marked so in the membership, pattern subscribers let go of it
-           -> LEFT: no member any more; if it was rented, its provider is told to stop it
+           -> LEFT: no longer a member; if it was rented, its provider is asked to stop it
 
-Every step is found out again at each tick from the journal, so a new leader goes on where the last one stopped. When
-the ring without the broker is open, the journal names every topic it carries: those whose directory it was have been
-collected, and the others were collected when an earlier ring took their directory elsewhere.
+Every step is derived from the journal again at each tick, so a new leader continues where the last one stopped. Once
+the ring without the broker is open, the journal names every topic the broker carries: those whose directory it was have
+been collected, and the others were collected when an earlier ring moved their directory elsewhere.
 
-Provisioning: servers that a provider starts when they are needed, and stops when they are not.
+`Provisioning` has servers started when they are needed and stopped when they are not. The provider listens on the bus
+(runtime/provider.py). What is wanted is in the journal, so each order is repeated until it takes effect: a rented
+broker says hello, a released one falls silent. Servers that were not rented are never stopped.
 
-The provider listens on the bus (runtime/provider.py). What is wanted is in the journal, so it is said again until it
-shows: a rented broker says hello, a released one falls silent. Servers that nobody rented are never stopped.
+If a server under the requested name is still running, a provider assumes that it was started already. So a broker that
+has left but is not stopped yet keeps its name. If it is only heard from after its name was given away, it is released
+first.
 
-A provider takes a name that still runs for one that was started already. So a broker that has left and was not stopped
-yet keeps its name; and if it is only heard of when the name was given away, it is released first.
-
-One that was given up and does not come back is given back too. It may never be heard again: its release is said for as
-long as a start may take.
+A rented broker that was given up and does not come back is released too. It may never be heard from again, so its
+release is repeated for as long as a start may take.
 """
 
 from __future__ import annotations
@@ -48,20 +50,20 @@ if TYPE_CHECKING:
 
 
 LOOK_S = 0.1  # between two looks at the topics of a leaving broker: there may be very many
-MOVES_AT_ONCE = 200  # topics of one leaving broker that are on their way at the same time
+MOVES_AT_ONCE = 200  # topics of one leaving broker that are moving at the same time
 
 
 class Departures:
     def __init__(self, leader: Leader) -> None:
         self._leader = leader
         self._looked_s: dict[str, float] = {}
-        self._marked_s: dict[str, float] = {}  # since when a broker is marked as carrying nothing
-        self._unwatched: set[str] = set()  # of these, the ones no pattern subscriber holds on to
+        self._marked_s: dict[str, float] = {}  # since when a broker has been marked as carrying nothing
+        self._unwatched: set[str] = set()  # of these, the ones no pattern subscriber holds any more
 
-    # --- asked for
+    # --- requests
 
     def begin(self, broker: str, *, by_policy: bool = False) -> str:
-        """Let a broker leave. Returns what is wrong with that, in words; empty if it is on its way."""
+        """Let a broker leave. Returns what is wrong with that, in words; empty if it is leaving."""
         problem = self.problem(broker)
         entry = self._leader.journal.brokers.get(broker)
         if problem or entry is None or entry.state is BrokerState.LEAVING:
@@ -85,7 +87,7 @@ class Departures:
         return ""
 
     def problem_of_staying(self, broker: str) -> str:
-        """Why a broker that is leaving cannot be kept; empty if it can."""
+        """Why a broker that is leaving cannot stay; empty if it can."""
         entry = self._leader.journal.brokers.get(broker)
         problem = self._problem(broker, entry)
         if problem or entry is None or entry.state is not BrokerState.LEAVING:
@@ -150,7 +152,7 @@ class Departures:
             self._leader.ledger.write({MEMBERSHIP_KEY: changed})
 
     def _topics_of(self, name: str) -> tuple[list[str], int]:
-        """The topics that rest on a broker, and how many are on their way from it or to it."""
+        """The topics at rest on a broker, and how many are moving from it or to it."""
         resting, moving = [], 0
         for topic, entry in self._leader.journal.topics.items():
             if entry.move is not None:
@@ -160,7 +162,7 @@ class Departures:
         return resting, moving
 
     def _empty(self, name: str, entry: BrokerEntry, resting: list[str]) -> None:
-        """Move what rests there elsewhere, some at a time. What a policy looks after it moves itself."""
+        """Move the topics at rest there elsewhere, some at a time. The policy moves those it looks after itself."""
         topics = self._leader.journal.topics
         for topic in resting:
             if self._leader.ledger.pending(topic_key(topic)):
@@ -184,7 +186,7 @@ class Departures:
     def _await_patterns(self, name: str, entry: BrokerEntry, now_s: float) -> None:
         since_s = self._marked_s.setdefault(name, now_s)
         if not all(self._leader.members.told(other) for other in self._leader.journal.membership.ring):
-            return  # a subscriber must hear of it, wherever it listens
+            return  # every subscriber must hear about it, wherever it listens
         if name in self._unwatched or now_s - since_s > self._leader.timing.ready_s:
             self._leave(name, entry)
         elif self._leader.members.told(name):
@@ -215,24 +217,28 @@ class Departures:
         )
 
 
+# --- provisioning
+
+
 PREFIX = "rented-"
 SAY_AGAIN_S = 1.0
-START_S = 30.0  # a rented broker that has not said hello after so long does not come, or not come back
+START_S = 30.0  # a rented broker that has not said hello by then is not coming, or not coming back
 
 
 class Provisioning:
     def __init__(self, leader: Leader) -> None:
         self._leader = leader
         self._said_s: dict[str, float] = {}
-        self._since_s: dict[str, float] = {}  # since when a broker is to come, or to come back
-        self._lost_s: dict[str, float] = {}  # when a broker that did not come back was given back
-        self._running: set[str] = set()  # brokers that have left and were not stopped yet
+        self._since_s: dict[str, float] = {}  # since when a broker is expected, or expected back
+        self._lost_s: dict[str, float] = {}  # when a broker that did not come back was released
+        self._running: set[str] = set()  # brokers that have left but are not stopped yet
 
     def rent(self) -> str:
         """Ask for one more broker; returns its name."""
         name = self._free_name()
         before = self._leader.journal.brokers.get(name)
-        # Run id and URL of a former life under this name stay: that one is to be stopped, not taken for the new broker.
+        # Keep the run id and URL of an earlier broker of this name: that one is to be stopped, not mistaken for the new
+        # one.
         url, run_id = (before.url, before.run_id) if before is not None else ("", "")
         self._leader.ledger.write_broker(name, BrokerEntry(url, "", run_id, BrokerState.RENTED, rented=True))
         return name
@@ -260,7 +266,7 @@ class Provisioning:
     def _still_runs(self, name: str, entry: BrokerEntry, now_s: float) -> bool:
         """Whether it should have been stopped: it has left, and still says hello."""
         left = entry.rented and entry.state in (BrokerState.LEFT, BrokerState.RENTED)
-        # Without a run it never was here: whoever says hello under this name now is the one that was rented.
+        # Without a run id it was never here: a hello under this name now comes from the one that was rented.
         heard = bool(entry.run_id) and self._leader.members.heard_lately(name, entry.run_id, now_s)
         return left and (heard or now_s - self._lost_s.get(name, -1e9) < START_S)
 

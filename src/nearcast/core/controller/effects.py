@@ -1,4 +1,4 @@
-"""What the controller asks of its driver: of the store, and of policies. Each is answered by an input of like name."""
+"""What the controller asks of its driver: of the store, and of policies. Each is answered by the matching input."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ import msgspec
 
 
 class Campaign(msgspec.Struct, frozen=True):
-    """Become or stay the leader, also if the leadership is held in this way: nobody has renewed it for long enough.
+    """Become or stay the leader. Also take over from this holder: it has not renewed for long enough.
 
     Answered by `campaigned`, or by `not_campaigned`.
     """
 
     candidate: str
     stale: str = ""
-    above: int = 0  # a new term is higher than this one, which somebody has heard of
+    above: int = 0  # a new term must be higher than this one, which someone has heard of
 
 
 class Leadership(msgspec.Struct, frozen=True):
     """How the store answers a campaign."""
 
     term: int | None  # of the candidate, if it leads; None: another one does
-    held: str  # by whom, and how often it has said so
-    version: int  # how many commits there were at that moment
+    held: str  # the holder, and how often it has renewed
+    version: int  # the number of commits at that moment
 
 
 class Resign(msgspec.Struct, frozen=True):
-    """Give the leadership back, if it is still this candidate's. Not answered."""
+    """Give up the leadership, if this candidate still has it. Not answered."""
 
     candidate: str
 

@@ -1,12 +1,11 @@
-"""The book of gateways: the newest report of each, and what it says about load.
+"""The gateways a leader knows: the newest report of each, their load, and which one a newcomer gets.
 
-It is soft state. A gateway is known from its first report on, which is what the paper calls registerbroker, and
-forgotten when it has been silent for a while; nothing is written down.
+`Gateways` is soft state. A gateway is known from its first report on, which the paper calls registerbroker. It is
+forgotten after a while of silence. Nothing is written down.
 
-Where a newcomer goes before it has subscribed to anything: stage 1 of BAD, section 5.1, for one user at a time.
-
-`policies/multistage/policy.py` does the same for arrays of subscribers, with NumPy, which a controller without a
-balancer does not need. A test holds the two together.
+`Seating` decides where a newcomer goes before it has subscribed to anything: stage 1 of BAD, section 5.1, for one user
+at a time. `policies/multistage/policy.py` does the same for arrays of subscribers with NumPy, which a controller
+without a balancer does not need. A test checks that the two agree.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from random import Random
 from nearcast.core.model.planning import SubscriberSnapshot, mean_rates
 from nearcast.core.wire import bus
 
-RATE_REPORTS = 15  # rates are means over so many: thirty seconds, against instant peaks (BAD, section 6.1.2)
+RATE_REPORTS = 15  # rates are means over this many: thirty seconds, to smooth out peaks (BAD, section 6.1.2)
 
 
 class Gateway:
@@ -30,11 +29,11 @@ class Gateway:
     def __init__(self, report: bus.GatewayReport, heard_s: float, rates: deque[dict[str, float]]) -> None:
         self.report = report
         self.heard_s = heard_s
-        self.rates = rates  # of the newest reports, this one included
+        self.rates = rates  # of the newest reports, including this one
 
     @cached_property
     def load(self) -> tuple[int, float, float]:
-        """Backend subscriptions, I_j and O_j (equations 1-4), from its own rates. Only made if somebody asks."""
+        """Backend subscriptions, I_j and O_j (equations 1-4), from its own rates. Computed only on demand."""
         rates = mean_rates(self.rates)
         counts = Counter(subscription for wanted in self.report.online.values() for subscription in wanted)  # n_jk
         incoming = sum(rates.get(subscription, 0.0) for subscription in counts)
@@ -51,7 +50,7 @@ class Gateway:
 class Gateways:
     def __init__(self, silence_s: float) -> None:
         self._silence_s = silence_s
-        self._known: dict[str, Gateway] = {}  # the one that was heard last is last
+        self._known: dict[str, Gateway] = {}  # ordered by last report, newest last
 
     def __len__(self) -> int:
         return len(self._known)
@@ -72,14 +71,14 @@ class Gateways:
         self._known[report.broker] = Gateway(report, now_s, rates)
 
     def forget_silent(self, now_s: float) -> list[str]:
-        """Forget those that have not been heard for too long."""
+        """Forget those that have been silent for too long."""
         silent = [name for name, one in self._known.items() if now_s - one.heard_s > self._silence_s]
         for name in silent:
             del self._known[name]
         return silent
 
     def where(self, user: str) -> str | None:
-        """The gateway at which a user is online; of two, the one heard last. None if it is offline."""
+        """The gateway where a user is online; if there are two, the one heard last. None if the user is offline."""
         for name, one in reversed(self._known.items()):
             if user in one.report.online:
                 return name
@@ -97,9 +96,12 @@ class Gateways:
         )
 
 
+# --- where a newcomer goes
+
+
 class SeatRule(StrEnum):
     NR = "nr"  # the nearest to the user
-    RR = "rr"  # one after the other
+    RR = "rr"  # each in turn
     RND = "rnd"  # any
     LL = "ll"  # the one with the least load by the newest reports
 
@@ -111,9 +113,9 @@ class Seating:
         self._next = 0
 
     def choose(self, gateways: Mapping[str, Gateway], latitude: float | None, longitude: float | None) -> str:
-        """One of the gateways, of which there must be one. Of equal ones, the first by name.
+        """Choose one of the gateways; there must be at least one. Among equals, the first by name.
 
-        If the user has not said where it is, or no gateway has, the nearest is not known: it is one after the other.
+        The nearest is not known if the user, or every gateway, has not said where it is. Then they are taken in turn.
         """
         names = sorted(gateways)
         if self._rule is SeatRule.RND:
@@ -130,7 +132,7 @@ class Seating:
 
 
 def on_sphere(latitude: float, longitude: float) -> tuple[float, float, float]:
-    """A point of the unit sphere. Straight distances there are in the order of distances over ground."""
+    """A point on the unit sphere. Straight-line distances there sort like distances on the ground."""
     north, east = radians(latitude), radians(longitude)
     return cos(north) * cos(east), cos(north) * sin(east), sin(north)
 

@@ -1,15 +1,15 @@
 """The handover: what happens when the ring of directories changes (PROTOCOL, controller rule 7).
 
 A changed ring begins closed for the topics whose directory changes. Their records are collected from the old
-directories, so that the journal knows every one of them, and installed at the new ones; then the ring opens.
+directories, so that the journal knows every one of them, and installed at the new ones. Then the ring opens.
 
-Restoring: many records go to one broker outside of any move, batch after batch, each sent until it is answered.
+`Restoring` installs many records at one broker outside of any move, batch after batch, each repeated until it is
+answered. Its users state what they need at every tick. Work in progress continues where it is and does not start over,
+so the number of orders grows with the number of records. If a move has replaced a record meanwhile, the server keeps
+the newer one.
 
-Whoever needs it says so at every tick; what is on its way goes on where it is and does not begin again, so the orders
-sent grow with the number of records. If a move has replaced a record meanwhile, the server keeps the newer one.
-
-Which topics of a long journal concern a broker is found out a part at a time: a leader that thinks for longer than its
-leadership lasts has lost it, and so has the one after it.
+Which topics of a long journal concern a broker is worked out a part at a time. A leader that computes for longer than
+its leadership lasts has lost it, and so would the next one.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from nearcast.core.controller.moves import Orders
 
 
-INSTALL_BATCH = 500  # records in one order: some milliseconds of a server's time
-LOOKED_AT = 5_000  # topics looked at in one go: some 20 milliseconds of ours
+INSTALL_BATCH = 500  # records in one order: a few milliseconds of a server's time
+LOOKED_AT = 5_000  # topics looked at in one go: about 20 milliseconds of our time
 
 # All topics that may concern the broker, each with its record if it does.
 Wanted = Callable[[], Iterator[tuple[str, Record | None]]]
@@ -45,9 +45,9 @@ class _Restore:
     def __init__(self, broker: str, topics: Iterator[tuple[str, Record | None]]) -> None:
         self.broker = broker
         self.topics = topics
-        self.batch: dict[str, Record] = {}  # the next one, or the one on its way
-        self.complete = False  # all topics were looked at
-        self.at = 0  # how many batches are installed
+        self.batch: dict[str, Record] = {}  # the next one, or the one in flight
+        self.complete = False  # all topics have been looked at
+        self.at = 0  # number of batches installed
 
     def look(self) -> None:
         """Fill the next batch, as far as one go allows."""
@@ -90,18 +90,21 @@ class Restoring:
         self._orders.need(("restore", key, at), broker, make, done, now_s)
 
     def forget(self, broker: str) -> None:
-        """The broker is gone, or has lost its memory: begin again if anybody still wants it."""
+        """The broker is gone, or has lost its memory: start over if the records are still wanted."""
         self._under_way = {key: restore for key, restore in self._under_way.items() if restore.broker != broker}
 
 
+# --- change of the ring
+
+
 class _Collected:
-    """How much an old directory has given away."""
+    """How much an old directory has handed over."""
 
     __slots__ = ("after", "complete", "writing")
 
     def __init__(self) -> None:
         self.after = ""  # the last topic that is in the journal
-        self.writing = False  # a batch is on its way there
+        self.writing = False  # a batch is being written to it
         self.complete = False
 
 
@@ -110,13 +113,13 @@ class Handover:
         self._leader = leader
         self._collected: dict[tuple[int, str], _Collected] = {}  # membership version, old directory
         self._handed_over: tuple[int, set[str]] = (-1, set())  # version, topics whose new directory has them
-        self._handing_over: dict[str, dict[str, records.Record]] = {}  # to each new directory, at this moment
-        self._unseen: Iterator[str] | None = None  # topics that are yet to be looked at, a part in every tick
+        self._handing_over: dict[str, dict[str, records.Record]] = {}  # to each new directory, at the moment
+        self._unseen: Iterator[str] | None = None  # topics still to be looked at, some in every tick
         self._missing: dict[str, dict[str, records.Record]] = {}  # found so far: what new directories lack,
         self._switching = False  # and whether a topic is in the middle of a move
 
     def drive(self, membership: Membership, now_s: float) -> None:
-        """Collect the records of topics that change their directory, install them at the new one, then open."""
+        """Collect the records of topics that change their directory, install them at the new one, open the ring."""
         old, new = membership.previous_ring or (), membership.ring
         waiting = False
         for name in old:
@@ -135,7 +138,7 @@ class Handover:
             self._leader.ledger.write({MEMBERSHIP_KEY: opened})
 
     def _collect(self, name: str, membership: Membership, collected: _Collected, now_s: float) -> None:
-        """Ask for the next batch of an old directory's records, unless one is being written down."""
+        """Ask for the next batch of an old directory's records, unless one is being written to the journal."""
         if collected.complete or collected.writing:
             return
         after = collected.after
@@ -169,7 +172,7 @@ class Handover:
         }
 
     def _evacuate(self, found: dict[str, records.Record]) -> None:
-        """What was found may lie on a broker that was given up meanwhile, when the journal did not know of it."""
+        """Found topics may be on a broker that was given up while the journal did not know about them."""
         for broker in sorted({broker for record in found.values() for broker in record.placement.brokers}):
             if not self._leader.members.carries(broker):
                 self._leader.evacuate(broker)
@@ -197,12 +200,12 @@ class Handover:
             if topic in self._handed_over[1] or before.owner(name) == owner or not self._leader.members.carries(owner):
                 continue
             if entry.move is not None and entry.move.phase is Phase.SWITCH:
-                self._switching = True  # it tells the new directory itself when it settles
+                self._switching = True  # its move updates the new directory itself when it settles
                 continue
             self._missing.setdefault(owner, {})[topic] = records.settled(entry.placement, self._leader.term)
 
     def _go_on(self, now_s: float) -> bool:
-        """Whether records are on their way: all topics are looked through again when these are there."""
+        """Whether records are in flight: all topics are checked again once these are installed."""
         version = self._handed_over[0]
         for owner, wanted in list(self._handing_over.items()):
             if not self._leader.members.carries(owner):

@@ -1,10 +1,11 @@
-"""A leadership: everything a controller does while it is the leader. It begins with a journal and ends without a trace.
+"""A leadership: everything a controller does while it is the leader. It starts from a journal and leaves no trace.
 
-It carries moves through their stages, many at once. What it must not forget goes through the ledger first; what it may
+It carries moves through their stages, many at once. What it must not forget goes through the ledger first; what it can
 find out again it keeps in memory. Before it decides anything it listens: a broker may know more than the journal, if
-the store has lost some of it (`core/model/journal.py`). Who is a member is the matter of `members.py`, who leaves that
-of `departures.py`, what people ask that of `requests.py`, what the policy wants that of `planner.py`, and which gateway
-serves which subscriber that of `subscribers.py`.
+the store has lost some of it (`core/model/journal.py`).
+
+Other modules do the rest: `members.py` membership, `departures.py` leaving brokers, `requests.py` people's requests,
+`planner.py` what the policy wants, and `subscribers.py` which gateway serves which subscriber.
 """
 
 from __future__ import annotations
@@ -32,15 +33,15 @@ from nearcast.core.model.settings import DEFAULT_TIMING, Timing
 from nearcast.core.wire import bus
 
 COUNT_EVERY_S = 0.05
-EVACUATED_MAX = 10_000  # topics of dead brokers on their way at once: a tick looks at all moves, and takes some 50 ms
-LAZY_SLOTS = 50  # lazy moves of one broker begin at most so many per T_lazy
+EVACUATED_MAX = 10_000  # topics of dead brokers moving at once: a tick looks at all moves, which takes about 50 ms
+LAZY_SLOTS = 50  # how many lazy moves of one broker may begin per T_lazy
 
 
 class LeaderSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What a leader goes by."""
+    """The settings of a leader."""
 
     timing: Timing = DEFAULT_TIMING
-    planning: PlanningSettings | None = None  # None: nobody plans by itself
+    planning: PlanningSettings | None = None  # None: no automatic planning
     coordinating: CoordinationSettings = CoordinationSettings()
     dice: Random
 
@@ -53,7 +54,7 @@ class Leader:
         leader: str,
         store_url: str,
         settings: LeaderSettings,
-        orders: Orders | None = None,  # of this term, if some have been given already
+        orders: Orders | None = None,  # of this term, if orders have already been given
         wall_offset_s: float = 0.0,
         now_s: float,
     ) -> None:
@@ -80,13 +81,13 @@ class Leader:
         self.planner = Planner(self, settings.planning, now_s)
         self.coordination = Coordination(self, settings.coordinating, settings.dice, now_s)
         self.requests = Requests(self)
-        # The leader before us may have given a broker up and gone before its topics were on their way.
+        # The leader before us may have given a broker up and stopped before its topics began to move.
         self._evacuating: dict[str, None] = {}
         for entry in self.journal.topics.values():
             self._leave_behind(entry.placement)
         self._counted_s: dict[str, float] = {}
         self._lazy_at_s: dict[str, float] = {}
-        self._touched: dict[str, None] = {}  # topics whose move may go on at once
+        self._touched: dict[str, None] = {}  # topics whose move may be able to continue now
 
     @property
     def journal(self) -> Journal:
@@ -97,7 +98,7 @@ class Leader:
         return self.ledger.term
 
     def stage(self, topic: str) -> Stage | None:
-        """How far the topic's move is; None if it rests."""
+        """The stage of the topic's move; None if it is at rest."""
         move = self._moves.get(topic)
         return move.stage if move is not None else None
 
@@ -106,7 +107,7 @@ class Leader:
 
     @property
     def known(self) -> Known:
-        """What everybody may know of this cluster by now."""
+        """What anyone may know about this cluster by now."""
         membership = self.journal.membership
         return Known(membership.cluster, membership.version, self.term, self._position, self.store_url)
 
@@ -119,7 +120,7 @@ class Leader:
         return lost(known, self.journal, self.ledger.version if known.term == self.term else self._read_version)
 
     def listens(self, now_s: float) -> bool:
-        """Whether a broker has not been heard yet that may know more than the journal, or may still have its lease."""
+        """Whether a broker that may know more than the journal, or may still have its lease, has not been heard yet."""
         self._listening = self._listening and not self.members.all_heard(now_s)
         return self._listening
 
@@ -133,7 +134,7 @@ class Leader:
 
     @property
     def busy(self) -> bool:
-        """Whether topics are moving, or about to."""
+        """Whether topics are moving, or about to move."""
         return bool(self._moves) or len(self.requests) > 0
 
     # --- inputs
@@ -174,7 +175,7 @@ class Leader:
     def _flush_orders(self) -> None:
         for broker, order in self.orders.outgoing:
             agent = self.members.agent_of(broker)
-            if agent is not None:  # else it is said again when the broker has been heard
+            if agent is not None:  # otherwise it is repeated when the broker has been heard
                 self.tell(broker, agent, order)
         self.orders.outgoing.clear()
 
@@ -276,7 +277,7 @@ class Leader:
                 move.ready.discard(answer.broker)
 
     def _decide(self, move: Move, *, forced: bool) -> None:
-        """Write down that the topic switches; the fences follow when that is in the store."""
+        """Write down that the topic switches; the fences follow once that is in the store."""
         entry = msgspec.structs.replace(move.entry, phase=Phase.SWITCH, forced=forced)
         self._redirect(move, entry)
 
@@ -290,23 +291,24 @@ class Leader:
     # --- dead brokers
 
     def forget(self, broker: str) -> None:
-        """A server came back with an empty memory: moves under way install there again."""
+        """A server came back with an empty memory: current moves install there again."""
         self.restoring.forget(broker)
         for move in self._moves.values():
             move.forget(broker)
 
     def evacuate(self, broker: str) -> None:
-        """A broker was given up: bring the topics at rest that name it elsewhere. Moves look after themselves."""
+        """A broker was given up: move the topics at rest that name it elsewhere. Moves handle it themselves."""
         self._evacuating[broker] = None
 
     def _leave_behind(self, placement: Placement) -> None:
-        """Evacuate the brokers of the placement that are not there any more."""
+        """Evacuate the brokers of the placement that are no longer there."""
         self._evacuating |= {broker: None for broker in placement.brokers if not self._is_at(broker, placement)}
 
     def _evacuate_all(self, now_s: float) -> None:
-        """Until no topic at rest names such a broker: an entry that is being written cannot be changed yet.
+        """Repeat until no topic at rest names such a broker: an entry that is being written cannot be changed yet.
 
-        Nor can any, while there is no ring: after a loss of the store all brokers may be gone, and join again.
+        Nothing can be evacuated while there is no ring: after a loss of the store all brokers may be gone, and join
+        again.
         """
         room = EVACUATED_MAX - len(self._moves) - self.ledger.waiting
         if room <= 0 or not self.journal.membership.ring:
@@ -318,13 +320,13 @@ class Leader:
                 del self._evacuating[broker]
 
     def _resting(self, broker: str) -> Iterator[str]:
-        """The topics at rest that name a broker which is not there."""
+        """The topics at rest that name a broker which is no longer there."""
         for topic, entry in self.journal.topics.items():
             if entry.move is None and broker in entry.placement.brokers and not self._is_at(broker, entry.placement):
                 yield topic
 
     def _is_at(self, broker: str, placement: Placement) -> bool:
-        """Whether the broker that the placement means carries its topics; not one that joined later under its name."""
+        """Whether the broker the placement means carries its topics; not one that joined later under the same name."""
         return self.members.carries(broker) and self.journal.membership.has(broker, placement)
 
     def _whole(self, placement: Placement) -> bool:
@@ -338,7 +340,7 @@ class Leader:
         )
 
     def _rescue(self, topic: str, now_s: float) -> bool:
-        """Move a topic at rest away from dead brokers, by force. Returns whether that has begun now."""
+        """Move a topic at rest away from dead brokers, by force. Returns whether the move has just begun."""
         entry = self.journal.topics[topic]
         if entry.move is not None or self.ledger.pending(topic_key(topic)) or self._whole(entry.placement):
             return False
@@ -361,11 +363,11 @@ class Leader:
         return single(epoch, home, members) if home is not None else None
 
     def _unused(self, epoch: int) -> int:
-        """This epoch or a later one: the dead may know of epochs that the store has lost, but of no such version."""
+        """This epoch or a later one: the dead may know epochs the store has lost, but none as high as this version."""
         return max(epoch, self.journal.membership.version)
 
     def _reconsider(self, move: Move) -> bool:
-        """Change a move that a death has overtaken. True: a new decision is on its way to the store."""
+        """Change a move after a broker in it died. True: a new decision is on its way to the store."""
         target, old = move.entry.target, move.old
         if move.stage in (Stage.PREPARE, Stage.READY):
             if self._whole(target) and self._whole(old):
@@ -375,7 +377,7 @@ class Leader:
             if refuge is None:
                 return False
             told = tuple(sorted({*move.entry.told, *target.brokers}))
-            # Giving up a move is a switch too: to a fresh epoch with the old placement, where everybody already is.
+            # Giving up a move is a switch too: to a fresh epoch with the old placement, where everyone already is.
             forced = not (refuge.same_place(old) and self._whole(old))
             self._redirect(move, MoveEntry(Phase.SWITCH, refuge, forced, told))
             return True

@@ -1,7 +1,7 @@
 """The ledger: the controller's journal, changed only through commits to the store.
 
-Changes collect while a commit is on its way and go out together with the next one, so a thousand moves cost a few
-commits. What follows from a change is done when it is in the store, never before.
+Changes collect while a commit is in flight and go out together with the next one, so a thousand moves cost a few
+commits. What follows from a change is done once it is in the store, never before.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Ledger:
         self.write({broker_key(broker): entry}, then)
 
     def membership(self) -> Membership:
-        """The newest membership, written or still on its way."""
+        """The newest membership, committed or still in flight."""
         for pending in (self._next, self._sent or {}):
             entry = pending.get(MEMBERSHIP_KEY)
             if isinstance(entry, Membership):
@@ -65,7 +65,7 @@ class Ledger:
         return len(self._next) + len(self._sent or ())
 
     def commit(self, now_s: float) -> Commit | None:
-        """The commit to send now, if there is one and none is on its way."""
+        """The commit to send now, if there is one and none is in flight."""
         if self._sent is not None:
             return None
         if not self._next:
@@ -79,7 +79,7 @@ class Ledger:
         return Commit(self.version, self.term, changes)
 
     def committed(self, now_s: float) -> None:
-        """The commit on its way is in the store."""
+        """The commit in flight is in the store."""
         assert self._sent is not None
         for key, entry in self._sent.items():
             apply(self.journal, key, entry)

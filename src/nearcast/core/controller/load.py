@@ -1,12 +1,12 @@
-"""The load window: every broker's reports of the last seconds, and the loads of topics made of them.
+"""The load window and the planning input: what brokers reported lately, and what a policy gets to see.
 
-Clients count what they publish and receive, and tell the agent of one broker they use; so the sum over all reports is a
-topic's whole traffic, whatever its mode.
+`LoadWindow` keeps every broker's reports of the last seconds; topic loads are computed from them. Clients count what
+they publish and receive, and each tells the agent of one broker it uses. So the sum over all reports is a topic's whole
+traffic, whatever its mode.
 
-The view: everything the controller knows that a policy may want to know, at one moment.
-
-Taking a view only copies references, because it is done on the controller's loop. What takes time, adding the reports
-up, is done where the policy runs.
+`PlanningInput` is everything the controller knows that a policy may need, at one moment. Taking it only copies
+references, because that happens on the controller's loop. The slow part, adding up the reports, is done where the
+policy runs.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from nearcast.core.model.planning import BrokerLoad, Snapshot, TopicLoad
 from nearcast.core.wire.bus import Report
 from nearcast.core.wire.frames import PUSH_BYTES
 
-WINDOW_S = 5.0  # long enough to even out that a client's second and an agent's differ, short enough to follow a crowd
+WINDOW_S = 5.0  # long enough to smooth out that clients' and agents' seconds differ, short enough to follow a crowd
 
 Windows = Mapping[str, tuple[Report, ...]]  # broker -> its reports of the last seconds
 
@@ -59,7 +59,7 @@ def output_bytes_per_s(reports: tuple[Report, ...]) -> float:
 
 
 def topic_loads(windows: Windows) -> tuple[dict[str, TopicLoad], dict[str, str]]:
-    """The load of every topic that is reported, and the broker that reports most of it."""
+    """The load of every reported topic, and the broker that reports most of it."""
     sums: dict[str, list[float]] = {}
     busiest: dict[str, tuple[float, str]] = {}
     for broker, reports in windows.items():
@@ -107,6 +107,9 @@ def _mean(counters: list[TopicCounters], seconds: float) -> list[float]:
     ]
 
 
+# --- planning input
+
+
 class PlanningInput(msgspec.Struct, frozen=True, kw_only=True):
     at_s: float
     version: int  # of the plan
@@ -115,12 +118,12 @@ class PlanningInput(msgspec.Struct, frozen=True, kw_only=True):
     windows: Windows
     topics: Mapping[str, TopicEntry]  # the planned ones
     fresh: frozenset[str]  # brokers that joined after the last change of the plan
-    capacity_bytes_per_s: float  # of brokers that have not said
+    capacity_bytes_per_s: float  # of brokers that have not reported theirs
     spare: int = 0
     coming: int = 0
 
     def snapshot(self) -> tuple[Snapshot, Plan]:
-        """What policies read. A topic no plan names is taken to live where most of its traffic is reported."""
+        """What policies read. A topic no plan names is assumed to live where most of its traffic is reported."""
         loads, reporters = topic_loads(self.windows)
         placements = {
             topic: entry.placement if (entry := self.topics.get(topic)) else single(self.members, broker, self.members)

@@ -4,13 +4,14 @@
                                   |                         ^
                                   +---> recovering ---------+   the store has lost data: see `recovery.py`
 
-Two controllers never do harm: a commit needs the term of the newest leader, and so does every record on a server. But
-a grant is not written anywhere, so what a leader says must depend on its own time: every input first looks whether the
+Two controllers never do harm: a commit needs the term of the newest leader, and so does every record on a server. But a
+grant is not written anywhere, so what a leader says must depend on its own time: every input first checks that the
 leadership still lasts (`_heed`). A process that was paused serves its sockets before its timers.
 
-The leadership is renewed while the journal is read, however long that takes. Whoever cannot read it, or is refused a
-commit, or is stopped in good order, gives the leadership back, so that another one need not wait for its end. Campaigns
-do not wait for each other: a store whose disk takes most of `leader_s` for each still renews the leadership in time.
+The leadership is renewed while the journal is read, however long that takes. A controller that cannot read it, is
+refused a commit, or is stopped in good order gives up the leadership, so that another one need not wait for it to
+expire. Campaigns do not wait for each other: a store whose disk takes most of `leader_s` for each still renews the
+leadership in time.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ from nearcast.core.wire.backend import Credentials, ServerLink
 from nearcast.core.wire.effects import Effect
 from nearcast.core.wire.uplink import Uplink
 
-CAMPAIGNS_MAX = 8  # on their way: later answers come too late anyway
-CLUSTERS_MAX = 8  # that a controller remembers; a bus has one, and perhaps agents that were started with a wrong store
+CAMPAIGNS_MAX = 8  # in flight: answers to older ones come too late anyway
+CLUSTERS_MAX = 8  # that a controller remembers; a bus has one, and perhaps agents started with a wrong store
 
 
 class Role(StrEnum):
@@ -70,7 +71,7 @@ class Controller:
         self.asked: list[Ask] = []  # of policies
         self.wall_offset_s = 0.0
         self.notes: list[str] = []
-        self.alarms: list[str] = []  # what an operator must hear of
+        self.alarms: list[str] = []  # what an operator must know
         self.bus = Uplink("bus", store_url, credentials or Credentials(), self._bus_open, timing=timing, rng=rng)
         self.role = Role.FOLLOWER
         self.leading: Leader | None = None
@@ -83,21 +84,21 @@ class Controller:
             dice=rng,
         )
         self._term = 0
-        self._led = 0  # that have ended
+        self._led = 0  # number of leaderships that have ended
         self._campaign_at_s = -1e9
-        # On their way: who for, since when, and how many commits we had seen before.
+        # In flight: for which candidate, since when, and how many commits we had seen before.
         self._campaigns: deque[tuple[str, float, int]] = deque()
         self._leader_until_s = -1e9
-        self._seen = ("", 0.0)  # how another one held the leadership, and when we saw that first
-        self._journal = Journal()  # as far as it was read
-        self._known: dict[str, Known] = {}  # of each cluster, by agents' words and by what we led ourselves
+        self._seen = ("", 0.0)  # how another controller held the leadership, and when we first saw that
+        self._journal = Journal()  # as far as it has been read
+        self._known: dict[str, Known] = {}  # of each cluster, from agents and from our own leaderships
         self._answer_s = 0.0  # how long the store took for its last answer
-        self._voices: dict[str, str] = {}  # broker -> the cluster that its agent knows of
-        self._terms_known = 0  # the highest term of any leader that somebody has heard
+        self._voices: dict[str, str] = {}  # broker -> the cluster that its agent knows
+        self._terms_known = 0  # the highest term of any leader that anyone has heard
 
     @property
     def loss(self) -> str:
-        """What the store has lost, as long as no operator has acknowledged it; empty if nothing, or if we follow."""
+        """What the store has lost, until an operator has acknowledged it; empty if nothing, or if we follow."""
         if self.recovery is not None:
             return "the store has lost data: the journal is being put together from what the brokers have"
         loss = self.leading.journal.loss if self.leading is not None else None
@@ -137,7 +138,7 @@ class Controller:
         candidate, sent_s, committed = self._campaigns.popleft()
         self._answer_s = now_s - sent_s
         if candidate != self._candidate or sent_s + self.timing.leader_s < now_s:
-            return  # asked for a leadership that has ended, or answered too late
+            return  # for a leadership that has ended, or answered too late
         if self.role is not Role.FOLLOWER and term != self._term:
             self._step_down("another controller leads" if term is None else "the store began a new term", now_s)
         elif self.role is not Role.FOLLOWER and leadership.version < committed:
@@ -150,12 +151,12 @@ class Controller:
             self.store.append(Load(term))
 
     def not_campaigned(self, now_s: float) -> None:
-        """The store could not be asked. What it granted before lasts until its end."""
+        """The store could not be asked. What it granted before lasts until it expires."""
         self._heed(now_s)
         self._campaigns.popleft()
 
     def read(self, term: int, entries: dict[str, bytes], now_s: float) -> None:
-        """A part of the journal. It comes in parts, so that a long one keeps nobody from renewing the leadership."""
+        """A part of the journal. It comes in parts, so that a long one does not delay renewing the leadership."""
         self._heed(now_s)
         if not self._loads(term):
             return
@@ -192,7 +193,7 @@ class Controller:
             self._step_down(f"the journal could not be read: {reason}", now_s)
 
     def committed(self, term: int, ok: bool, now_s: float) -> None:
-        """The commit of this term is in the store; not `ok`: it was refused, or nobody knows."""
+        """The commit of this term is in the store; not `ok`: it was refused, or the outcome is unknown."""
         self._heed(now_s)
         ledger = self._ledger
         if ledger is None or term != self._term:
@@ -233,9 +234,9 @@ class Controller:
             self.asked += self.leading.questions.take()
 
     def retire(self, now_s: float) -> None:
-        """The last input: the process is stopped in good order, and whoever waits shall lead at once.
+        """The last input: the process is being stopped in good order, and another controller should lead at once.
 
-        The store hears it behind every campaign of ours, so none of them can win the leadership back for nobody.
+        The store sees it after every campaign of ours, so none of them can win the leadership back for nobody.
         """
         if self.role is not Role.FOLLOWER or self._campaigns:
             self._step_down("it is stopped", now_s)
@@ -258,18 +259,18 @@ class Controller:
     # --- inside
 
     def _heed(self, now_s: float) -> None:
-        """The gate of every input: whose time is over says nothing more as a leader."""
+        """The gate of every input: once its time is over, a controller says nothing more as a leader."""
         if self.role is not Role.FOLLOWER and now_s > self._leader_until_s:
             self._step_down("the leadership was not renewed in time", now_s)
 
     def _stale(self, now_s: float) -> str:
-        """How the leadership is held, if we have seen nobody renew it for longer than a leader trusts itself."""
+        """How the leadership is held, if we have not seen it renewed for longer than a leader trusts itself."""
         held, since_s = self._seen
         trusted_s = max(self.timing.leader_s, _leader_s(held))
         return held if now_s - since_s > CLOCKS * trusted_s else ""
 
     def _loads(self, term: int) -> bool:
-        """Whether an answer to the Load of this term is waited for."""
+        """Whether we are waiting for an answer to the Load of this term."""
         return self.role is Role.LOADING and term == self._term
 
     def _bus_open(self, link: ServerLink, now_s: float) -> None:
@@ -295,7 +296,7 @@ class Controller:
         self.alarms += alarms
 
     def _learn(self, hello: bus.Hello, now_s: float) -> None:
-        """Take note of what an agent knows, and begin again with the journal if that is more than it holds."""
+        """Take note of what an agent knows, and load the journal again if that is more than it holds."""
         known = hello.known
         self._remember(known)
         if known.cluster:
@@ -313,9 +314,9 @@ class Controller:
             self._known[known.cluster] = known
 
     def _lost_by(self, journal: Journal, version: int) -> Known | None:
-        """The cluster of which the journal has lost something: of several, its own, or that which most brokers are of.
+        """The cluster of which the journal has lost something: its own if affected, else that of the most brokers.
 
-        One agent with a wrong store must not make all others strangers.
+        One agent with a wrong store must not make strangers of all the others.
         """
         voices = Counter(self._voices.values())
 
@@ -325,7 +326,7 @@ class Controller:
         return max((known for known in self._known.values() if lost(known, journal, version)), key=claim, default=None)
 
     def _outranked(self, term: int, now_s: float) -> None:
-        """Somebody has heard of this term. Nobody leads in a higher one than ours while we lead: it was lost."""
+        """Someone has heard of this term. While we lead, nobody leads in a higher term, so the store lost it."""
         self._terms_known = max(self._terms_known, term)
         if self.role is not Role.FOLLOWER and term > self._term:
             self._step_down(f"an agent knows term {term}: the store has lost data, or another one leads", now_s)
@@ -359,7 +360,7 @@ class Controller:
 
     @property
     def _candidate(self) -> str:
-        """Another one after every leadership: who comes back gets a new term, so no order or answer is taken twice.
+        """A new candidate after every leadership: it gets a new term, so no order or answer is taken twice.
 
         It also tells the others how long this one trusts itself, which may be longer than they do.
         """
@@ -371,7 +372,7 @@ class Controller:
             self._remember(self.leading.known)
         self._terms_known = max(self._terms_known, self._term)
         self._led += 1
-        self._campaign_at_s = now_s  # the others first
+        self._campaign_at_s = now_s  # let the others try first
         if self.role is not Role.FOLLOWER:
             self.notes.append(f"{self.name} no longer leads: {reason}")
         self.role, self.leading, self.recovery = Role.FOLLOWER, None, None
@@ -379,7 +380,7 @@ class Controller:
 
 
 def _leader_s(held: str) -> float:
-    """How long the holder of the lead trusts itself; 0 if it is of a version that does not say."""
+    """How long the holder of the leadership trusts itself; 0 if its version does not say."""
     candidate, _, _ = held.rpartition("#")
     try:
         return float(candidate.rpartition("@")[2])

@@ -1,12 +1,12 @@
-"""Members: which brokers there are, which live, and who joins (PROTOCOL, controller rules 6-8).
+"""Members: which brokers there are, which are alive, and which are joining (PROTOCOL, controller rules 6-8).
 
-A broker joins in steps that are found out again at every tick from what its hellos say and what the journal holds:
+A broker joins in steps. At every tick they are derived again from what its hellos say and what the journal holds:
 
     reset -> records and membership installed -> ready key set -> pattern subscribers there -> in the ring
 
 A broker without a grant for T_dead, or whose process was seen to end, is given up: its topics are moved by force, and
-if it comes back it joins as if it were new. Leaving in good order is the matter of `departures.py`, the change of the
-ring that of `handover.py`.
+if it comes back it joins as if it were new. `departures.py` handles leaving in good order, `handover.py` changes of the
+ring.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 
 LIVE = (BrokerState.JOINING, BrokerState.MEMBER, BrokerState.LEAVING)  # states of brokers that are expected to answer
 
-# A broker that a leader has never heard may know of commits the store has lost, of which nobody else knows. When it is
-# given up, versions go on above all that can have followed from those; there is room for a million such steps.
+# A broker that a leader has never heard may know of commits the store has lost and nobody else knows. When it is given
+# up, versions continue above everything that can have followed from those. There is room for a million such steps.
 UNHEARD_STEP = 1 << 12
 
 
@@ -49,15 +49,15 @@ class Members:
         self._since_s = now_s
         # The leader before us may have granted a moment ago: count from now.
         self._granted_s = dict.fromkeys(leader.journal.brokers, now_s)
-        self._reset: set[tuple[str, str]] = set()  # (broker, run id) that began anew under this leader
-        self._restored: set[tuple[str, str]] = set()  # whose records are all installed
+        self._reset: set[tuple[str, str]] = set()  # (broker, run id) that were reset under this leader
+        self._restored: set[tuple[str, str]] = set()  # those with all their records installed
         self._membership_at: dict[str, int] = {}  # version installed at each broker
         # (broker, version it joined with) -> brokers whose pattern subscribers are all attached to it too
         self._attended: dict[tuple[str, int], set[str]] = {}
         self._joining_since_s: dict[str, float] = {}
         self._handover = Handover(leader)
         self.agreement = Agreement(leader)
-        # Runs whose records may be other ones than the journal wants, although they are complete: see `recovery.py`.
+        # Runs whose records are complete but may differ from what the journal wants: see `recovery.py`.
         loss = leader.journal.loss
         self._doubted = {
             (name, entry.run_id)
@@ -65,7 +65,7 @@ class Members:
             if entry.state in LIVE and loss is not None and not loss.verified
         }
 
-    # --- what others may ask
+    # --- questions from other parts
 
     def alive(self, broker: str) -> bool:
         """Whether the broker is expected to carry out orders."""
@@ -73,7 +73,7 @@ class Members:
         return entry is not None and entry.state in LIVE
 
     def carries(self, broker: str) -> bool:
-        """Whether the broker carries the topics that name it. One that joins again has nothing of its former life."""
+        """Whether the broker carries the topics that name it. One that joins again has nothing from its former life."""
         entry = self._leader.journal.brokers.get(broker)
         return entry is not None and entry.state in (BrokerState.MEMBER, BrokerState.LEAVING)
 
@@ -88,7 +88,7 @@ class Members:
         return ring_of(ring).owner(topic.encode()) if ring else None
 
     def all_heard(self, now_s: float) -> bool:
-        """Whether every broker that is expected to live was heard since we lead, or would be given up by now."""
+        """Whether every broker expected to be alive was heard under our lead, or would have been given up by now."""
         expected = [name for name, entry in self._leader.journal.brokers.items() if entry.state in LIVE]
         return now_s - self._since_s > self.agreement.dead_s or all(name in self._heard_s for name in expected)
 
@@ -111,7 +111,7 @@ class Members:
             if hello.answering and self._welcome(hello, entry):
                 self._admit(hello, entry, now_s)
         elif hello.dead:
-            if hello.run_id == entry.run_id:  # else a late word of an earlier run's end
+            if hello.run_id == entry.run_id:  # otherwise a late report of an earlier run's end
                 self._give_up(name, now_s)
         elif hello.answering and (hello.run_id, hello.url) != (entry.run_id, entry.url):
             self._restart(name, entry, hello)
@@ -123,12 +123,12 @@ class Members:
     def _introduced(self, name: str) -> bool:
         """Whether a joining broker's own server tells clients that it is a new one.
 
-        A lease before that would be taken for one of its former life, and count what that had run after its end.
+        A lease before that would be mistaken for one of its former life, and validate what that ran after its end.
         """
         return self.told(name) and name in self._leader.journal.membership.brokers
 
     def _refusal(self, hello: bus.Hello, entry: BrokerEntry | None, now_s: float) -> bus.Refusal | None:
-        """Why this agent is not who it says: one name, one server, one agent at a time (rule 11)."""
+        """Why this agent is not what it claims to be: one name, one server, one agent at a time (rule 11)."""
         for other, theirs in self._leader.journal.brokers.items():
             if other != hello.broker and theirs.state in LIVE and hello.run_id and _same_server(hello, theirs):
                 reason = (
@@ -155,11 +155,10 @@ class Members:
         return bus.Refusal(self._leader.term, reason, self._heard_now(hello.broker, now_s), final=False)
 
     def _patience_s(self, hello: bus.Hello, entry: BrokerEntry) -> float:
-        """How long the agent of a broker must have been silent before this one takes its place; below 0: not at all.
+        """How long a broker's agent must have been silent before this one replaces it; below 0: never.
 
-        On one and the same server agents take turns by themselves (`core/agent/claim.py`). If the server is another
-        one, no client may count what was granted for the first; if clients find it elsewhere, the first must count as
-        fenced.
+        On the same server agents take turns by themselves (`core/agent/claim.py`). If the server is a different one, no
+        client may count what was granted for the first; if clients find it elsewhere, the first must count as fenced.
         """
         known = self._hellos.get(hello.broker)
         if hello.url != entry.url:
@@ -185,7 +184,7 @@ class Members:
         return hello is not None and hello.run_id == run_id and now_s - at_s < self._leader.timing.dead_s
 
     def _welcome(self, hello: bus.Hello, entry: BrokerEntry | None) -> bool:
-        """One that left in good order is to be stopped, and does not come back in the same run."""
+        """A broker that left in good order is to be stopped, and does not come back in the same run."""
         return entry is None or entry.state is BrokerState.DEAD or hello.run_id != entry.run_id
 
     def _admit(self, hello: bus.Hello, before: BrokerEntry | None, now_s: float) -> None:
@@ -201,7 +200,7 @@ class Members:
         self._leader.ledger.write_broker(hello.broker, entry)
 
     def _restart(self, name: str, entry: BrokerEntry, hello: bus.Hello) -> None:
-        """The server runs anew, with nothing in its memory: give it its records back, and say where it is now."""
+        """The server was restarted with an empty memory: give it its records back, and announce where it is."""
         self._membership_at.pop(name, None)
         self._leader.forget(name)
         changed = msgspec.structs.replace(entry, run_id=hello.run_id, url=hello.url)
@@ -237,7 +236,7 @@ class Members:
         return self._leader.journal.brokers[name].state
 
     def _successors(self, name: str) -> dict[str, BrokerEntry]:
-        """The members that can take a broker's topics. If there is none, one that is leaving must stay."""
+        """The members that can take a broker's topics. If there are none, one that is leaving must stay."""
         brokers, membership = self._leader.journal.brokers, self._leader.ledger.membership()
         sure = {other for other in brokers if other != name and not self._leader.ledger.pending(broker_key(other))}
         members = {other: brokers[other] for other in sorted(sure & self.carriers())}
@@ -254,7 +253,7 @@ class Members:
         self._leader.evacuate(name)
 
     def departed(self, name: str) -> None:
-        """Forget what was found out about a broker that is no member any more."""
+        """Forget what was found out about a broker that is no longer a member."""
         self._leader.restoring.forget(name)
         self._membership_at.pop(name, None)
         self._joining_since_s.pop(name, None)
@@ -306,7 +305,7 @@ class Members:
             ledger.write({LOSS_KEY: msgspec.structs.replace(loss, verified=True)})
 
     def _set_up(self, name: str, entry: BrokerEntry, now_s: float) -> None:
-        """Do the next step that this broker lacks to be ready."""
+        """Take the next step this broker needs to become ready."""
         run = (name, entry.run_id)
         hello = self._hellos.get(name)
         joining = entry.state is BrokerState.JOINING
@@ -324,7 +323,7 @@ class Members:
             self._order_mark(name, entry.run_id, now_s)
 
     def _introduce(self, name: str, entry: BrokerEntry) -> None:
-        """Tell clients of the broker, so that pattern subscribers attach before topics go there."""
+        """Announce the broker to clients, so that pattern subscribers attach before topics go there."""
         membership = self._leader.ledger.membership()
         brokers = {**membership.brokers, name: BrokerInfo(entry.url, entry.site, membership.version + 1)}
         self._leader.ledger.write({MEMBERSHIP_KEY: self.changed(membership, brokers, membership.ring)})
@@ -333,7 +332,7 @@ class Members:
         def done(answer: bus.Answer, at_s: float) -> None:
             self._reset.add(run)
             hello = self._hellos.get(name)
-            if hello is not None:  # what it said of its ready key was true of its former life
+            if hello is not None:  # what it said about its ready key was true of its former life
                 self._hellos[name] = msgspec.structs.replace(hello, ready=False)
 
         make = partial(bus.Reset, term=self._leader.term)
@@ -397,10 +396,10 @@ class Members:
         return self._is_attended(name, now_s) or now_s - since_s > self._leader.timing.ready_s
 
     def _is_attended(self, name: str, now_s: float) -> bool:
-        """Whether all pattern subscribers are attached to a joining broker: at no other is one that is not.
+        """Whether all pattern subscribers are attached to a joining broker: no other broker has one that is not.
 
-        A broker is counted when it has told its clients of the join. Who comes to it later attaches to all brokers
-        before its subscription begins; so a broker that was once found complete stays so.
+        A broker is counted once it has told its clients about the join. Clients that come to it later attach to all
+        brokers before their subscription begins; so a broker that was once found complete stays complete.
         """
         others = self.carriers()
         join = (name, self._leader.journal.membership.brokers[name].joined)

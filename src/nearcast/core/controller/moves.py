@@ -1,17 +1,18 @@
-"""A move: one topic's way from one placement to the next, as the controller drives it (PROTOCOL "Controller").
+"""Moves and orders: how the controller takes a topic from one placement to the next (PROTOCOL "Controller").
+
+A `Move` is one topic's way to its next placement:
 
     PREPARE  install the prepare record at all old members
     READY    wait until at each old member all subscribers hold the new placement, or time is up
     SWITCH   install the switch record, the fence, at all old members; no way back from here
-    SETTLE   install the settled record at old and new members, the directory and whoever else was told
+    SETTLE   install the settled record at old and new members, the directory and every other broker that knew
 
-The journal knows only PREPARE and SWITCH: what is installed where is found out again by a new leader, which just
-installs it once more. A dead broker counts as done in every stage.
+The journal knows only PREPARE and SWITCH. A new leader does not know what is installed where, so it simply installs it
+again. A dead broker counts as done in every stage.
 
-Orders on their way to agents: each is sent again until it is answered, and asked for again by whoever needs it.
-
-Needs are stated every tick ("install this there"); an order that is already on its way is not sent twice within the
-retry time. So a lost order, a lost answer and a restarted agent all look the same, and heal the same way.
+`Orders` are in flight to agents. Each is repeated until it is answered. Needs are stated every tick ("install this
+there"); an order already in flight is not sent twice within the retry time. So a lost order, a lost answer and a
+restarted agent all look the same, and heal the same way.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class Move:
         self.stage = Stage.PREPARE if entry.move.phase is Phase.PREPARE else Stage.SWITCH
         self.since_s = now_s  # when the stage began
         self.not_before_s = not_before_s
-        self.ready: set[str] = set()  # old members whose subscribers were all ready when last counted
+        self.ready: set[str] = set()  # old members whose subscribers were all ready at the last count
         self._done: set[str] = set()
         self._sent_s: dict[str, float] = {}
 
@@ -54,7 +55,7 @@ class Move:
         return self.entry.target.epoch
 
     def targets(self, directory: str | None) -> set[str]:
-        """The brokers this stage installs its record at."""
+        """The brokers where this stage installs its record."""
         if self.stage is not Stage.SETTLE:
             return set(self.old.brokers)
         others = {directory} if directory is not None else set()
@@ -89,7 +90,7 @@ class Move:
         self.ready.discard(broker)
 
     def complete(self, directory: str | None, alive: Callable[[str], bool]) -> bool:
-        """Whether this stage's record is at all its targets that live."""
+        """Whether this stage's record is at all its live targets."""
         return all(broker in self._done or not alive(broker) for broker in self.targets(directory))
 
     def advance(self, now_s: float) -> None:
@@ -110,11 +111,14 @@ OnAnswer = Callable[[Answer, float], None]
 OUTSTANDING_MAX = 10_000
 
 
+# --- orders
+
+
 class Orders:
     def __init__(self, term: int, retry_s: float) -> None:
         self.outgoing: list[tuple[str, Order]] = []
         self._retry_s = retry_s
-        self._number = term << 32  # so that an answer to an earlier leader's order fits none of ours
+        self._number = term << 32  # so that an answer to an earlier leader's order matches none of ours
         self._sent_s: dict[Hashable, float] = {}
         self._waiting: dict[int, tuple[Hashable, str, OnAnswer]] = {}
 

@@ -1,11 +1,11 @@
 """The planner: asks the policy when it is time, and carries out what it proposes.
 
-The policy runs outside of the machine, because a plan for many topics takes a while: `propose` is an effect, and its
+The policy runs outside the machine, because a plan for many topics takes a while: `Propose` is an effect, and its
 answer an input like any other. A proposal is applied whole or not at all, and every change is written down with its
 reason.
 
-The policy must not judge by half: it is asked when every broker has reported a whole second since topics last moved,
-and a new leader waits T_wait first, because it has heard nothing yet.
+The policy must not judge on partial data. It is asked only when every broker has reported a whole second since topics
+last moved. A new leader has heard nothing yet, so it waits T_wait first.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from nearcast.core.controller.leader import Leader
 
 
-REPORT_S = 1.0  # what a report covers
+REPORT_S = 1.0  # the time a report covers
 DECISIONS_KEPT = 200
 DECISIONS_SHOWN = 20
 
@@ -104,7 +104,7 @@ class Planner:
         self._leader.questions.ask(Proposing(planning.policy), self._view(planning, now_s), self._proposed)
 
     def _reports(self, broker: str) -> tuple[bus.Report, ...]:
-        """Those of seconds in which nothing moved."""
+        """The reports of seconds in which nothing moved."""
         return self.book.window(broker, self._moved_s + REPORT_S)
 
     def _view(self, planning: PlanningSettings, now_s: float) -> PlanningInput:
@@ -125,7 +125,7 @@ class Planner:
             coming=coming,
         )
 
-    # --- answered
+    # --- answers
 
     def _proposed(self, proposal: Proposal | None, now_s: float) -> None:
         """The policy's answer; None if it failed."""
@@ -135,7 +135,7 @@ class Planner:
         if proposal.problem and proposal.problem != self._last_problem:
             self.decided(f"{proposal.policy}: {proposal.problem}", now_s)
         self._last_problem = proposal.problem
-        self._known = self._shown  # one that has joined meanwhile is still fresh
+        self._known = self._shown  # a broker that has joined meanwhile is still fresh
         if not proposal.changes:
             return
         self._changed_s = now_s
@@ -149,7 +149,7 @@ class Planner:
             self.decided(f"{proposal.policy}: {describe(change)}", now_s)
 
     def _refusal(self, proposal: Proposal) -> str:
-        """What of the proposal cannot be done now, in words; empty if all of it can."""
+        """Why the proposal cannot be carried out now, in words; empty if all of it can."""
         placements = {change.topic: (change.mode, change.brokers) for change in proposal.placements}
         found = [self._leader.requests.problem(placements)]
         departures = self._leader.departures

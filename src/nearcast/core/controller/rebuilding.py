@@ -1,20 +1,20 @@
-"""Rebuilding: the journal that follows from what the brokers' servers have, after the store has lost it.
+"""Rebuilding: derives the journal from what the brokers' servers have, after the store has lost it.
 
-The newest membership among them says who belongs to the cluster. Of each topic the record with the highest version says
-how far it had come: versions are never used twice, and a record is on servers only after its commit.
+The newest membership among them says which brokers belong to the cluster. For each topic, the record with the highest
+version says how far it had come: versions are never used twice, and a record is on servers only after its commit.
 
     PREPARE   the topic rests at P, and is about to move: the move goes on
     SWITCH    decided: the move goes on
     SETTLED   the topic rests
 
-*What could be newer than anything found.* A record newer than the newest one found is first at the members of the
-placement which that names. So if all of them were asked, there was none. A topic of whose members one is missing is
-moved by force, as from any broker that is gone: to an epoch no lower than the membership's version, and so above all
-that can have been.
+*What could be newer than anything found.* A record newer than the newest one found goes first to the members of the
+placement that the found one names. So if all of them were asked, there was none. If one of a topic's members is
+missing, the topic is moved by force, as from any broker that is gone: to an epoch no lower than the membership's
+version, and so above every epoch that can have existed.
 
-*Versions above all that can have been.* The membership goes on with the first version of a new *era*, far above every
-version and epoch found, so that no epoch of a first use that follows from it was ever used before. Servers that are
-missing, and clients that have seen them, know of lower ones alone.
+*Versions above everything that can have existed.* The membership continues with the first version of a new *era*, far
+above every version and epoch found, so that no epoch of a first use that follows from it was ever used before. Servers
+that are missing, and clients that have seen them, know only lower ones.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Found(msgspec.Struct, frozen=True):
 
 
 def newest_membership(journal: Journal, found: Iterable[Membership], known: Known) -> Membership:
-    """Of the cluster that is known. A blank journal is of none."""
+    """Of the known cluster. A blank journal belongs to none."""
     blank = Membership(version=-1, term=0, brokers={}, cluster=known.cluster)
     ours = [each for each in (journal.membership, *found) if each.cluster == known.cluster]
     return max([blank, *ours], key=lambda membership: membership.version)
@@ -67,9 +67,9 @@ def newest_membership(journal: Journal, found: Iterable[Membership], known: Know
 def rebuilding(
     journal: Journal, found: Mapping[str, Found], known: Known, term: int, store_url: str
 ) -> Generator[None, None, dict[str, Entry]]:
-    """What to write so that the journal, blank or old, is that of the cluster again.
+    """What to write so that the journal, blank or old, is the cluster's again.
 
-    It stops after every `PART` of the topics: all at once could take longer than a leadership lasts.
+    It pauses after every `PART` of the topics: all at once could take longer than a leadership lasts.
     """
     newest = newest_membership(journal, (each.membership for each in found.values()), known)
     there = {name: found[name] for name in newest.brokers if name in found}
@@ -104,7 +104,7 @@ def _parts(items: Iterable[T]) -> Iterator[list[T]]:
 
 
 def _topics(journal: Journal, found: Iterable[tuple[str, Record]]) -> Generator[None, None, dict[str, TopicEntry]]:
-    """The newest that is known of each topic."""
+    """The newest that is known about each topic."""
     highest: dict[str, Record] = {}
     for part in _parts(found):
         for topic, record in part:
@@ -141,7 +141,7 @@ def _epoch(entry: TopicEntry) -> int:
 
 
 def _named(entry: TopicEntry, membership: Membership) -> Iterator[str]:
-    """The brokers that the topic is at, or moves to; a namesake of one that was given up is not meant."""
+    """The brokers that the topic is at, or moves to; not a later broker with the name of one that was given up."""
     for place in (entry.placement, entry.move.target if entry.move is not None else entry.placement):
         yield from (broker for broker in place.brokers if membership.has(broker, place))
 
@@ -150,10 +150,10 @@ def _named(entry: TopicEntry, membership: Membership) -> Iterator[str]:
 
 
 def _states(newest: Membership, there: list[str], named: set[str]) -> dict[str, BrokerState]:
-    """What the brokers that are there were, and go on being.
+    """What the brokers that are there were, and continue to be.
 
-    Who is outside of the ring and has topics was leaving; if nobody else is left to take them, it stays. Who has none
-    was joining, or is as good as gone.
+    A broker outside the ring that has topics was leaving; if no other is left to take them, it stays. One without
+    topics was joining, or is as good as gone.
     """
     carrying = [name for name in there if name in named and not newest.brokers[name].leaving]
     members = [name for name in newest.ring if name in there] or carrying
@@ -182,7 +182,7 @@ def _membership(
         previous_ring=previous if ring else None,
         store_url=store_url,
         cluster=newest.cluster,
-        timers=newest.timers,  # clients go by these; a leader that has others looks after that (`timers.py`)
+        timers=newest.timers,  # clients use these; a leader with different ones sorts that out (`timers.py`)
     )
 
 
@@ -197,7 +197,7 @@ def _brokers(
         else:
             entries[name] = msgspec.structs.replace(before, state=BrokerState.DEAD)
     for name, before in journal.brokers.items():
-        if name not in newest.brokers and before.state not in _OUTSIDE:  # it came while the journal was another one
+        if name not in newest.brokers and before.state not in _OUTSIDE:  # it came while the journal was a different one
             entries[name] = msgspec.structs.replace(before, state=BrokerState.DEAD)
     return entries
 

@@ -1,12 +1,12 @@
-"""Recovery: a leader whose store has lost its data asks the brokers what they have, and writes the journal anew.
+"""Recovery: a leader whose store has lost its data asks the brokers what they have, and rewrites the journal.
 
-Meanwhile nobody is granted a lease and nothing moves: acknowledgements pause. It is over when every broker that the
-newest membership names has told all it has; or T_dead after the first has, when no client counts on one that is not
-heard. Those count as given up. If all are heard and nothing was under way, clients notice no more than the pause
+Meanwhile no lease is granted and nothing moves: acknowledgements pause. It is over when every broker that the newest
+membership names has reported everything it has; or T_dead after the first has, when no client counts on a broker that
+was not heard. Those count as given up. If all are heard and nothing was moving, clients notice no more than the pause
 (`rebuilding.py`).
 
-What the store held besides the journal is gone: users' registrations and what was on its way to datasets. So the loss
-stands in the journal until an operator acknowledges it, and nobody can register the name of another one before.
+Everything else the store held is gone: users' registrations, and data on its way to datasets. So the loss stays in the
+journal until an operator acknowledges it, and until then nobody can register a name that may be another user's.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from nearcast.core.wire import bus
 
 
 class _Recalled:
-    """What the server of one broker has, as far as it was told."""
+    """What the server of one broker has, as far as it has been reported."""
 
     __slots__ = ("after", "at_s", "complete", "hello", "membership", "records")
 
@@ -57,7 +57,7 @@ class Recovery:
         self._since_s = now_s
         self.orders = Orders(ledger.term, timing.retry_s)
         self._recalled: dict[str, _Recalled] = {}
-        self._first_s: float | None = None  # when the first broker had told all it has, or said that it has nothing
+        self._first_s: float | None = None  # when the first broker had reported everything, or said that it has nothing
         self._writing: Iterator[None] | None = None
         self.term_found = 0  # the highest of any record: with a lower one, nothing can be installed in its place
 
@@ -77,10 +77,10 @@ class Recovery:
             if self._over(now_s):
                 self._writing = self._write(now_s)
         if self._writing is not None:
-            next(self._writing, None)  # a part of it in every tick: the leadership is renewed in between
+            next(self._writing, None)  # some of it in every tick: the leadership is renewed in between
 
     def mistaken(self, known: Known | None) -> bool:
-        """Whether a blank journal should be that of another cluster, and can still be."""
+        """Whether a blank journal should belong to another cluster, and still can."""
         blank = not self.ledger.journal.membership.cluster
         return blank and self._writing is None and known is not None and known.cluster != self._known.cluster
 
@@ -100,7 +100,7 @@ class Recovery:
         if recalled is None or recalled.hello.run_id != hello.run_id:
             self._recalled[hello.broker] = _Recalled(hello, now_s)
         else:
-            recalled.hello, recalled.at_s = hello, now_s  # it may be another agent
+            recalled.hello, recalled.at_s = hello, now_s  # it may be a different agent
 
     def _told_all(self, now_s: float) -> None:
         self._first_s = now_s if self._first_s is None else self._first_s
@@ -110,7 +110,7 @@ class Recovery:
 
         def done(answer: bus.Answer, at_s: float) -> None:
             if self._recalled.get(name) is not recalled or recalled.after != after:
-                return  # of an earlier run of the server, or the same batch again
+                return  # from an earlier run of the server, or the same batch again
             recalled.at_s = at_s
             recalled.records.update(answer.records)
             recalled.after = max(answer.records, default=after)
@@ -133,21 +133,21 @@ class Recovery:
 
     def _over(self, now_s: float) -> bool:
         if now_s - self._since_s < self._timing.heartbeat_s:
-            return False  # by then every agent has said hello, and whose cluster this is
+            return False  # by then every agent has said hello, and which cluster it belongs to
         if any(not recalled.complete and self._waits(recalled, now_s) for recalled in self._recalled.values()):
             return False
         newest = newest_membership(self.ledger.journal, self._memberships(), self._known)
         answered = all(name in self._recalled and self._recalled[name].complete for name in newest.brokers)
-        if newest.brokers and answered and newest.version >= self._known.members:  # else others were members later
+        if newest.brokers and answered and newest.version >= self._known.members:  # else others joined later
             return True
         if self._first_s is None:
-            return False  # nobody is there who could take the topics of another
-        # A blank store lets us lead at once: who led before may not know yet, and grants for `leader_s` at most.
+            return False  # no broker is there that could take the topics of another
+        # A blank store lets us lead at once: the previous leader may not know yet, and grants for up to `leader_s`.
         return now_s - max(self._first_s, self._since_s + CLOCKS * self._timing.leader_s) > self._dead_s
 
     @property
     def _dead_s(self) -> float:
-        """T_dead, long enough for whatever lease clients go by."""
+        """T_dead, long enough for any lease that clients use."""
         memberships = (self.ledger.journal.membership, *self._memberships())
         return max(self._timing.dead_s, *(each.timers.dead_s for each in memberships if each.timers is not None), 0.0)
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from nearcast.core.controller.leader import Leader
 
 
-REQUEST_S = 30.0  # a request that cannot begin for so long is refused
+REQUEST_S = 30.0  # a request that cannot begin within this time is refused
 REQUESTS_MAX = 1000
 
 
@@ -40,7 +40,7 @@ class Requests:
     def __init__(self, leader: Leader) -> None:
         self._leader = leader
         self._pending: list[_Pending] = []
-        # What a directory said of topics no plan names. It holds for one membership and one run of the server: after
+        # What a directory said about topics no plan names. It holds for one membership and one run of the server: after
         # that, the topic may have been used for the first time again, elsewhere.
         self._looked_up: dict[str, tuple[tuple[int, str], Placement]] = {}
 
@@ -73,7 +73,7 @@ class Requests:
             else:
                 self._pending.append(pending)
         if not self._pending:
-            self._looked_up.clear()  # nobody needs what was found out for requests that were refused
+            self._looked_up.clear()  # what was found out for refused requests is no longer needed
 
     # --- placing topics
 
@@ -100,7 +100,7 @@ class Requests:
         return True
 
     def _pin(self, current: Plan) -> None:
-        """What somebody has put in a place stays there whatever the ring does, also if it was there before."""
+        """What someone has put in a place stays there whatever the ring does, even if it was there before."""
         for topic, placement in current.topics.items():
             if topic not in self._leader.journal.topics:
                 self._leader.ledger.write_topic(topic, TopicEntry(placement))
@@ -116,7 +116,7 @@ class Requests:
         )
 
     def problem(self, wanted: bus.Placements) -> str:
-        """What is wrong with placing topics so, in words for whoever asked; empty if it can be done."""
+        """What is wrong with placing topics like this, in words for the person who asked; empty if it can be done."""
         carriers = self._leader.members.carriers()
         brokers = self._leader.journal.brokers
         for topic, (_, named) in wanted.items():
@@ -237,7 +237,7 @@ class Requests:
         responds = members.alive(name) and members.granted_lately(name, now_s)
         report = self._leader.planner.book.latest(name)
         if report is not None:
-            report = msgspec.structs.replace(report, topics={})  # up to 10,000 of them, and nobody looks at them here
+            report = msgspec.structs.replace(report, topics={})  # up to 10,000 of them, and they are not used here
         capacity = entry.capacity_bytes_per_s
         return bus.BrokerView(entry.url, entry.site, entry.state, responds, report, capacity, entry.rented)
 
@@ -258,5 +258,5 @@ class Requests:
 
 
 def _by_policy(request: str) -> bool:
-    """People's requests begin with the name of who asks."""
+    """People's requests begin with the name of the asker."""
     return request.startswith(".")

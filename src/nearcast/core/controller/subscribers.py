@@ -1,24 +1,18 @@
-"""Coordination: which gateway serves which subscriber. The part of the paper's Broker Coordination Service (BAD,
-section 3) that a leader does: registerbroker, registeruser, requestbroker, and moves of subscribers.
+"""Coordination: which gateway serves which subscriber.
 
-Nothing of it is in the journal. Who is online where, what each wants and what that costs is in the reports that every
-gateway sends each two seconds; homes and cursors of users are kept by the gateways. So a new leader knows all of it one
-report later, and until it has heard every gateway, or two reports' time has passed, it answers no user: whoever asks
-asks again. A plan of moves that dies with its leader is made anew from the loads as they are then, and a user that was
-told to move and did is simply online elsewhere. Two leaders at once could at worst send a user twice, and a user may
-move at any time.
+This is the part of the paper's Broker Coordination Service (BAD, section 3) that a leader does: registerbroker,
+registeruser, requestbroker, and moves of subscribers.
 
-Balancing works as planning does: the balancer runs outside of the machine, `Balance` is an effect and its answer an
-input. It is asked when nobody moves and every gateway has reported since the last move ended.
+None of it is in the journal. Every two seconds each gateway reports who is online there, what each user wants and what
+that costs; gateways also keep users' homes and cursors. So a new leader knows everything one report later. Until it has
+heard every gateway, or two reports' time has passed, it answers no user, and users ask again. A plan of moves that dies
+with its leader is made again from the loads at that time, and a user that moved as asked is simply online elsewhere.
+Two leaders at once could at worst send a user twice, and a user may move at any time.
 
-Subscribers on their way between gateways, in waves.
+Balancing works like planning: the balancer runs outside the machine, `Balance` is an effect and its answer an input. It
+is asked when nobody is moving and every gateway has reported since the last move ended.
 
-The source gateway is told, its session tells the user's program, that one logs in at the target and then leaves the
-source: make before break. What was told is said again every second until the source's reports show that the user is
-gone from there. That a user left in between for other reasons comes to the same: it will ask for its gateway.
-
-A gateway takes part in a limited number of moves at a time, as source or as target, so that a shuffle of thousands
-neither floods a target with logins nor leaves subscribers waiting in a queue they know nothing of; the rest wait here.
+`SubscriberMoves` sends subscribers between gateways, in waves.
 """
 
 from __future__ import annotations
@@ -45,6 +39,9 @@ SAY_AGAIN_S = 1.0
 STEP_S = 0.25  # reports come every two seconds: looking more often shows nothing new
 
 
+# --- subscribers that are moving
+
+
 class _Trip:
     __slots__ = ("said_s", "since_s", "source", "target")
 
@@ -56,7 +53,16 @@ class _Trip:
 
 
 class SubscriberMoves:
-    """`takes` says whether a gateway may be given subscribers."""
+    """`takes` says whether a gateway may be given subscribers.
+
+    The source gateway is asked to move a user. Its session tells the user's program, which logs in at the target and
+    then leaves the source: make before break. The request is repeated every second until the source's reports show that
+    the user has gone. If a user left for other reasons, the result is the same: it will ask for its gateway.
+
+    A gateway takes part in a limited number of moves at a time, as source or as target. So a shuffle of thousands
+    neither floods a target with logins nor leaves subscribers waiting in a queue they know nothing about; the rest wait
+    here.
+    """
 
     def __init__(self, gateways: Gateways, takes: Callable[[str], bool], at_once: int, give_up_s: float) -> None:
         self._gateways = gateways
@@ -67,19 +73,19 @@ class SubscriberMoves:
         self._trips: dict[str, _Trip] = {}
         self._stepped_s = -1e9
         self.said: list[tuple[str, dict[str, tuple[str, str]]]] = []  # (source, user -> (target, its URL)), to send
-        self.given_up: list[str] = []  # users that did not go in time, for the log
+        self.given_up: list[str] = []  # users that did not move in time, for the log
         self.ended_s = -1e9  # when the last one ended
 
     def __len__(self) -> int:
         return len(self._waiting) + len(self._trips)
 
     def __iter__(self) -> Iterator[tuple[str, tuple[str, str]]]:
-        """Users with their source and target: those on their way, then those that wait."""
+        """Users with their source and target: first those that are moving, then those that wait."""
         yield from ((user, (trip.source, trip.target)) for user, trip in self._trips.items())
         yield from self._waiting.items()
 
     def target(self, user: str) -> str | None:
-        """Where a user is on its way to, or will be."""
+        """Where a user is moving to, or will be."""
         trip = self._trips.get(user)
         if trip is not None:
             return trip.target
@@ -89,11 +95,11 @@ class SubscriberMoves:
         return Counter(source for _, (source, _) in self)
 
     def on_the_way(self) -> Counter[str]:
-        """Moves under way by gateway, those from it and those to it."""
+        """Moves in progress by gateway, both from it and to it."""
         return Counter(name for trip in self._trips.values() for name in (trip.source, trip.target))
 
     def add(self, user: str, source: str, target: str) -> bool:
-        """Plan a move; False if it makes no sense, or not any more. One that has begun is not turned around."""
+        """Plan a move; False if it makes no sense, or no longer does. A move that has begun is not reversed."""
         fits = source != target and self._takes(target) and self._gateways.online_at(user, source)
         if not fits or user in self._trips:
             return False
@@ -142,9 +148,12 @@ class SubscriberMoves:
         self.said += orders.items()
 
 
+# --- coordination
+
+
 LISTEN_S = 2 * REPORT_S  # a new leader answers no user before, unless every broker's gateway has reported
-REQUESTS_MAX = 1000  # to move a user, that wait for the next reports
-PROMISES_MAX = 100_000  # users that were given a gateway and are not online yet; beyond it the oldest is forgotten
+REQUESTS_MAX = 1000  # to move a user, waiting for the next reports
+PROMISES_MAX = 100_000  # users that were given a gateway and are not online yet; at the limit the oldest is forgotten
 MOVING_SHOWN = 100
 
 
@@ -154,9 +163,9 @@ class CoordinationSettings(msgspec.Struct, frozen=True, kw_only=True):
     placement: SeatRule = SeatRule.NR
     balancer: Balancer | None = None
     balance_s: float = 10.0  # between two looks at the loads
-    silence_s: float = 3 * REPORT_S  # a gateway that has not reported for so long is gone
-    moves_at_once: int = 50  # subscribers on their way from or to one gateway; the others wait for their turn
-    give_up_s: float = 20.0  # a subscriber that does not go within this time stays
+    silence_s: float = 3 * REPORT_S  # a gateway that has not reported for this long is gone
+    moves_at_once: int = 50  # subscribers moving from or to one gateway; the others wait their turn
+    give_up_s: float = 20.0  # a subscriber that has not moved within this time stays
 
     def __post_init__(self) -> None:
         if self.balance_s <= 0 or self.silence_s <= REPORT_S or self.moves_at_once < 1 or self.give_up_s <= REPORT_S:
@@ -215,7 +224,7 @@ class Coordination:
 
     @property
     def _unsure_of_names(self) -> str:
-        """Whether a name may be another user's: the store has lost data, and registrations were in it."""
+        """Whether a name may be another user's: the store has lost data, and with it registrations."""
         loss = self._leader.journal.loss
         if loss is None or loss.acknowledged:
             return ""
@@ -265,7 +274,7 @@ class Coordination:
         return {name: self._gateways[name] for name in self._gateways.names() if name in carriers}
 
     def _empty_leaving(self, now_s: float) -> None:
-        """Send the subscribers of a broker that leaves to the others, one after the other to each."""
+        """Send the subscribers of a leaving broker to the other gateways in turn."""
         taking = sorted(self._taking())
         for broker in self._gateways.names():
             if taking and broker not in taking and self._leader.members.carries(broker):
@@ -306,7 +315,7 @@ class Coordination:
         self._leader.reply(bus.Seat(asked.request, broker, taking[broker].report.url))
 
     def _seat_of(self, asked: bus.RequestBroker, taking: dict[str, Gateway]) -> str:
-        """Where it goes or is, what it was told a moment ago, its home; else the placement policy chooses."""
+        """Where it is or is going, else its latest answer, else its home; otherwise the placement policy chooses."""
         user = asked.user
         for broker in (self._moves.target(user), self._gateways.where(user), self._promised.get(user), asked.home):
             if broker in taking:
@@ -353,7 +362,7 @@ class Coordination:
     # --- people
 
     def _ask_place(self, asked: bus.PlaceSubscriber, now_s: float) -> None:
-        """Who logged in a moment ago is in no report yet: what cannot be done waits for the next ones."""
+        """A user that has just logged in is in no report yet: what cannot be done waits for the next reports."""
         if asked.request in self._unready or self._place(asked, now_s):
             return
         if len(self._unready) >= REQUESTS_MAX:
@@ -382,7 +391,7 @@ class Coordination:
         return True
 
     def _problem_of(self, asked: bus.PlaceSubscriber) -> str:
-        """Why the user cannot be moved, by what the reports say so far."""
+        """Why the user cannot be moved, by the reports so far."""
         if not self._takes(asked.broker):
             choice = ", ".join(sorted(self._taking())) or "none"
             return f"no subscriber can be sent to {asked.broker!r}; gateways that take: {choice}"

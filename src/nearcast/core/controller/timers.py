@@ -1,13 +1,13 @@
-"""The agreement on timers: the leader's are in the membership, and it waits for those who go by an earlier one.
+"""The agreement on timers: the leader puts its own into the membership, and waits until nobody uses earlier ones.
 
-A client counts on a lease for as long as the newest membership says that it has read. So a leader with other timers
-than the one before it must not give a broker up by its own T_dead while clients may still go by the longer lease of
-before. The membership tells the next leader as well: its `dead_s` is the longest T_dead that a client's lease may need.
+A client trusts a lease for as long as the newest membership it has read says. So a leader whose timers differ from its
+predecessor's must not give a broker up by its own T_dead while clients may still use the longer lease of before. The
+membership tells the next leader as well: its `dead_s` is the longest T_dead that a client's lease may need.
 
     those of another leader -> ours, with the longer dead_s of the two -> all brokers told, that dead_s over -> ours
 
-Who has told its clients of a membership has done so before any answer that comes later on the same connection; so of a
-broker that was told, no question that was sent later is counted with the longer lease.
+A broker that has told its clients about a membership has done so before any later answer on the same connection. So at
+a broker with the new membership, no question sent later is counted with the longer lease.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ class Agreement:
     def __init__(self, leader: Leader) -> None:
         self._leader = leader
         self._ours = leader.timing.agreed
-        self._told_since_s: float | None = None  # since when all brokers have the newest membership
+        self._told_since_s: float | None = None  # since when all brokers have had the newest membership
 
     @property
     def dead_s(self) -> float:
-        """T_dead, long enough for whatever lease clients may go by."""
+        """T_dead, long enough for any lease that clients may use."""
         return max(self._ours.dead_s, self._now_in(self._leader.journal.membership).dead_s)
 
     @property
     def lease_over_s(self) -> float:
-        """So long after a grant no client counts on it."""
+        """How long after a grant no client relies on it any more."""
         settled = self._now_in(self._leader.journal.membership) == self._ours
         return self._ours.lease_over_s if settled else self.dead_s
 
@@ -63,7 +63,7 @@ class Agreement:
         self._leader.ledger.write({MEMBERSHIP_KEY: msgspec.structs.replace(changed, timers=timers)})
 
     def _all_go_by_ours(self, membership: Membership, now_s: float) -> bool:
-        """Whether no lease counts any more that is longer than ours."""
+        """Whether no lease longer than ours counts any more."""
         members = self._leader.members
         if not all(members.told(name) for name in membership.brokers if members.alive(name)):
             self._told_since_s = None
@@ -72,7 +72,7 @@ class Agreement:
         return self._told_since_s is not None and now_s - self._told_since_s > self.dead_s
 
     def _now_in(self, membership: Membership) -> Agreed:
-        """What those go by who have read it. One without timers is of a leader who had the defaults, as all others."""
+        """What its readers use. A membership without timers is from a leader that had the defaults, like all."""
         if membership.version == 0:
             return self._ours  # nobody has read it
         return membership.timers or Agreed()

@@ -1,4 +1,4 @@
-"""Counters: what clients tell the agents once a second, so that no agent has to see every message."""
+"""Counters: what clients report to the agents once a second, so that no agent has to see every message."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from nearcast.core.model.message import Event, Message
 SAMPLES_MAX = 256  # latencies of one topic in one report
 COUNT_MAX = 1 << 40  # messages or bytes of one topic in one report
 
-# Latency histogram: fixed logarithmic buckets, so that histograms of all clients and seconds add up exactly.
-# Bucket i holds latencies up to 100 us * 2^(i/2): 0.1 ms .. about 100 s in 40 buckets.
+# Latency histogram: fixed logarithmic buckets, so that histograms of all clients and seconds add up exactly. Bucket i
+# holds latencies up to 100 us * 2^(i/2): 0.1 ms .. about 100 s in 40 buckets.
 BUCKETS = 40
 _SMALLEST_S = 100e-6
 
@@ -55,7 +55,7 @@ class TopicCounters(msgspec.Struct, frozen=True):
 
     @property
     def plausible(self) -> bool:
-        """Whether a client can have counted this in a second: anybody may write to the channel of counters."""
+        """Whether a client can have counted this in a second: anyone may write to the counters channel."""
         counts = (
             self.published,
             self.published_bytes,

@@ -1,14 +1,13 @@
-"""The journal: what the controller has decided, as it stands in the store.
+"""The journal: what the controller has decided, as it stands in the store, and how a loss of it is detected.
 
-Everything a new leader needs is here. Decisions are written before they are acted on, so whoever reads the journal can
-carry every move to its end: each broker's records follow from it (`records_for`).
+Everything a new leader needs is here. Decisions are written before they are acted on, so any leader that reads the
+journal can carry every move to its end: each broker's records follow from it (`records_for`).
 
-What agents and controllers know of the journal, so that a store which has lost some of it is found out.
-
-Whatever a leader has done anywhere follows from a commit, and every word to an agent says how far the journal was then.
-So if the store has gone back behind what any agent knows, something has followed from what it lost; from what no agent
-knows of nothing has followed, and it is not missed. A controller hears all agents, also while it does not lead, and so
-finds out at once when it reads the journal.
+`Known` is what agents and controllers know about the journal, so that a store which has lost some of it is found out.
+Everything a leader has done anywhere follows from a commit, and every message to an agent carries the journal's
+position at that time. So if the store has gone back behind what any agent knows, something has followed from what it
+lost. From what no agent knows, nothing has followed, and it is not missed. A controller hears all agents, even while it
+does not lead, and so finds out at once when it reads the journal.
 """
 
 from __future__ import annotations
@@ -23,8 +22,8 @@ from nearcast.core.model import placement as records
 from nearcast.core.model.membership import Membership, ring_of
 from nearcast.core.model.placement import Placement, Record
 
-# How far the journal is: the term in which the store was last found to have lost data, and how many commits there are.
-# Later positions are greater, also if commits are counted from the beginning after a loss.
+# The position of the journal: the term in which the store was last found to have lost data, and the number of commits.
+# Later positions are greater, even if commits are counted from the beginning after a loss.
 Position: TypeAlias = tuple[int, int]
 BEGINNING: Position = (0, 0)
 
@@ -36,11 +35,11 @@ class Phase(StrEnum):
 
 class Pace(StrEnum):
     EAGER = "eager"
-    LAZY = "lazy"  # begins up to T_lazy later, so that a broker is not asked for many at once
+    LAZY = "lazy"  # begins up to T_lazy later, so that a broker does not get many at once
 
 
 class MoveEntry(msgspec.Struct, frozen=True):
-    """A move under way. `told` are brokers that know of it without being members: they get the settled record too."""
+    """A move in progress. `told` are brokers that know of it without being members: they get the settled record too."""
 
     phase: Phase
     target: Placement
@@ -54,7 +53,7 @@ class TopicEntry(msgspec.Struct, frozen=True):
 
 
 class BrokerState(StrEnum):
-    RENTED = "rented"  # a provider was asked for it; it has not said hello yet
+    RENTED = "rented"  # requested from a provider; it has not said hello yet
     JOINING = "joining"  # known to clients, not yet in the ring, carries no topics
     MEMBER = "member"
     LEAVING = "leaving"  # its topics are being moved away, and it gets no new ones
@@ -68,18 +67,18 @@ class BrokerEntry(msgspec.Struct, frozen=True):
     run_id: str
     state: BrokerState
     capacity_bytes_per_s: float = 0.0  # outgoing bandwidth, as configured or calibrated; 0: not known
-    rented: bool = False  # a provider started it, and is told when it is no longer needed
+    rented: bool = False  # a provider started it, and is notified when it is no longer needed
     by_policy: bool = False  # LEAVING: a policy wants it gone, and may change its mind
 
 
 class LossEntry(msgspec.Struct, frozen=True):
-    """The store has lost data, and this journal was put together from what the brokers had."""
+    """The store has lost data, and this journal was rebuilt from what the brokers had."""
 
     at_s: float  # wall clock
-    term: int  # of the leader that put it together
+    term: int  # of the leader that rebuilt it
     text: str
-    verified: bool = False  # every broker has been given the records that it should have by this journal
-    acknowledged: bool = False  # the operator knows of it
+    verified: bool = False  # every broker has been given the records that this journal says it should have
+    acknowledged: bool = False  # the operator knows about it
 
 
 class Journal(msgspec.Struct):
@@ -119,7 +118,7 @@ def read_journal(entries: Mapping[str, bytes]) -> Journal:
 
 
 def read_entries(journal: Journal, entries: Mapping[str, bytes]) -> None:
-    """Add entries of the store, all or a part of them."""
+    """Add entries of the store, all or some of them."""
     for key, value in entries.items():
         apply(journal, key, decode_entry(key, value))
 
@@ -154,41 +153,44 @@ def record_at(broker: str, topic: str, entry: TopicEntry, membership: Membership
         if move.phase is Phase.PREPARE:
             return records.prepare(old, move.target, term)
         return records.switch(old, move.target, term, forced=move.forced)
-    # The others hear of the switch when all old members are fenced. Until then a directory sends joiners to the old
-    # members, who know more; it must not be without a record, or it would take the topic for a new one.
+    # The others are updated when all old members are fenced. Until then a directory sends joining clients to the old
+    # members, which know more. It must not be without a record, or it would take the topic for a new one.
     return records.settled(old, term) if broker in _directories(topic, membership) else None
 
 
 def _directories(topic: str, membership: Membership) -> set[str]:
-    """The topic's directory by the present ring, and by the one before while it changes: it may change back."""
+    """The topic's directory by the current ring, and by the previous one while it changes: it may change back."""
     rings = (membership.ring, membership.previous_ring)
     return {ring_of(ring).owner(topic.encode()) for ring in rings if ring}
 
 
 def records_for(broker: str, journal: Journal, term: int) -> Iterator[tuple[str, Record | None]]:
-    """Of all topics the record a server must carry before clients may use it again, if any.
+    """For all topics, the record a server must carry before clients may use it again, if any.
 
-    The journal may change between two of them: who needs them by and by gets them as they are then.
+    The journal may change between two of them: a caller that takes them gradually gets each as it is at that time.
     """
     for topic in list(journal.topics):
         yield topic, record_at(broker, topic, journal.topics[topic], journal.membership, term)
 
 
-# Numbers of orders are 64 bits long and begin with the term: a word of more is nonsense, and is not heard.
+# --- how a loss is detected
+
+
+# Order numbers are 64 bits long and begin with the term: a message with a longer one is nonsense, and is ignored.
 Term: TypeAlias = Annotated[int, msgspec.Meta(ge=0, lt=1 << 31)]
 
 
 class Known(msgspec.Struct, frozen=True):
-    """How far somebody has seen a cluster come."""
+    """How far someone has seen a cluster get."""
 
-    cluster: str = ""  # empty: it knows of none
+    cluster: str = ""  # empty: none is known
     members: int = -1  # the version of the membership
     term: Term = 0  # of the newest leader heard
     journal: Position = BEGINNING
-    store: str = ""  # the URL of its store, as the leader calls it
+    store: str = ""  # the URL of its store, in the leader's words
 
     def merged(self, other: Known) -> Known:
-        """What two know who mean the same cluster."""
+        """The combined knowledge of two parties that mean the same cluster."""
         return Known(
             self.cluster,
             max(self.members, other.members),
@@ -199,9 +201,9 @@ class Known(msgspec.Struct, frozen=True):
 
 
 def lost(known: Known, journal: Journal, version: int) -> bool:
-    """Whether the journal, at this version, has lost something of what is known of its cluster.
+    """Whether the journal, at this version, has lost something of what is known about its cluster.
 
-    A blank journal has lost any cluster that somebody knows. So has a young one of another cluster in the same store: a
+    A blank journal has lost any cluster that anyone knows. So has a young one of another cluster in the same store: a
     broker that knew nothing was heard before those that do.
     """
     membership = journal.membership

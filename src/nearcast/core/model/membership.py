@@ -1,12 +1,11 @@
-"""The cluster's membership as clients see it: brokers, where they answer, and the ring of directories.
+"""The cluster's membership as clients see it: brokers, their addresses, and the ring of directories.
 
-One document on every server, replaced whole, its version only grows. While the ring changes, `previous_ring` is set:
-topics whose directory differs between the two rings must not be used for the first time until it is cleared, because
-their records are being copied.
+It is one document on every server, replaced as a whole, with a version that only grows. While the ring changes,
+`previous_ring` is set: topics whose directory differs between the two rings must not be used for the first time until
+it is cleared, because their records are being copied.
 
-Consistent hashing with virtual nodes: the directory of a topic, and where a topic lives before it is placed.
-
-Hashes are BLAKE2b, so every process on every machine sees the same ring.
+`Ring` is consistent hashing with virtual nodes. It gives the directory of a topic, which is also where a topic lives
+before it is placed. Hashes are BLAKE2b, so every process on every machine sees the same ring.
 """
 
 from __future__ import annotations
@@ -21,12 +20,15 @@ import msgspec
 from nearcast.core.model.placement import Placement
 from nearcast.core.model.settings import Agreed
 
-# Dynamoth and its followers use about a hundred; the spread of shares falls with the square root of the count.
+# Dynamoth and its successors use about a hundred; the spread of shares falls with the square root of the count.
 VIRTUAL_NODES = 128
 
 
 def position(key: bytes) -> int:
     return int.from_bytes(blake2b(key, digest_size=8).digest(), "big")
+
+
+# --- the ring
 
 
 class Ring:
@@ -51,6 +53,9 @@ class Ring:
         return self._owners[index % len(self._owners)]
 
 
+# --- membership
+
+
 ERA = 1 << 20  # versions; there is room for 4,096 eras in the epochs of frames
 
 
@@ -61,7 +66,7 @@ class BrokerInfo(msgspec.Struct, frozen=True):
     leaving: bool = False  # it carries nothing any more: pattern subscribers let go of it
 
     def same(self, other: BrokerInfo | None) -> bool:
-        """Whether the other means this very broker, and not one that joined later under its name."""
+        """Whether the other is this very broker, and not one that joined later under its name."""
         return other is not None and (self.url, self.joined) == (other.url, other.joined)
 
 
@@ -72,12 +77,12 @@ class Membership(msgspec.Struct, frozen=True):
     ring: tuple[str, ...] = ()
     previous_ring: tuple[str, ...] | None = None
     store_url: str = ""
-    cluster: str = ""  # drawn when the first of all memberships is written: no two clusters have the same
-    timers: Agreed | None = None  # None: its leader was of a version that did not say, and everybody had the defaults
+    cluster: str = ""  # random, drawn when the first membership is written: no two clusters have the same
+    timers: Agreed | None = None  # None: its leader's version did not include them, and everyone had the defaults
 
     @property
     def era(self) -> int:
-        """How often the store has lost data, and the journal was put together again."""
+        """How often the store has lost data and the journal was rebuilt."""
         return self.version // ERA
 
     def has(self, broker: str, placement: Placement) -> bool:
@@ -86,7 +91,7 @@ class Membership(msgspec.Struct, frozen=True):
         return info is not None and info.joined <= placement.members
 
     def directory(self, topic: bytes) -> str | None:
-        """The broker that knows the topic; None while nobody may say (no ring yet, or the topic is being copied)."""
+        """The broker that knows the topic; None while that is open (no ring yet, or the topic is being copied)."""
         if not self.ring:
             return None
         owner = ring_of(self.ring).owner(topic)

@@ -14,12 +14,12 @@ class Message(msgspec.Struct, frozen=True, gc=False):
     sequence: int | None
     published_at: float  # seconds since the Unix epoch, by the publisher's clock
     received_at: float  # seconds since the Unix epoch, by our clock
-    pattern: str | None = None  # the pattern it was subscribed by, if it was
-    user: str = ""  # who published it through a gateway, by her login; empty for a program's own message
+    pattern: str | None = None  # the pattern it was subscribed by, if any
+    user: str = ""  # login of the user who published it through a gateway; empty for a program's own message
 
     @property
     def latency_s(self) -> float:
-        """Seconds from publish to receipt; as good as the two clocks agree."""
+        """Seconds from publish to receipt; only as accurate as the two clocks agree."""
         return self.received_at - self.published_at
 
 

@@ -1,12 +1,12 @@
-"""Topic names, and the names nearcast uses beside them on a server.
+"""Topic names, and the names nearcast itself uses on brokers' servers and on the store's server.
 
-Everything of ours lives under one reserved prefix, so a server can be shared with other programs and a pattern
-subscriber can hide what is not hers. PROTOCOL "Names on a server" lists the channels; `nc:m`, `nc:p`, `nc:s` and
-`nc:ready` are added here for membership, pattern subscribers, client counters and the ready key.
+Everything of ours lives under one reserved prefix, so a server can be shared with other programs, and a pattern
+subscriber can hide what is not its own. PROTOCOL "Names on a server" lists the channels and says what each is for;
+`nc:m`, `nc:p`, `nc:s` and `nc:ready` are added here for membership, pattern subscribers, client counters and the ready
+key.
 
-The names nearcast uses on the store's server. PROTOCOL "Names on a server" says what each is for.
-
-Keys of feeds on the store's server: written by collectors and by the data cluster.
+On the store's server there are the channels of the bus, the controllers' journal, telemetry, gateways and their users,
+and the keys of feeds. Those are written by collectors and by the data cluster.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ MEASURING = b"nc:x:"  # + a random name: messages of a calibration, for nobody e
 RECORDS = b"nc:r"  # hash: topic -> record; only agents write it
 FIRST_USES = b"nc:first"  # hash: topic -> version of the membership at its first use; clients write it
 READY_KEY = b"nc:ready"  # broker and run id of the server whose records are complete
-GRANTS = b"nc:b"  # said there: a beat was granted. Held by clients that have no proof of the lease yet
-WANTED = b"nc:w"  # said there: a client waits for a grant; the agent hears it
+GRANTS = b"nc:b"  # published there: a beat was granted. Held by clients that have no proof of the lease yet
+WANTED = b"nc:w"  # published there: a client is waiting for a grant; the agent listens
 CLAIM_KEY = b"nc:agent"  # hash: which agent works on this server, its beats, and which of them was granted
 
 
-TOPIC_BYTES_MAX = 512  # a topic name is repeated in every frame's RESP prefix; longer ones cost more than they tell
+TOPIC_BYTES_MAX = 512  # a topic name is repeated in every frame's RESP prefix; longer ones are not worth their cost
 
 
 def encode_topic(topic: str | bytes) -> bytes:
@@ -62,7 +62,7 @@ def _is_utf8(name: bytes) -> bool:
 
 
 def is_topic(name: bytes) -> bool:
-    """Whether a client of ours may have used it as the name of a topic."""
+    """Whether one of our clients may have used this as a topic name."""
     return 0 < len(name) <= TOPIC_BYTES_MAX and _is_utf8(name) and not name.startswith(RESERVED)
 
 
@@ -71,11 +71,11 @@ def decode_topic(name: bytes) -> str:
     return name.decode("utf-8", "surrogateescape")
 
 
-_USER_NAME = re.compile(r"[^\s:\x00-\x1f\x7f]{1,128}")  # it stands in keys of the store
+_USER_NAME = re.compile(r"[^\s:\x00-\x1f\x7f]{1,128}")  # it is part of keys in the store
 
 
 def user_problem(user: str) -> str:
-    """What is wrong with a user's name, in words for whoever chose it; empty if nothing is."""
+    """What is wrong with a user's name, in words for the person who chose it; empty if nothing is."""
     if _USER_NAME.fullmatch(user):
         return ""
     return f"bad user name {user[:40]!r}: use 1 to 128 characters without spaces and colons"
@@ -99,12 +99,15 @@ def inbox_channel(client: int) -> bytes:
     return b"%b%016x" % (INBOX, client)
 
 
+# --- on the store's server
+
+
 # Channels of the bus.
 AGENT_CHANNEL = b"nc:a:"  # + broker + ":" + agent
 GATEWAY_CHANNEL = b"nc:g:"  # + broker
 CONTROLLER_CHANNEL = b"nc:k"
 PROVIDER_CHANNEL = b"nc:rent"
-ANSWER_CHANNEL = b"nc:q:"  # + who asked
+ANSWER_CHANNEL = b"nc:q:"  # + the asker
 
 # The controllers' journal.
 ENTRIES_KEY = "nc:store"
@@ -121,9 +124,12 @@ FEED_PREFIX = "nc:feed:"  # + feed: its stream, and the beginning of its other k
 GATEWAYS_KEY = b"nc:gateways"
 USER_KEY = "nc:u:"  # + user
 HOLDERS_KEY = "nc:f:"  # + broker: users with subscriptions there
-KEYS_KEY = "nc:keys"  # by which tokens are signed
-HOURS_KEY = "nc:hours"  # counted, by which users are forgotten
+KEYS_KEY = "nc:keys"  # keys that sign tokens
+HOURS_KEY = "nc:hours"  # the count of hours, by which users are forgotten
 DATA_KEY = "nc:data"  # where the data cluster answers
+
+
+# --- feeds
 
 
 class FeedKeys(msgspec.Struct, frozen=True, kw_only=True):
@@ -134,7 +140,7 @@ class FeedKeys(msgspec.Struct, frozen=True, kw_only=True):
     standby: str  # which agent stands by
     state: str  # hash: `until`, up to when everything received was in the stream (ms, the server's clock)
     lines: str  # hash: topic and publisher -> the last sequence in the stream
-    older_lines: str  # the same, of lines that were quiet for a while
+    older_lines: str  # the same, for lines that were quiet for a while
 
 
 def feed_keys(feed: str) -> FeedKeys:

@@ -1,13 +1,15 @@
-"""A placement: which brokers carry a topic, how they share it, and in which epoch.
+"""Placements, records and plans: which brokers carry a topic, in which epoch, and how that changes.
 
-The record of a topic on a server: its placement, and the move that is under way.
+A `Placement` says which brokers carry a topic, how they share it, and in which epoch.
+
+A `Record` is what a server has for a topic: its placement, and the move in progress.
 
     STABLE(e,P) -> PREPARE(next=(e',Q)) -> SWITCH(e',Q, previous=P) -> SETTLED(e',Q)
 
-The version grows at each step and is derived from the epochs, so two leaders that carry out the same journal
-write the same versions: PREPARE of epoch e is 4e+2, SWITCH to e' is 4e', SETTLED is 4e'+1.
+The version grows at each step and is derived from the epochs, so two leaders that carry out the same journal write the
+same versions: PREPARE of epoch e is 4e+2, SWITCH to e' is 4e', SETTLED is 4e'+1.
 
-The plan: a versioned mapping topic -> placement. Topics it does not name live on their directory.
+A `Plan` is a versioned mapping topic -> placement. Topics it does not name live on their directory.
 """
 
 from __future__ import annotations
@@ -31,8 +33,8 @@ class Mode(StrEnum):
 class Placement(msgspec.Struct, frozen=True, array_like=True):
     """(epoch, mode, brokers). Epochs of a topic only grow and never name two placements.
 
-    `members` is the membership version it was decided with: a broker that joined later under one of these names is
-    another broker, given up and come back, and must not be taken for the one that was meant.
+    `members` is the membership version it was decided with. A broker that joined later under one of these names is a
+    different broker, given up and come back, and must not be mistaken for the one that was meant.
     """
 
     epoch: int
@@ -42,7 +44,7 @@ class Placement(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def unplaced(self) -> bool:
-        """Whether this looks like a first use: a topic no plan names, whose record lives on its directory alone."""
+        """Whether this looks like a first use: a topic no plan names, whose record lives only on its directory."""
         return self.mode is Mode.SINGLE and self.epoch == self.members
 
     def writers(self, client: int) -> tuple[str, ...]:
@@ -54,7 +56,7 @@ class Placement(msgspec.Struct, frozen=True, array_like=True):
     def readers(self, client: int) -> tuple[str, ...]:
         """The brokers this client must be attached to, the same for the whole epoch."""
         if self.mode is Mode.ALL_PUBLISHERS:
-            # Another part of the id than for writers, so that the two choices are independent.
+            # A different part of the id than for writers, so that the two choices are independent.
             return (self.brokers[(client >> 32) % len(self.brokers)],)
         return self.brokers
 
@@ -85,9 +87,12 @@ def problems(placement: Placement, known: frozenset[str]) -> list[str]:
     return found
 
 
-# What can be: epochs have 32 bits in frames, versions follow from them, and numbers of orders begin with the term.
+# --- records
+
+
+# What is possible: epochs have 32 bits in frames, versions follow from them, and order numbers begin with the term.
 EPOCHS = 1 << 32
-EPOCH_DIGITS = 10  # `core/wire/scripts.py` knows it too
+EPOCH_DIGITS = 10  # also known to `core/wire/scripts.py`
 VERSIONS = 4 * EPOCHS
 TERMS = 1 << 31
 
@@ -106,7 +111,7 @@ class Record(msgspec.Struct, frozen=True):
 
     @property
     def well_formed(self) -> bool:
-        """Whether it can be: who may use a topic may write to its control channel."""
+        """Whether it is possible: anyone who may use a topic may write to its control channel."""
         places = [place for place in (self.placement, self.next, self.previous) if place is not None]
         return (
             0 <= self.version < VERSIONS
@@ -116,7 +121,7 @@ class Record(msgspec.Struct, frozen=True):
 
 
 class Unreadable(msgspec.Struct, frozen=True):
-    """A record that only a newer version of nearcast can read, and what stands in the way."""
+    """A record that only a newer version of nearcast can read, and the obstacle."""
 
     text: str
 
@@ -139,6 +144,9 @@ def settled(placement: Placement, term: int, *, forced: bool = False) -> Record:
     return Record(version=4 * placement.epoch + 1, term=term, placement=placement, forced=forced)
 
 
+# --- plans
+
+
 class Change(msgspec.Struct, frozen=True):
     """One topic's difference between two plans; None means the plan does not name the topic."""
 
@@ -152,7 +160,7 @@ class Plan(msgspec.Struct, frozen=True):
     topics: Mapping[str, Placement]
 
     def diff(self, newer: Plan) -> list[Change]:
-        """What differs in place or mode, sorted by topic. Epochs alone are no change."""
+        """What differs in place or mode, sorted by topic. A different epoch alone is no change."""
         changes = []
         for topic in sorted(self.topics.keys() | newer.topics.keys()):
             before, after = self.topics.get(topic), newer.topics.get(topic)

@@ -1,16 +1,14 @@
-"""The snapshot: the controller's immutable view of all load, which policies read.
+"""What policies and balancers read, and what they propose.
 
-Rates are means over the last seconds. A topic's figures are sums over all its brokers; how a replicated topic divides
-among them follows from its placement.
+`Snapshot` is the controller's immutable view of all load, which policies read. Rates are means over the last seconds. A
+topic's figures are sums over all its brokers; how a replicated topic divides among them follows from its placement.
 
-Proposals: what a policy wants changed, and why. Policies propose, the controller disposes.
+`Proposal` is what a policy wants changed, and why. Policies propose, the controller disposes. Every change carries its
+reason in a machine-readable form, what it is expected to achieve, and what it costs.
 
-Every change carries its reason in a form a program can read, what it is expected to do, and what it costs.
-
-The audience: who is online at which gateway and what each wants, at one moment; and how it may be seated anew.
-
-Taking this view only copies references, because it is done on the controller's loop. What takes time is done where the
-balancer runs.
+`SubscriberSnapshot` is the audience at one moment: who is online at which gateway, and what each user wants. A balancer
+answers it with `Seats`, a new assignment. Taking this view only copies references, because that happens on the
+controller's loop. The slow part is done where the balancer runs.
 """
 
 from __future__ import annotations
@@ -23,6 +21,8 @@ from typing import Protocol
 import msgspec
 
 from nearcast.core.model.placement import Mode, Plan
+
+# --- snapshot
 
 
 class BrokerLoad(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,21 +59,24 @@ class Snapshot(msgspec.Struct, frozen=True):
     brokers: Mapping[str, BrokerLoad]
     topics: Mapping[str, TopicLoad]
     spare: int = 0  # how many more brokers could be rented
-    coming: int = 0  # how many were asked for and have not joined yet
+    coming: int = 0  # how many were requested and have not joined yet
+
+
+# --- proposals
 
 
 class Cause(StrEnum):
     HIGH_LOAD = "high_load"  # a broker's load ratio is too high
-    LOW_LOAD = "low_load"  # the cluster could do with fewer brokers
-    LOAD_ROSE = "load_rose"  # a removal is called off
+    LOW_LOAD = "low_load"  # the cluster could manage with fewer brokers
+    LOAD_ROSE = "load_rose"  # a removal is cancelled
     NEW_BROKER = "new_broker"  # a broker that has just joined is given its share
     MANY_PUBLICATIONS = "many_publications"
     MANY_SUBSCRIBERS = "many_subscribers"
     COOLED = "cooled"  # a replicated topic needs fewer brokers, or one
     RING = "ring"  # consistent hashing says so
     UNBALANCED = "unbalanced"  # the loads of the brokers differ too much: single subscribers move
-    SKEWED = "skewed"  # they differ so much that all subscribers are placed anew
-    ASKED = "asked"  # somebody wants all subscribers placed anew
+    SKEWED = "skewed"  # they differ so much that all subscribers are placed again
+    ASKED = "asked"  # a person wants all subscribers placed again
 
 
 class Reason(msgspec.Struct, frozen=True):
@@ -109,7 +112,7 @@ class RemoveBroker(msgspec.Struct, frozen=True, tag=True):
 
 
 class KeepBroker(msgspec.Struct, frozen=True, tag=True):
-    """Call a removal off."""
+    """Cancel a removal."""
 
     broker: str
     reason: Reason
@@ -119,7 +122,7 @@ ProposedChange = PlaceTopic | AddBroker | RemoveBroker | KeepBroker
 
 
 class MoveSubscriber(msgspec.Struct, frozen=True, tag=True):
-    """A subscriber goes from one gateway to another. No part of a `Proposal`: a plan of topics does not change."""
+    """Moves a subscriber from one gateway to another. Not part of a `Proposal`: the plan of topics does not change."""
 
     subscriber: str
     source: str
@@ -131,7 +134,7 @@ class Proposal(msgspec.Struct, frozen=True):
     policy: str
     changes: tuple[ProposedChange, ...] = ()
     predicted: Mapping[str, float] = {}  # load ratio of each broker when the changes are done
-    problem: str = ""  # why the goal is not reached by these changes, and what would help
+    problem: str = ""  # why these changes do not reach the goal, and what would help
 
     @property
     def placements(self) -> list[PlaceTopic]:
@@ -146,6 +149,9 @@ class Policy(Protocol):
     def propose(self, snapshot: Snapshot, plan: Plan) -> Proposal: ...
 
 
+# --- the audience and its seats
+
+
 Online = Mapping[str, tuple[str, ...]]  # user -> ids of the backend subscriptions it wants
 PAIRS_SHOWN = 5  # of gateways, in the text of a decision
 
@@ -154,8 +160,8 @@ class SubscriberSnapshot(msgspec.Struct, frozen=True):
     """The gateways that take subscribers."""
 
     online: Mapping[str, Online]  # by gateway
-    rates: Mapping[str, tuple[Mapping[str, float], ...]]  # by gateway: id -> bytes per second, one of each report
-    shuffle: bool = False  # somebody asks to place everybody anew
+    rates: Mapping[str, tuple[Mapping[str, float], ...]]  # by gateway: id -> bytes per second, one for each report
+    shuffle: bool = False  # a person asks to place everyone again
 
     def mean_rates(self) -> dict[str, float]:
         """lambda_k of every subscription, over all reports that mention it."""
@@ -163,13 +169,13 @@ class SubscriberSnapshot(msgspec.Struct, frozen=True):
 
 
 class Seats(msgspec.Struct, frozen=True):
-    """What a balancer proposes: who goes where, and what it does to the coefficient of variation of the loads."""
+    """What a balancer proposes: who goes where, and the effect on the coefficient of variation of the loads."""
 
     policy: str
     moves: tuple[MoveSubscriber, ...] = ()
     cov_before: float = 0.0
     cov_after: float = 0.0
-    problem: str = ""  # why the goal is not reached by these moves, and what would help
+    problem: str = ""  # why these moves do not reach the goal, and what would help
 
     def __str__(self) -> str:
         """The decision in one line: thousands of subscribers may move."""

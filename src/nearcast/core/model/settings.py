@@ -1,6 +1,6 @@
 """Timers and limits, with their units and the rules that tie them together (PROTOCOL "Timers").
 
-A pace: so much at once, and then so much a second.
+A `Pace` limits a rate: an amount at once, and then an amount per second.
 """
 
 from __future__ import annotations
@@ -9,18 +9,18 @@ import msgspec
 
 from nearcast.errors import UsageError
 
-CLOCKS = 1.1  # by how much two clocks may differ in speed, those that only move forward
-LONGEST_S = 30 * 86400.0  # of any timer: what is longer was meant in another unit
+CLOCKS = 1.1  # how much two clocks may differ in speed; clocks that only move forward
+LONGEST_S = 30 * 86400.0  # of any timer: anything longer was meant in another unit
 
 
 class Agreed(msgspec.Struct, frozen=True, kw_only=True):
-    """The timers that all processes of a cluster go by, in seconds. The membership brings them, from the leader."""
+    """The timers that all processes of a cluster share, in seconds. They come from the leader, in the membership."""
 
-    heartbeat_s: float = 0.5  # T_hb: between two questions of a client for the lease, and two beats of an agent
+    heartbeat_s: float = 0.5  # T_hb: between two lease questions of a client, and two beats of an agent
     lease_s: float = 2.5  # T_lease: how long a publisher trusts a server after the last question that was proven
-    dead_s: float = 3.0  # T_dead: without a grant for so long, a broker counts as fenced
+    dead_s: float = 3.0  # T_dead: a broker without a grant for this long counts as fenced
     ready_s: float = 5.0  # T_ready: subscribers' time to hold the next placement before a move is forced
-    idle_s: float = 300.0  # T_idle: what nobody has used for so long ends (PROTOCOL "How topics end")
+    idle_s: float = 300.0  # T_idle: what nobody has used for this long ends (PROTOCOL "How topics end")
 
     def __post_init__(self) -> None:
         for name, timer_s in msgspec.structs.asdict(self).items():
@@ -34,24 +34,24 @@ class Agreed(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def lease_over_s(self) -> float:
-        """So long after a grant no client counts what the broker says, however its clock runs."""
+        """How long after a grant no client counts what the broker says, whatever the speed of its clock."""
         return CLOCKS * self.lease_s
 
 
 class Timing(Agreed, frozen=True, kw_only=True):
-    """Every timer of the protocol, in seconds. The rules between them are checked when the value is made.
+    """Every timer of the protocol, in seconds. The rules between them are checked on construction.
 
-    Those of `Agreed` are for controllers to choose: clients and agents go by the membership once they have read it.
+    Those of `Agreed` are chosen by controllers: clients and agents use the membership's once they have read it.
     """
 
-    linger_s: float = 0.5  # a fenced attachment is kept so long: late frames cost nothing (speed only)
+    linger_s: float = 0.5  # how long a fenced attachment is kept: late frames cost nothing (speed only)
     gap_s: float = 1.0  # T_gap: time for a repair before a Gap is reported
     resync_s: float = 0.4  # between two repair requests for the same hole
     block_s: float = 1.0  # T_block: how long a full mailbox may stop the socket
-    retry_s: float = 0.3  # an order or a question without an answer is sent again after so long
+    retry_s: float = 0.3  # an unanswered order or question is sent again after this long
     reconnect_min_s: float = 0.05
     reconnect_max_s: float = 2.0
-    leader_s: float = 1.0  # a leader that does not renew for so long is replaced
+    leader_s: float = 1.0  # a leader that does not renew for this long is replaced
     lazy_s: float = 1.0  # T_lazy: how much later than asked a lazy move may begin
 
     def __post_init__(self) -> None:
@@ -65,11 +65,11 @@ class Timing(Agreed, frozen=True, kw_only=True):
 
     @property
     def agreed(self) -> Agreed:
-        """What a leader with these timers has everybody go by."""
+        """The timers that a leader with these settings gives to everyone."""
         return Agreed(**{name: getattr(self, name) for name in Agreed.__struct_fields__})
 
     def within(self, agreed: Agreed) -> Timing:
-        """These timers in a cluster that goes by others: our own give way where a rule ties them to those."""
+        """These timers in a cluster that uses others: our own give way where a rule ties them to those."""
         gap_s = _below(agreed.idle_s, self.gap_s)
         return msgspec.structs.replace(
             self,
@@ -92,7 +92,7 @@ def _check_rules(*rules: tuple[bool, str]) -> None:
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """How much a client keeps; what happens at each limit is said in docs/guarantees.md."""
+    """How much a client keeps; docs/guarantees.md says what happens at each limit."""
 
     payload_bytes: int = 1 << 20
     window: int = 4096  # unacknowledged messages per topic: publish waits, publish_nowait raises
@@ -103,8 +103,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     mailbox: int = 65536  # messages waiting for the application, per subscription
     mailbox_bytes: int = 64 << 20
     topics: int = 100_000  # topics one client publishes or subscribes
-    attaching: int = 4096  # records asked for on one link before it waits for answers; further topics stand in line
-    attended: int = 1000  # topics looked after in one tick; with more, timers are late
+    attaching: int = 4096  # records asked for on one link before it waits for answers; further topics wait in line
+    attended: int = 1000  # topics handled in one tick; with more, timers are late
 
     def __post_init__(self) -> None:
         rules = (
@@ -123,6 +123,9 @@ DEFAULT_TIMING = Timing()
 DEFAULT_LIMITS = Limits()
 
 
+# --- pace
+
+
 class Pace:
     __slots__ = ("_burst", "_per_s", "_room", "_seen_s")
 
@@ -139,5 +142,5 @@ class Pace:
         return self._room
 
     def spend(self, amount: float) -> None:
-        """More than there was room for is paid back by waiting."""
+        """Spending more than there was room for is paid back by waiting."""
         self._room -= amount

@@ -1,10 +1,10 @@
-"""Tokens: who a subscriber is, signed with a key of the cluster.
+"""Tokens: prove who a subscriber is, signed with a key of the cluster.
 
 token = EXPIRY "." KEY "." REGISTRATION "." HMAC-SHA256(secret, EXPIRY NUL KEY NUL REGISTRATION NUL user)
 
-EXPIRY is in seconds since the Unix epoch. KEY is the number of the key that signed it: keys change, and a token
-outlives that until its key is taken away. REGISTRATION is what the store has for the user: a token of an earlier
-registration of the same name is good no longer.
+EXPIRY is in seconds since the Unix epoch. KEY is the number of the key that signed it: keys change, and a token stays
+valid until its key is removed. REGISTRATION is what the store has for the user: a token of an earlier registration of
+the same name is no longer valid.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Key(msgspec.Struct, frozen=True):
 
 
 class Token(msgspec.Struct, frozen=True):
-    """What a token says, before it is known whether that is true."""
+    """What a token says, before it has been verified."""
 
     expires_s: int
     key: int
@@ -56,11 +56,11 @@ class Token(msgspec.Struct, frozen=True):
         return cls(int(found[1]), int(found[2]), found[3], found[4]) if found else None
 
     def problem(self, keys: Mapping[int, Key], user: str, registration: str, now_s: float) -> str:
-        """What is wrong with it; empty if it is good. `registration`: the user's as it is now."""
+        """What is wrong with it; empty if it is good. `registration`: the user's current one."""
         key = keys.get(self.key)
         if key is None or not key.is_good(now_s):
             return KEY_GONE
-        # The signature first: what a forged token says is nothing.
+        # The signature first: what a forged token says means nothing.
         if not hmac.compare_digest(self.signature, _signature(key, user, self.registration, self.expires_s)):
             return ANOTHER_USER
         if now_s >= self.expires_s:
@@ -69,14 +69,14 @@ class Token(msgspec.Struct, frozen=True):
 
 
 def checked_user(user: str) -> str:
-    """A user's name stands in keys of the store, so it has rules."""
+    """A user's name is part of keys in the store, so it has rules."""
     if not _USER.fullmatch(user):
         raise UsageError(f"bad user name {user[:40]!r}: use 1 to 128 characters without spaces and colons")
     return user
 
 
 def checked_new_user(user: str) -> str:
-    """A name that is taken from now on must look like no other: nobody else shall be seen in it."""
+    """A name that is registered now must not look like another one: it must not be mistaken for another user's."""
     checked_user(user)
     if not user.isprintable():
         raise UsageError(f"bad user name {ascii(user)[:40]}: use characters that can be seen")

@@ -1,1 +1,1 @@
-"""What is said, and how: links, frames, the bus, effects, and the backend for Valkey and Redis."""
+"""What is sent, and how: links, frames, the bus, effects, and the backend for Valkey and Redis."""

@@ -1,22 +1,23 @@
 """The backend: what nearcast needs from a publish/subscribe server, and nothing more.
 
-A machine of the core talks to servers through links. These protocols say what a link must be able to do, by who uses
-it; `valkey.py` does it for Valkey and Redis. docs/backends.md says why each part is needed, and what falls without it.
+A machine of the core talks to servers through links. These protocols say what a link must be able to do, by user;
+`valkey.py` implements them for Valkey and Redis. docs/backends.md says why each part is needed, and what fails without
+it.
 
-    ServerLink    everybody: greet, subscribe, tell, and one order for everything that happens on the connection
+    ServerLink    everyone: greet, subscribe, tell, and one order for everything that happens on the connection
     ClientLink    clients: publish in runs, look up records, prove leases
     AgentLink     agents: install records, note grants, count subscribers, observe the load
 
 Order is the heart of it. A server runs the commands of one link in the order they were sent and answers in that order,
-and what it pushes stands in the same stream. So whatever it did before a marker is seen before the marker.
+and its pushes are in the same stream. So whatever it did before a marker is seen before the marker.
 
-The greeting of a server: which protocol, who we are, and what a refusal means.
+The greeting of a server settles the protocol and who we are, and says what a refusal means.
 
-The proof of a broker's lease, for one link of a client (PROTOCOL "Why the lease is safe").
-
-The agent counts beats on its server, tells the leader of each, and notes there which beat was granted. A client reads
+A `Proof` is the proof of a broker's lease, for one link of a client (PROTOCOL "Why the lease is safe"). The agent
+counts beats on its server, reports each to the leader, and notes on the server which beat was granted. A client reads
 both. A grant of a higher beat than a question found was given after that question was sent, so the broker has its lease
-until `sent + lease_s`, by the client's own clock. No clock of another host has a part in it, and none that can be set.
+until `sent + lease_s`, by the client's own clock. No other host's clock plays a part in it, and no clock that can be
+set.
 """
 
 from __future__ import annotations
@@ -32,9 +33,12 @@ from nearcast.core.model.membership import Membership
 from nearcast.core.model.placement import Record, Unreadable
 from nearcast.errors import AuthenticationFailed, ClusterError, ConnectFailed
 
-CLIENT_NAMES = "nearcast-"  # connections of clients have names that begin so: an agent cuts them off by it
+CLIENT_NAMES = "nearcast-"  # prefix of the names of client connections: an agent uses it to cut them off
 
 _WHO_ARE_YOU = ("NOAUTH", "WRONGPASS", "ERR Client sent AUTH", "ERR AUTH")
+
+
+# --- greeting
 
 
 class Credentials(msgspec.Struct, frozen=True):
@@ -43,13 +47,13 @@ class Credentials(msgspec.Struct, frozen=True):
 
 
 def hello(credentials: Credentials, name: str) -> tuple[str | int, ...]:
-    """The command that begins every connection: RESP3, credentials if there are any, a name for CLIENT LIST."""
+    """The first command of every connection: RESP3, credentials if there are any, a name for CLIENT LIST."""
     auth = ("AUTH", credentials.username or "default", credentials.password) if credentials.password else ()
     return ("HELLO", 3, *auth, "SETNAME", name)
 
 
 def unanswered(reason: str) -> str:
-    """What to think of a connection that ended before the greeting was answered."""
+    """The error for a connection that ended before the greeting was answered."""
     return f"{reason}, before it answered: is that a Valkey or Redis server? If it expects TLS, use rediss://"
 
 
@@ -62,11 +66,14 @@ def refusal(url: str, text: str) -> ClusterError:
     return ConnectFailed(f"{url}: {text}: nearcast needs Valkey, or Redis 6.2 or newer")
 
 
-OPEN_MAX = 8  # questions on their way at once: a far server is asked every heartbeat, one that stands still is not
+# --- proof of the lease
+
+
+OPEN_MAX = 8  # questions in flight: a distant server is asked every heartbeat, a stalled one is not
 
 
 class Lease(msgspec.Struct, frozen=True):
-    """What a server says of its lease."""
+    """What a server says about its lease."""
 
     beat: int = 0  # the agent's newest
     granted: int = 0  # the newest that the leader has granted
@@ -77,12 +84,12 @@ class Proof:
 
     def __init__(self) -> None:
         self.asked_s = -1e9  # when the newest question was sent
-        self._open: deque[float] = deque()  # when those were sent that have no answer yet
+        self._open: deque[float] = deque()  # when the questions that have no answer yet were sent
         self._found: deque[tuple[float, int]] = deque()  # (when it was sent, the beat it found), not proven yet
 
     @property
     def open_since_s(self) -> float | None:
-        """Since when the oldest question waits for its answer."""
+        """Since when the oldest question has been waiting for its answer."""
         return self._open[0] if self._open else None
 
     @property
@@ -94,14 +101,14 @@ class Proof:
         self._open.append(now_s)
 
     def found(self, beat: int) -> None:
-        """The oldest question is answered. Of two that found the same beat, whatever proves one proves the later."""
+        """The oldest question is answered. If two found the same beat, whatever proves one proves the later one."""
         sent_s = self._open.popleft()
         while self._found and self._found[-1][1] >= beat:
             self._found.pop()
         self._found.append((sent_s, beat))
 
     def proven(self, granted: int) -> float | None:
-        """When the latest question was sent that this grant came after, if there is one that was not proven before."""
+        """When the latest question was sent that this grant came after, if there is one not proven before."""
         sent_s = None
         while self._found and self._found[0][1] < granted:
             sent_s, _ = self._found.popleft()
@@ -109,17 +116,17 @@ class Proof:
 
 
 class LinkRefused(Exception):
-    """The server said something that makes this connection useless; the text says what and what to do."""
+    """The server said something that makes this connection useless; the text says what, and what to do."""
 
 
-# --- what a server tells
+# --- what a server says
 
 
 class Standing(msgspec.Struct, frozen=True, kw_only=True):
-    """What a server says of itself to who comes: all of it read in one go, nothing of it judged."""
+    """What a server says about itself to a newcomer: all of it read in one go, none of it judged."""
 
-    run_id: str  # another one after each start of the server
-    ready: bytes | None  # what an agent has written: for which run the records are complete
+    run_id: str  # changes with each start of the server
+    ready: bytes | None  # written by an agent: the run for which the records are complete
     membership: bytes | None
     lease: Lease
 
@@ -135,31 +142,31 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Denied(msgspec.Struct, frozen=True):
-    """The server would not do it: mostly the rights of the user."""
+    """The server refused: usually the user lacks the rights."""
 
     text: str
 
 
-# --- who is told; times are those of the input that brought the answer
+# --- callbacks; times are those of the input that brought the answer
 
 OnGreeted = Callable[[ClusterError | None, float], None]  # why not, or None
 OnRefused = Callable[[str, float], None]  # the server's words
 OnPassed = Callable[[float], None]
 OnStanding = Callable[[Standing, float], None]
 OnLease = Callable[[Lease, float], None]
-OnClaim = Callable[[str, int, float], None]  # who has it, and its beat
+OnClaim = Callable[[str, int, float], None]  # the holder, and its beat
 OnHeard = Callable[[Position], None]
 OnMembers = Callable[[bytes | None, float], None]
 OnRecord = Callable[[Record | Unreadable | Denied | None, float], None]
 OnLookup = Callable[[Record | Unreadable | Membership | Denied | None, float], None]
 OnVersions = Callable[[Sequence[int], float], None]
 OnRecords = Callable[[dict[bytes, Record], float], None]
-OnScanned = Callable[[bytes, Sequence[bytes]], None]  # where to go on, b"0" at the end; topics
+OnScanned = Callable[[bytes, Sequence[bytes]], None]  # where to continue, b"0" at the end; topics
 OnEnded = Callable[[int], None]
 OnCounts = Callable[[list[int]], None]
 OnFigures = Callable[[Figures, float], None]
 OnDone = Callable[[float], None]
-OnAppended = Callable[[bool], None]  # whether the server took it
+OnAppended = Callable[[bool], None]  # whether the server accepted it
 OnPayload = Callable[[bytes, float], None]
 OnMatch = Callable[[bytes, bytes, float], None]  # channel, payload
 
@@ -179,7 +186,7 @@ class ReplySink(Protocol):
 
 
 class Flow(Protocol):
-    """Whoever has subscriptions or publications on a link, and must know when it is there and when it is gone."""
+    """Something with subscriptions or publications on a link: it must know when the link is up and when it is gone."""
 
     def linked(self, link: ClientLink, now_s: float) -> None: ...
 
@@ -187,7 +194,7 @@ class Flow(Protocol):
 
 
 class LeaseWaiter(Protocol):
-    """Whoever cannot go on before a lease is proven."""
+    """Something that cannot continue before a lease is proven."""
 
     def leased(self, link: ClientLink, now_s: float) -> None: ...
 
@@ -196,14 +203,14 @@ class LeaseWaiter(Protocol):
 
 
 class ServerLink(Protocol):
-    """A connection to one server without the socket: the driver writes `take()`, and what it reads goes to `feed()`."""
+    """A connection to one server without a socket: the driver writes `take()` and passes what it reads to `feed()`."""
 
     broker: str
     control: dict[bytes, OnPayload]  # what to do with messages of a channel, one at a time
     heard_s: float  # when bytes were last read, however long they had been waiting
 
     def greet(self, url: str, credentials: Credentials, name: str, then: OnGreeted) -> None:
-        """Begin the connection, under a name by which the server can tell it from others."""
+        """Start the connection, under a name by which the server can tell it from others."""
         ...
 
     def subscribe(self, *channels: bytes, refused: OnRefused | None = None) -> None:
@@ -219,11 +226,11 @@ class ServerLink(Protocol):
         ...
 
     def append(self, stream: bytes, records_max: int, fields: Sequence[bytes | str | int], then: OnAppended) -> None:
-        """Add a record of names and values to a stream that keeps about so many, and drops the oldest."""
+        """Add a record of names and values to a stream that keeps about this many and drops the oldest."""
         ...
 
     def barrier(self, then: OnPassed) -> None:
-        """Call `then` behind everything the server did on this connection before it saw this."""
+        """Call `then` after everything the server did on this connection before it saw this."""
         ...
 
     @property
@@ -245,16 +252,16 @@ class ClientLink(ServerLink, Protocol):
 
     up: bool  # greeted, and its server marked ready by its agent
     users: dict[Flow, None]
-    proof: Proof  # what was read of the lease
+    proof: Proof  # what was read about the lease
     lease_until_s: float  # until then acknowledgements of this server count
     sound_s: float  # what the server sent before then has been read, and it had its lease then
-    asking_members: bool  # a question for the membership is on its way
-    lease_waiters: dict[LeaseWaiter, None]  # told when it is proven next
+    asking_members: bool  # a question for the membership is in flight
+    lease_waiters: dict[LeaseWaiter, None]  # notified when it is next proven
     topics: dict[bytes, FrameSink]  # where runs of messages go
     patterns: dict[bytes, OnMatch]
-    watched: set[bytes]  # channels of control: their messages go, with the channel, to
+    watched: set[bytes]  # control channels: their messages go, with the channel, to
     on_watched: OnMatch | None
-    unanswered: int  # records asked for; kept by the link itself
+    unanswered: int  # records asked for; maintained by the link itself
 
     def psubscribe(self, *patterns: bytes, refused: OnRefused | None = None) -> None: ...
 
@@ -269,20 +276,20 @@ class ClientLink(ServerLink, Protocol):
     def read_lease(self, then: OnLease) -> None: ...
 
     def read_members(self, then: OnMembers) -> None:
-        """The membership, from where no client may write: its addresses are sent our password."""
+        """The membership, from where no client may write: our password is sent to the addresses in it."""
         ...
 
     def read_record(self, topic: bytes, membership: Membership, then: OnRecord) -> None:
         """The record of a topic, or that of its first use if this is its directory by the membership.
 
-        Behind everything of this turn, so that many topics are one question.
+        Sent after everything else in this turn, so that many topics make one question.
         """
         ...
 
     def look_up(self, topic: bytes, members: int, then: OnLookup) -> None:
         """The record of a topic, or that of its first use, which this may be.
 
-        The server's membership if ours is not the same version. Many topics of one turn are one question here too.
+        The server's membership if its version differs from ours. Many topics of one turn make one question here too.
         """
         ...
 
@@ -293,7 +300,7 @@ class AgentLink(ServerLink, Protocol):
     def claim(self, holder: str, stale: int, then: OnClaim) -> None:
         """Take the claim on the server, in one atomic step, if nobody else has it.
 
-        Another one has it if it holds its `claim_channel` here and its beat is not the stale one. Success is a beat:
+        Another agent has it if it holds its `claim_channel` here and its beat is not the stale one. Success is a beat:
         the beats of one run of the server only grow.
         """
         ...
@@ -305,7 +312,7 @@ class AgentLink(ServerLink, Protocol):
     def install(self, term: int, records: Mapping[str, Record], then: OnVersions) -> None:
         """Store each record that is not older, and publish it on its topic's control channel, in one atomic step.
 
-        A first use of the topic is gone then.
+        This removes a first use of the topic.
 
         `then` gets the version now there for each, or -1 where our term is older than the record's.
         """
@@ -316,17 +323,17 @@ class AgentLink(ServerLink, Protocol):
         ...
 
     def find_records(self, wanted: Callable[[bytes], bool], then: OnRecords) -> None:
-        """The records of all topics that are wanted, without those of first uses."""
+        """The records of all wanted topics, without those of first uses."""
         ...
 
     def find_first_uses(self, members: int, wanted: Callable[[bytes], bool], then: OnRecords) -> None:
-        """And those of first uses, if they are no newer than this version of the membership."""
+        """The wanted first uses, if they are no newer than this version of the membership."""
         ...
 
     def scan_first_uses(self, cursor: bytes, then: OnScanned) -> None:
-        """Some topics with a first use, beginning with b"0": what is always there is seen in a round at least once.
+        """Some topics with a first use, starting with b"0". A round sees at least once whatever is there throughout.
 
-        Whatever clients have written, that is: they need not be names of topics.
+        They are whatever clients have written, so they need not be names of topics.
         """
         ...
 
@@ -340,20 +347,20 @@ class AgentLink(ServerLink, Protocol):
         ...
 
     def end_unused(self, members: int, topics: Sequence[bytes], then: OnEnded) -> None:
-        """Delete the first uses whose topic and control channel nobody holds, and what is no first use.
+        """Delete the first uses whose topic and control channel nobody holds, and anything that is no first use.
 
         In one atomic step, and only if this is the version of the membership on the server.
         """
         ...
 
     def note_grant(self, beat: int) -> None:
-        """The leader has granted this beat: clients may read it, and those who wait for it are told to."""
+        """The leader has granted this beat: clients may read it, and those waiting for it are notified."""
         ...
 
     def note_heard(self, journal: Position) -> None:
-        """How far the journal is that the leader's words rest on, for the agent after this one.
+        """Note the journal position the leader's words are based on, for the agent after this one.
 
-        Noted before what they ask is done.
+        Noted before the leader's orders are carried out.
         """
         ...
 
@@ -362,7 +369,7 @@ class AgentLink(ServerLink, Protocol):
     def mark_ready(self, ready: bytes, then: OnDone) -> None: ...
 
     def begin_anew(self, then: OnDone) -> None:
-        """Cut off every client of nearcast and forget all that is nearcast's."""
+        """Cut off every nearcast client and delete everything of nearcast's."""
         ...
 
     def count(self, channels: Sequence[bytes], then: OnCounts) -> None:

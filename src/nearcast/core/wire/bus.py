@@ -1,8 +1,8 @@
-"""The bus: what agents, the controller and the command line tell each other.
+"""The bus: what agents, the controller and the command line say to each other.
 
-Messages are JSON on channels of the store's server: `nc:a:BROKER:AGENT` towards an agent, `nc:g:BROKER` towards a
-gateway, `nc:k` towards the controller, `nc:rent` towards the provider of servers, `nc:q:ASKER` towards whoever asked; a
-request is numbered ASKER.N. Any of them may be lost, doubled or late: orders are idempotent and carry their term.
+Messages are JSON on channels of the store's server: `nc:a:BROKER:AGENT` to an agent, `nc:g:BROKER` to a gateway, `nc:k`
+to the controller, `nc:rent` to the provider of servers, `nc:q:ASKER` to the asker of a request. A request is numbered
+ASKER.N. Any message may be lost, duplicated or late: orders are idempotent and carry their term.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from nearcast.core.model.names import AGENT_CHANNEL
 from nearcast.core.model.placement import Mode, Placement, Record
 
 REPORT_S = 2.0  # between two reports of a gateway
-TOPICS_MAX = 1 << 40  # that anybody may count
-SHOWN_MAX = 1000  # topics in one answer to a Show: a small part of what a leader may think and a server may queue
+TOPICS_MAX = 1 << 40  # that anyone may count
+SHOWN_MAX = 1000  # topics in one answer to a Show: a small part of what a leader has time for and a server may queue
 
 
 def agent_channel(broker: str, agent: int) -> bytes:
-    """Towards one agent, and no other that goes by the same name."""
+    """To one agent, and not to another that uses the same broker name."""
     return b"%b%b:%016x" % (AGENT_CHANNEL, broker.encode(), agent)
 
 
@@ -35,7 +35,7 @@ class Hello(msgspec.Struct, frozen=True, tag=True):
 
     broker: str
     agent: int
-    beat: int  # the newest on the server, in this run of it
+    beat: int  # the newest on the server, in its current run
     url: str
     site: str
     run_id: str
@@ -57,7 +57,7 @@ class Report(msgspec.Struct, frozen=True, tag=True):
     connections: int
     memory_bytes: int
     cpu_share: float
-    counted_bytes_per_s: float  # what the clients' counters explain of the output
+    counted_bytes_per_s: float  # how much of the output the clients' counters explain
     topics: dict[str, TopicCounters] = {}
 
 
@@ -76,7 +76,7 @@ class Answer(msgspec.Struct, frozen=True, tag=True):
     membership: Membership | None = None
 
 
-# --- controller to agent; `journal` is how far it is when this is said
+# --- controller to agent; `journal` is its position when this is sent
 
 
 class Grant(msgspec.Struct, frozen=True, tag=True):
@@ -87,11 +87,11 @@ class Grant(msgspec.Struct, frozen=True, tag=True):
 
 
 class Refusal(msgspec.Struct, frozen=True, tag=True):
-    """Another one is what this agent says it is: it gets no grant and no orders."""
+    """Another agent already is what this one claims to be: it gets no grant and no orders."""
 
     term: int
     reason: str
-    other_heard: bool  # lately, so that it seems to be alive
+    other_heard: bool  # lately, so it seems to be alive
     final: bool  # waiting is of no use
     journal: Position = BEGINNING
 
@@ -123,19 +123,19 @@ class Count(msgspec.Struct, frozen=True, tag=True):
 
 
 class Collect(msgspec.Struct, frozen=True, tag=True):
-    """Records of topics whose directory was this broker by the old ring and is another by the new one: one batch."""
+    """One batch of records of topics whose directory is this broker by the old ring and another one by the new ring."""
 
     order: int
     term: int
     old_ring: tuple[str, ...]
     new_ring: tuple[str, ...]
-    after: str = ""  # the last topic of the batch before
+    after: str = ""  # the last topic of the previous batch
     members: int = -1  # version of the membership with the new ring, which is closed for these topics
     journal: Position = BEGINNING
 
 
 class Lookup(msgspec.Struct, frozen=True, tag=True):
-    """The record of one topic at its directory, made if there is none."""
+    """The record of one topic at its directory, created if there is none."""
 
     order: int
     term: int
@@ -149,12 +149,12 @@ class Recall(msgspec.Struct, frozen=True, tag=True):
 
     order: int
     term: int
-    after: str = ""  # the last topic of the batch before
+    after: str = ""  # the last topic of the previous batch
     journal: Position = BEGINNING
 
 
 class Reset(msgspec.Struct, frozen=True, tag=True):
-    """Begin anew: cut off clients, forget records. For a broker that joins, whatever it was before."""
+    """Start from scratch: cut off clients, forget records. For a broker that joins, whatever it was before."""
 
     order: int
     term: int
@@ -171,7 +171,7 @@ class MarkReady(msgspec.Struct, frozen=True, tag=True):
 Order = Install | InstallMembers | Count | Collect | Lookup | Recall | Reset | MarkReady
 
 
-# --- controller to provider: each is said again until it shows
+# --- controller to provider: each is repeated until it takes effect
 
 
 class Rent(msgspec.Struct, frozen=True, tag=True):
@@ -196,7 +196,7 @@ ToProvider = Rent | Release
 
 
 class GatewayReport(msgspec.Struct, frozen=True, tag=True):
-    """A gateway is there, and this is who is online at it: registerbroker (BAD, section 3), said every two seconds."""
+    """A gateway is there, with these users online: registerbroker (BAD, section 3), sent every two seconds."""
 
     broker: str
     url: str  # where subscribers reach it: http://host:port
@@ -208,24 +208,24 @@ class GatewayReport(msgspec.Struct, frozen=True, tag=True):
 
 
 class RegisterUser(msgspec.Struct, frozen=True, tag=True):
-    """May somebody be called so? The answer is a Seat without a broker."""
+    """May a user have this name? The answer is a Seat without a broker."""
 
     request: str
     user: str
 
 
 class RequestBroker(msgspec.Struct, frozen=True, tag=True):
-    """Which gateway shall serve this user? The answer is a Seat."""
+    """Which gateway should serve this user? The answer is a Seat."""
 
     request: str
     user: str
     latitude: float | None = None
     longitude: float | None = None
-    home: str = ""  # the broker written down as the user's home, if whoever asks has looked
+    home: str = ""  # the broker recorded as the user's home, if the asker has looked
 
 
 class Seat(msgspec.Struct, frozen=True, tag=True):
-    """The gateway of a user. `problem` is set if there is none; it says what to do."""
+    """The gateway of a user. `problem` is set if there is none, and says what to do."""
 
     request: str
     broker: str = ""
@@ -234,7 +234,7 @@ class Seat(msgspec.Struct, frozen=True, tag=True):
 
 
 class MoveSubscribers(msgspec.Struct, frozen=True, tag=True):
-    """Send these users to other gateways: user -> (broker, URL). Said again until reports show that they went."""
+    """Send these users to other gateways: user -> (broker, URL). Repeated until reports show that they went."""
 
     term: int
     moves: dict[str, tuple[str, str]]
@@ -259,7 +259,7 @@ class PlaceSubscriber(msgspec.Struct, frozen=True, tag=True):
 
 
 class ShuffleSubscribers(msgspec.Struct, frozen=True, tag=True):
-    """Place all subscribers anew."""
+    """Place all subscribers again."""
 
     request: str
 
@@ -276,7 +276,7 @@ class MoveTopics(msgspec.Struct, frozen=True, tag=True):
 
 
 class Drain(msgspec.Struct, frozen=True, tag=True):
-    """Move everything away from a broker and let it leave; or call that off."""
+    """Move everything away from a broker and let it leave; or cancel that."""
 
     request: str
     broker: str
@@ -300,8 +300,9 @@ class AcknowledgeLoss(msgspec.Struct, frozen=True, tag=True):
 class Show(msgspec.Struct, frozen=True, tag=True):
     """Ask for the state: of these topics, or of all if none is named; of SHOWN_MAX of them, from `start` on.
 
-    All are counted in the order of the leader's journal, where topics are added at the end and never go. The next
-    leader may have another order: whoever sees a new term in the middle begins anew. Who only looks at brokers says so.
+    All are counted in the order of the leader's journal, where topics are added at the end and never removed. The next
+    leader may have another order: an asker that sees a new term in the middle starts over. An asker that needs only
+    brokers says so.
     """
 
     request: str
@@ -345,11 +346,11 @@ class GatewayView(msgspec.Struct, frozen=True):
     backend: int  # different ones
     incoming_bytes_per_s: float  # I_j: each backend subscription once
     outgoing_bytes_per_s: float  # O_j: each frontend subscription once
-    moving: int = 0  # subscribers on their way from here, or waiting for it
+    moving: int = 0  # subscribers moving from here, or waiting to
 
 
 class State(msgspec.Struct, frozen=True, tag=True):
-    """The answer to every request. `problem` is set if it was refused; it says what to do."""
+    """The answer to every request. `problem` is set if it was refused, and says what to do."""
 
     request: str
     leader: str = ""
@@ -360,10 +361,10 @@ class State(msgspec.Struct, frozen=True, tag=True):
     brokers: dict[str, BrokerView] = {}
     decisions: list[Decision] = []  # the newest of the policy, oldest first
     gateways: dict[str, GatewayView] = {}  # in answers about subscribers
-    seats: dict[str, str] = {}  # where the users are that were asked for; one who is offline is missing
-    moving: dict[str, tuple[str, str]] = {}  # user -> (from, to), some of them if there are many
+    seats: dict[str, str] = {}  # where the requested users are; offline users are missing
+    moving: dict[str, tuple[str, str]] = {}  # user -> (from, to), only some if there are many
     loss: LossEntry | None = None  # the last time the store had lost data
-    next_start: int = 0  # where to go on asking for topics; 0: these were the last
+    next_start: int = 0  # where to continue asking for topics; 0: these were the last
 
 
 AboutTopics = MoveTopics | Drain | SetCapacity | AcknowledgeLoss | Show
@@ -410,7 +411,7 @@ _Message = TypeVar("_Message")
 
 
 def _decoded(decoder: msgspec.json.Decoder[_Message], payload: bytes) -> _Message | None:
-    """None: not ours, or of a newer version."""
+    """None: not ours, or from a newer version."""
     try:
         return decoder.decode(payload)
     except msgspec.DecodeError:

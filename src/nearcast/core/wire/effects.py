@@ -1,4 +1,4 @@
-"""What the machines ask of their driver. A machine does nothing itself: it answers inputs with these."""
+"""What the machines ask of their driver. A machine does no I/O itself: it answers inputs with these."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Disconnect(msgspec.Struct, frozen=True):
 
 
 class Rename(msgspec.Struct, frozen=True):
-    """The link that was opened under one name goes on under another."""
+    """The link that was opened under one name continues under another."""
 
     link: str
     name: str

@@ -1,13 +1,13 @@
-"""Frames: how a message looks on a server's channel, and the small control messages beside it.
+"""Frames: how a message looks on a server's channel, and the small control messages next to it.
 
 A frame is a fixed header and the payload. The first word is a magic number and the frame's kind, so one integer
 comparison tells our plain messages from everything else, foreign messages included. Big-endian:
 
-    word   u32  0xFB4E43 << 8 | kind      0xFB starts no UTF-8 text and no JSON or msgpack document of use
+    word   u32  0xFB4E43 << 8 | kind      0xFB starts no UTF-8 text and no useful JSON or msgpack document
     epoch  u32  placement epoch the frame was sent in
     publisher u64, sequence u64, time u64 (nanoseconds since the Unix epoch)
 
-A message of a user, published for her by a gateway, has a kind of its own: her name stands before the payload.
+A user's message, published by a gateway, has a kind of its own: the user's name comes before the payload.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ DATA = _MAGIC | 1  # a message
 SKIP = _MAGIC | 2  # a number that was assigned and then given up; carries no payload
 MARK = _MAGIC | 3  # on an inbox: everything up to `sequence` was acknowledged
 ASK = _MAGIC | 4  # on an inbox: the client named as publisher has everything up to `sequence` and wants the rest
-FIRST = _MAGIC | 5  # a message before which there is nothing any more: its publisher had forgotten the topic
-FIRST_SKIP = _MAGIC | 6  # and a SKIP of that kind
+FIRST = _MAGIC | 5  # a message with nothing before it any more: its publisher had forgotten the topic
+FIRST_SKIP = _MAGIC | 6  # a SKIP of that kind
 USER_DATA = _MAGIC | 7  # a message of a user: u16 length of the name, the name in UTF-8, the payload
-USER_FIRST = _MAGIC | 8  # and one before which there is nothing any more
+USER_FIRST = _MAGIC | 8  # a message of a user with nothing before it any more
 
 SKIPS = frozenset((SKIP, FIRST_SKIP))
 FIRSTS = frozenset((FIRST, FIRST_SKIP, USER_FIRST))
 OF_USERS = frozenset((USER_DATA, USER_FIRST))
-NUMBERED = frozenset((DATA, SKIP)) | FIRSTS | OF_USERS  # what stands on the channel of a topic
+NUMBERED = frozenset((DATA, SKIP)) | FIRSTS | OF_USERS  # what may appear on the channel of a topic
 OWN_KINDS = NUMBERED | {MARK}
 
 CRLF = b"\r\n"
@@ -54,7 +54,7 @@ def publish_command(channel: bytes, payload_bytes: int) -> tuple[Struct, bytes]:
 
 
 class UserPayload(bytes):
-    """What a message of a user carries behind the header; its type tells it from a plain payload in a log."""
+    """What a user's message carries after the header; in a log, its type tells it from a plain payload."""
 
     @classmethod
     def of(cls, user: str, payload: bytes) -> UserPayload:
@@ -63,7 +63,7 @@ class UserPayload(bytes):
 
 
 def split_user(body: bytes) -> tuple[str, bytes]:
-    """The user's name and the payload; nobody's, and all of it, for what no gateway has made."""
+    """The user's name and the payload; for anything not made by a gateway, an empty name and all of it."""
     end = 2 + int.from_bytes(body[:2], "big")
     try:
         return (body[2:end].decode(), body[end:]) if len(body) >= end else ("", body)
@@ -81,11 +81,14 @@ def word_of(payload: bytes | None, *, first: bool = False) -> int:
 
 
 def speaker_of(payload: bytes) -> tuple[int | None, int]:
-    """(publisher, epoch) of a frame; the publisher is None for what is not a frame of ours."""
+    """(publisher, epoch) of a frame; the publisher is None if the frame is not ours."""
     if len(payload) < HEADER_BYTES:
         return None, 0
     word, epoch, publisher, _, _ = HEADER.unpack_from(payload)
     return (publisher, epoch) if word in OWN_KINDS else (None, 0)
+
+
+# --- records and control messages
 
 
 _RECORD = b"R"
@@ -125,7 +128,7 @@ _decode_outline = msgspec.json.Decoder(_RecordOutline).decode
 
 @lru_cache(maxsize=256)
 def read_record(data: bytes) -> Record | Unreadable:
-    """A record as an agent has written it, perhaps of a newer version; many topics have the very same."""
+    """A record as an agent has written it, possibly of a newer version; many topics have the same one."""
     try:
         return _decode_record(data)
     except msgspec.DecodeError as error:
@@ -133,7 +136,7 @@ def read_record(data: bytes) -> Record | Unreadable:
 
 
 def _newer(data: bytes) -> Unreadable | None:
-    """What a newer version says that we do not know; None if this is no record at all."""
+    """What a newer version says that we do not understand; None if this is no record at all."""
     try:
         outline = _decode_outline(data)
     except (msgspec.DecodeError, RecursionError):
@@ -144,7 +147,7 @@ def _newer(data: bytes) -> Unreadable | None:
 
 
 def decode_control(payload: bytes) -> Record | Unreadable | None:
-    """A message of a control channel; None for one that is not ours, which is ignored."""
+    """A message from a control channel; None for one that is not ours, which is ignored."""
     if not payload.startswith(_RECORD) or len(payload) > RECORD_BYTES_MAX + 1:
         return None
     try:
@@ -160,7 +163,7 @@ def encode_repair(topic: bytes, frame: bytes) -> bytes:
 
 
 def encode_ask(topic: bytes, asker: int, have: int) -> bytes:
-    """A subscriber's request for repair, for the inbox of the publisher it concerns."""
+    """A subscriber's request for repair, for the inbox of its publisher."""
     return encode_repair(topic, HEADER.pack(ASK, 0, asker, have, 0))
 
 

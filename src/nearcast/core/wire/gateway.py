@@ -3,10 +3,11 @@
 A subscriber's operation carries a `ref` of its own choice; the answer, `done` or `refused`, carries it back. A frame
 that cannot be understood is answered by `refused` with what is wrong with it, never by a closed connection.
 
-Exactness comes from numbers: executions of a channel are numbered, a result names its execution, and whoever gets one
-at or below its cursor drops it. Numbers of publishers have 64 bits, more than a browser counts to, so they are text.
+Exactness comes from numbers: executions of a channel are numbered, a result names its execution, and a subscriber that
+gets one at or below its cursor drops it. Publisher numbers have 64 bits, more than a browser can count to, so they are
+text.
 
-How deep values from outside may be nested. Deeper ones cost a stack frame per level wherever they are handled.
+The nesting depth of values from outside is limited: every level costs a stack frame wherever they are handled.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ NESTING_MAX = 20
 
 
 def is_too_deep(value: Any, most: int = NESTING_MAX) -> bool:
-    """Whether lists and objects stand in each other deeper than `most`; looks no deeper than that."""
+    """Whether lists and objects are nested deeper than `most`; looks no deeper than that."""
     if not isinstance(value, (dict, list)):
         return False
     if most == 0:
@@ -37,12 +38,12 @@ LOGGED_OUT = "logged out"  # the reason of the `bye` that answers a `logout`: ev
 LOGGED_IN_AGAIN = "you have logged in elsewhere"
 
 
-Number = Annotated[int, msgspec.Meta(ge=0, le=2**53)]  # of an execution: what a browser counts to
+Number = Annotated[int, msgspec.Meta(ge=0, le=2**53)]  # of an execution: what a browser can count to
 Ref = Annotated[int, msgspec.Meta(ge=-(2**53), le=2**53)]
 
 
 class _Frame(msgspec.Struct, frozen=True, tag_field="type", omit_defaults=True):
-    """Base of all; an absent field has its default."""
+    """Base of all frames; an absent field has its default."""
 
 
 # --- to the gateway
@@ -68,7 +69,7 @@ class Unsubscribe(_Frame, frozen=True, tag="unsubscribe"):
 
 
 class Ack(_Frame, frozen=True, tag="ack"):
-    """Everything of the subscription up to this execution has been dealt with."""
+    """Everything of the subscription up to this execution has been handled."""
 
     subscription: str
     execution: Number
@@ -92,7 +93,7 @@ class UnsubscribeTopic(_Frame, frozen=True, tag="unsubscribe_topic"):
 
 
 class Logout(_Frame, frozen=True, tag="logout"):
-    """Subscriptions stay: what comes meanwhile is there at the next login. The gateway sends what waits, then `bye`."""
+    """Subscriptions stay: what comes meanwhile is kept for the next login. The gateway sends what waits, then `bye`."""
 
 
 class Ping(_Frame, frozen=True, tag="ping"):
@@ -116,7 +117,7 @@ class Held(msgspec.Struct, frozen=True):
 
 
 class Welcome(_Frame, frozen=True, tag="welcome"):
-    """Logged in. `gateways`: others by broker, to turn to if this one is gone."""
+    """Logged in. `gateways`: the others by broker, to use if this one is gone."""
 
     broker: str
     subscriptions: list[Held]
@@ -132,7 +133,7 @@ class Done(_Frame, frozen=True, tag="done"):
 
 
 class Refused(_Frame, frozen=True, tag="refused"):
-    """Nothing was changed. `ref` is null if the frame did not tell. `final`: asking again changes nothing."""
+    """Nothing was changed. `ref` is null if the frame had none. `final`: asking again changes nothing."""
 
     ref: int | None
     problem: str
@@ -147,7 +148,7 @@ class Result(_Frame, frozen=True, tag="result"):
 
 
 class Missed(_Frame, frozen=True, tag="missed"):
-    """Results after one execution up to and with another are not delivered: no longer kept, or too far back."""
+    """Results after one execution up to and including another are not delivered: no longer kept, or too far back."""
 
     subscription: str
     after: int
@@ -161,11 +162,11 @@ class TopicMessage(_Frame, frozen=True, tag="message"):
     sequence: int
     published_at: float
     encoding: str = TEXT
-    user: str = ""  # who published it through a gateway; empty for a program's own message
+    user: str = ""  # the user who published it through a gateway; empty for a program's own message
 
 
 class TopicGap(_Frame, frozen=True, tag="gap"):
-    """Messages of a topic that will not come; `count` is null if nobody knows how many."""
+    """Messages of a topic that will not come; `count` is null if the number is unknown."""
 
     topic: str
     count: int | None
@@ -173,7 +174,7 @@ class TopicGap(_Frame, frozen=True, tag="gap"):
 
 
 class Lagging(_Frame, frozen=True, tag="lagging"):
-    """The subscriber takes results slower than they come: they follow from storage when it has taken what waits."""
+    """The subscriber is slower than its results: they follow from storage once it has taken what waits."""
 
     subscription: str
 
@@ -186,7 +187,7 @@ class Move(_Frame, frozen=True, tag="move"):
 
 
 class Bye(_Frame, frozen=True, tag="bye"):
-    """The last frame of a session. `final`: a client must not come back by itself."""
+    """The last frame of a session. `final`: a client must not reconnect by itself."""
 
     reason: str
     final: bool = False
@@ -203,6 +204,9 @@ _to_gateway = msgspec.json.Decoder(ToGateway)
 _from_gateway = msgspec.json.Decoder(FromGateway)
 
 
+# --- decoding
+
+
 class _Reference(msgspec.Struct):
     ref: Ref | None = None
 
@@ -217,7 +221,7 @@ _KNOWN: frozenset[str] = frozenset(kind.__struct_config__.tag for kind in get_ar
 
 
 def decode_for_gateway(text: str | bytes) -> ToGateway | Refused:
-    """The frame, or what to answer to it if it is none."""
+    """The frame, or the answer to what is not a frame."""
     try:
         frame: ToGateway = _to_gateway.decode(text)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
@@ -228,7 +232,7 @@ def decode_for_gateway(text: str | bytes) -> ToGateway | Refused:
 
 
 def decode_for_subscriber(text: str | bytes) -> FromGateway | None:
-    """The frame; None for one of a type we do not know, which a newer gateway may send."""
+    """The frame; None for an unknown type, which a newer gateway may send."""
     try:
         frame: FromGateway = _from_gateway.decode(text)
     except (msgspec.DecodeError, UnicodeError) as error:
@@ -239,7 +243,7 @@ def decode_for_subscriber(text: str | bytes) -> FromGateway | None:
 
 
 def _type_of(text: str | bytes) -> str:
-    """The type of a frame; one we know if it has none, because that is no frame of any version."""
+    """The type of a frame. One we know if it has none, because no version has a frame without a type."""
     try:
         return _type.decode(text).type
     except (msgspec.DecodeError, UnicodeError):

@@ -1,14 +1,14 @@
 """A link: one RESP3 connection to one server, without the socket.
 
-The driver writes what `take()` returns and gives what it reads to `feed()`. In between, a link keeps the two orders the
-protocol stands on: replies come back in the order of the commands, and pushes stand in the same stream, so whatever a
+The driver writes what `take()` returns and passes what it reads to `feed()`. In between, a link keeps the two orders
+the protocol relies on: replies come back in the order of the commands, and pushes are in the same stream. So whatever a
 server did before a marker is seen before the marker.
 
 Hot path: runs of messages on one topic, and runs of replies to PUBLISH, are handed over as one list each. Everything
-else is handled one by one, after the runs before it. A reply counts for the command it belongs to by position alone;
-no object is made per message.
+else is handled one by one, after the runs before it. A reply is matched to its command by position alone; no object is
+created per message.
 
-RESP commands as bytes. Replies are parsed by hiredis.
+Commands are encoded here as RESP bytes. Replies are parsed by hiredis.
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ from nearcast.core.wire.backend import (
     Proof,
     ReplySink,
 )
+
+# --- RESP commands
 
 
 def command(*parts: bytes | str | int) -> bytes:
@@ -51,8 +53,11 @@ OnReply = Callable[[Reply, float], None]
 _NOTHING = object()
 
 
+# --- links
+
+
 class _Run:
-    """So many PUBLISH replies in a row belong to one sink."""
+    """This many PUBLISH replies in a row belong to one sink."""
 
     __slots__ = ("count", "sink")
 
@@ -62,7 +67,7 @@ class _Run:
 
 
 class _Confirm:
-    """So many confirmations of one (p)(un)subscribe command, which come as pushes; a refusal comes as one error."""
+    """This many confirmations of one (p)(un)subscribe command, which come as pushes; a refusal is a single error."""
 
     __slots__ = ("count", "refused")
 
@@ -102,11 +107,11 @@ class Link:
         self.patterns: dict[bytes, OnMatch] = {}
         self.heard_s = 0.0  # when bytes were last read, however long they had been waiting
         self.sound_s = 0.0  # what the server sent before then has been read, and it had its lease then
-        self.proof = Proof()  # what was read of the lease
+        self.proof = Proof()  # what was read about the lease
         self.lease_until_s = -1e9  # until then replies of this server count
         self.lease_waiters: dict[LeaseWaiter, None] = {}
-        self.asking_members = False  # a question for the membership is on its way
-        self.users: dict[Flow, None] = {}  # in order, so that one seed gives one run
+        self.asking_members = False  # a question for the membership is in flight
+        self.users: dict[Flow, None] = {}  # ordered, so that one seed gives one run
         self._outbox: list[bytes] = []
         self._pending: deque[_Run | _Confirm | OnReply] = deque()
         self._reader = Reader(notEnoughData=_NOTHING)
@@ -147,7 +152,7 @@ class Link:
         pending.append(_Run(sink, len(commands)))
 
     def tell(self, channel: bytes, payload: bytes) -> None:
-        """PUBLISH something small, whose reply nobody needs."""
+        """PUBLISH something small whose reply nobody needs."""
         self.publish((command(b"PUBLISH", channel, payload),), None)
 
     def take(self) -> bytes:
@@ -213,11 +218,11 @@ class Link:
 
     def _frames(self, channel: bytes | None, run: list[bytes], now_s: float) -> None:
         sink = self.topics.get(channel or b"")
-        if sink is not None:  # it may have been detached by something handled in this very batch
+        if sink is not None:  # it may have been detached by something handled in this same batch
             sink.frames(run, now_s)
 
     def _settle(self, receivers: list[int], now_s: float) -> None:
-        """Give a run of integer replies to the commands they answer."""
+        """Match a run of integer replies to the commands they answer."""
         pending = self._pending
         done, total = 0, len(receivers)
         while done < total:

@@ -1,12 +1,13 @@
 """The scripts that run on a server, each one atomic step of the protocol.
 
 They use nothing but EVAL, so any Valkey or Redis server runs them. `sim/valkey/commands.py` runs the same steps in
-Python; a conformance test holds both to the same answers.
+Python; a conformance test checks that both give the same answers.
 """
 
 from __future__ import annotations
 
-# Any client may write a first use, and so anything: what is no version that the membership here has had does not count.
+# Any client may write a first use, and so may write anything: a version that the membership here has not had does not
+# count.
 _COUNTS = b"""
 local version = redis.call('HGET', 'nc:m', 'version')
 local members = tonumber(version or '-1')
@@ -15,9 +16,9 @@ local function counts(first)
 end
 """
 
-# KEYS: records, first uses. ARGV: term, then (topic, version, record) repeated.
-# Returns for each topic the version now on the server, or -1 if our term is older than the record's.
-# A first use does not stand in the way: the leader asks where there is one before it decides anything for a topic.
+# KEYS: records, first uses. ARGV: term, then (topic, version, record) repeated. Returns for each topic the version now
+# on the server, or -1 if our term is older than the record's. A first use does not get in the way: the leader asks
+# whether there is one before it decides anything for a topic.
 INSTALL = b"""
 local versions = {}
 local term = tonumber(ARGV[1])
@@ -41,8 +42,8 @@ end
 return versions
 """
 
-# KEYS: membership. ARGV: version, document. Returns the version now on the server.
-# The news is the version alone: anybody may publish it, so who hears it reads the key.
+# KEYS: membership. ARGV: version, document. Returns the version now on the server. Only the version is published:
+# anyone may publish it, so clients that hear it read the key.
 INSTALL_MEMBERS = b"""
 local stored = tonumber(redis.call('HGET', KEYS[1], 'version') or '-1')
 if tonumber(ARGV[1]) >= stored then
@@ -53,8 +54,8 @@ end
 return {stored}
 """
 
-# KEYS: claim. ARGV: who asks, the beat it has seen unchanged for too long (-1: none).
-# Returns {holder, beat}: who asks has the claim, unless another one is there and not known to stand still.
+# KEYS: claim. ARGV: the asker, the beat it has seen unchanged for too long (-1: none). Returns {holder, beat}: the
+# asker gets the claim, unless another agent is there and not known to be stuck.
 CLAIM = b"""
 local held = redis.call('HMGET', KEYS[1], 'holder', 'beat')
 local holder, beat = held[1], held[2]
@@ -69,7 +70,7 @@ return {ARGV[1], next_beat}
 """
 
 # KEYS: records, first uses. ARGV: (topic, version, record) repeated. Returns the record of each, empty if it has none.
-# From now on the controller knows of them: their records stand where those of all topics do that do not end.
+# From now on the controller knows them: their records are kept with those of all topics that do not end.
 KEEP = b"""
 local found = {}
 for i = 1, #ARGV, 3 do
@@ -84,8 +85,8 @@ end
 return found
 """
 
-# KEYS: first uses. ARGV: membership version the agent goes by, then topics.
-# Deletes the first uses that no publisher and no subscriber holds, and those that do not count. Returns how many.
+# KEYS: first uses. ARGV: the agent's membership version, then topics. Deletes the first uses that no publisher and no
+# subscriber holds, and those that do not count. Returns how many.
 END_UNUSED = (
     _COUNTS
     + b"""
@@ -103,11 +104,10 @@ return {ended}
 """
 )
 
-# KEYS: first uses. ARGV: membership version the client believes in, then topics.
-# Returns {'found', ...} or {'stale', membership}: a directory speaks only to those who share its view of the ring.
-# Found is for each topic its record; or the version of its first use, which this may be; or nothing if that does not
-# count. Records and membership are not among the keys: EVAL asks for the right to write to all of them, which no client
-# has.
+# KEYS: first uses. ARGV: the client's membership version, then topics. Returns {'found', ...} or {'stale', membership}:
+# a directory answers only clients that share its view of the ring. Found is for each topic its record; or the version
+# of its first use, which this may be; or nothing if that does not count. Records and membership are not among the keys:
+# EVAL requires the right to write to all its keys, which no client has.
 FIRST_USE = (
     _COUNTS
     + b"""
@@ -131,8 +131,8 @@ return found
 """
 )
 
-# ARGV: topics. Returns for each its record, or the version of its first use, or nothing.
-# No keys, for the same reason. In one step, because a record takes the place of a first use at any moment.
+# ARGV: topics. Returns for each its record, or the version of its first use, or nothing. No keys, for the same reason.
+# In one step, because a record may replace a first use at any moment.
 READ = (
     _COUNTS
     + b"""

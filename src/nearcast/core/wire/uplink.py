@@ -1,7 +1,7 @@
 """An uplink: a link that is kept open to one fixed address, for agents and controllers.
 
-Clients share one set of links with budgets and leases (`core/client/links.py`); an agent needs just its server and the
-bus, always.
+Clients share one set of links with budgets and leases (`core/client/links.py`); an agent always needs just its server
+and the bus.
 """
 
 from __future__ import annotations

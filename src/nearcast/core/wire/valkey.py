@@ -1,14 +1,13 @@
 """The backend for Valkey and Redis: every command and script that nearcast's machines run on a server.
 
-`link.py` keeps the order of one connection and has the encoding, `scripts.py` the atomic steps. Everything else of
-nearcast knows servers by `backend.py` alone.
+`link.py` has the encoding and keeps the order of one connection, `scripts.py` has the atomic steps. The rest of
+nearcast knows servers only through `backend.py`.
 
-A headcount: how many connections subscribe to each of some channels, at one moment.
-
-PUBSUB NUMSUB says it, but not always. Valkey (seen with 9.1.2) keeps a channel's subscribers in a hash table that it
-resizes bucket by bucket, each time one comes or goes; meanwhile NUMSUB takes the table for one of another type and
-answers with an address instead of a number. A channel with 8, 15, 16, 29 ... 32 subscribers stays so for as long as
-nobody comes or goes. So we come and go ourselves until the table is done: every time moves two buckets.
+A `Headcount` is how many connections subscribe to each of some channels, at one moment. PUBSUB NUMSUB gives it, but not
+always. Valkey (seen with 9.1.2) keeps a channel's subscribers in a hash table that it resizes bucket by bucket, each
+time one comes or goes. Meanwhile NUMSUB mistakes the table for another type and answers with an address instead of a
+number. A channel with 8, 15, 16, 29 ... 32 subscribers stays like this until another one comes or goes. So we subscribe
+and unsubscribe ourselves until the resize is done: each time moves two buckets.
 """
 
 from __future__ import annotations
@@ -59,9 +58,9 @@ if TYPE_CHECKING:
     from nearcast.core.wire.backend import AgentLink, ClientLink
 
 
-SUBSCRIBERS_MAX = 1 << 20  # no server has so many connections, and no address is so low
+SUBSCRIBERS_MAX = 1 << 20  # no server has this many connections, and no address is this low
 FIRST_NUDGES = 4
-NUDGES_MAX = 1 << 14  # enough for a table of 200,000 subscribers; one that needs more is asked for again later
+NUDGES_MAX = 1 << 14  # enough for a table of 200,000 subscribers; one that needs more is counted again later
 
 
 class Headcount:
@@ -89,24 +88,27 @@ class Headcount:
             self.take()
 
     def _nudge(self, channel: bytes) -> None:
-        """Messages that come in between are for nobody here, and the link drops them."""
+        """Messages that arrive in between are for nobody here, and the link drops them."""
         for _ in range(self._nudges):
             self._link.subscribe(channel)
             self._link.unsubscribe(channel)
 
 
+# --- links
+
+
 _READ_MEMBERS = ("HGET", MEMBERS, "document")
 _READ_LEASE = ("HMGET", CLAIM_KEY, "beat", "granted")
 SCAN_COUNT = 1000  # records looked at in one step: about a millisecond of the server's time
-BATCH = 256  # topics in one question for records: as long
+BATCH = 256  # topics in one question for records: takes as long
 _NO_FIRST_USE = Denied("a client has written what is no first use of it: the agent deletes that within T_idle")
 
 
 class ValkeyLink(Link):
-    """Questions for records that are asked in one turn travel together, behind all else of that turn.
+    """Questions for records that are asked in one turn are sent together, after everything else in that turn.
 
-    So a client with many topics asks few questions; and a record that is read after a subscription, as the protocol
-    wants it, is still read after it.
+    So a client with many topics asks few questions; and a record that must be read after a subscription, as the
+    protocol requires, is still read after it.
     """
 
     __slots__ = ("_first_reads", "_lookups", "_reads", "unanswered")
@@ -171,7 +173,7 @@ class ValkeyLink(Link):
             for _, then in batch:
                 then(membership, now_s)
 
-    # --- everybody
+    # --- everyone
 
     def greet(self, url: str, credentials: Credentials, name: str, then: OnGreeted) -> None:
         def greeted(reply: Reply, now_s: float) -> None:
@@ -312,7 +314,7 @@ class ValkeyLink(Link):
                     self.send(None, "CLIENT", "KILL", "ID", connection)
                 self.send(partial(_done, then), "DEL", RECORDS, FIRST_USES, READY_KEY, MEMBERS)
 
-        self.send(None, "DEL", READY_KEY)  # first, so that nobody who comes meanwhile is let in
+        self.send(None, "DEL", READY_KEY)  # first, so that no client that connects meanwhile is let in
         self.send(listed, "CLIENT", "LIST")
 
     def count(self, channels: Sequence[bytes], then: OnCounts) -> None:
@@ -328,15 +330,15 @@ class ValkeyLink(Link):
 
 @lru_cache(maxsize=256)
 def _record(found: bytes, broker: str) -> Record | Unreadable:
-    """A record, or the version of a first use: that says where the topic is by whose server it is on.
+    """A record, or the version of a first use: the server it is on says where the topic is.
 
-    Many topics have the very same.
+    Many topics have the same one.
     """
     return read_record(found) if found.startswith(b"{") else first_use(int(found), broker)
 
 
 def _records(found: Iterable[tuple[bytes, bytes]]) -> dict[bytes, Record]:
-    """Those that there are, and that can be read: a newer version may have written some."""
+    """The records that exist and can be read: a newer version may have written some."""
     read = ((topic, read_record(value)) for topic, value in found if value)
     return {topic: record for topic, record in read if isinstance(record, Record)}
 
@@ -363,7 +365,7 @@ def _done(then: OnDone, reply: Reply, now_s: float) -> None:
 
 
 def _client_ids(listing: str) -> list[str]:
-    """Ids of our clients' connections in a CLIENT LIST, agents and consoles excepted."""
+    """Ids of our clients' connections in a CLIENT LIST, without agents and consoles."""
     ids = []
     for line in listing.splitlines():
         fields = dict(field.split("=", 1) for field in line.split(" ") if "=" in field)
@@ -379,7 +381,7 @@ def lines_of(info: Reply) -> dict[str, str]:
 
 
 def figures_of(info: Reply) -> Figures:
-    """The figures in an INFO; what a server does not tell is 0."""
+    """The figures in an INFO; whatever a server does not report is 0."""
     lines = lines_of(info)
 
     def figure(name: str) -> float:

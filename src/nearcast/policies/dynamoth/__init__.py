@@ -21,20 +21,20 @@ authors' program.
 | low-load rebalancing | `scaling.py` |
 | T_wait | kept by the caller: the controller's planner, the flow simulator |
 
-Readings, where the paper is silent or does not end:
+Interpretations, where the paper is silent or does not terminate:
 - Lines 4 and 10 of Algorithm 2 use the estimated ratios; with the measured ones it never ends.
 - The number of brokers is rounded up, at least 2 and at most those there are. Less than one subscriber, and less than
   one publication per second, count as one; a topic without subscribers is not replicated.
-- Publications and subscribers both above their thresholds: all_subscribers, as many brokers as bring the publications
-  of each below `publication_threshold`.
+- Publications and subscribers both above their thresholds: all_subscribers, with enough brokers to bring the
+  publications of each below `publication_threshold`.
 
 Deviations:
 - A topic that is too large for one broker, above `lr_safe` of the mean capacity, is replicated whatever its ratios are,
-  and a replicated topic gets at least the brokers its bandwidth needs. Else no number of brokers could help.
+  and a replicated topic gets at least the brokers its bandwidth needs. Otherwise no number of brokers could help.
 - No more brokers than leave each the threshold's amount of publications or subscribers, and no more than the mode can
   divide a topic into: a publisher writes to one broker, a subscriber reads from one.
 - A topic stays replicated until it is below `collapse_share` of the threshold that brought it there, and a replication
-  that would overload a broker is put off. Else a topic at its threshold would flap.
+  that would overload a broker is postponed. Otherwise a topic at its threshold would flap.
 - Algorithm 2 moves the busiest topic that fits at the receiver. The paper's busiest may overload it. Topics on one
   broker go before shares of replicated ones. The receiver is filled up to `lr_safe` if possible, or to the mean of a
   cluster that is above it.
@@ -42,8 +42,8 @@ Deviations:
   broker is rented only if no single move would do (`scaling.py`). If none can be rented, levelling keeps the cluster
   usable up to its capacity.
 - A broker that has just joined is given load at once (`rebalancing.py`).
-- A removal is begun only if all topics of the broker fit on the others below `lr_safe`, and called off when the global
-  ratio rises by `level_gap` above `lr_low`, when they do not fit any more, or when another broker needs the room.
+- A removal is started only if all topics of the broker fit on the others below `lr_safe`, and cancelled when the global
+  ratio rises by `level_gap` above `lr_low`, when they no longer fit, or when another broker needs the room.
 """
 
 from nearcast.policies.dynamoth.draft import DynamothConfig

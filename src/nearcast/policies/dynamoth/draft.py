@@ -1,12 +1,12 @@
 """The draft: the plan P* while it is being made, with the load each broker would have (section III.B.3).
 
 Every step of the policy reads the estimated load here and changes the draft, so the next step sees what the last one
-did. Estimated output = measured output - shares that leave + shares that come; a topic's load divides evenly over its
+did. Estimated output = measured output - shares that leave + shares that come. A topic's load divides evenly over its
 brokers, in both modes of replication.
 
-Dynamoth's thresholds, with their sources and the rules that tie them together.
+A `Shelf` holds the loaded topics of one broker by share, so that the busiest one that fits is found without a search.
 
-A shelf: the loaded topics of one broker by share, so that the busiest one that fits is found without a search.
+`DynamothConfig` has the thresholds, with their sources and the rules that tie them together.
 """
 
 from __future__ import annotations
@@ -27,8 +27,11 @@ Item = tuple[float, int]  # the bytes per second this broker sends of a topic, a
 Allowed = Callable[[int], bool]
 
 
+# --- shelf
+
+
 class Shelf:
-    """Two sorted lists: topics that are here alone are moved before shares of replicated ones."""
+    """Two sorted lists: topics that are only here are moved before shares of replicated ones."""
 
     __slots__ = ("replicated", "single")
 
@@ -49,7 +52,7 @@ class Shelf:
         items.pop(bisect_left(items, item))
 
     def busiest(self, at_most: float, at_least: float, allowed: Allowed) -> Item | None:
-        """The largest share in the range. A replicated topic must be allowed where it would go."""
+        """The largest share in the range. A replicated topic must be allowed at its destination."""
         end = bisect_right(self.single, (at_most, inf))
         if end and self.single[end - 1][0] >= at_least:
             return self.single[end - 1]
@@ -73,6 +76,9 @@ class Shelf:
         return None
 
 
+# --- draft
+
+
 class Draft:
     def __init__(self, loads: Loads) -> None:
         self.loads = loads
@@ -92,7 +98,7 @@ class Draft:
         other._shelves = {broker: shelf.copy() for broker, shelf in self._shelves.items()}
         return other
 
-    # --- what it says
+    # --- reading
 
     @property
     def highest_ratio(self) -> float:
@@ -120,7 +126,7 @@ class Draft:
         return float(self.loads.traffic[topic]) / len(self.brokers_of(topic))
 
     def fits(self, topic: int, brokers: tuple[int, ...], limit: float) -> bool:
-        """Whether no broker that would get more of the topic is lifted above the limit."""
+        """Whether no broker that would get more of the topic rises above the limit."""
         now, share = self.brokers_of(topic), self.share(topic)
         new_share = float(self.loads.traffic[topic]) / len(brokers)
         for broker in brokers:
@@ -130,7 +136,7 @@ class Draft:
         return True
 
     def may_move(self, source: int, target: int) -> Allowed:
-        """The condition for a share of a replicated topic to move: its new brokers are different and all usable."""
+        """The condition for moving a share of a replicated topic: its new brokers are different and all usable."""
 
         def allowed(topic: int) -> bool:
             brokers = self.brokers_of(topic)
@@ -139,7 +145,7 @@ class Draft:
         return allowed
 
     def topics_on(self, broker: int) -> list[Item]:
-        """All topics of the broker, the busiest share first, idle ones too."""
+        """All topics of the broker, the busiest share first, including idle ones."""
         items = [(self.share(topic), topic) for topic in np.flatnonzero(self._home == broker).tolist()]
         items += [(self.share(topic), topic) for topic, brokers in self._replicas.items() if broker in brokers]
         return sorted(items, key=lambda item: (-item[0], item[1]))
@@ -154,15 +160,15 @@ class Draft:
             shelf = self._shelves[broker] = Shelf(single, (item for item in shares if item[0] > 0))
         return shelf
 
-    # --- changing it
+    # --- changing
 
     def move(self, topic: int, source: int, target: int, reason: Reason) -> None:
-        """Put the target in the place of the source: the whole topic, or one share of a replicated one."""
+        """Replace the source by the target: for the whole topic, or for one share of a replicated one."""
         brokers = tuple(target if broker == source else broker for broker in self.brokers_of(topic))
         self.place(topic, self.mode_of(topic), brokers, reason)
 
     def place(self, topic: int, mode: Mode, brokers: tuple[int, ...], reason: Reason) -> None:
-        """The first reason given for a topic stays: it is the one that set the topic in motion."""
+        """The first reason given for a topic stays: it is the one that started the move."""
         before, share_before = self.brokers_of(topic), self.share(topic)
         for broker in before:
             self._add(broker, -share_before)
@@ -195,7 +201,7 @@ class Draft:
     # --- as a proposal
 
     def placements(self) -> list[PlaceTopic]:
-        """What differs from the plan, in the order in which it was decided."""
+        """What differs from the plan, in the order it was decided."""
         found = []
         for topic, (mode, reason) in self._placed.items():
             brokers, before = self.brokers_of(topic), self.loads.placements[topic]
@@ -218,20 +224,23 @@ class Draft:
         return dict(zip(self.loads.brokers, np.maximum(self.ratio, 0.0).tolist(), strict=True))
 
 
+# --- thresholds
+
+
 class DynamothConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Load ratios are shares of a broker's outgoing capacity. "Code" means the constants of the authors' program."""
 
     lr_high: float = 0.80  # LR^high (III.B.3): a broker at or above it is relieved; code, "high load"
     lr_safe: float = 0.60  # LR^safe (III.B.3): relieve it until below this; code, "reduce"
-    lr_low: float = 0.40  # III.B.4 gives no figure: two thirds of lr_safe, so that one broker of three can go
-    all_subs_threshold: float = 1000.0  # publications per subscriber; half of what one broker bore in figure 4b
+    lr_low: float = 0.40  # III.B.4 gives no figure: two thirds of lr_safe, so that one broker in three can go
+    all_subs_threshold: float = 1000.0  # publications per subscriber; half of what one broker handled in figure 4b
     publication_threshold: float = 1000.0  # publications per second; code
-    all_pubs_threshold: float = 25.0  # subscribers per publication per second; half of what one bore in figure 4a
-    subscriber_threshold: float = 250.0  # subscribers; half of what one broker bore in figure 4a
+    all_pubs_threshold: float = 25.0  # subscribers per publication per second; half of what one handled in figure 4a
+    subscriber_threshold: float = 250.0  # subscribers; half of what one broker handled in figure 4a
     collapse_share: float = 0.75  # replication ends, or shrinks, below this share of its threshold
     level_gap: float = 0.03  # load ratio: differences below it are not worth a move
-    brokers_min: int = 1  # never propose to remove the last so many
-    topics_per_step: int = 50  # III.B.4 "slowly": at most so many topics leave a broker at once
+    brokers_min: int = 1  # never propose to go below this many
+    topics_per_step: int = 50  # III.B.4 "slowly": the most topics that leave a broker at once
 
     def __post_init__(self) -> None:
         rules = (

@@ -47,7 +47,7 @@ class Dynamoth:
 
 
 class _Session:
-    """One call: the draft as it grows, and what is proposed about brokers."""
+    """One call: the draft as it grows, and what is proposed for brokers."""
 
     def __init__(self, snapshot: Snapshot, loads: Loads, config: DynamothConfig) -> None:
         self._snapshot = snapshot
@@ -72,7 +72,7 @@ class _Session:
         return Proposal(name, changes, self._draft.predicted(), self._problem)
 
     def _keep(self, reason: Reason) -> None:
-        """Call off the removals that a policy began; those that a person asked for are not ours to end."""
+        """Cancel the removals that a policy began; those that a person asked for are not ours to end."""
         for broker in np.flatnonzero(self._loads.draining & self._loads.removable & ~self._draft.usable).tolist():
             self._draft.usable[broker] = True
             self._brokers.append(KeepBroker(self._loads.brokers[broker], reason))
@@ -92,7 +92,7 @@ class _Session:
         return True
 
     def _take_back(self, before: Draft) -> None:
-        """Call removals off if the brokers that were to go make a difference."""
+        """Cancel removals if the brokers that were to go make a difference."""
         trial = before.copy()
         trial.usable |= self._loads.removable
         if (trial.usable == before.usable).all():
@@ -145,7 +145,7 @@ class _Session:
     # --- low load
 
     def _drain(self, asked_only: bool) -> bool:
-        """Go on with removals that were begun, or only those that a person asked for. True if there are any."""
+        """Continue removals that were begun, or only those that a person asked for. True if there are any."""
         steps = self._config.topics_per_step
         going = ~self._draft.usable & ~(self._loads.removable & asked_only)
         draining = np.flatnonzero(going).tolist()

@@ -1,11 +1,12 @@
-"""Algorithm 2: topics leave brokers at or above `lr_high` until those are below `lr_safe` (section III.B.3).
+"""System-level rebalancing: Algorithm 2 (section III.B.3), and levelling where Algorithm 2 has no answer.
 
-Levelling: what to do where Algorithm 2 has no answer, because the brokers have no room below `lr_high`.
+Algorithm 2 takes topics off brokers at or above `lr_high` until those are below `lr_safe`.
 
-Load goes from brokers above the mean of those taking part to brokers below it: the busiest topic that passes neither
-beyond the mean; if there is none, one that does but still leaves both lower than the donor was; if there is none, two
-topics are exchanged. A difference below `level_gap` is left alone, and each step is a function of the state alone, so
-that a second call finds nothing to do. Every step replaces the donor's ratio by lower ones, so it ends.
+`Level` helps where the brokers have no room below `lr_high`. Load goes from brokers above the mean of the participants
+to brokers below it: the busiest topic that takes neither past the mean; if there is none, one that does but still
+leaves both lower than the donor was; if there is none, two topics are exchanged. A difference below `level_gap` is left
+alone, and each step depends only on the state, so that a second call finds nothing to do. Every step replaces the
+donor's ratio by lower ones, so it ends.
 
 Brokers that have just joined are given load at once: one that stays empty was rented for nothing.
 """
@@ -18,10 +19,13 @@ from nearcast.core.model.planning import Cause, Reason
 from nearcast.policies.dynamoth.draft import Draft, DynamothConfig, Item
 from nearcast.policies.loads import Flags
 
-# A topic below this share of what its broker has above the mean would be one of a thousand moves: not worth it.
+# A topic below this share of its broker's excess over the mean would be one of a thousand moves: not worth it.
 _WORTH = 1e-3
 
 Step = list[tuple[int, int, int]]  # (topic, from, to)
+
+
+# --- levelling
 
 
 class Level:
@@ -36,7 +40,7 @@ class Level:
         self._mean = 0.0
 
     def run(self, enter: float, reason: Reason) -> None:
-        """Relieve donors with a ratio of at least `enter`, the heaviest first, as far as it goes."""
+        """Relieve donors with a ratio of at least `enter`, the heaviest first, as far as possible."""
         stuck: set[int] = set()
         while True:
             # A broker that is being removed may give, and then the mean of the others rises.
@@ -48,7 +52,7 @@ class Level:
             if step:
                 for topic, source, target in step:
                     self._draft.move(topic, source, target, reason)
-                stuck.clear()  # who had no partner may have one now
+                stuck.clear()  # donors that had no partner may have one now
             else:
                 stuck.add(donor)
 
@@ -57,7 +61,7 @@ class Level:
         return max(candidates, key=lambda broker: (self._draft.ratio[broker], -broker), default=None)
 
     def _partners(self, donor: int, below: float) -> list[int]:
-        """Receivers with a ratio below, the lightest first."""
+        """Receivers with a lower ratio, the lightest first."""
         ratio = self._draft.ratio
         found = np.flatnonzero(self._receivers & (ratio < below))
         return [broker for broker in found[np.argsort(ratio[found], kind="stable")].tolist() if broker != donor]
@@ -66,7 +70,7 @@ class Level:
         return float((self._draft.ratio[donor] - self._mean) * self._draft.loads.capacity[donor])
 
     def _passing(self, donor: int, target: int) -> float:
-        """Bytes per second that lift the target, and lower the donor, to the mean at most."""
+        """Bytes per second that take the target up, and the donor down, to the mean at most."""
         room = (self._mean - self._draft.ratio[target]) * self._draft.loads.capacity[target]
         return min(self._surplus(donor), float(room))
 
@@ -94,7 +98,7 @@ class Level:
         return best[1]
 
     def _exchange(self, donor: int) -> Step:
-        """Two topics change places, so that the heavier of the two brokers is left lowest."""
+        """Two topics change places, so that the heavier of the two brokers ends up lowest."""
         highest = float(self._draft.ratio[donor]) - self._gap
         best: tuple[float, Step] = (highest, [])
         if not self._draft.usable[donor]:
@@ -113,12 +117,12 @@ class Level:
         return sorted([*shelf.single, *(item for item in shelf.replicated if allowed(item[1]))])
 
     def _pair(self, donor: int, target: int, heavy: list[Item], light: list[Item]) -> tuple[int, int, float]:
-        """Which of both to exchange, and the ratio of the heavier broker after it."""
+        """Which pair to exchange, and the ratio of the heavier broker afterwards."""
         ratio, capacity = self._draft.ratio, self._draft.loads.capacity
         even = (ratio[donor] - ratio[target]) / (1 / capacity[donor] + 1 / capacity[target])
         given = np.array([share for share, _ in heavy])
         taken = np.array([share for share, _ in light])
-        # The two partners of each topic whose difference is next to what makes both brokers even, below and above.
+        # The two partners of each topic whose difference is closest to making both brokers even, below and above.
         right = np.searchsorted(taken, given - even)
         partners = np.clip(np.stack((right, right - 1)), 0, len(taken) - 1)
         passed = given - taken[partners]
@@ -127,9 +131,14 @@ class Level:
         return int(best[1]), int(partners[best]), float(worst[best])
 
 
+# --- Algorithm 2
+
+
 def relieve(draft: Draft, config: DynamothConfig) -> bool:
-    """Change the draft until every estimated load ratio is below `lr_high`. False if Algorithm 2 does not get there;
-    the draft is then half done."""
+    """Change the draft until every estimated load ratio is below `lr_high`.
+
+    False if Algorithm 2 does not get there; the draft is then half done.
+    """
     # A cluster whose mean is above lr_safe cannot bring every broker below it: the mean is as low as it gets.
     safe = max(config.lr_safe, draft.mean_ratio)
     if safe >= config.lr_high:
@@ -149,8 +158,11 @@ def relieve(draft: Draft, config: DynamothConfig) -> bool:
 
 
 def _next(draft: Draft, busiest: int, safe: float, config: DynamothConfig) -> tuple[Item, int] | None:
-    """The busiest topic that the lightest broker can take. Up to `safe` if possible; below `lr_high` only to bring the
-    busiest below it too, or the next plan would move topics back."""
+    """The busiest topic that the lightest broker can take.
+
+    Up to `safe` if possible; below `lr_high` only to bring the busiest below it too, or the next plan would move topics
+    back.
+    """
     limits = (safe, config.below_high) if draft.ratio[busiest] >= config.lr_high else (safe,)
     for limit in limits:
         for target in np.argsort(draft.ratio, kind="stable").tolist():
@@ -166,7 +178,7 @@ def _next(draft: Draft, busiest: int, safe: float, config: DynamothConfig) -> tu
 
 
 def lowered(draft: Draft, config: DynamothConfig) -> Draft:
-    """The draft with Algorithm 2 done if that brings every ratio below `lr_high`; else levelled, as far as it goes."""
+    """The draft after Algorithm 2 if that brings every ratio below `lr_high`; else levelled as far as possible."""
     attempt = draft.copy()
     if relieve(attempt, config):
         return attempt
@@ -176,6 +188,9 @@ def lowered(draft: Draft, config: DynamothConfig) -> Draft:
     Level(levelled, everybody, draft.usable, config.level_gap).run(config.lr_high, reason)
     attempt = levelled.copy()
     return attempt if relieve(attempt, config) else levelled
+
+
+# --- brokers that have just joined
 
 
 def use_new(draft: Draft, config: DynamothConfig) -> None:

@@ -1,8 +1,7 @@
-"""Algorithm 1: which topics are replicated, in which mode, over how many brokers (section III.B.1).
+"""Algorithm 1: which topics are replicated, in which mode, over how many and which brokers (section III.B.1).
 
-Only the decision is here, for all topics at once; `replicas` chooses the brokers and changes the draft.
-
-The brokers of replicated topics: the least loaded first in, the busiest first out (section III.B.1).
+`wishes` makes the decision for all topics at once. `replicate` chooses the brokers and changes the draft: the least
+loaded first in, the busiest first out.
 """
 
 from __future__ import annotations
@@ -18,8 +17,11 @@ from nearcast.policies.loads import NOWHERE, Flags, Floats, Loads, Numbers
 _ROUNDING = 1e-9  # a ratio of exactly three thresholds is three brokers, whatever the last bit says
 
 
+# --- which topics
+
+
 class Wish(msgspec.Struct, frozen=True):
-    """A topic whose replication is not as it should be."""
+    """A topic whose replication is not what it should be."""
 
     topic: int
     mode: Mode
@@ -49,8 +51,8 @@ class _View:
     def __init__(self, loads: Loads, config: DynamothConfig) -> None:
         self.loads, self.config = loads, config
         self.publications, self.subscribers = loads.publications, loads.subscribers
-        # Lines 2 and 3. What is less than one per second or one subscriber counts as one: rates are means over seconds,
-        # and a topic whose publications are rare is not worth more brokers than one that has one in a second.
+        # Lines 2 and 3. Less than one per second or one subscriber counts as one: rates are means over seconds, and a
+        # topic with rare publications is not worth more brokers than one that has one in a second.
         self.p_ratio: Floats = self.publications / np.maximum(self.subscribers, 1.0)
         self.s_ratio: Floats = self.subscribers / np.maximum(self.publications, 1.0)
         self.room = config.lr_safe * float(loads.capacity.mean())  # what one broker may send of one topic
@@ -66,7 +68,7 @@ class _View:
         self.large: Flags = loads.traffic > replicated * self.room
 
     def _threshold_share(self, mode: int) -> Floats:
-        """Thresholds count less for topics that are in the mode already, so that none flaps."""
+        """Thresholds are lower for topics already in the mode, so that none flaps."""
         return np.where(self.current == mode, self.config.collapse_share, 1.0)
 
     def mode(self) -> Numbers:
@@ -84,14 +86,16 @@ class _View:
         return np.where(most < 2, _SINGLE, wanted).astype(np.int32)
 
     def _parts(self, mode: int) -> Floats:
-        """Into how many shares the mode can divide the topic: a publisher writes to one broker, or a subscriber reads
-        from one. Publishers that nobody counted limit nothing."""
+        """How many shares the mode can divide the topic into.
+
+        A publisher writes to one broker, or a subscriber reads from one. Publishers nobody counted limit nothing.
+        """
         if mode == _PUBS:
             return np.ceil(self.subscribers)
         return np.where(self.loads.publishers > 0, np.ceil(self.loads.publishers), np.inf)
 
     def count(self) -> Numbers:
-        """Lines 5 and 9, rounded up; as it is while that lies between what is needed and what would be with reserve."""
+        """Lines 5 and 9, rounded up; unchanged while it lies between what is needed without and with reserve."""
         mode, need = self.mode(), self._need()
         up = np.ceil(need - _ROUNDING)
         down = np.ceil(need / self.config.collapse_share - _ROUNDING)
@@ -130,7 +134,7 @@ class _View:
         return Reason(Cause.HIGH_LOAD, "topic output_bytes_per_s", float(self.loads.traffic[topic]), self.room)
 
     def _cooled(self, topic: int) -> Reason:
-        """The measure that fell below its threshold for one broker less; of several the nearest to it."""
+        """The measure that fell below its threshold for one broker less; of several, the closest to it."""
         config, loads = self.config, self.loads
         measures = [("topic output_bytes_per_s", loads.traffic, self.room)]
         if self.current[topic] == _PUBS:
@@ -145,7 +149,7 @@ class _View:
 
 
 def _current(loads: Loads) -> tuple[Numbers, Numbers]:
-    """Mode and number of brokers of every topic now."""
+    """Current mode and number of brokers of every topic."""
     mode = np.full(len(loads.topics), _SINGLE, np.int32)
     count = np.ones(len(loads.topics), np.int32)
     for topic, brokers in loads.replicas.items():
@@ -154,8 +158,11 @@ def _current(loads: Loads) -> tuple[Numbers, Numbers]:
     return mode, count
 
 
+# --- which brokers
+
+
 def replicate(draft: Draft, config: DynamothConfig) -> list[Wish]:
-    """Channel-level rebalancing. Returns the wishes that were not fulfilled: the brokers are too few, or too busy."""
+    """Channel-level rebalancing. Returns the wishes that were not granted: the brokers are too few, or too busy."""
     return [wish for wish in wishes(draft.loads, config) if not _fulfil(draft, wish, config)]
 
 
@@ -165,7 +172,7 @@ def _fulfil(draft: Draft, wish: Wish, config: DynamothConfig) -> bool:
     if not brokers:
         return False
     if (mode, brokers) != (draft.mode_of(wish.topic), draft.brokers_of(wish.topic)):
-        # A topic that is too much for its brokers may go where it is too much as well, but less so.
+        # A topic that is too much for its brokers may go where it is also too much, but less so.
         limit = max(config.below_high, draft.highest_ratio) if wish.grows else config.lr_fill
         if not draft.fits(wish.topic, brokers, limit):
             return False

@@ -1,9 +1,10 @@
-"""When to rent: only if no move helps, and only if a broker does (section III.B.3, "if this is not possible").
+"""Scaling: when to rent a broker (section III.B.3), and when and how to remove one (section III.B.4).
 
-The low-load algorithm: the least loaded broker is emptied slowly, as long as the load stays low (section III.B.4).
+A broker is rented only if no move helps, and only if a broker does ("if this is not possible").
 
-The global load ratio is the load of all brokers over their capacity together. With equal brokers that is the paper's
-mean of ratios; with unequal ones it is still not changed by moves, so that emptying a broker cannot interrupt itself.
+The low-load algorithm slowly empties the least loaded broker for as long as the load stays low. The global load ratio
+is the load of all brokers over their total capacity. With equal brokers that is the paper's mean of ratios. With
+unequal ones moves still do not change it, so that emptying a broker cannot interrupt itself.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from nearcast.core.model.placement import Mode
 from nearcast.core.model.planning import Cause, Reason
 from nearcast.policies.dynamoth.draft import Draft, DynamothConfig
 
+# --- renting
+
 
 def single_move(draft: Draft, config: DynamothConfig) -> Draft | None:
     """The draft with one topic, or one share of a replicated one, moved so that every ratio is below `lr_high`.
@@ -27,7 +30,7 @@ def single_move(draft: Draft, config: DynamothConfig) -> Draft | None:
     """
     high = np.flatnonzero(draft.ratio >= config.lr_high)
     if len(high) != 1:
-        return None  # a move lowers one broker only
+        return None  # a move lowers only one broker
     source = int(high[0])
     capacity = draft.loads.capacity
     room = np.where(draft.usable, (config.below_high - draft.ratio) * capacity, -np.inf)
@@ -65,7 +68,10 @@ def how_many(draft: Draft, config: DynamothConfig, spare: int) -> int:
     return max(1, min(spare, needed - int(draft.usable.sum())))
 
 
-_CANDIDATES = 5  # if topics of the least loaded fit nowhere, look at so many brokers in all
+# --- removing
+
+
+_CANDIDATES = 5  # how many brokers to look at in all, if topics of the least loaded fit nowhere
 
 Place = tuple[int, Mode, tuple[int, ...]]
 
@@ -93,7 +99,7 @@ def low_reason(draft: Draft, config: DynamothConfig) -> Reason:
 
 
 def removal(draft: Draft, broker: int, limit: float) -> Removal:
-    """Empty the broker in a copy of the draft, no other broker going above the limit."""
+    """Empty the broker in a copy of the draft, without any other broker going above the limit."""
     trial = draft.copy()
     trial.usable[broker] = False
     found = Removal(broker, [], [])
@@ -109,7 +115,7 @@ def removal(draft: Draft, broker: int, limit: float) -> Removal:
 
 
 def _elsewhere(draft: Draft, topic: int, broker: int, limit: float) -> Place | None:
-    """The lightest brokers instead of those that go; if none has room, the other brokers of the topic do without."""
+    """Replace leaving brokers by the lightest; if none has room, the topic's other brokers manage without."""
     for brokers in _options(draft, topic, broker):
         if draft.fits(topic, brokers, limit):
             return topic, draft.mode_of(topic) if len(brokers) > 1 else Mode.SINGLE, brokers
@@ -131,15 +137,17 @@ def _options(draft: Draft, topic: int, broker: int) -> Iterator[tuple[int, ...]]
 
 
 def _substituted(now: tuple[int, ...], stay: list[int], come: list[int]) -> tuple[int, ...]:
-    """Who stays keeps its position, because clients choose by it."""
+    """Brokers that stay keep their position, because clients choose by it."""
     coming = iter(come)
     places = [old if old in stay else next(coming, None) for old in now]
     return tuple(broker for broker in places if broker is not None)
 
 
 def removable(draft: Draft, config: DynamothConfig) -> Removal | None:
-    """The least loaded broker whose topics all fit on the others below `lr_safe`; None if the cluster has no broker to
-    spare."""
+    """The least loaded broker whose topics all fit on the others below `lr_safe`.
+
+    None if the cluster has no broker to spare.
+    """
     loads = draft.loads
     if int(draft.usable.sum()) <= config.brokers_min or global_ratio(draft) >= config.lr_low:
         return None

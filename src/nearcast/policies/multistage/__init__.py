@@ -21,20 +21,22 @@ backend subscription, and with what it delivers, once per frontend subscription.
 | M | `MigrationPlan` |
 | the Broker Coordination Service (section 3) | `core/controller/subscribers.py`; it asks through `policy.py` |
 
-Readings, where the paper is silent or contradicts itself:
+Interpretations, where the paper is silent or contradicts itself:
 - Line 17 compares the load after the move: the target must not exceed what the source had before it. Then x_ib = 0,
   x_ib' = 1, and the entry is appended to M.
-- The loop is left when no subscriber of the broker with the most load has a valid move.
-- After a shuffle the loads and the cov are computed anew, its plan is kept, and single moves follow if cov is still
-  above alpha. In the plan each subscriber then moves once, from where it is to where it ends.
+- The loop ends when no subscriber of the broker with the most load has a valid move.
+- After a shuffle the loads and the cov are computed again, its plan is kept, and single moves follow if cov is still
+  above alpha. In the plan each subscriber then moves once, from where it is to where it ends up.
 - SDM's set of candidates, the brokers below the mean, may be empty: such a subscriber has no valid move.
 - Of equal loads, similarities or brokers the lower number goes first; nobody moves to the broker it is on.
-- Only subscribers online count and move. Rates are moving averages, made by `moving_average` before they come here.
+- Only subscribers that are online count and move. Rates are moving averages, computed by `moving_average` before they
+  come here.
 
 Deviations:
-- A target that would just reach the source's load takes a subscriber only if the source ends below what the target
-  had: else two loads change places for ever. So the sorted list of loads gets smaller by each move, and the loop ends.
-- A subscriber without load is not moved, by a shuffle neither: it would change nothing.
+- A target that would just reach the source's load takes a subscriber only if the source ends below what the target had:
+  otherwise two loads would change places forever. So the sorted list of loads gets smaller with each move, and the loop
+  ends.
+- A subscriber without load is not moved, not even by a shuffle: it would change nothing.
 """
 
 from nearcast.policies.multistage.loads import Assignment, Demand, MultistageConfig, Scheme, moving_average

@@ -1,15 +1,13 @@
-"""The loads of brokers by equations 1-5, brought up to date by each move: never computed anew.
+"""What multistage balancing computes with: demand, the loads of brokers, their spread, and thresholds.
 
-n_jk is a dense table of counters, z_jk is n_jk > 0. A move touches only the counters of one subscriber's subscriptions
-at two brokers, and brings the incoming load of a broker up or down where a counter leaves or reaches zero.
+`Demand` is who wants what: subscribers and their backend subscriptions as a sparse matrix, with the rate of each
+subscription. Subscribers, brokers and backend subscriptions are numbers here; the caller keeps the names.
 
-The thresholds of multistage balancing, with their sources and the rules that tie them together.
+`Spread` is the mean and coefficient of variation of the brokers' loads (equations 6-8), updated load by load.
 
-Who wants what: subscribers and their backend subscriptions as a sparse matrix, with the rate of each subscription.
+`BrokerLoads` has the loads of brokers by equations 1-5, updated by each move and never recomputed.
 
-Subscribers, brokers and backend subscriptions are numbers here; whoever calls keeps the names.
-
-Mean and coefficient of variation of the brokers' loads (equations 6-8), kept up to date load by load.
+`MultistageConfig` has the thresholds, with their sources and the rules that tie them together.
 """
 
 from __future__ import annotations
@@ -29,7 +27,10 @@ Flags = NDArray[np.bool_]
 Numbers = NDArray[np.int32]
 Offsets = NDArray[np.int64]
 
-NOWHERE = -1  # the broker of a subscriber that is offline, where only those online count
+NOWHERE = -1  # the broker of an offline subscriber, where only those online count
+
+
+# --- demand
 
 
 class Demand(msgspec.Struct, frozen=True, eq=False):
@@ -56,7 +57,7 @@ class Demand(msgspec.Struct, frozen=True, eq=False):
 
     @staticmethod
     def of(wanted: Sequence[Sequence[int]], rates: Sequence[float], online: Sequence[bool] | None = None) -> Demand:
-        """From plain lists; everybody is online unless told otherwise."""
+        """From plain lists; everyone is online unless stated otherwise."""
         rows = [sorted(set(row)) for row in wanted]
         starts = np.concatenate([[0], np.cumsum([len(row) for row in rows], dtype=np.int64)]).astype(np.int64)
         flat = np.array([k for row in rows for k in row], dtype=np.int32)
@@ -77,7 +78,7 @@ class Demand(msgspec.Struct, frozen=True, eq=False):
 
 
 class Assignment(msgspec.Struct, frozen=True, eq=False):
-    """X: the broker of every subscriber. One who is offline keeps its broker, and is not moved."""
+    """X: the broker of every subscriber. An offline subscriber keeps its broker, and is not moved."""
 
     brokers: int
     home: Numbers  # by subscriber
@@ -89,14 +90,17 @@ class Assignment(msgspec.Struct, frozen=True, eq=False):
 
 
 def moving_average(samples: Floats) -> Floats:
-    """Rates from the newest measurements, one row each: section 6.1.2, against instant peaks."""
+    """Rates from the newest measurements, one row each: section 6.1.2, to smooth out peaks."""
     if samples.ndim != 2 or not len(samples):
         raise UsageError("give at least one row of measured rates")
     return np.asarray(samples.mean(axis=0), dtype=np.float64)
 
 
+# --- loads
+
+
 class Spread:
-    """Sums of differences from a fixed centre: sums of squares of the loads themselves would lose their digits."""
+    """Sums of differences from a fixed centre: sums of squares of the loads themselves would lose precision."""
 
     def __init__(self, loads: Sequence[float]) -> None:
         self._count = len(loads)
@@ -126,7 +130,12 @@ ROWS_AT_ONCE = 100_000  # subscribers counted together: bounds the memory of the
 
 
 class BrokerLoads:
-    """F_j = I_j + O_j of every broker, bytes per second, with everything needed to keep them true."""
+    """F_j = I_j + O_j of every broker, bytes per second, with everything needed to keep them up to date.
+
+    n_jk is a dense table of counters, z_jk is n_jk > 0. A move touches only the counters of one subscriber's
+    subscriptions at two brokers, and raises or lowers the incoming load of a broker where a counter leaves or reaches
+    zero.
+    """
 
     def __init__(self, demand: Demand, assignment: Assignment) -> None:
         if len(assignment.home) != demand.subscribers:
@@ -139,13 +148,13 @@ class BrokerLoads:
         self.incoming: list[float] = incoming.tolist()  # I_j
         self.total: list[float] = (incoming + outgoing).tolist()  # F_j
         self.spread = Spread(self.total)
-        # One number at a time is read faster from a list than from an array.
+        # Single numbers are read faster from a list than from an array.
         self._rows = list(self.counts)
         self._starts: list[int] = demand.starts.tolist()
         self._own: list[float] = self.by_subscriber.tolist()
 
     def wanted(self, subscriber: int) -> NDArray[np.intp]:
-        # NumPy turns other indices into its own at every use: once is enough.
+        # NumPy converts other index types at every use: once is enough.
         return self.demand.wanted[self._starts[subscriber] : self._starts[subscriber + 1]].astype(np.intp)
 
     def own(self, subscriber: int) -> float:
@@ -189,7 +198,7 @@ class BrokerLoads:
         self.spread.changed(before, after)
 
     def _sum_where_zero(self, counts: NDArray[np.int32], wanted: NDArray[np.intp]) -> float:
-        # Popular subscriptions are held everywhere: most often no counter is zero, and nothing has to be summed.
+        # Popular subscriptions are held everywhere: usually no counter is zero, and nothing has to be summed.
         if np.count_nonzero(counts) == len(counts):
             return 0.0
         return float(np.add.reduce(self.demand.rates[wanted[counts == 0]]))
@@ -205,6 +214,9 @@ def _counted(demand: Demand, home: Numbers, brokers: int) -> NDArray[np.int32]:
         cells = broker * width + demand.wanted[starts[0] : starts[-1]]
         counts += np.bincount(cells[broker != NOWHERE], minlength=len(counts)).astype(np.int32)
     return counts.reshape(brokers, width)
+
+
+# --- thresholds
 
 
 class Scheme(StrEnum):

@@ -1,16 +1,15 @@
-"""Stage 2 (section 5.2): lines 5-25 of Algorithm 1, single subscribers leave the broker with the most load.
+"""Stages 2 and 3 of multistage balancing: single moves and the greedy shuffle, and the plan they make.
 
-A step costs the subscriptions of one subscriber, a search in a sorted list, and a look at the load of each broker; SDM
-looks up the subscriptions of one subscriber at each broker. Subscribers too heavy for any target are jumped over.
+Stage 2 (section 5.2) is lines 5-25 of Algorithm 1: single subscribers leave the broker with the most load. A step costs
+the subscriptions of one subscriber, a search in a sorted list, and a look at the load of each broker; SDM looks up the
+subscriptions of one subscriber at each broker. Subscribers too heavy for any target are skipped.
 
-The migration plan M: who goes from where to where, and why.
+Stage 3 (section 5.3) is the greedy shuffle GSH: everyone is placed again, the heaviest on the broker with the least
+load.
 
-The subscribers of each broker in the order of their loads, with moves between brokers.
+`MigrationPlan` is the plan M: who goes from where to where, and why.
 
-A rank says how heavy a subscriber is among all: ranks never change, so each broker keeps a sorted list of them. The
-heaviest is last, because Algorithm 1 takes from there: removing near the end of a list moves next to nothing.
-
-Stage 3 (section 5.3), the greedy shuffle GSH: everybody anew, the heaviest to the broker with the least load.
+`Ranking` keeps the subscribers of each broker in the order of their loads, with moves between brokers.
 """
 
 from __future__ import annotations
@@ -40,6 +39,9 @@ from nearcast.policies.multistage.loads import (
 MEASURE = "coefficient of variation of the brokers' loads"
 
 
+# --- the plan
+
+
 class Steps:
     """Single moves in the order they were decided. A subscriber may be in it more than once."""
 
@@ -60,7 +62,7 @@ class Steps:
 
 
 class Moves(msgspec.Struct, frozen=True, eq=False):
-    """Columns, a row per subscriber that changes its broker: each moves once, from where it is to where it ends."""
+    """Columns, a row per subscriber that changes its broker: each moves once, from where it is to where it ends up."""
 
     subscriber: Numbers
     source: Numbers
@@ -84,7 +86,7 @@ class Moves(msgspec.Struct, frozen=True, eq=False):
 
 
 class Balance(msgspec.Struct, frozen=True):
-    """How the brokers stand."""
+    """The state of the brokers."""
 
     cov: float
     loads: tuple[float, ...]  # F_j, bytes per second
@@ -92,7 +94,7 @@ class Balance(msgspec.Struct, frozen=True):
 
 
 class MigrationPlan(msgspec.Struct, frozen=True, eq=False):
-    """What is proposed, and what it does."""
+    """What is proposed, and its effect."""
 
     config: MultistageConfig
     moves: Moves
@@ -101,7 +103,7 @@ class MigrationPlan(msgspec.Struct, frozen=True, eq=False):
     before: Balance
     after: Balance
     problem: str = ""  # why the goal is not reached, and what would help
-    asked: bool = False  # the shuffle was asked for
+    asked: bool = False  # the shuffle was requested
 
     def changes(self, subscribers: Sequence[str], brokers: Sequence[str]) -> Iterator[MoveSubscriber]:
         """The moves with names and reasons."""
@@ -119,8 +121,15 @@ class MigrationPlan(msgspec.Struct, frozen=True, eq=False):
             )
 
 
+# --- ranking
+
+
 class Ranking:
-    """Heavier first; of equal ones, the lower number first."""
+    """Heavier first; of equal ones, the lower number first.
+
+    A rank says how heavy a subscriber is among all. Ranks never change, so each broker keeps a sorted list of them. The
+    heaviest is last, because Algorithm 1 takes from there: removing near the end of a list moves next to nothing.
+    """
 
     def __init__(self, by_subscriber: Floats, home: Numbers, brokers: int) -> None:
         order = heaviest_first(by_subscriber)[::-1]
@@ -153,15 +162,18 @@ class Ranking:
 
 
 def heaviest_first(by_subscriber: Floats) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """All subscribers by falling load; of equal ones, the lower number first."""
+    """All subscribers by decreasing load; of equal ones, the lower number first."""
     return np.argsort(-by_subscriber, kind="stable")
 
 
-ROUNDING = 1e-9  # share of a load: a difference below it is none
+# --- single moves
+
+
+ROUNDING = 1e-9  # share of a load: a smaller difference counts as none
 
 
 def migrate(loads: BrokerLoads, config: MultistageConfig) -> tuple[Steps, str]:
-    """Move until balanced. Changes `loads`; returns the moves, and why they ended before that if they did."""
+    """Move until balanced. Changes `loads`; returns the moves, and why they ended early if they did."""
     steps = Steps()
     if not _unbalanced(loads, config):
         return steps, ""
@@ -197,7 +209,7 @@ def _valid_move(loads: BrokerLoads, ranking: Ranking, source: int, scheme: Schem
 
 
 def most_similar(loads: BrokerLoads, subscriber: int, mean: float) -> int | None:
-    """Line 15: the broker below the mean with the highest similarity, the lower number of equal ones; maybe none."""
+    """Line 15: the broker below the mean with the highest similarity, the lower number of equal ones; possibly none."""
     below = np.flatnonzero(np.array(loads.total) < mean)
     if not len(below):
         return None
@@ -207,8 +219,8 @@ def most_similar(loads: BrokerLoads, subscriber: int, mean: float) -> int | None
 def _valid(loads: BrokerLoads, subscriber: int, source: int, target: int) -> bool:
     """Line 17, after the move: the target does not exceed the source's load before it.
 
-    Where it would just reach it, the source must end below the target's load before: else the same two loads change
-    places, and so they would for ever.
+    Where it would just reach it, the source must end below the target's load before: otherwise the same two loads would
+    change places forever.
     """
     own = loads.own(subscriber)
     limit = loads.total[source]
@@ -221,13 +233,16 @@ def _valid(loads: BrokerLoads, subscriber: int, source: int, target: int) -> boo
     return after < limit
 
 
+# --- the shuffle
+
+
 ROWS_AT_ONCE = 20_000  # subscribers whose subscriptions are plain lists at a time
 
 
 def shuffled(demand: Demand, by_subscriber: Floats, home: Numbers, brokers: int) -> Numbers:
-    """The new broker of every subscriber online; `home` for the others. Of equal brokers, the lower number.
+    """The new broker of every online subscriber; `home` for the others. Of equal brokers, the lower number.
 
-    One without load stays where it is: all of them would end on the broker with the least load.
+    One without load stays where it is: all of them would end up on the broker with the least load.
     """
     order = heaviest_first(by_subscriber)
     order = order[demand.online[order] & (by_subscriber[order] > 0)]
@@ -271,7 +286,7 @@ class _Greedy:
         return placed
 
     def _missing_somewhere(self, rows: NDArray[np.int64]) -> tuple[list[int], list[int]]:
-        """What these subscribers want and some broker does not hold, one after the other, and where each one's end."""
+        """What these subscribers want and some broker does not hold, in sequence, and where each one's part ends."""
         starts = self._demand.starts
         lengths = starts[rows + 1] - starts[rows]
         ends = np.cumsum(lengths)

@@ -1,10 +1,11 @@
-"""Algorithm 1: a shuffle if the loads are skewed, then single moves until they are balanced.
+"""Algorithm 1, the controller's adapter to it, and the placement of newcomers.
 
-The controller's way to the policy: names become numbers, and the plan gets its names back.
+`Multistage` is Algorithm 1: a shuffle if the loads are skewed, then single moves until they are balanced.
 
-The simulators call `Multistage.propose` with arrays of their own; live, the same function is called here.
+`MultistageBalancer` is the controller's way to the policy: names become numbers, and the plan gets its names back. The
+simulators call `Multistage.propose` with arrays of their own; live, the same function is called here.
 
-Stage 1 (section 5.1): the broker of a subscriber that has just come, before it has subscribed to anything.
+Stage 1 (section 5.1) chooses the broker of a subscriber that has just arrived, before it has subscribed to anything.
 """
 
 from __future__ import annotations
@@ -19,6 +20,9 @@ from nearcast.policies.multistage.moves import Balance, MigrationPlan, Moves, mi
 DEFAULT = MultistageConfig()
 
 
+# --- Algorithm 1
+
+
 class Multistage:
     """A pure function: the same demand and assignment give the same plan."""
 
@@ -28,7 +32,7 @@ class Multistage:
         self._config = config
 
     def propose(self, demand: Demand, assignment: Assignment, *, shuffle: bool = False) -> MigrationPlan:
-        """With `shuffle` everybody is placed anew, whatever the thresholds say of that."""
+        """With `shuffle` everyone is placed again, whatever the thresholds say."""
         config = self._config
         loads = BrokerLoads(demand, assignment)
         before = _balance(loads)
@@ -44,6 +48,9 @@ class Multistage:
 
 def _balance(loads: BrokerLoads) -> Balance:
     return Balance(loads.spread.cov, tuple(loads.total), sum(loads.incoming))
+
+
+# --- for the controller
 
 
 class MultistageBalancer:
@@ -63,8 +70,8 @@ class MultistageBalancer:
 def arrays_of(audience: SubscriberSnapshot) -> tuple[list[str], Demand, Assignment]:
     """Users and gateways are numbered in the order of their names, subscriptions as they come.
 
-    A user that two gateways report, because it is just moving, counts at the first. A subscription without a rate has
-    had no results yet: it costs nothing.
+    A user that two gateways report, because it is moving, counts at the first. A subscription without a rate has had no
+    results yet: it costs nothing.
     """
     gateways = sorted(audience.online)
     home: dict[str, int] = {}
@@ -81,15 +88,18 @@ def arrays_of(audience: SubscriberSnapshot) -> tuple[list[str], Demand, Assignme
     return users, demand, Assignment(len(gateways), np.array([home[user] for user in users], dtype=np.int32))
 
 
+# --- newcomers
+
+
 ROWS_AT_ONCE = 50_000  # subscribers whose distances are in memory together
 
 
 def nearest(subscribers: Floats, brokers: Floats) -> Numbers:
-    """NR: the broker at the least distance, the first of equal ones. Rows are positions or coordinates."""
+    """NR: the closest broker, the first of equal ones. Rows are positions or coordinates."""
     if not len(brokers) or subscribers.ndim != 2 or subscribers.shape[1:] != brokers.shape[1:]:
         raise UsageError("nearest placement needs brokers, and positions of the same dimensions for everybody")
     home = np.empty(len(subscribers), dtype=np.int32)
-    centre = brokers.mean(axis=0)  # differences from it keep their digits when coordinates are large
+    centre = brokers.mean(axis=0)  # differences from it keep their precision when coordinates are large
     sites = brokers - centre
     squares = (sites * sites).sum(axis=1)
     for first in range(0, len(subscribers), ROWS_AT_ONCE):
@@ -99,7 +109,7 @@ def nearest(subscribers: Floats, brokers: Floats) -> Numbers:
 
 
 def round_robin(count: int, brokers: int, first: int = 0) -> Numbers:
-    """RR: one after the other; `first` is where the last call ended."""
+    """RR: each in turn; `first` is where the last call ended."""
     return ((np.arange(count) + first) % brokers).astype(np.int32)
 
 
@@ -109,5 +119,5 @@ def at_random(count: int, brokers: int, seed: int) -> Numbers:
 
 
 def least_loaded(count: int, loads: Floats) -> Numbers:
-    """LL: all who come between two measurements go to the same broker, which is what the paper has against it."""
+    """LL: everyone who arrives between two measurements goes to the same broker, which the paper criticises."""
     return np.full(count, loads.argmin(), dtype=np.int32)

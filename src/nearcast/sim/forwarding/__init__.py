@@ -1,12 +1,12 @@
 """Dynamoth's reconfiguration (paper, section IV) as a second protocol on the same simulator, to compare with ours.
 
-Dispatchers beside the servers forward messages between the old and the new server of a topic while its clients move,
-each when it hears of it. It keeps what it promises if messages between servers are faster than those of clients, and if
-no dispatcher fails. Where that does not hold, acknowledged messages are lost; H0 is the old server, H1 the new one, D0
-and D1 are their dispatchers, S is a subscriber that stays subscribed all the time:
+Dispatchers next to the servers forward messages between the old and the new server of a topic while its clients move,
+each when it hears about the move. This keeps its promises if messages between servers are faster than those of clients,
+and if no dispatcher fails. Where that does not hold, acknowledged messages are lost. H0 is the old server, H1 the new
+one, D0 and D1 are their dispatchers, S is a subscriber that stays subscribed all the time:
 
 crossing   a message runs at H1 before the SUBSCRIBE of S. D1 forwards it to H0, where it arrives after the UNSUBSCRIBE
-           of S. Nothing ties the two ways together, D1 to H0 and H1 to S to H0.
+           of S. Nothing orders the two paths, D1 to H0 and H1 to S to H0.
 skew       the plan reaches one dispatcher earlier than the other. D0 has it and sends a publisher to H1, where D1 does
            not listen yet: S, still at H0, misses what runs at H1. Or another dispatcher has it and sends a new
            subscriber to H1, while D0 does not listen yet: what runs at H0 is not forwarded.
@@ -15,8 +15,8 @@ timer      D0 stops listening when its timer ends, "because at this time no clie
 crash      while D1 is down nothing comes back from H1 to subscribers still at H0; while D0 is down nothing goes on from
            H0 to those at H1. A server keeps no messages, so a dispatcher that comes back cannot make up for it.
 
-A message forwarded from H0 can also arrive at H1 after the next one of its publisher, which went there directly: the
-order of a publisher's messages is not kept. `tests/sim/test_forwarding.py` plays each of these through.
+A message forwarded from H0 can also arrive at H1 after the publisher's next message, which went there directly:
+publisher order is not kept. `tests/sim/test_forwarding.py` plays each of these through.
 
-Only placements on a single broker: the paper gives no details for replicated topics.
+Only placements on a single broker are covered: the paper gives no details for replicated topics.
 """

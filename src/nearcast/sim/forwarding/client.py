@@ -1,12 +1,12 @@
-"""A client of the variant: a lazy, partial plan, subscriptions that move, and duplicates taken out (paper, IV.A.3-5).
+"""A client of the forwarding variant: a lazy, partial plan, and subscriptions that move (paper, IV.A.3-5).
 
-It knows a topic's broker only after it was told; until then, and after `forget_s` without use, it goes where the ring
-says. A subscription moves by SUBSCRIBE at the new server and UNSUBSCRIBE at the old one. The paper does not say whether
-the second waits for the first. Here it does, until the new server has confirmed, because that loses less; and messages
-that the old server sent before it ran the UNSUBSCRIBE are still taken. With `linger_s`, which is not in the paper, it
-waits longer.
+Duplicates are removed. It knows a topic's broker only once a dispatcher has named it. Before that, and after `forget_s`
+without use, it goes where the ring says. A subscription moves by SUBSCRIBE at the new server and UNSUBSCRIBE at the old
+one. The paper does not say whether the second waits for the first. Here it waits until the new server has confirmed,
+because that loses less; and messages that the old server sent before it ran the UNSUBSCRIBE are still accepted. With
+`linger_s`, which is not in the paper, it waits longer.
 
-A machine with links to a fixed set of servers: what clients, dispatchers and the load balancer have in common.
+`Tethered` is a machine with links to a fixed set of servers: what clients, dispatchers and the load balancer share.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ Action = Callable[[Link], None]
 class Tethered:
     """Inputs: connected, received, lost, tick. Outputs: outgoing(), effects. Links are opened at the first tick.
 
-    Connections never break in a run of the variant, only processes do; so nothing is done anew on a link that is opened
-    a second time.
+    Connections never break in a run of the variant, only processes do; so nothing is redone on a link that is opened a
+    second time.
     """
 
     def __init__(self, urls: Mapping[str, str], rng: Random) -> None:
@@ -96,6 +96,9 @@ class Tethered:
         return [(server, data) for server, uplink in self._tethers.items() if (data := uplink.take())]
 
 
+# --- client
+
+
 class _Entry(msgspec.Struct):
     """One topic in the local plan."""
 
@@ -108,7 +111,7 @@ class _Hold:
     """One SUBSCRIBE at one server, from when it was sent until the UNSUBSCRIBE that ends it is confirmed."""
 
     def __init__(self) -> None:
-        self.until_s = math.inf  # then it is to end
+        self.until_s = math.inf  # when it should end
         self.leaving = False  # the UNSUBSCRIBE was sent
 
 
@@ -192,13 +195,13 @@ class Client(Tethered):
         def act(link: Link) -> None:
             link.topics[topic] = subscription
             link.subscribe(topic)
-            link.send(confirmed, "PUBLISH", DISPATCHER, word)  # its reply stands behind the confirmation
+            link.send(confirmed, "PUBLISH", DISPATCHER, word)  # its reply comes after the confirmation
 
         self.at(broker, act)
 
     def _confirmed(self, subscription: Subscription, broker: str, hold: _Hold, reply: Reply, now_s: float) -> None:
         if subscription.wanted != broker or subscription.holds.get(broker) is not hold:
-            return  # sent elsewhere meanwhile
+            return  # redirected meanwhile
         subscription.attached = broker
         for other, old in subscription.holds.items():
             if other != broker:
@@ -215,7 +218,7 @@ class Client(Tethered):
         topic = subscription.topic
 
         def released(reply: Reply, now_s: float) -> None:
-            if subscription.holds.get(broker) is hold:  # not held anew meanwhile
+            if subscription.holds.get(broker) is hold:  # not held again meanwhile
                 del subscription.holds[broker]
 
         def act(link: Link) -> None:
@@ -227,7 +230,7 @@ class Client(Tethered):
     # --- the local plan
 
     def heard(self, payload: bytes, now_s: float) -> None:
-        """Told to use another broker, on the topic's channel or in the inbox."""
+        """A notice to use another broker, on the topic's channel or in the inbox."""
         word = decode(payload)
         assert isinstance(word, Redirect)
         topic = encode_topic(word.topic)

@@ -1,11 +1,10 @@
 """The comparison: forwarding and nearcast's fenced moves on the same seeds, without faults and with agent crashes.
 
 A seed draws the number of brokers and topics, the delays of all links, the traffic and the crashes. Both protocols get
-the same crashes; traffic and moves are drawn from the same distributions, but each protocol takes its own course.
+the same crashes. Traffic and moves are drawn from the same distributions, but each protocol takes its own course.
 
-The count: what of a run was lost, delivered twice or out of order, for either protocol by the same rules.
-
-It lives apart from both: it sees what publishers had acknowledged and what subscribers were given, and nothing else.
+`Tally` counts what a run lost, delivered twice or delivered out of order, for either protocol by the same rules. It is
+independent of both: it sees only what publishers had acknowledged and what subscribers received.
 """
 
 from __future__ import annotations
@@ -30,21 +29,23 @@ from nearcast.sim.forwarding.world import ForwardingWorld, brokers_apart, one_da
 from nearcast.sim.programs import Publication
 from nearcast.sim.world import START_S, Setup, World
 
+# --- the count
+
 
 class Received(msgspec.Struct, frozen=True):
-    """What one subscriber was given, from its subscription until the end of the run."""
+    """What one subscriber received, from its subscription until the end of the run."""
 
     topic: bytes
-    joined_s: float | None  # None: it never was subscribed
+    joined_s: float | None  # None: it was never subscribed
     messages: list[tuple[int, int]]  # (publisher, sequence), in the order they came
 
 
 class Tally(msgspec.Struct, frozen=True):
     acknowledged: int = 0  # messages
     owed: int = 0  # deliveries: an acknowledged message and a subscriber that was subscribed before it was published
-    lost: int = 0  # of them never made
-    duplicated: int = 0  # deliveries of what had been delivered
-    reordered: int = 0  # deliveries behind a later message of the same publisher
+    lost: int = 0  # of them never delivered
+    duplicated: int = 0  # deliveries of messages already delivered
+    reordered: int = 0  # deliveries after a later message of the same publisher
 
     def __add__(self, other: Tally) -> Tally:
         return Tally(*map(sum, zip(msgspec.structs.astuple(self), msgspec.structs.astuple(other), strict=True)))
@@ -97,7 +98,7 @@ def count_forwarding(world: ForwardingWorld) -> Tally:
 def count_nearcast(world: World) -> Tally:
     publications = [publication for program in world.publishers for publication in program.publications]
     received = []
-    stayed = [program for program in world.subscribers if program.left_s is None]  # who leaves is not owed the rest
+    stayed = [program for program in world.subscribers if program.left_s is None]  # leavers are owed no more
     for program in stayed:
         messages = [event for _, event in program.events if isinstance(event, Message)]
         numbered = [(m.publisher, m.sequence) for m in messages if m.publisher is not None and m.sequence is not None]
@@ -105,10 +106,13 @@ def count_nearcast(world: World) -> Tally:
     return count(publications, received)
 
 
+# --- the comparison
+
+
 CRASHES = 2  # agents that crash in a run with faults, each once
 
 # How long an agent is away, in seconds, before a factor of 0.5 to 1.5. Less than T_dead of our protocol: an agent that
-# stays away longer costs its broker, and that is another comparison.
+# stays away longer costs its broker, and that would be another comparison.
 DOWN_S = (0.05, 0.3, 1.0)
 
 
@@ -128,7 +132,7 @@ CASES = tuple(Case(protocol, crashes) for crashes in (False, True) for protocol 
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """What one seed gave in one case."""
+    """The result of one seed in one case."""
 
     case: Case
     seed: int
@@ -188,7 +192,7 @@ def run_comparison(seeds: range, workers: int | None = None) -> Iterator[list[Ou
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
-    """What all seeds gave in one case."""
+    """The results of all seeds in one case."""
 
     protocol: Protocol
     crashes: bool
@@ -202,7 +206,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     lost_per_million: float  # of the deliveries owed
     duplicated: int
     reordered: int
-    failed: list[int]  # seeds in which nearcast broke an invariant, or lost, doubled or reordered anything
+    failed: list[int]  # seeds in which nearcast broke an invariant, or lost, duplicated or reordered anything
 
 
 def summarise(case: Case, outcomes: Sequence[Outcome]) -> Row:

@@ -1,19 +1,19 @@
-"""The dispatcher beside a server: forwards, redirects and tells subscribers to switch (paper, sections IV.A.1-5).
+"""The dispatcher next to a server, which forwards and redirects, and the load balancer (paper, sections IV.A.1-5).
 
-A topic `c` moves from H0 to H1. Each dispatcher learns of it when the plan reaches it, and then
+A topic `c` moves from H0 to H1. Each dispatcher learns about it when the plan reaches it, and then
 
-- that of H0 listens to `c` on H0 for `forget_s`. It forwards what is published there to H1, tells the publisher, and
+- that of H0 listens to `c` on H0 for `forget_s`. It forwards what is published there to H1, notifies the publisher, and
   with the first publication tells all subscribers of H0 to switch. When nobody is subscribed there any more it says so
   to the dispatcher of H1;
-- that of H1 listens to `c` on H1 and forwards what is published there to H0 until it is told that H0 is empty;
+- that of H1 listens to `c` on H1 and forwards what is published there to H0 until it hears that H0 is empty;
 - that of the ring's owner of `c` always listens, forwards and redirects;
-- every dispatcher tells a client that subscribes at its server but should not.
+- every dispatcher notifies a client that subscribes at its server but should not.
 
 Where the paper is silent the choice is the one that loses less. Forwarded messages are passed on along a chain of
-moves. A dispatcher that was started again gets the plan at once, with each topic's last move, takes up the roles that
-follow from it, and treats every topic of other brokers as if it had just moved away from here.
+moves. A restarted dispatcher gets the plan at once, with each topic's last move, takes up the roles that follow from
+it, and treats every topic of other brokers as if it had just moved away from here.
 
-The load balancer: sends each new plan to all dispatchers, and again until they have it (paper, section IV.A.1).
+`LoadBalancer` sends each new plan to all dispatchers, repeatedly until they have it (paper, section IV.A.1).
 """
 
 from __future__ import annotations
@@ -47,6 +47,9 @@ from nearcast.sim.forwarding.wire import (
 STORE = "store"  # the server on which dispatchers and the load balancer talk
 
 _LONG_AGO_S = -1e9
+
+
+# --- load balancer
 
 
 class LoadBalancer(Tethered):
@@ -103,14 +106,17 @@ class LoadBalancer(Tethered):
                 self._send(broker, now_s)
 
 
+# --- dispatcher
+
+
 class _Leaving:
     """This topic has moved away from this server."""
 
     def __init__(self, route: Route, until_s: float) -> None:
         self.route = route
         self.until_s = until_s  # then we stop listening for publishers that do not know
-        self.switched = False  # subscribers have been told
-        self.emptied = False  # and are gone, and the new server's dispatcher has been told
+        self.switched = False  # subscribers have been notified
+        self.emptied = False  # and are gone, and the new server's dispatcher has been notified
 
 
 class _Channel:
@@ -170,7 +176,7 @@ class Dispatcher(Tethered):
         if isinstance(word, Plan):
             self._take(word, now_s)
         elif self.version == 0:
-            return  # without a plan there is nothing to say to anybody
+            return  # without a plan there is nothing to say
         elif isinstance(word, Joined):
             self._redirect(encode_topic(word.topic), word.client)
         elif isinstance(word, Left):
@@ -213,7 +219,7 @@ class Dispatcher(Tethered):
             self._switch(channel.topic, channel.leaving)
 
     def _listen(self, channel: _Channel, now_s: float) -> None:
-        """Subscribe to the topic at this server, or no longer."""
+        """Subscribe to the topic at this server, or stop."""
         leaving = channel.leaving is not None and now_s < channel.leaving.until_s
         wanted = leaving or bool(channel.behind) or self._ring.owner(channel.topic) == self._broker
         if wanted != channel.listening:
@@ -223,7 +229,7 @@ class Dispatcher(Tethered):
     # --- publications
 
     def published(self, channel: _Channel, frame: Frame) -> None:
-        """A message ran on this server: forward it to where it has not been, and tell who must know."""
+        """A message ran on this server: forward it to where it has not been, and notify the clients concerned."""
         if self.version == 0:
             return
         topic, leaving = channel.topic, channel.leaving
@@ -243,7 +249,7 @@ class Dispatcher(Tethered):
         self.at(self._broker, lambda link: link.tell(topic, word))
 
     def _redirect(self, topic: bytes, client: int) -> None:
-        """Tell a client of this server which one it should use, if that is another one."""
+        """Tell a client of this server which server to use, if it is a different one."""
         route = self._routes.get(decode_topic(topic))
         if route is not None and route.broker != self._broker:
             word = encode(Redirect(decode_topic(topic), route.broker, route.version))

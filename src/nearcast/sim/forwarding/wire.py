@@ -1,10 +1,10 @@
-"""What clients, dispatchers and the load balancer of the variant say to each other, and how a message looks.
+"""What clients, dispatchers and the load balancer of the variant send each other, and its timers.
 
 A message has the header of `core/wire/frames.py`; publisher and sequence number are the globally unique identifier of
-the paper's section IV.A.3. Behind the header stand the brokers whose dispatchers have forwarded it, so that it is sent
-to no server twice. Everything else is JSON.
+the paper's section IV.A.3. After the header come the brokers whose dispatchers have forwarded it, so that it is sent to
+no server twice. Everything else is JSON.
 
-The two times the paper names without giving their length, and one it does not have.
+`Timers` has the two times the paper names without giving their length, and one that is not in the paper.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import msgspec
 from nearcast.core.wire.frames import DATA, HEADER, HEADER_BYTES
 from nearcast.errors import UsageError
 
-DISPATCHER = b"nc:d"  # channel on a broker's server: whatever its dispatcher shall hear
+DISPATCHER = b"nc:d"  # channel on a broker's server: messages for its dispatcher
 
 
 class Frame(NamedTuple):
@@ -32,7 +32,7 @@ def pack_frame(frame: Frame) -> bytes:
 
 
 def read_frame(payload: bytes) -> Frame | None:
-    """The message, or None for what is not one: on a topic's channel that is a request to switch."""
+    """The message, or None if it is not one: on a topic's channel that is a request to switch."""
     if len(payload) < HEADER_BYTES:
         return None
     word, _, publisher, sequence, _ = HEADER.unpack_from(payload)
@@ -84,8 +84,8 @@ class Redirect(msgspec.Struct, frozen=True, tag=True):
 class Joined(msgspec.Struct, frozen=True, tag=True):
     """A client's SUBSCRIBE has run on this server.
 
-    Section IV.A.1 has dispatchers intercept subscriptions. A client says it itself, on the same connection and right
-    behind the command, so the dispatcher hears of it as fast as its local link allows.
+    Section IV.A.1 has dispatchers intercept subscriptions. Here a client reports it itself, on the same connection and
+    right after the command, so the dispatcher hears about it as fast as its local link allows.
     """
 
     topic: str
@@ -120,11 +120,14 @@ def decode(payload: bytes) -> Word:
     return _decode(payload)
 
 
+# --- timers
+
+
 class Timers(msgspec.Struct, frozen=True, kw_only=True):
     """In seconds."""
 
-    # Section IV.A.5: a client forgets a topic it has not used for so long, and the dispatcher of the former server
-    # stops listening so long after the plan. Several times the slowest round trip of the simulated network.
+    # Section IV.A.5: a client forgets a topic it has not used for this long, and the dispatcher of the former server
+    # stops listening this long after the plan. Several times the slowest round trip of the simulated network.
     forget_s: float = 2.0
 
     # T_wait of section III.B: between two plans that move the same topic, "to make sure that most of the configuration

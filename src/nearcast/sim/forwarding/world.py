@@ -1,11 +1,11 @@
-"""A world of the variant: the simulator's servers, network and faults, with other processes.
+"""A world of the variant: the simulator's servers, network and faults, with other processes and programs.
 
-    agent bN      -> a dispatcher, beside its server
+    agent bN      -> a dispatcher, next to its server
     controller 0  -> the load balancer
 
 The rest, what is started when and how a crash works, is the world of `sim/world.py`.
 
-The programs of the variant: publishers and subscribers that write down what was acknowledged and what came.
+Its programs are publishers and subscribers that write down what was acknowledged and what arrived.
 """
 
 from __future__ import annotations
@@ -27,9 +27,11 @@ from nearcast.sim.process import Process
 from nearcast.sim.programs import Publication
 from nearcast.sim.world import START_S, Setup, World
 
+# --- programs
+
 
 class Publisher:
-    """Publishes at random moments, if it is given a rate, and whenever it is told to."""
+    """Publishes at random moments, if it has a rate, and whenever it is asked to."""
 
     def __init__(self, world: ForwardingWorld, index: int, *, until_s: float = 0.0, rate_per_s: float = 0.0) -> None:
         self.machine = world.new_forwarding_client()
@@ -70,8 +72,8 @@ class Publisher:
 class Subscriber:
     """Subscribes at once and stays.
 
-    By its own view it is subscribed as soon as a server has confirmed. We count from when the *right* server of the
-    newest plan has: what a newcomer misses while it finds its way is not held against the variant.
+    From its own point of view it is subscribed as soon as a server has confirmed. We count from when the *right* server
+    of the newest plan has: what a newcomer misses while it finds its way is not held against the variant.
     """
 
     def __init__(self, world: ForwardingWorld, index: int, topic: bytes) -> None:
@@ -100,7 +102,10 @@ class Subscriber:
 
 BALANCER = "controller 0"
 
-# Two links of the simulated network with a spike each is what a forwarded message may still need after the last reply.
+# --- network and world
+
+
+# Two links of the simulated network with a spike each: what a forwarded message may still need after the last reply.
 ON_ITS_WAY_S = 2.0
 
 # Between two hosts of one data centre, never slow. The servers of the paper are "connected by a LAN" (section V.B).

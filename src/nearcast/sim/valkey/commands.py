@@ -4,12 +4,9 @@ A function of the table gets the session and the arguments and returns the reply
 texts of errors are the real server's, because the core and people look at them. Options that nearcast does not use are
 refused as syntax errors.
 
-The simulated server's commands for publish/subscribe.
-
-EVAL of the simulated server: the scripts of `core/wire/scripts.py`, step by step in Python.
-
-Arguments are those of the Lua scripts, and so are the answers; the conformance test holds both to that. A number that
-Lua could not read raises here: in a simulation that is a defect of ours, not something to answer politely.
+Publish/subscribe and EVAL are implemented here. EVAL runs the scripts of `core/wire/scripts.py`, step by step in
+Python. Arguments and answers are those of the Lua scripts; the conformance test checks both. A number that Lua could
+not read raises here: in a simulation that is a defect of ours, not something to answer politely.
 """
 
 from __future__ import annotations
@@ -80,7 +77,7 @@ def _hold(session: Session, verb: bytes, held: Held, names: list[bytes]) -> byte
 
 
 def _release(session: Session, verb: bytes, held: Held, names: list[bytes]) -> bytes:
-    """Every name is confirmed, held or not; without names all that are held, and if there are none, that fact."""
+    """Every name is confirmed, held or not; without names, all that are held, or if there are none, that fact."""
     if not session.resp3:
         raise CommandError(_RESP3_ONLY)
     confirmations = []
@@ -111,6 +108,9 @@ def numpat(session: Session, arguments: list[bytes]) -> bytes:
     return integer(len(session.server.patterns))
 
 
+# --- scripts
+
+
 Twin = Callable[["SimServer", list[bytes], list[bytes]], bytes]
 
 
@@ -126,7 +126,7 @@ _NOTHING_STORED = _Stored(version=-1, term=-1)
 
 
 def _counts(server: SimServer, first: bytes | None) -> bool:
-    """Whether this is a first use that can be."""
+    """Whether this is a possible first use."""
     members = int(server.keys.fields(MEMBERS).get(b"version", b"-1"))
     return first is not None and len(first) <= EPOCH_DIGITS and first.isdigit() and int(first) <= members
 
@@ -256,10 +256,13 @@ TWINS: dict[bytes, Twin] = {
 }
 
 
+# --- the table
+
+
 Handler = Callable[["Session", list[bytes]], bytes]
 
 UNLIMITED = 1 << 20  # arguments; the protocol's own limit
-_QUOTED_BYTES = 128  # of a command nobody knows
+_QUOTED_BYTES = 128  # of an unknown command
 
 
 class Command(NamedTuple):
@@ -299,7 +302,7 @@ def _unknown(parts: list[bytes]) -> bytes:
 
 
 def _family(name: str, members: dict[bytes, Command]) -> Command:
-    """A command whose first argument says which of several it is."""
+    """A command whose first argument selects one of several."""
 
     def handler(session: Session, arguments: list[bytes]) -> bytes:
         which = arguments[0]

@@ -152,7 +152,7 @@ def quit_session(session: Session, arguments: list[bytes]) -> bytes:
 
 
 def info(session: Session, arguments: list[bytes]) -> bytes:
-    """All sections, or those named, of what nearcast reads; names nobody knows give nothing."""
+    """All sections, or those named, of what nearcast reads; unknown names give nothing."""
     wanted = {name.lower().decode("utf-8", "surrogateescape") for name in arguments}
     if not wanted or wanted & {"default", "all", "everything"}:
         wanted = {title.lower() for title, _ in _sections(session.server)}
@@ -177,6 +177,6 @@ def _sections(server: SimServer) -> list[tuple[str, dict[str, object]]]:
         ("Clients", {"connected_clients": len(server.sessions)}),
         ("Memory", {"used_memory": server.keys.size_bytes}),
         ("Stats", stats),
-        # Virtual time passes between commands, never in them.
+        # Virtual time passes between commands, never during them.
         ("CPU", {"used_cpu_sys": "0.000000", "used_cpu_user": "0.000000"}),
     ]

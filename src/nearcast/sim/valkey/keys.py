@@ -1,10 +1,7 @@
-"""The simulated server's commands on keys: strings, times to end, hashes.
+"""The keys of a simulated server, and the commands on them: strings, hashes, streams, and times to end.
 
-The keys of a simulated server: strings, hashes and streams, some with a time to end.
-
-The simulated server's commands on streams: as much as agents need to append their reports.
-
-A limit is kept exactly, also with `~`, where a real server may keep some records more.
+`Keyspace` holds the keys, some with a time to end. Streams support as much as agents need to append their reports. A
+stream's limit is kept exactly, even with `~`, where a real server may keep some more records.
 """
 
 from __future__ import annotations
@@ -166,7 +163,7 @@ def hscan(session: Session, arguments: list[bytes]) -> bytes:
         raise CommandError("ERR invalid cursor")
     fields = session.server.keys.fields(key)
     pattern = _scan_pattern(options) if fields else b"*"
-    # The scan takes a single star for "no pattern", so it finds the empty name, which `*` does not match elsewhere.
+    # The scan treats a single star as "no pattern", so it finds the empty name, which `*` does not match elsewhere.
     names = list(fields) if pattern == b"*" else list(filter(matcher(pattern), fields))
     return array((bulk(b"0"), bulks(data for name in names for data in (name, fields[name]))))
 
@@ -185,12 +182,15 @@ def _scan_pattern(options: list[bytes]) -> bytes:
     return pattern
 
 
+# --- the keyspace
+
+
 Hash = dict[bytes, bytes]
-RecordId = tuple[int, int]  # milliseconds, and a number among the records of one
+RecordId = tuple[int, int]  # milliseconds, and a number among the records of the same one
 
 
 class Stream:
-    """Records in the order of their ids, and how many bytes they are: a stream is long, and its size asked often."""
+    """Records in the order of their ids, and their total bytes: a stream is long, and its size is asked often."""
 
     __slots__ = ("last_id", "records", "size_bytes")
 
@@ -244,14 +244,14 @@ class Keyspace:
         return present
 
     def end_at(self, key: bytes, when_ms: int) -> None:
-        """Let a key end then; one that should have ended already is gone at once."""
+        """Let a key end then; one that should have ended already is deleted at once."""
         if when_ms <= self.now_ms:
             self.delete(key)
         else:
             self._ends_ms[key] = when_ms
 
     def left_ms(self, key: bytes) -> int | None:
-        """Time left of a key that is there; None if it has no end."""
+        """Time left for a key that exists; None if it has no end."""
         when_ms = self._ends_ms.get(key)
         return None if when_ms is None else when_ms - self.now_ms
 
@@ -269,18 +269,18 @@ class Keyspace:
         return value
 
     def put(self, key: bytes, value: bytes) -> None:
-        """Whatever was there is replaced, its end included."""
+        """Replaces whatever was there, including its end."""
         self._values[key] = value
         self._ends_ms.pop(key, None)
 
     def change(self, key: bytes, value: bytes) -> None:
-        """A new value for a string that keeps its end."""
+        """A new value for a string, which keeps its end."""
         self._values[key] = value
 
     # --- hashes
 
     def fields(self, key: bytes) -> Hash:
-        """The fields of a hash, to read; a key that is not there has none."""
+        """The fields of a hash, to read; a missing key has none."""
         value = self._value(key)
         if isinstance(value, bytes | Stream):
             raise CommandError(WRONG_TYPE)
@@ -317,6 +317,9 @@ def _size_bytes(value: Value) -> int:
     if isinstance(value, Stream):
         return value.size_bytes
     return len(value) if isinstance(value, bytes) else sum(len(name) + len(data) for name, data in value.items())
+
+
+# --- commands on streams
 
 
 _ID = re.compile(rb"(\d{1,19})-(\d{1,19})")

@@ -1,14 +1,12 @@
-"""Replies of the simulated server as bytes.
+"""Parts of the simulated server's commands: replies as bytes, glob patterns, and users' rights.
 
-The servers' glob patterns (PSUBSCRIBE, HSCAN MATCH, PUBSUB CHANNELS) as regular expressions.
+Glob patterns (PSUBSCRIBE, HSCAN MATCH, PUBSUB CHANNELS) become regular expressions. This is a port of `stringmatchlen`
+with its quirks, because clients match by the real one: an unclosed class ends with the pattern, a range may be written
+backwards, `]` ends a range like any other character (`[a-]` goes from `]` to `a`), and an empty name is matched only by
+the empty pattern, not by `*`.
 
-A port of `stringmatchlen` with its habits, because clients match by the real one: a class that is not closed ends with
-the pattern, a range may be written backwards, `]` ends a range like any other character (`[a-]` goes from `]` to `a`),
-and an empty name is matched by the empty pattern alone, not by `*`.
-
-Rights of the simulated server's users: the part of a real server's ACLs that a topic can meet.
-
-A user may use all commands and keys, and all channels but those denied.
+Rights are the part of a real server's ACLs that a topic can meet. A user may use all commands and keys, and all
+channels except those denied.
 """
 
 from __future__ import annotations
@@ -45,7 +43,7 @@ def wrong_number(name: bytes) -> CommandError:
 
 def error(text: str | bytes) -> bytes:
     data = text.encode("utf-8", "surrogateescape") if isinstance(text, str) else text
-    # The text may quote an argument, and a line break in that would end the reply early.
+    # The text may quote an argument, and a line break in it would end the reply early.
     return b"-%b\r\n" % data.replace(b"\r", b" ").replace(b"\n", b" ")
 
 
@@ -64,7 +62,7 @@ def integer(value: int) -> bytes:
 
 
 def array(items: Iterable[bytes]) -> bytes:
-    """An array of things that are replies already."""
+    """An array of items that are already replies."""
     parts = list(items)
     return b"*%d\r\n%b" % (len(parts), b"".join(parts))
 
@@ -74,13 +72,13 @@ def bulks(items: Iterable[bytes]) -> bytes:
 
 
 def mapping(pairs: Iterable[tuple[bytes, bytes]], resp3: bool) -> bytes:
-    """A map of keys to things that are replies already; RESP2 has flat arrays instead."""
+    """A map of keys to items that are already replies; RESP2 has flat arrays instead."""
     parts = [bulk(key) + reply for key, reply in pairs]
     return b"%b%b" % (b"%%%d\r\n" % len(parts) if resp3 else b"*%d\r\n" % (2 * len(parts)), b"".join(parts))
 
 
 def verbatim(text: bytes, resp3: bool) -> bytes:
-    """Text for people, which RESP3 marks as such: the mark counts into the length."""
+    """Text for people, which RESP3 marks as such: the mark counts towards the length."""
     return b"=%d\r\ntxt:%b\r\n" % (len(text) + 4, text) if resp3 else bulk(text)
 
 
@@ -95,6 +93,9 @@ Matcher = Callable[[bytes], object]
 
 _ANY = b"."
 _NONE = b"(?!)"
+
+
+# --- patterns
 
 
 @lru_cache(maxsize=4096)
@@ -147,6 +148,9 @@ def _class(pattern: bytes, at: int) -> tuple[bytes, int]:
 
 
 NO_CHANNEL = "NOPERM No permissions to access a channel"
+
+
+# --- rights
 
 
 class User:

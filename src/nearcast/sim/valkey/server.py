@@ -2,14 +2,14 @@
 
     commands -> Session.feed -> commands.execute -> outbox of each session -> one `deliver` per session and feed
 
-What the protocol stands on is the order within one session's stream, so that order is the real server's: replies in the
-order of commands, a message where its PUBLISH ran, and a session's own message right after the reply to its PUBLISH
-(Valkey holds pushes to the caller back until the command has answered). Who among several subscribers is served first
-is chance in a real server; here it is the order of subscribing, so that one seed gives one run. Hence dicts, not sets.
+The protocol relies on the order within one session's stream, so that order is the real server's: replies in the order
+of commands, a message where its PUBLISH ran, and a session's own message right after the reply to its PUBLISH (Valkey
+holds pushes to the caller back until the command has answered). Which of several subscribers is served first is chance
+in a real server; here it is the order of subscribing, so that one seed gives one run. Hence dicts, not sets.
 
 Pub/sub speaks RESP3 only. `tests/sim/test_server_conformance.py` compares the rest with a real server.
 
-What a simulated server has read and written, as its INFO tells it.
+`Traffic` is what a simulated server has read and written, as reported in its INFO.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from nearcast.sim.valkey.commands import execute
 from nearcast.sim.valkey.keys import Keyspace
 from nearcast.sim.valkey.replies import User, error, matcher
 
-_SAMPLE_S = 1.0  # a rate is taken over at least so long; the real server averages 16 samples of 100 ms
+_SAMPLE_S = 1.0  # the shortest time a rate is taken over; the real server averages 16 samples of 100 ms
 
 
 class Traffic:
@@ -47,6 +47,9 @@ class Traffic:
         return self._output_kbps
 
 
+# --- the server
+
+
 _NOTHING = object()
 _MESSAGE = b">3\r\n$7\r\nmessage\r\n$%d\r\n%b\r\n$%d\r\n%b\r\n"
 _PATTERN_MESSAGE = b">4\r\n$8\r\npmessage\r\n$%d\r\n%b\r\n$%d\r\n%b\r\n$%d\r\n%b\r\n"
@@ -55,7 +58,7 @@ Subscribers = dict["Session", None]
 
 
 class Observer(Protocol):
-    """A checker that sees what a server does at the moment it does it. `receivers` is only good during the call."""
+    """A checker that sees what a server does as it happens. `receivers` is only valid during the call."""
 
     def published(self, server: SimServer, channel: bytes, payload: bytes, receivers: Collection[Session]) -> None: ...
 
@@ -70,7 +73,7 @@ class SimServer:
         self.clock = clock
         self.run_id = run_id
         self.password = password.encode()
-        self.users: dict[bytes, User] = {}  # beside the default user, who may do everything
+        self.users: dict[bytes, User] = {}  # besides the default user, who may do everything
         self.keys = Keyspace(clock)
         self.traffic = Traffic(clock)
         self.sessions: dict[Session, None] = {}
@@ -78,7 +81,7 @@ class SimServer:
         self.patterns: dict[bytes, Subscribers] = {}
         self.observers: list[Observer] = []
         self.connections = 0
-        self.killed: list[Session] = []  # by CLIENT KILL: whoever runs the network hangs up and empties this
+        self.killed: list[Session] = []  # by CLIENT KILL: the network hangs up and empties this
         self._unsent: deque[Session] = deque()
 
     def connect(self, deliver: Callable[[bytes], None]) -> Session:
@@ -88,7 +91,7 @@ class SimServer:
         return session
 
     def restart(self, run_id: str) -> None:
-        """As a server that keeps nothing on disk: all data and connections are gone."""
+        """Like a server that keeps nothing on disk: all data and connections are gone."""
         for session in list(self.sessions):
             session.close()
         self.keys.clear()
@@ -215,7 +218,7 @@ class Session:
         self._reader = Reader(notEnoughData=_NOTHING)
 
     def feed(self, data: bytes) -> None:
-        """Execute the commands that are complete now and deliver what came of them, here and at other sessions."""
+        """Execute the complete commands and deliver the results, here and at other sessions."""
         if self.closed:
             return
         self.server.traffic.input_bytes += len(data)
