@@ -1,23 +1,21 @@
 """Local servers: find the binary, start it, watch it, stop it.
 
-For tests, demos, benchmarks and `nearcast up`. A server started here listens on loopback only, keeps nothing
-on disk, and never outlives the program that started it: `stop()` ends it in the usual case, the guardian
-(guardian.py) in all others. It runs in a session of its own, so a Ctrl-C at the terminal reaches the program
-alone, which then stops its servers in the order it wants.
+For tests, demos, benchmarks and `nearcast up`. A server started here listens on loopback only, keeps nothing on disk,
+and never outlives the program that started it: `stop()` ends it in the usual case, the guardian in all others. It runs
+in a session of its own, so a Ctrl-C at the terminal reaches only the program, which then stops its servers in the order
+it wants.
 
-The guardian: a small process that ends our servers when the program that started them is gone.
-
-A program that crashes or is killed with SIGKILL cannot clean up after itself. So each program that starts
-servers also starts one guardian, holds a pipe to it, and writes a line for each server it starts and each
-that has ended:
+The guardian is a small process that ends our servers when the program that started them is gone. A program that crashes
+or is killed with SIGKILL cannot clean up after itself. So each program that starts servers also starts one guardian,
+holds a pipe to it, and writes a line for each server it starts and each one that has ended:
 
     ["guard", PID, DIRECTORY]   kill this server if I die, and remove the directory (null: remove nothing)
     ["release", PID]            this server has ended
     ["end"]                     I am leaving: act as if I had died
 
-When the pipe closes, the program is dead, however it died, and the guardian kills what is left. What was
-written before still stands in the pipe, so nothing is missed. This works on every POSIX system and from any
-thread, which Linux's PR_SET_PDEATHSIG does not (it fires when the forking *thread* ends).
+When the pipe closes, the program is dead, however it died, and the guardian kills what is left. Lines written before
+that are still in the pipe, so nothing is missed. This works on every POSIX system and from any thread; Linux's
+PR_SET_PDEATHSIG does not, because it fires when the forking *thread* ends.
 
 This file is both ends of the pipe. The guardian runs it as a script, without site-packages, to start fast.
 """
@@ -45,8 +43,11 @@ from typing import Self
 
 from nearcast.errors import ServerFailed, ServerNotFound
 
-# A forked copy of the program (multiprocessing) holds the pipe open after the program's death; then only the
-# changed parent tells, and this is how often the guardian looks.
+# --- the guardian
+
+
+# A forked copy of the program (multiprocessing) holds the pipe open after the program's death. Then only the changed
+# parent shows it, and this is how often the guardian looks.
 _LOOK_FOR_PARENT_EVERY_S = 0.5
 _END_WAIT_S = 5.0
 
@@ -77,8 +78,8 @@ class Guardian:
 
     def _spawn(self) -> subprocess.Popen[bytes]:
         script = str(Path(__file__).resolve())
-        # Own session: a Ctrl-C at the terminal must not reach it. No inherited output: whoever reads the
-        # program's output to its end must not wait for the guardian.
+        # Own session: a Ctrl-C at the terminal must not reach it. No inherited output: a reader of the program's output
+        # must not have to wait for the guardian to end.
         return subprocess.Popen(
             [sys.executable, "-I", "-S", script, str(self._owner_pid)],
             stdin=subprocess.PIPE,
@@ -93,7 +94,7 @@ class Guardian:
         try:
             self._write(*line)
         except BrokenPipeError:
-            # Somebody killed the guardian: start another and tell it all.
+            # Somebody killed the guardian: start another and tell it everything.
             with self._process:  # closes our end of its pipe, and waits
                 self._process = self._spawn()
             for pid, directory in self._guarded.items():
@@ -124,7 +125,7 @@ def guardian() -> Guardian:
 
 
 def _watch(parent_pid: int) -> None:
-    """The guardian's life: note what is guarded until the parent is gone, then kill it."""
+    """The guardian's main loop: note what is guarded until the parent is gone, then kill it."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     guarded: dict[int, str | None] = {}
@@ -143,7 +144,7 @@ def _watch(parent_pid: int) -> None:
 
 
 def _note(lines: list[bytes], guarded: dict[int, str | None]) -> bool:
-    """Apply the lines; False when the program said it leaves."""
+    """Apply the lines; False once the program says it is leaving."""
     for line in lines:
         match json.loads(line):
             case ["guard", int(pid), directory]:
@@ -157,7 +158,7 @@ def _note(lines: list[bytes], guarded: dict[int, str | None]) -> bool:
 
 def _destroy(pid: int, directory: str | None) -> None:
     with contextlib.suppress(ProcessLookupError, PermissionError):
-        # The group, not the process: should the pid be in use again, it is hardly a group leader's.
+        # The group, not the process: if the pid is in use again, it is hardly a group leader's.
         os.killpg(pid, signal.SIGKILL)
     if directory is not None:
         shutil.rmtree(directory, ignore_errors=True)
@@ -165,6 +166,9 @@ def _destroy(pid: int, directory: str | None) -> None:
 
 if __name__ == "__main__":
     _watch(int(sys.argv[1]))
+
+
+# --- servers
 
 
 _HOST = "127.0.0.1"
@@ -175,9 +179,9 @@ _STOP_WAIT_S = 2.0
 _PORT_ATTEMPTS = 10
 _LOG_LINES_SHOWN = 12
 
-# The shell waits for a line before it becomes the server, under the same pid. The line is written once the
-# guardian knows that pid; if the program dies before, the shell reads the end of its input and leaves. So
-# there is no moment in which a server runs unguarded.
+# The shell waits for a line before it becomes the server, under the same pid. The line is written once the guardian
+# knows that pid; if the program dies first, the shell reads the end of its input and leaves. So a server never runs
+# unguarded.
 _GATE = 'log=$1; shift; read go && exec "$@" </dev/null >"$log" 2>&1'
 
 
@@ -241,9 +245,9 @@ class LocalServer:
     ) -> Self:
         """Start a server and return when it answers.
 
-        `port`: None takes a free one. `extra`: more options, which win over ours. `directory`: for its log
-        and files, kept at the end; without one they go to a temporary directory that is removed. Raises
-        `ServerFailed` with the last log lines when it does not come up.
+        `port`: None takes a free one. `extra`: more options, which override ours. `directory`: for its log and files,
+        kept at the end; without one they go to a temporary directory that is removed. Raises `ServerFailed` with the
+        last log lines if it does not come up.
         """
         binary = find_server_binary()
         for _ in range(_PORT_ATTEMPTS):
@@ -254,7 +258,7 @@ class LocalServer:
             except _PortTaken as taken:
                 if port is not None:
                     raise ServerFailed(str(taken)) from None
-                # Another process took the free port between our look and the server's bind: take the next.
+                # Another process took the free port between our check and the server's bind: take the next.
         raise ServerFailed(f"{name}: found no free port in {_PORT_ATTEMPTS} attempts; give one with port=")
 
     @property
@@ -277,7 +281,7 @@ class LocalServer:
                 self._process.terminate()
                 await asyncio.wait_for(self.wait(), _STOP_WAIT_S)
         finally:
-            # Also when this call is cancelled, as by a second Ctrl-C.
+            # Also when this call is cancelled, for example by a second Ctrl-C.
             self.kill()
             _remove(self._scratch)
         await self.wait()
@@ -328,7 +332,7 @@ class LocalServer:
             raise
 
     async def _answers(self) -> bool:
-        """Does a server answer, and is it ours? On a taken port somebody else's would answer a mere PING."""
+        """Does a server answer, and is it ours? On a taken port another server would answer a mere PING."""
         try:
             async with asyncio.timeout(_ANSWER_WAIT_S):
                 reader, writer = await asyncio.open_connection(_HOST, self.port)
@@ -369,7 +373,7 @@ def _remove(scratch: Path | None) -> None:
 async def spawn_guarded(log: Path, command: list[str], scratch: Path | None = None) -> asyncio.subprocess.Process:
     """Start a process that ends with this program, however it ends; `scratch` is then removed.
 
-    Tell `guardian().release(pid)` when the process has ended before.
+    Call `guardian().release(pid)` once the process has ended before that.
     """
     process = await asyncio.create_subprocess_exec(
         *("/bin/sh", "-c", _GATE, "sh", str(log), *command),
@@ -386,7 +390,7 @@ async def spawn_guarded(log: Path, command: list[str], scratch: Path | None = No
 
 
 def _options(port: int, folder: Path) -> list[str]:
-    # The log goes to standard output, because errors in the options are written there and not to --logfile.
+    # The log goes to standard output, because the server writes errors in its options there and not to --logfile.
     return [
         *("--port", str(port), "--bind", _HOST, "--protected-mode", "yes"),
         *("--save", "", "--appendonly", "no", "--dir", str(folder)),
