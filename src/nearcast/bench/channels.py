@@ -1,14 +1,12 @@
 """How long one execution of a channel takes: an equality, and a distance, beside DuckDB and one query each.
 
-Both sides read the same Parquet files with the same number of threads and write their results as Parquet. Rounds take
-turns, so that both meet the same machine; the best round of each counts.
+Both sides read the same Parquet files with the same number of threads and write their results as Parquet. The files are
+made: records and subscriptions of a city, the same for the same sizes. Rounds take turns, so that both sides meet the
+same machine; the best round of each counts.
 
-Made records and subscriptions of a city, as Parquet files: the same for the same sizes.
-
-The same two questions in DuckDB, in the fastest SQL that we found for it.
-
-Subscriptions are put together in lists first: a join with each of them takes three times as long. Near pairs are found
-by a grid that is right for one city alone, which is cheaper than a grid of the whole sphere.
+`DuckDb` answers the same two questions in the fastest SQL that we found for it. Subscriptions are first put together in
+lists: a join with each of them takes three times as long. Near pairs are found by a grid that is right for one city
+alone, which is cheaper than a grid of the whole sphere.
 """
 
 from __future__ import annotations
@@ -36,6 +34,9 @@ from nearcast.pipeline.channels.geography import EARTH_RADIUS_M, MIN_CELL_DEGREE
 from nearcast.pipeline.channels.language import NEW_SUFFIX, parse_channel
 from nearcast.pipeline.channels.rewrite import query_for_one
 from nearcast.pipeline.spark import SessionSettings, open_session
+
+# --- made files
+
 
 SETS = 1000  # distinct parameter sets
 KINDS = ("fire", "flood", "storm", "quake", "crash", "outage", "leak", "crowd")
@@ -100,6 +101,9 @@ def _records(dice: np.random.Generator, crowds: np.ndarray, first: int, count: i
 def _subscriptions(file: Path, wanted: pa.Table, which: np.ndarray) -> None:
     names = pa.array([f"{file.stem}-{number:016x}" for number in range(len(which))])
     pq.write_table(wanted.take(pa.array(which)).add_column(0, "subscription_id", names), file)
+
+
+# --- DuckDB
 
 
 _CELL_LON_DEGREES = 1.6 * MIN_CELL_DEGREES  # at the city's latitude about as wide as high
@@ -196,6 +200,9 @@ def _haversine_m(one: str, other: str) -> str:
     return f"""{2 * EARTH_RADIUS_M} * asin(sqrt(least(1.0,
       power(sin(radians({other}.lat - {one}.lat) / 2), 2) + cos(radians({one}.lat)) * cos(radians({other}.lat))
       * power(sin(radians({other}.lon - {one}.lon) / 2), 2))))"""
+
+
+# --- the measurement
 
 
 THREADS = 2

@@ -3,9 +3,8 @@
 The cluster is made for it: a few topics carry most of the load, one broker in ten has twice its share, and one topic in
 a thousand is hot enough to be replicated. Each size is measured several times and the median counts.
 
-Dynamoth's Algorithms 1 and 2 as the paper prints them, in plain Python: what the policy's speed is compared with.
-
-Every `estimateLR` sums over all topics, and every `getBusiestChannel` looks at all of them, as the pseudocode reads.
+It is compared with Dynamoth's Algorithms 1 and 2 as the paper prints them, in plain Python (`reference_plan`). There,
+every `estimateLR` sums over all topics, and every `getBusiestChannel` looks at all of them, as the pseudocode reads.
 The ratios of lines 4 and 10 are the estimated ones, the number of servers is rounded up, and a busiest channel that
 would overload its receiver ends the plan: without these readings the pseudocode does not end.
 """
@@ -25,6 +24,9 @@ from nearcast.core.model.planning import BrokerLoad, Policy, Snapshot, TopicLoad
 from nearcast.errors import UsageError
 from nearcast.policies.catalog import DYNAMOTH, policy_named
 from nearcast.policies.dynamoth.draft import DynamothConfig
+
+# --- the measurement
+
 
 RUNS = 5
 CAPACITY_BYTES_PER_S = 125e6  # one gigabit per second
@@ -156,6 +158,9 @@ def _load(rng: Random, hot: bool, output_bytes_per_s: float) -> TopicLoad:
     return TopicLoad(
         publishers, publications, subscribers, deliveries, output_bytes_per_s / subscribers, output_bytes_per_s
     )
+
+
+# --- the paper's pseudocode
 
 
 Place = tuple[Mode, tuple[str, ...]]

@@ -1,6 +1,6 @@
 """One client with many topics on real servers: nearcast beside redis-py, each in its own process, at three sizes.
 
-One client with many topics, in a process of its own: how long it takes to subscribe, to recover, and its memory.
+Measured are the time to subscribe, the time to recover, and the memory.
 
 A connection is cut by its server (CLIENT KILL). nearcast is whole again when it has said so of every topic; redis-py
 says nothing, so its server is asked how many channels the new connection holds.
@@ -26,6 +26,9 @@ from nearcast.runtime.client import Client
 from nearcast.runtime.requester import Requester
 from nearcast.runtime.subscription import Subscription
 from nearcast.testing.cluster import LocalCluster
+
+# --- one side, in its own process
+
 
 T = TypeVar("T")
 
@@ -147,6 +150,9 @@ def _memory_bytes() -> int:
     gc.collect()
     with open("/proc/self/statm", encoding="ascii") as file:
         return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+# --- the comparison
 
 
 BROKERS = 3

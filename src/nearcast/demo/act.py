@@ -4,9 +4,8 @@
     summary = await act.run()
     assert summary.exact
 
-What a view shows is public: `topics`, `brokers`, `events` and the totals.
-
-What an act of the demo did, and what subscribers got.
+What a view shows is public: `topics`, `brokers`, `events` and the totals. A `Summary` is what the act did, and what
+subscribers got.
 """
 
 from __future__ import annotations
@@ -32,6 +31,8 @@ from nearcast.runtime.console import Console
 from nearcast.testing.audit import Verdict
 from nearcast.testing.cluster import LocalCluster
 from nearcast.testing.load import RECENT_S, Load, WatchedTopic, percentile
+
+# --- what came of it
 
 
 class Judged(TypedDict):
@@ -123,6 +124,9 @@ class Happening:
     at_s: float  # since the act began
     text: str
     kind: Kind
+
+
+# --- the act
 
 
 SummaryT = TypeVar("SummaryT", bound=Summary)

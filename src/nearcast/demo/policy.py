@@ -1,12 +1,10 @@
-"""The evening of the demo's second act: its topics, how many people use them, and what the policy is to do about it.
-
-Capacity, thresholds and rates are chosen together, for a machine with two cores: a server carries a quiet evening, and
-not a busy one. What one delivery of 300 bytes costs a server was measured: about 400 bytes.
-
-Act 2 of the demo: people come and go, and a policy adds servers, divides hot topics and takes it all back.
+"""Act 2 of the demo: people come and go, and a policy adds servers, divides hot topics and takes it all back.
 
 One broker of small capacity, a controller with a policy, and a provider that starts and stops real servers. The scenes
-of the evening set how much is going on; each lasts until the policy has done what it is to show, or patience ends.
+of an evening set how much is going on; each lasts until the policy has done what it should show, or patience runs out.
+
+Capacity, thresholds and rates are chosen together, for a machine with two cores: a server carries a quiet evening, but
+not a busy one. What one delivery of 300 bytes costs a server was measured: about 400 bytes.
 """
 
 from __future__ import annotations
@@ -29,6 +27,9 @@ from nearcast.testing.audit import Verdict
 from nearcast.testing.chaos import Killer
 from nearcast.testing.cluster import LocalCluster, LocalProvider
 from nearcast.testing.load import Crowd, Load, LoadShape, WatchedTopic
+
+# --- the evening
+
 
 CHATS = tuple(f"chat.{number}" for number in range(1, 5))
 VOTES = "votes"  # many publications for few subscribers
@@ -58,7 +59,7 @@ CONTROLLER_OPTIONS = (
 
 
 class Goal(StrEnum):
-    """What the policy is to do, as a sentence for whoever misses it."""
+    """What the policy should do, as a sentence that is shown when it does not."""
 
     SERVER_ADDED = "a server is added and carries topics"
     VOTES_REPLICATED = "votes is replicated, all_subscribers"
@@ -69,7 +70,7 @@ class Goal(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scene:
-    """People behave like this until the policy has done what is awaited, and then for so many seconds more."""
+    """People behave like this until the policy has done what is awaited, and then for `seconds` more."""
 
     title: str
     chats_per_s: float = 60.0  # messages of all chats together
@@ -127,6 +128,9 @@ class PolicyPlan:
         return LoadShape(
             publishers, subscribers, rate_per_s=rate_per_s, payload_bytes=PAYLOAD_BYTES, seed=self.seed, names=topics
         )
+
+
+# --- the act
 
 
 PATIENCE_S = 40.0  # for what the policy is to do in one scene; it needs about 8

@@ -3,12 +3,11 @@
 The world is split into square tiles. A player is subscribed to the tile it is in and publishes its state there 3
 times a second (V.D), so all players of a tile hear each other. The same walk drives live players: see rgame_live.py.
 
-A ramp: a number of players over time, linear between given points.
+`Ramp` is a number of players over time, linear between given points.
 
-How players of RGame walk: to a random point of the map, a short break, then to the next (Dynamoth V.A).
-
-Distances are in tiles. A player's points follow from the seed, its number and the number of the leg alone, so the
-same seed gives the same walk whatever the steps in which it is looked at, and however many others walk.
+`Walk` is how players walk: to a random point of the map, a short break, then to the next (Dynamoth V.A). Distances are
+in tiles. A player's points follow only from the seed, its number and the number of the leg. So the same seed gives the
+same walk, in whatever steps it is looked at, and however many others walk.
 """
 
 from __future__ import annotations
@@ -21,6 +20,8 @@ import numpy as np
 
 from nearcast.errors import UsageError
 from nearcast.flow.model import Demand, FloatArray, IntArray, Publications, Subscriptions
+
+# --- ramps
 
 
 class Ramp(msgspec.Struct, frozen=True):
@@ -51,6 +52,9 @@ class Ramp(msgspec.Struct, frozen=True):
             return self.points[-1][1]
         (from_s, players), (to_s, target) = self.points[after - 1], self.points[after]
         return round(players + (target - players) * (at_s - from_s) / (to_s - from_s))
+
+
+# --- walks
 
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # splitmix64 (Steele et al., OOPSLA 2014)
@@ -142,6 +146,9 @@ MESSAGE_BYTES = 1500.0  # ours: serialised Java objects in Base64; bandwidth the
 
 def tile_name(x: int, y: int) -> str:
     return f"tile.{x}.{y}"
+
+
+# --- the game
 
 
 class RGame:

@@ -4,9 +4,8 @@ The paper moved its subscribers on the Helsinki map of the ONE simulator. Here p
 the square (`workloads/rgame.py`), with the ONE simulator's usual breaks; like there, more of them are in the middle
 than at the edges. Positions are degrees, rounded to a tenth of a metre or so, as the records carry them.
 
-Reports of the emergency workload: eight publishers cross the city and report what they see (section 6.1.2).
-
-A report is JSON of 200 to 700 bytes on the topic `emergency.KIND`. What is in it follows from the seed and its number.
+`Reports` are what eight publishers report while they cross the city (section 6.1.2). A report is JSON of 200 to 700
+bytes on the topic `emergency.KIND`. What is in it follows from the seed and its number.
 """
 
 from __future__ import annotations
@@ -23,6 +22,9 @@ import numpy as np
 from nearcast.errors import UsageError
 from nearcast.flow.model import FloatArray, IntArray
 from nearcast.workloads.rgame import Movement, Walk
+
+# --- the city and its people
+
 
 EARTH_RADIUS_M = 6_371_008.8  # mean radius of WGS 84 (IUGG), as `distance` of the channel language has it
 DIGITS = 6  # of a degree
@@ -127,6 +129,9 @@ def distance_m(lat1: FloatArray, lon1: FloatArray, lat2: FloatArray, lon2: Float
     lat1, lon1, lat2, lon2 = (np.radians(value) for value in (lat1, lon1, lat2, lon2))
     root = np.sin((lat2 - lat1) / 2) ** 2 + np.cos(lat1) * np.cos(lat2) * np.sin((lon2 - lon1) / 2) ** 2
     return np.asarray(2 * EARTH_RADIUS_M * np.arcsin(np.sqrt(np.minimum(1.0, root))), dtype=np.float64)
+
+
+# --- reports
 
 
 # Eight types (6.1.2); the paper does not name them, nor how often they are. Frequent ones load whoever asks for them.

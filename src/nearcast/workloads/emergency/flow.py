@@ -3,10 +3,9 @@
 Executions come at each multiple of a channel's period and see the reports since the one before; users are where they
 are at that moment. A row is as long as its report, and a name and a number longer if it comes with a shelter.
 
-The emergency workload at scale, for the flow simulator only: the paper's simulation (section 6.2.1).
-
-10,000 subscribers on 10 brokers, 10 channels of 100 backend subscriptions each, with rates that rise and fall. There
-are no reports here: an execution gives as many bytes as its subscription's rate of that time makes in a period.
+`scale_world` is the same workload at scale, for the flow simulator only: the paper's simulation (section 6.2.1). It has
+10,000 subscribers on 10 brokers, and 10 channels of 100 backend subscriptions each, with rates that rise and fall.
+There are no reports in it: an execution gives as many bytes as its subscription's rate at that time makes in a period.
 """
 
 from __future__ import annotations
@@ -26,6 +25,9 @@ from nearcast.workloads.emergency.channels import (
 )
 from nearcast.workloads.emergency.city import KIND_NAMES, distance_m
 from nearcast.workloads.emergency.scenario import Action, EmergencyWorld, Interaction
+
+# --- with reports
+
 
 SHELTER_BYTES = 40  # of a row: "shelter":"shelter 123","capacity":456 and so on
 Wanted = tuple[str, tuple[tuple[str, str | float], ...]]  # channel and parameters: a backend subscription
@@ -143,6 +145,9 @@ class _Results:
             lat, lon = (np.array([place[axis][user] for place in places])[rows] for axis in (0, 1))
             matched &= distance_m(reports.lat, reports.lon, lat, lon) < USER_RADIUS_M
         return matched
+
+
+# --- at scale
 
 
 PERIODS_S = (5, 10, 20, 30, 60)  # 6.2.1; channel c has the one at place c modulo 5
