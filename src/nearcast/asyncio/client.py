@@ -56,7 +56,7 @@ class Redis:
         **others: Any,
     ) -> None:
         given = connection_pool
-        self.auto_close_connection_pool = not isinstance(given, ConnectionPool)  # whoever made it closes it
+        self.auto_close_connection_pool = not isinstance(given, ConnectionPool)  # a given pool is closed by its maker
         if given is None:
             given = ConnectionPool(
                 host=host,

@@ -307,7 +307,7 @@ class PubSub:
             await self._count(item)
 
     async def _count(self, event: Gap | Interrupted) -> None:
-        """redis-py has no words for lost messages: count them, and tell whoever wants to know."""
+        """redis-py has no words for lost messages: count them, and call `on_event` if there is one."""
         if isinstance(event, Gap):
             self.gaps += 1
         elif event.until_s is None:

@@ -111,7 +111,7 @@ _REACH = 0.1  # of a cell, about 11 m: more than the radius of the distance chan
 
 
 class DuckDb:
-    """A connection in this process with so many threads."""
+    """A connection in this process with a number of threads."""
 
     def __init__(self, threads: int) -> None:
         import duckdb
@@ -207,7 +207,7 @@ def _haversine_m(one: str, other: str) -> str:
 
 THREADS = 2
 DRIVER_MEMORY_BYTES = 4 << 30
-RADIUS_M = 7.0  # about 1 % of a cell of 111 m: of the pairs that meet in a cell so many match
+RADIUS_M = 7.0  # of the pairs that meet in a cell of 111 m, about 1 % match
 OVERHEAD_ROUNDS = 3  # for each round; they are short
 RECORDS_MIN = 1000
 SUBSCRIPTIONS_MIN = 20
@@ -233,7 +233,7 @@ class ChannelsBench(msgspec.Struct, frozen=True, kw_only=True):
     subscriptions: int
     parameter_sets: int
     threads: int
-    rounds: int  # the best of so many
+    rounds: int  # the best of this many
     equality_s: float
     distance_s: float
     equality_output: Written

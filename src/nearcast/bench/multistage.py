@@ -102,7 +102,7 @@ def _target(loads: list[float], similar: list[float], scheme: Scheme) -> int | N
 
 
 def reference_shuffle(wanted: Wanted, rates: Sequence[float], brokers: int) -> Homes:
-    """GSH: the load of the broker that was given a subscriber is computed anew each time."""
+    """GSH: the load of the broker that got a subscriber is computed again each time."""
     own = [sum(rates[k] for k in row) for row in wanted]
     members: list[list[int]] = [[] for _ in range(brokers)]
     loads = [0.0] * brokers

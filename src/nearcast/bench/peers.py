@@ -31,7 +31,7 @@ from nearcast.runtime.subscription import Subscription
 PAYLOAD = b"x" * 200
 TASKS = 64  # concurrent publishers where each awaits its message
 WINDOW = 4000  # messages in flight at most: what nearcast allows per topic, given to all sides
-LOST_S = 10.0  # a message not received after so long is lost
+LOST_S = 10.0  # a message not received after this long is lost
 LOOK_S = 0.0005  # how often we look whether all has come; 0.1 % of a burst of half a second
 
 

@@ -31,8 +31,8 @@ from nearcast.policies.dynamoth.draft import DynamothConfig
 RUNS = 5
 CAPACITY_BYTES_PER_S = 125e6  # one gigabit per second
 MEAN_LOAD_RATIO = 0.5  # of the whole cluster: enough room that Algorithm 2 reaches its goal without new brokers
-CROWDED = 10  # one broker in so many has twice its share of the topics
-HOT = 1000  # one topic in so many has more publications than one broker should take
+CROWDED = 10  # one broker in this many has twice its share of the topics
+HOT = 1000  # one topic in this many has more publications than one broker should take
 REFERENCE_TOPICS = 10_000  # what the reference finishes within seconds
 GROWTH = (0.01, 0.1, 1.0)  # of the topics that were asked for
 
@@ -105,7 +105,7 @@ def measure_plan(
 
 
 def timed(policy: Policy, topics: int, brokers: int, runs: int) -> Timed:
-    """The median of so many proposals for one cluster."""
+    """The median of `runs` proposals for one cluster."""
     snapshot, plan = made_cluster(topics, brokers)
     taken = []
     for _ in range(runs):

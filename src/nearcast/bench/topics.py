@@ -32,13 +32,13 @@ from nearcast.testing.cluster import LocalCluster
 
 T = TypeVar("T")
 
-LIMIT_S = 120.0  # whoever has not done it by then will not do it
+LIMIT_S = 120.0  # a side that is not done by then never will be
 LOOK_S = 0.01
 CHUNK = 1000  # channels in one SUBSCRIBE of redis-py
 
 
 class SideFigures(msgspec.Struct, frozen=True):
-    """What one library needed for so many topics."""
+    """What one library needed for a number of topics."""
 
     topics: int
     subscribe_s: float
@@ -118,7 +118,7 @@ async def _read(pubsub: Any) -> None:
 
 
 async def _subscriber_id(client: Any, count: int, other_than: int) -> int:
-    """The connection that holds so many channels, when there is one."""
+    """The connection that holds `count` channels, once there is one."""
     while True:
         for connection in await client.client_list():
             if int(connection["sub"]) >= count and int(connection["id"]) != other_than:

@@ -142,7 +142,7 @@ class Act(ABC, Generic[SummaryT]):
         self.seed = seed
         self.brokers: dict[str, BrokerView] = {}
         self.events: deque[Happening] = deque(maxlen=EVENTS_KEPT)
-        self.happened = 0  # so many events in all, those that are no longer kept too
+        self.happened = 0  # number of events, including those no longer kept
         self.controller_kills = 0
         self.noticed = 0  # what subscribers should not have seen, so far
         self.missed: list[str] = []  # what the act was to show and did not
@@ -232,7 +232,7 @@ class Act(ABC, Generic[SummaryT]):
         return sum(broker in placement.brokers for placement in placements)
 
     def events_since(self, number: int) -> list[Happening]:
-        """Those after the first so many, as far as they are kept. Some are heard of later than others."""
+        """The events after the first `number`, as far as they are kept. Some are learnt of later than others."""
         fresh = min(self.happened - number, len(self.events))
         return sorted(islice(self.events, len(self.events) - fresh, None), key=lambda event: event.at_s)
 

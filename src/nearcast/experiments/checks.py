@@ -237,7 +237,7 @@ def sustained(
 
 
 def trailing_means(values: Sequence[float], steps: int) -> list[float]:
-    """The mean of each value and the ones before it, `steps` in all where there are so many. NaN counts for nothing."""
+    """The mean of each value and the ones before it, `steps` in all where there are enough. NaN values are left out."""
     means: list[float] = []
     for end in range(1, len(values) + 1):
         known = [value for value in values[max(0, end - steps) : end] if not math.isnan(value)]

@@ -359,7 +359,7 @@ class LocalCluster:
     async def _serves(self, broker: str) -> bool:
         """Whether the server is marked and leased, and its gateway answers, if there is to be one.
 
-        The controller may not have noticed yet that it runs anew.
+        The controller may not have noticed yet that it runs again.
         """
         found = self._broker(broker)
         if found.gateway and not await _answers(found.gateway):

@@ -72,7 +72,7 @@ class LoadShape:
 
 
 class Load:
-    """`on_events` is told what each subscriber saw, for programs that want to know more than the audit.
+    """`on_events` is called with what each subscriber saw, for programs that want to know more than the audit.
 
     `resolves`: the ways to the servers, of which publishers and subscribers take turns.
     """

@@ -76,7 +76,7 @@ class Movement(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Walk:
-    """All players begin at time 0 at random points. A look at an earlier time than the last begins anew."""
+    """All players begin at time 0 at random points. Looking at an earlier time than the last starts over."""
 
     def __init__(self, players: int, tiles_x: int, tiles_y: int, movement: Movement, seed: int) -> None:
         self._size = np.array([tiles_x, tiles_y], dtype=np.float64)
@@ -95,7 +95,7 @@ class Walk:
         self._next_s = np.zeros(players)
 
     def tiles(self, at_s: float, players: int) -> IntArray:
-        """The tile of each of the first so many players: x * tiles_y + y."""
+        """The tile of each of the first players, up to this number: x * tiles_y + y."""
         x, y = self.positions(at_s, players)
         return x.astype(np.int64) * self._tiles_y + y.astype(np.int64)
 

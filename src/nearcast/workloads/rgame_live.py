@@ -33,7 +33,7 @@ from nearcast.workloads.rgame import RGame
 # --- one player
 
 
-READ_EVERY_S = 0.02  # mailboxes are emptied so often: messages carry the time they came
+READ_EVERY_S = 0.02  # how often mailboxes are emptied: messages carry the time they came
 RETURN_S = 2.0  # how long a leaving player waits for its last updates: more than T_gap
 _STAMP = struct.Struct("!I")  # a payload begins with the player's number
 
@@ -65,7 +65,7 @@ class Player:
         self._returned = 0
 
     async def play(self, update_s: float, payload_bytes: int) -> None:
-        """One update every so many seconds."""
+        """One update per interval."""
         payload = _STAMP.pack(self._number).ljust(payload_bytes, b".")
         listening: list[asyncio.Task[None]] = []
         await asyncio.sleep(update_s * (self._number * 0.618 % 1))  # not all players at the same moment

@@ -79,7 +79,7 @@ class Announcement:
 # --- the process
 
 
-_LAST_ANSWERS_S = 2  # for requests that run when the process is told to stop
+_LAST_ANSWERS_S = 2  # for requests that run when the process is asked to stop
 
 
 class ProcessSettings(msgspec.Struct, frozen=True, kw_only=True):

@@ -120,7 +120,7 @@ class Poll:
         self._ended = False
 
     def wake(self) -> None:
-        with contextlib.suppress(RuntimeError):  # its loop has ended, and so has whoever waited
+        with contextlib.suppress(RuntimeError):  # its loop has ended, and with it the waiting call
             self._loop.call_soon_threadsafe(self._event.set)
 
     def end(self) -> None:

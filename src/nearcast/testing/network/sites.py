@@ -1,4 +1,4 @@
-"""Emulated sites and capacities: delays between places, and brokers that can send only so much.
+"""Emulated sites and capacities: delays between places, and brokers with limited bandwidth.
 
 A `World` is sites and the one-way delays between them. The figures of `WORLD` are round and illustrative: the order of
 magnitude of public round-trip tables between cloud regions, halved. They are not measurements. `Paths` are all the ways

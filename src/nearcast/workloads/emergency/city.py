@@ -73,7 +73,7 @@ class City(msgspec.Struct, frozen=True, kw_only=True):
         return np.round(lat, DIGITS), np.round(lon, DIGITS)
 
     def points(self, count: int, seed: tuple[int, ...]) -> tuple[FloatArray, FloatArray]:
-        """Latitudes and longitudes of so many random points."""
+        """Latitudes and longitudes of this many random points."""
         x_m, y_m = np.random.default_rng(seed).random((2, count)) * self.side_m
         return self.degrees(x_m, y_m)
 
@@ -134,7 +134,7 @@ def distance_m(lat1: FloatArray, lon1: FloatArray, lat2: FloatArray, lon2: Float
 # --- reports
 
 
-# Eight types (6.1.2); the paper does not name them, nor how often they are. Frequent ones load whoever asks for them.
+# Eight types (6.1.2); the paper does not name them, nor how often they occur. Frequent ones load the users who ask for them.
 KINDS = {
     "accident": 0.24,
     "fire": 0.18,
@@ -218,7 +218,7 @@ class Reports(msgspec.Struct, frozen=True, eq=False):
 
 
 def _filled(record: dict[str, object], size: int) -> bytes:
-    """The record as JSON of exactly so many bytes: the message is as long as it must be."""
+    """The record as JSON of exactly `size` bytes: the message is as long as needed."""
     missing = size - len(json.dumps(record, separators=(",", ":")))
     record["message"] = (_WORDS * (missing // len(_WORDS) + 1))[:missing]
     return json.dumps(record, separators=(",", ":")).encode()

@@ -34,7 +34,7 @@ Wanted = tuple[str, tuple[tuple[str, str | float], ...]]  # channel and paramete
 
 
 def gateway_world(world: EmergencyWorld, brokers: int) -> GatewayWorld:
-    """The scenario with so many brokers. Subscribers are where they were when they first logged in."""
+    """The scenario with this many brokers. Subscribers are where they were when they first logged in."""
     numbers, spans = _spans(world)
     arrival_s = np.zeros(world.settings.users)
     for event in reversed(world.scenario.events):
@@ -173,7 +173,7 @@ class ScaleSettings(msgspec.Struct, frozen=True, kw_only=True):
     fall_after_s: tuple[int, int] = (240, 360)
     risen_factor: float = 2.0  # ours
     skew: float = 0.8  # ours: people around broker n are as many as n to the power of -skew; the first has over 2,000
-    local_share: float = 0.0  # ours: of a subscriber's choices, about so many are of its nearest broker's own part
+    local_share: float = 0.0  # ours: about this share of a subscriber's choices is of its nearest broker's own part
 
     def __post_init__(self) -> None:
         if min(self.brokers, self.subscribers, self.channels, self.per_channel, self.seconds) < 1:

@@ -9,7 +9,7 @@ scenario, whether they are played live or in the flow simulator.
     world.reports()             (at_s, topic, payload) by time, for the feed of emergency_reports
     world.locations(12.0)       (at_s, topic, payload) of everybody, for the feed of user_locations; ask each second
     world.shelters_csv()        for the static dataset
-    DATASETS, CHANNELS          what the data cluster is told before
+    DATASETS, CHANNELS          what the data cluster needs before the run
 
 All times are seconds since the start of the run.
 
