@@ -137,7 +137,7 @@ REFUSED = {
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
-    """What a Redis object was told."""
+    """The settings of a Redis object."""
 
     url: str
     credentials: Credentials

@@ -31,7 +31,7 @@ COLUMNS = ("leader", "term", "commits", "data lost", "acknowledged", "what came 
 
 @app.callback()
 def store(context: typer.Context, url: Url = DEFAULT_URL, output: OutputOption = Output.TABLE) -> None:
-    """Show who leads, how many commits the journal has, and whether the store has ever lost some.
+    """Show the leader, how many commits the journal has, and whether the store has ever lost some.
 
     Example: nearcast store --url redis://127.0.0.1:7001
     """

@@ -75,7 +75,7 @@ class Scene:
     title: str
     chats_per_s: float = 60.0  # messages of all chats together
     votes_per_s: float = 20.0
-    guests: int = 0  # who come to watch the scores
+    guests: int = 0  # people who come to watch the scores
     seconds: float = 2.0  # to look at what has become of it
     kill: bool = False  # end the controller with SIGKILL, and start it again
     goals: tuple[Goal, ...] = ()
@@ -167,7 +167,7 @@ class PolicyAct(Act[PolicySummary]):
         self._decided_at_s = 0.0
 
     def subscribers(self, topic: str) -> int:
-        """Those who are there now."""
+        """How many there are now."""
         return self.topics[topic].subscribers + (self._crowd.present if topic == SCORES else 0)
 
     # --- start

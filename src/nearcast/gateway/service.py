@@ -164,7 +164,7 @@ class Gateway:
         self._sessions: dict[str, Session] = {}  # of logged-in users
         self._open: dict[Session, asyncio.Task[None]] = {}  # all, with the task that catches up
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._arriving: Counter[str] = Counter()  # logins on their way, by user
+        self._arriving: Counter[str] = Counter()  # logins in progress, by user
         self._stopping = False
 
     # --- life

@@ -2,7 +2,7 @@
 
     async with Load(cluster.urls.values(), LoadShape(topics=3)) as load:
         load.begin()
-        ...                       # do to the cluster what is to be proved harmless
+        ...                       # do to the cluster what should be harmless
         verdict = await load.end()
 
 Every subscriber subscribes to all topics, every publisher publishes on all of them.
@@ -44,7 +44,7 @@ from nearcast.runtime.driver import Resolve
 from nearcast.runtime.subscription import Subscription
 from nearcast.testing.audit import Audit, Verdict, stamp
 
-TURN_S = 0.01  # how often a publisher looks what is due
+TURN_S = 0.01  # how often a publisher checks what is due
 IN_FLIGHT_MAX = 64  # per publisher, far below the client's window: a slow machine gets less load, not a longer queue
 SAMPLE_EVERY = 8  # one latency is kept per this many messages of a batch
 QUIET_S = 3.0  # quiet means nothing for this long: more than T_gap and all attempts to repair
@@ -131,7 +131,7 @@ class Load:
             self._publishers.append(await self._connect(number))
 
     async def _connect(self, number: int) -> Client:
-        """Each begins at another server; all of them are known to all, should one be dead."""
+        """Each starts at another server, but knows all of them, in case one is dead."""
         first = number % len(self._urls)
         urls, resolve = [*self._urls[first:], *self._urls[:first]], self._resolves[number % len(self._resolves)]
         client = connect(*urls, resolve=resolve, limits=self._limits)
@@ -271,7 +271,7 @@ class Crowd:
 
 
 class _Overheard(Audit):
-    """An audit that lets another one know what publishers say."""
+    """An audit that passes what publishers report on to another one."""
 
     def __init__(self, listener: Audit) -> None:
         super().__init__()

@@ -95,7 +95,7 @@ class Walk:
         self._next_s = np.zeros(players)
 
     def tiles(self, at_s: float, players: int) -> IntArray:
-        """The tile of each of the first players, up to this number: x * tiles_y + y."""
+        """The tile of each of the first `players`: x * tiles_y + y."""
         x, y = self.positions(at_s, players)
         return x.astype(np.int64) * self._tiles_y + y.astype(np.int64)
 

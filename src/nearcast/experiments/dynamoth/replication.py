@@ -35,7 +35,7 @@ TOPIC = "crowd"
 
 
 class Crowd(msgspec.Struct, frozen=True, kw_only=True):
-    """One of the two figures: who there are many of."""
+    """One of the two figures: many subscribers, or many publishers."""
 
     name: str
     who: str

@@ -125,7 +125,7 @@ class _Crowded:
             await asyncio.sleep(TURN_S)
 
     async def measure(self, servers: int, clients: int) -> Point:
-        """Publish for the given time, then wait as long again for what is still on its way."""
+        """Publish for the given time, then wait as long again for what is still in flight."""
         self.latencies_s = array("d")
         sent = await self._publish()
         owed = sent * len(self._subscriptions)

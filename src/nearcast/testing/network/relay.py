@@ -128,7 +128,7 @@ class Lane:
             self.flush()
 
     def discard(self) -> None:
-        """Nobody is there to receive: forget what is on its way and what is still to come."""
+        """Nobody is there to receive: forget what is in flight and what is still to come."""
         self._discarding = True
         self._chunks.clear()
         self._ending = None
@@ -280,7 +280,7 @@ class DelayedRelay:
                 lane.flush()
 
     def drop_connections(self) -> None:
-        """Reset every connection on both sides; what was on its way is lost. New ones are welcome."""
+        """Reset every connection on both sides; what was in flight is lost. New ones are accepted."""
         for connection in self._connections:
             connection.reset()
 

@@ -134,7 +134,7 @@ def distance_m(lat1: FloatArray, lon1: FloatArray, lat2: FloatArray, lon2: Float
 # --- reports
 
 
-# Eight types (6.1.2); the paper does not name them, nor how often they occur. Frequent ones load the users who ask for them.
+# Eight types (6.1.2); the paper does not name them, nor how often they occur. Frequent ones load their subscribers.
 KINDS = {
     "accident": 0.24,
     "fire": 0.18,

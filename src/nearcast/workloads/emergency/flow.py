@@ -253,7 +253,7 @@ def _results(settings: ScaleSettings, dice: np.random.Generator) -> FloatArray:
 
 
 def _risen(settings: ScaleSettings, dice: np.random.Generator) -> BoolArray:
-    """Each minute a quarter is chosen to rise; who is to rise already, or has risen and not fallen, stays so."""
+    """Each minute a quarter is chosen to rise; one that is rising already, or has risen and not fallen, stays so."""
     width = settings.channels * settings.per_channel
     risen = np.zeros((settings.seconds, width), dtype=np.bool_)
     busy_until = np.zeros(width, dtype=np.int64)

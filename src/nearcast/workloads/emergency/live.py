@@ -116,7 +116,7 @@ class Person:
                 self.missed += 1
 
     async def tell(self, message: Message) -> bool:
-        """Publish through the gateway; False if the person is away, or the message before is still on its way."""
+        """Publish through the gateway; False if the person is away, or the message before is still in flight."""
         if self._subscriber is None or self._publishing:
             return False
         self._publishing = True

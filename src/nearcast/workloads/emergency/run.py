@@ -139,7 +139,7 @@ class EmergencyRun:
             await asyncio.gather(locating, return_exceptions=True)
 
     async def end(self) -> EmergencySummary:
-        """Wait for what is on its way, judge, and let everybody go."""
+        """Wait for what is in flight, judge, and let everybody go."""
         await self._settle()
         verdict, seconds = await self.verdict(), self.elapsed_s
         await asyncio.gather(*(person.leave() for person in self.people))
