@@ -1,13 +1,11 @@
 """The collector: the part of an agent that puts messages of feeds into streams, for Spark to read.
 
-It follows the list of feeds on the store's server. Every agent has one and is a candidate for every feed; which of
-them collects, and which stands by, is settled for each feed by a lease (feed_collector.py).
+`Collector` follows the list of feeds on the store's server. Every agent has one and is a candidate for every feed.
 
-One agent's part in collecting one feed: it collects, stands by, or waits for its turn.
-
-One agent holds the feed's lease and appends the messages of its topics to the stream. Another stands by: it is
-subscribed as well, and keeps what the first may not have appended yet, so that it loses nothing when it takes over.
-The script that appends skips what is in the stream and refuses an agent that lost its lease.
+`FeedCollector` is one agent's part in collecting one feed: it collects, stands by, or waits for its turn, which a lease
+decides. One agent holds the feed's lease and appends the messages of its topics to the stream. Another stands by: it is
+subscribed as well, and keeps what the first may not have appended yet, so that it loses nothing when it takes over. The
+script that appends skips what is in the stream and refuses an agent that lost its lease.
 """
 
 from __future__ import annotations
@@ -30,17 +28,20 @@ from nearcast.runtime.requester import Requester
 from nearcast.runtime.subscription import Subscription
 from nearcast.runtime.workers import Troubles
 
+# --- one feed
+
+
 LEASE_S = 3.0
 CLAIM_S = 0.5  # between two renewals: several fit into a lease
-ATTACH_S = 10.0  # then another agent may try
+ATTACH_S = 10.0  # after that another agent may try
 FLUSH_S = 0.02  # between two appends: short beside a feed's batches, long enough to gather messages
 CHUNK_EVENTS = 500  # in one script call, which stops the server for some milliseconds
 CHUNK_BYTES = 1 << 20
-KEEP_S = 5.0  # a standby keeps messages so long after they should be in the stream: the two may get them at odd times
-DOUBT_S = 1.0  # a message may reach two agents at times so far apart
+KEEP_S = 5.0  # a standby keeps messages this long after they should be in the stream: the two may get them late
+DOUBT_S = 1.0  # a message may reach two agents this far apart in time
 STREAM_RECORDS_MAX = 500_000  # then the oldest are dropped, and the feed reports the loss
 STREAM_BYTES_MAX = 512 << 20  # the same
-QUIET_S = 600.0  # a publisher that says nothing for so long may be forgotten
+QUIET_S = 600.0  # a publisher that is silent for this long may be forgotten
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +49,7 @@ Connect = Callable[[], Awaitable[Client]]
 
 
 class FeedCollector:
-    """Runs until closed. `agent` must name this process and no other, also not an earlier one of the same broker."""
+    """Runs until closed. `agent` must name this process and no other, not even an earlier one of the same broker."""
 
     def __init__(
         self, feed: str, topic: str, agent: str, store: Requester, connect: Connect, troubles: Troubles
@@ -64,8 +65,8 @@ class FeedCollector:
         self._subscription: Subscription | None = None
         self._attaching: asyncio.Task[None] | None = None
         self._attached_ms = 0.0  # by the server's clock; 0: not yet
-        self._clock_ms = 0.0  # the server's clock less ours, which is one that nobody sets
-        self._whole_ms = 0.0  # everything that came until then is in the stream, by the server's clock; 0: unknown
+        self._clock_ms = 0.0  # the server's clock minus ours, which is monotonic
+        self._whole_ms = 0.0  # everything received until then is in the stream, by the server's clock; 0: unknown
         self._told_ms = 0  # the last such time that we told the server
         self._next_claim_s = 0.0
         self._problem = ""
@@ -133,7 +134,7 @@ class FeedCollector:
             self._told_ms = whole_ms
         if role == IDLE:
             self._detach()
-        if role in (GONE, IDLE):  # gone: dropped, or the server lost its memory; whoever made us will know
+        if role in (GONE, IDLE):  # gone: dropped, or the server lost its memory; our `Collector` will find out
             return
         await self._attach(now_ms)
         if role == STANDBY:
@@ -143,7 +144,7 @@ class FeedCollector:
             self._promoted(until_ms)
 
     async def _attach(self, now_ms: float) -> None:
-        """Begin to subscribe, or see whether it is done. Who cannot subscribe leaves the feed to another."""
+        """Begin to subscribe, or check whether that is done. If we cannot subscribe, another agent takes the feed."""
         if self._attaching is None:
             self._attaching = asyncio.create_task(self._subscribe())
         elif self._attaching.done() and not self._attached_ms:
@@ -167,9 +168,9 @@ class FeedCollector:
         await self._ask(RELEASE, [self._keys.lease, self._keys.standby], self._agent)
 
     def _promoted(self, until_ms: float) -> None:
-        """We collect from now on. If nobody was there for a while, say so before all else."""
+        """We collect from now on. If nobody did for a while, say so before all else."""
         begins_ms, ended_ms = self._buffer.dropped_ms, until_ms - DOUBT_S * 1000
-        if until_ms != self._told_ms:  # else it was we who collected until then, and we have kept all since
+        if until_ms != self._told_ms:  # else we were the last to collect, and have kept everything since
             begins_ms = max(begins_ms, self._attached_ms)
         if until_ms and begins_ms > ended_ms:
             extent = f"from {ended_ms / 1000:.3f} to {begins_ms / 1000:.3f}"
@@ -190,7 +191,7 @@ class FeedCollector:
     # --- messages
 
     def _take(self, now_ms: float) -> None:
-        """What came, unless we collect and do not keep up: then the mailbox drops the oldest, and says so."""
+        """Take what came, unless we collect and do not keep up: then the mailbox drops the oldest, and reports it."""
         if self._subscription is not None and not (self._collecting and self._buffer.full):
             self._buffer.add(self._subscription.take(), now_ms)
 
@@ -226,8 +227,8 @@ def _ms(seconds: float) -> int:
     return int(seconds * 1000)
 
 
-LOOK_S = 1.0  # between two looks at the list of feeds
-UNLISTED_S = 5.0  # a server that lost its memory is told its feeds again within this; then a feed was dropped
+LOOK_S = 1.0  # between two reads of the list of feeds
+UNLISTED_S = 5.0  # a server that lost its memory has its feeds again by then; a feed still missing was dropped
 
 
 class _Listed(msgspec.Struct, frozen=True):
@@ -235,11 +236,14 @@ class _Listed(msgspec.Struct, frozen=True):
     stream: str
 
 
+# --- all feeds
+
+
 class Collector:
     """For all feeds. It opens a client of the cluster only if there are feeds."""
 
     def __init__(self, broker: str, server_url: str, store_url: str) -> None:
-        self._agent = f"{broker}:{secrets.token_hex(4)}"  # a process that was killed must not be taken for this one
+        self._agent = f"{broker}:{secrets.token_hex(4)}"  # so that a killed predecessor is not taken for this one
         self._server_url = server_url
         self._store = Requester(store_url)
         self._feeds: dict[str, FeedCollector] = {}
@@ -276,7 +280,7 @@ class Collector:
             await asyncio.sleep(LOOK_S)
 
     def _said(self, problem: str) -> None:
-        """Loudly, once: without the list of feeds this agent collects nothing."""
+        """Log it loudly, once: without the list of feeds this agent collects nothing."""
         if problem and problem != self._problem:
             log.error("feeds are not collected here: the list of feeds (%s) cannot be read: %s", FEEDS, problem)
         self._problem = problem
@@ -309,7 +313,7 @@ class Collector:
 
 
 def _listed(reply: object) -> dict[str, _Listed]:
-    """The feeds by name; one that cannot be read is left out, and said."""
+    """The feeds by name; one that cannot be read is left out, and logged."""
     pairs = reply.items() if isinstance(reply, dict) else zip(*[iter(reply)] * 2, strict=True)  # type: ignore[call-overload]
     found = {}
     for name, value in pairs:

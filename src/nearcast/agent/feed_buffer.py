@@ -1,8 +1,10 @@
-"""Events of a feed between the subscription and the stream, in the form in which they are appended.
+"""How a feed's events get into its stream: the buffer in the agent, and the scripts on the store's server.
 
-The collecting agent removes what was appended. The one that stands by keeps what the other may not have appended yet.
+`FeedBuffer` holds events between the subscription and the stream, in the form in which they are appended. The
+collecting agent removes what was appended. The standby keeps what the other may not have appended yet.
 
-What collectors do on the store's server, each one atomic step. Any Valkey, or Redis 5 or newer, runs them.
+The scripts are what collectors do on the store's server, each as one atomic step. Any Valkey, or Redis 5 or newer, runs
+them.
 """
 
 from __future__ import annotations
@@ -10,6 +12,9 @@ from __future__ import annotations
 from collections import deque
 
 from nearcast.core.model.message import Event, Gap, Message
+
+# --- the buffer
+
 
 BUFFER_EVENTS_MAX = 50_000
 BUFFER_BYTES_MAX = 64 << 20
@@ -25,7 +30,7 @@ class FeedBuffer:
         self._bytes = 0
         self._events_max = events_max
         self._bytes_max = bytes_max
-        self.dropped_ms = 0.0  # when the newest of those that were dropped came; 0: none was
+        self.dropped_ms = 0.0  # when the newest dropped event came; 0: none was dropped
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -44,12 +49,12 @@ class FeedBuffer:
             self.remove(1)
 
     def interrupted(self, topic: str, text: str) -> None:
-        """Say before all else that something may be missing."""
+        """Put a report first that something may be missing."""
         self._entries.appendleft((0.0, _interruption(topic, text)))
         self._bytes += len(text)
 
     def first(self, count: int, size: int) -> list[Entry]:
-        """The oldest: at most `count`, and no more bytes than `size` unless one alone has more."""
+        """The oldest events: at most `count`, and at most `size` bytes unless the first alone has more."""
         found: list[Entry] = []
         for _, entry in self._entries:
             size -= len(entry[5])
@@ -64,7 +69,7 @@ class FeedBuffer:
             self._bytes -= len(entry[5])
 
     def forget(self, before_ms: float) -> None:
-        """What came before is not needed."""
+        """Drop the events that came before this time."""
         while self._entries and self._entries[0][0] < before_ms:
             self.remove(1)
 
@@ -91,7 +96,7 @@ NOT_OURS = -1  # what APPEND says to an agent that lost its lease
 
 # KEYS: feeds, lease, standby, state. ARGV: feed, agent, lease in ms, time in ms up to which all is in the stream, or 0.
 # Returns the role, the server's time, and up to when all was in the stream (0: never), both in ms.
-# Whoever stands by has the first right to a free lease: it has what the other may not have written.
+# The standby has the first right to a free lease: it has what the other may not have written.
 CLAIM = b"""
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
@@ -118,8 +123,8 @@ return {2, now, whole}
 #   m, topic, publisher, sequence, published at, payload    a message
 #   g, topic, publisher, first, last, text                  messages that will not come
 #   i, topic, '', '', '', text                              an interruption: what is missing is not known
-# Returns how many records were added, or -1. A message that is in the stream is not added again; one whose
-# predecessors are not gets a record before it that says so.
+# Returns how many records were added, or -1. A message that is already in the stream is not added again; one whose
+# predecessors are missing gets a record before it that says so.
 APPEND = b"""
 if redis.call('HEXISTS', KEYS[1], ARGV[1]) == 0 or redis.call('GET', KEYS[2]) ~= ARGV[2] then return -1 end
 redis.call('PEXPIRE', KEYS[2], ARGV[3])
@@ -167,7 +172,7 @@ end
 return added
 """
 
-# KEYS: lease, standby. ARGV: agent. Gives up what it holds, so that the next need not wait for the end of the lease.
+# KEYS: lease, standby. ARGV: agent. Gives up what it holds, so that the next agent need not wait for the lease to end.
 RELEASE = b"""
 for _, key in ipairs(KEYS) do
   if redis.call('GET', key) == ARGV[1] then redis.call('DEL', key) end

@@ -1,9 +1,8 @@
-"""The agent process: one agent machine beside one server.
+"""The agent process: one agent machine beside one server, whose process it watches.
 
-Watching a server's process from beside it, so that its death is known at once and for certain.
-
-A lost connection may be the network; an ended process is an ended process. Only then may the controller give a broker
-up without waiting for its lease to end.
+Watching the server's process from beside it shows the server's death at once and for certain. A lost connection may be
+the network; an ended process is an ended process. Only then may the controller give a broker up without waiting for its
+lease to end.
 """
 
 from __future__ import annotations
@@ -19,6 +18,8 @@ from nearcast.core.model.settings import DEFAULT_TIMING, Timing
 from nearcast.errors import ClusterError, Misplaced, UsageError
 from nearcast.runtime.driver import Driver, parse_url
 from nearcast.runtime.requester import Requester
+
+# --- the process
 
 
 class Agent:
@@ -48,7 +49,7 @@ class Agent:
             await self._driver.stop()
 
     def server_ended(self) -> None:
-        """The server's process is gone; whoever watches it says so."""
+        """Called by the watcher of the server's process when it is gone."""
         self._machine.server_ended()
 
     @property
@@ -57,7 +58,7 @@ class Agent:
         return self._machine.problem or (self._driver.troubles.problem if self._driver is not None else "")
 
     async def until_refused(self) -> None:
-        """Raise `Misplaced` when another agent is what this one says it is; it has stopped working then."""
+        """Raise `Misplaced` when another agent holds this one's identity; this one has stopped working then."""
         await self._refused.wait()
         raise Misplaced(self._machine.refused)
 
@@ -68,11 +69,14 @@ class Agent:
             self._refused.set()
 
 
+# --- watching the server
+
+
 POLL_S = 0.05
 
 
 async def watch_server(pid: int, url: str, on_end: Callable[[], None]) -> None:
-    """Call `on_end` each time the server's process ends. A server started anew is found by asking it for its pid."""
+    """Call `on_end` each time the server's process ends. A restarted server is found by asking it for its pid."""
     running = await _pid_of(url)
     if running not in (None, pid):
         address, _ = parse_url(url)
@@ -97,7 +101,7 @@ async def _end_of(pid: int) -> None:
     except (AttributeError, OSError):  # not Linux, or a kernel before 5.3
         await _polled_end_of(pid)
         return
-    # Unlike kill(pid, 0), this also tells when the process has ended and its parent has not looked yet.
+    # Unlike kill(pid, 0), this also notices a process that has ended but whose parent has not collected it yet.
     loop, ended = asyncio.get_running_loop(), asyncio.Event()
     loop.add_reader(handle, ended.set)
     try:
@@ -125,7 +129,7 @@ def _exists(pid: int) -> bool:
 
 
 async def _pid_of(url: str) -> int | None:
-    """What the server says its process is; None if it does not answer."""
+    """The pid that the server reports; None if it does not answer."""
     requester = Requester(url)
     try:
         reply = await requester.ask("INFO", "server")

@@ -28,10 +28,10 @@ __all__ = ["PubSub", "Redis", "StrictRedis", "from_url"]
 class Redis:
     """A client of the cluster to which the named server belongs; any one will do. Connects when first used.
 
-    `connection_pool`: use its connections and its keywords, none of those given here; of a pool of redis-py's only what
-    it was told is used. `share_connections`: PubSubs use the connections of the pool instead of their own, and count as
+    `connection_pool`: use its connections and its keywords, none of those given here; of a redis-py pool only its
+    settings are used. `share_connections`: PubSubs use the connections of the pool instead of their own, and count as
     one subscriber; for programs with hundreds of them. `timing`, `limits` and `resolve` are those of
-    `nearcast.connect`. What becomes of redis-py's other keywords is said in `nearcast.asyncio.options`.
+    `nearcast.connect`. `nearcast.asyncio.options` says what becomes of redis-py's other keywords.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Redis:
         **others: Any,
     ) -> None:
         given = connection_pool
-        self.auto_close_connection_pool = not isinstance(given, ConnectionPool)  # whoever made it closes it
+        self.auto_close_connection_pool = not isinstance(given, ConnectionPool)  # a given pool is closed by its maker
         if given is None:
             given = ConnectionPool(
                 host=host,

@@ -1,9 +1,9 @@
-"""Connection pools as programs of redis-py know them: what Redis objects share.
+"""Connection pools as redis-py programs know them, and the survey that counts subscribers on all brokers.
 
-In redis-py a pool lends connections. Here it keeps what it was told, one client of the cluster for all Redis objects
-that were given it, and the PubSubs in use, each with a client of its own. `Redis` without a pool makes one for itself.
+In redis-py a pool lends connections. Here it keeps its settings, one client of the cluster for all Redis objects that
+share it, and the PubSubs in use, each with a client of its own. `Redis` without a pool makes one for itself.
 
-A survey: ask every broker who is subscribed, and add the answers up to what one server would say.
+`Survey` asks every broker who is subscribed, and adds the answers up to what one server would say.
 
 What is exact and what is not:
 
@@ -34,6 +34,9 @@ from nearcast.runtime.requester import Requester
 
 if TYPE_CHECKING:
     from nearcast.asyncio.pubsub import PubSub
+
+
+# --- the survey
 
 
 class Survey:
@@ -121,6 +124,9 @@ def _subscribers(counts: Mapping[str, Reply], first_uses: Mapping[str, Reply], r
     return sum(there) if placement.mode is Mode.ALL_PUBLISHERS else max(there)
 
 
+# --- pools
+
+
 class Connection:
     """A name to give as `connection_class`: over TCP. Connections themselves are made by the library."""
 
@@ -171,7 +177,7 @@ class ConnectionPool:
                 await client.close()
 
     async def disconnect(self, inuse_connections: bool = True) -> None:
-        """As redis-py names it. One client serves all Redis objects, so there are no connections out of use."""
+        """Named as in redis-py. One client serves all Redis objects, so there are no unused connections."""
         await self.aclose()
 
     def get_encoder(self) -> Encoder:

@@ -1,8 +1,8 @@
 """A feed: everything one PubSub receives, in one line.
 
 All topics and patterns of a PubSub share one mailbox, so their messages keep the order in which they came. The
-confirmations, which in redis-py are sent by the server, are made here and stand in the same line: the one of a
-subscription before its first message, the one of an unsubscription after its last.
+confirmations, which in redis-py the server sends, are made here and take their place in the same line: that of a
+subscription before its first message, that of an unsubscription after its last.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ class Feed:
         self._put(Confirmation(_kind("subscribe", key.pattern), key.name, len(self._held) - len(self._unconfirmed)))
 
     def _check_room(self) -> None:
-        """Answers have no policy at their limit as messages do: a program that reads none gets no more."""
+        """Unlike messages, answers have no policy at their limit: a program that reads none gets no more."""
         if self._answers >= 2 * self._mailbox.limit:  # as many as there may be messages
             raise LimitReached(f"{self._answers} answers wait: read them with get_message() or listen() first")
 

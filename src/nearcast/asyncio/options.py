@@ -1,13 +1,15 @@
-"""The keywords of redis-py's constructor and URL: which we keep, which we may ignore, which we must refuse.
+"""What we keep of redis-py's interface: keywords of its constructor and URL, its encoder, its exception names.
+
+Each keyword is kept, ignored or refused:
 
 Kept       host, port, unix_socket_path, username, password, ssl, encoding, encoding_errors, decode_responses,
            socket_timeout (of a call until it is acknowledged), socket_connect_timeout (of the first connection).
 Ignored    keywords whose absence a pub/sub program cannot notice; IGNORED says why, one line each.
 Refused    everything else, with UsageError: a program that relies on it must know.
 
-The encoder: values of the program to bytes and back, by redis-py's rules.
+`Encoder` turns values of the program into bytes and back, by redis-py's rules.
 
-The exception names programs catch, for the exceptions nearcast raises.
+Programs catch exceptions by redis-py's names; these are the names for the exceptions nearcast raises:
 
 redis.asyncio         here
 RedisError            NearcastError       everything
@@ -49,6 +51,9 @@ from nearcast.errors import (
 from nearcast.runtime.client import BOOTSTRAP_S, Client, connect
 from nearcast.runtime.driver import DEFAULT_PORT, Address, Resolve, parse_url
 
+# --- the encoder
+
+
 Encodable = bytes | bytearray | memoryview | str | int | float
 Decoded = bytes | str
 
@@ -75,6 +80,9 @@ class Encoder(msgspec.Struct, frozen=True):
     def normal(self, name: Encodable) -> Decoded:
         """A channel as messages name it, and so the key under which its handler is kept."""
         return self.decode(self.encode(name))
+
+
+# --- keywords
 
 
 CALL_TIMEOUT_S = 10.0  # longer than a broker's death and the move of its topics: dead_s + ready_s
@@ -129,7 +137,7 @@ REFUSED = {
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
-    """What a Redis object was told."""
+    """The settings of a Redis object."""
 
     url: str
     credentials: Credentials
@@ -225,6 +233,9 @@ def url_keywords(url: str) -> dict[str, Any]:
     if credentials.password:
         keywords["password"] = credentials.password
     return keywords
+
+
+# --- exceptions
 
 
 RedisError = NearcastError

@@ -5,7 +5,7 @@ One PubSub is one client of the cluster, as it is one connection in redis-py, so
 in redis-py, a lost connection is no error: the client attaches again and asks the publishers to repeat what was missed.
 What cannot be repeated is counted in `gaps` and `interruptions`.
 
-Handlers: who takes the messages of a channel or pattern.
+`Table` holds the handlers: which function takes the messages of a channel or pattern.
 """
 
 from __future__ import annotations
@@ -26,6 +26,9 @@ from nearcast.core.model.message import Gap, Interrupted, Message
 from nearcast.core.model.names import encode_topic
 from nearcast.errors import UsageError
 from nearcast.runtime.client import Client
+
+# --- handlers
+
 
 Handler = Callable[[dict[str, Any]], Awaitable[None] | None]
 Handlers = dict[Decoded, Handler | None]
@@ -96,6 +99,9 @@ def flat(args: tuple[Any, ...]) -> list[Any]:
 async def settled(result: Awaitable[None] | None) -> None:
     if inspect.isawaitable(result):
         await result
+
+
+# --- the PubSub
 
 
 log = logging.getLogger("nearcast.asyncio")
@@ -301,7 +307,7 @@ class PubSub:
             await self._count(item)
 
     async def _count(self, event: Gap | Interrupted) -> None:
-        """redis-py has no words for lost messages: count them, and tell whoever wants to know."""
+        """redis-py has no words for lost messages: count them, and call `on_event` if there is one."""
         if isinstance(event, Gap):
             self.gaps += 1
         elif event.until_s is None:

@@ -1,14 +1,12 @@
 """How long one execution of a channel takes: an equality, and a distance, beside DuckDB and one query each.
 
-Both sides read the same Parquet files with the same number of threads and write their results as Parquet. Rounds take
-turns, so that both meet the same machine; the best round of each counts.
+Both sides read the same Parquet files with the same number of threads and write their results as Parquet. The files are
+made: records and subscriptions of a city, the same for the same sizes. Rounds take turns, so that both sides meet the
+same machine; the best round of each counts.
 
-Made records and subscriptions of a city, as Parquet files: the same for the same sizes.
-
-The same two questions in DuckDB, in the fastest SQL that we found for it.
-
-Subscriptions are put together in lists first: a join with each of them takes three times as long. Near pairs are found
-by a grid that is right for one city alone, which is cheaper than a grid of the whole sphere.
+`DuckDb` answers the same two questions in the fastest SQL that we found for it. Subscriptions are first put together in
+lists: a join with each of them takes three times as long. Near pairs are found by a grid that is right for one city
+alone, which is cheaper than a grid of the whole sphere.
 """
 
 from __future__ import annotations
@@ -36,6 +34,9 @@ from nearcast.pipeline.channels.geography import EARTH_RADIUS_M, MIN_CELL_DEGREE
 from nearcast.pipeline.channels.language import NEW_SUFFIX, parse_channel
 from nearcast.pipeline.channels.rewrite import query_for_one
 from nearcast.pipeline.spark import SessionSettings, open_session
+
+# --- made files
+
 
 SETS = 1000  # distinct parameter sets
 KINDS = ("fire", "flood", "storm", "quake", "crash", "outage", "leak", "crowd")
@@ -102,12 +103,15 @@ def _subscriptions(file: Path, wanted: pa.Table, which: np.ndarray) -> None:
     pq.write_table(wanted.take(pa.array(which)).add_column(0, "subscription_id", names), file)
 
 
+# --- DuckDB
+
+
 _CELL_LON_DEGREES = 1.6 * MIN_CELL_DEGREES  # at the city's latitude about as wide as high
 _REACH = 0.1  # of a cell, about 11 m: more than the radius of the distance channel
 
 
 class DuckDb:
-    """A connection in this process with so many threads."""
+    """A connection in this process with a number of threads."""
 
     def __init__(self, threads: int) -> None:
         import duckdb
@@ -198,9 +202,12 @@ def _haversine_m(one: str, other: str) -> str:
       * power(sin(radians({other}.lon - {one}.lon) / 2), 2))))"""
 
 
+# --- the measurement
+
+
 THREADS = 2
 DRIVER_MEMORY_BYTES = 4 << 30
-RADIUS_M = 7.0  # about 1 % of a cell of 111 m: of the pairs that meet in a cell so many match
+RADIUS_M = 7.0  # of the pairs that meet in a cell of 111 m, about 1 % match
 OVERHEAD_ROUNDS = 3  # for each round; they are short
 RECORDS_MIN = 1000
 SUBSCRIPTIONS_MIN = 20
@@ -226,7 +233,7 @@ class ChannelsBench(msgspec.Struct, frozen=True, kw_only=True):
     subscriptions: int
     parameter_sets: int
     threads: int
-    rounds: int  # the best of so many
+    rounds: int  # the best of this many
     equality_s: float
     distance_s: float
     equality_output: Written

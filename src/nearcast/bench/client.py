@@ -4,13 +4,13 @@ Publisher and subscriber share one process and one event loop, as in a service t
 in their own processes. All sides are measured in turn, several times over, and the medians are compared: what else
 happens on the machine then hits all of them alike. A side's clock stops when its subscriber has every message.
 
-Latency at low load: one message at a time, from the call of publish to the subscriber that has it.
+Latency is taken at low load: one message at a time, from the call of publish to the subscriber that has it.
 
-What the agent and the controller cost a client: its speed while they run against its speed while they stand still.
-
-Without its agent a broker's lease ends after one to two seconds, and publishers then hold back acknowledgements. So
-they are stopped (SIGSTOP) for one short burst at a time, and every such burst has a neighbour with them running: what
-else happens on the machine hits both alike. The order changes from pair to pair, so that a trend cancels out too.
+`overhead_ratio` is what the agent and the controller cost a client: its speed while they run against its speed while
+they stand still. Without its agent a broker's lease ends after one to two seconds, and publishers then hold back
+acknowledgements. So they are stopped (SIGSTOP) for one short burst at a time, and every such burst has a neighbour with
+them running: what else happens on the machine affects both alike. The order changes from pair to pair, so that a trend
+cancels out too.
 """
 
 from __future__ import annotations
@@ -40,6 +40,8 @@ from nearcast.bench.peers import (
 )
 from nearcast.testing.cluster import LocalCluster
 
+# --- latency
+
 
 class TimedPeer(Peer, Protocol):
     on_arrival: Callable[[], None] | None  # called for each message its subscriber gets, if set
@@ -57,6 +59,9 @@ async def trips_s(peer: TimedPeer, count: int) -> list[float]:
             trips.append(await arrived - begun_s)
     peer.on_arrival = None
     return trips
+
+
+# --- the cost of agent and controller
 
 
 BURST_S = 0.5  # a lease proven before the stop lasts three times as long
@@ -83,6 +88,9 @@ async def _rate_while_stopped(cluster: LocalCluster, peer: OwnPeer, limit: Limit
     finally:
         cluster.resume()
         await cluster.until_members()
+
+
+# --- the comparison
 
 
 ROUNDS = 10

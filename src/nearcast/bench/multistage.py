@@ -3,11 +3,10 @@
 The demand is that of the paper's simulation (section 6.2.1) at any size: 10 to 30 subscriptions each, rates around a
 mean, people crowded around a few places. Popular subscriptions are wanted more often. One process, one core.
 
-Algorithm 1 of multistage balancing as the paper prints it, in plain Python: what the policy is compared with.
-
-Loads are computed from equations 1-5 over the subscribers of a broker whenever they are needed, subscribers are sorted
-in each turn of the loop, and the table of similarities is made for each of them, as the pseudocode reads. The readings
-and deviations are those of `nearcast.policies.multistage`; without them the pseudocode does not end.
+It is compared with Algorithm 1 of multistage balancing as the paper prints it, in plain Python (`reference_moves`).
+There, loads are computed from equations 1-5 over the subscribers of a broker whenever they are needed, subscribers are
+sorted in each turn of the loop, and the table of similarities is made for each of them, as the pseudocode reads. The
+readings and deviations are those of `nearcast.policies.multistage`; without them the pseudocode does not end.
 """
 
 from __future__ import annotations
@@ -25,6 +24,9 @@ from nearcast.policies.multistage import Assignment, Demand, Multistage, Multist
 from nearcast.policies.multistage.loads import BrokerLoads
 from nearcast.policies.multistage.moves import migrate
 from nearcast.policies.multistage.policy import nearest
+
+# --- the paper's pseudocode
+
 
 Move = tuple[int, int, int]  # subscriber, source, target
 Wanted = Sequence[Sequence[int]]  # by subscriber
@@ -100,7 +102,7 @@ def _target(loads: list[float], similar: list[float], scheme: Scheme) -> int | N
 
 
 def reference_shuffle(wanted: Wanted, rates: Sequence[float], brokers: int) -> Homes:
-    """GSH: the load of the broker that was given a subscriber is computed anew each time."""
+    """GSH: the load of the broker that got a subscriber is computed again each time."""
     own = [sum(rates[k] for k in row) for row in wanted]
     members: list[list[int]] = [[] for _ in range(brokers)]
     loads = [0.0] * brokers
@@ -111,6 +113,9 @@ def reference_shuffle(wanted: Wanted, rates: Sequence[float], brokers: int) -> H
         home[i] = j
         loads[j] = load_of(members[j], wanted, rates)
     return home
+
+
+# --- the measurement
 
 
 WANTED_MIN, WANTED_MAX = 10, 30  # subscriptions of one subscriber (section 6.2.1)

@@ -1,12 +1,11 @@
-"""A burst: one measurement of one way to publish, from the first message sent to the last one received.
+"""The ways to publish that are compared, and the burst that measures one of them.
 
-nearcast itself: one client that publishes and subscribes.
+A `Burst` lasts from the first message sent to the last one received. The peers:
 
-The limit: a bare RESP loop. It writes prebuilt commands, parses with hiredis and counts; nothing else.
-
-redis-py's asyncio client with hiredis, used as its documentation shows.
-
-valkey-glide, if it is installed: its own thread writes and reads, Python gets a callback per message.
+    OwnPeer       nearcast itself: one client that publishes and subscribes
+    RawPeer       the limit: a bare RESP loop that writes prebuilt commands, parses with hiredis and counts
+    RedisPyPeer   redis-py's asyncio client with hiredis, used as its documentation shows
+    GlidePeer     valkey-glide, if it is installed: its own thread writes and reads, Python gets a callback per message
 """
 
 from __future__ import annotations
@@ -26,10 +25,13 @@ from nearcast.errors import ClusterError, PublishBufferFull, Unavailable, UsageE
 from nearcast.runtime.client import Client
 from nearcast.runtime.subscription import Subscription
 
+# --- the burst
+
+
 PAYLOAD = b"x" * 200
 TASKS = 64  # concurrent publishers where each awaits its message
 WINDOW = 4000  # messages in flight at most: what nearcast allows per topic, given to all sides
-LOST_S = 10.0  # a message not received after so long is lost
+LOST_S = 10.0  # a message not received after this long is lost
 LOOK_S = 0.0005  # how often we look whether all has come; 0.1 % of a burst of half a second
 
 
@@ -114,6 +116,9 @@ def by_tasks(peer: Peer) -> Send:
         await asyncio.gather(*(worker(burst) for _ in range(TASKS)))
 
     return send
+
+
+# --- the peers
 
 
 OWN_TOPIC = "bench-nearcast"

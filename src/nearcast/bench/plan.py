@@ -3,9 +3,8 @@
 The cluster is made for it: a few topics carry most of the load, one broker in ten has twice its share, and one topic in
 a thousand is hot enough to be replicated. Each size is measured several times and the median counts.
 
-Dynamoth's Algorithms 1 and 2 as the paper prints them, in plain Python: what the policy's speed is compared with.
-
-Every `estimateLR` sums over all topics, and every `getBusiestChannel` looks at all of them, as the pseudocode reads.
+It is compared with Dynamoth's Algorithms 1 and 2 as the paper prints them, in plain Python (`reference_plan`). There,
+every `estimateLR` sums over all topics, and every `getBusiestChannel` looks at all of them, as the pseudocode reads.
 The ratios of lines 4 and 10 are the estimated ones, the number of servers is rounded up, and a busiest channel that
 would overload its receiver ends the plan: without these readings the pseudocode does not end.
 """
@@ -26,11 +25,14 @@ from nearcast.errors import UsageError
 from nearcast.policies.catalog import DYNAMOTH, policy_named
 from nearcast.policies.dynamoth.draft import DynamothConfig
 
+# --- the measurement
+
+
 RUNS = 5
 CAPACITY_BYTES_PER_S = 125e6  # one gigabit per second
 MEAN_LOAD_RATIO = 0.5  # of the whole cluster: enough room that Algorithm 2 reaches its goal without new brokers
-CROWDED = 10  # one broker in so many has twice its share of the topics
-HOT = 1000  # one topic in so many has more publications than one broker should take
+CROWDED = 10  # one broker in this many has twice its share of the topics
+HOT = 1000  # one topic in this many has more publications than one broker should take
 REFERENCE_TOPICS = 10_000  # what the reference finishes within seconds
 GROWTH = (0.01, 0.1, 1.0)  # of the topics that were asked for
 
@@ -103,7 +105,7 @@ def measure_plan(
 
 
 def timed(policy: Policy, topics: int, brokers: int, runs: int) -> Timed:
-    """The median of so many proposals for one cluster."""
+    """The median of `runs` proposals for one cluster."""
     snapshot, plan = made_cluster(topics, brokers)
     taken = []
     for _ in range(runs):
@@ -156,6 +158,9 @@ def _load(rng: Random, hot: bool, output_bytes_per_s: float) -> TopicLoad:
     return TopicLoad(
         publishers, publications, subscribers, deliveries, output_bytes_per_s / subscribers, output_bytes_per_s
     )
+
+
+# --- the paper's pseudocode
 
 
 Place = tuple[Mode, tuple[str, ...]]

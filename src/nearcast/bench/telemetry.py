@@ -4,11 +4,8 @@ A row is one topic in one second's report of one broker, its counters and its hi
 `topic_counters` makes it of reports. Time is from Parquet to Parquet: rows in, one line per window and topic with
 p50, p90 and p99 out. Each result is compared with NumPy's, number by number (`reference_table`).
 
-The table of `bench telemetry` by DuckDB: the same sums and comparisons, written in SQL.
-
-The reference of `bench telemetry`: the same table by NumPy, and the comparison with what others wrote.
-
-Rows of reports to aggregate: a thousand topics, each on one to three brokers, reported every second.
+DuckDB does the same sums and comparisons, written in SQL. The rows are made: a thousand topics, each on one to three
+brokers, reported every second.
 """
 
 from __future__ import annotations
@@ -32,6 +29,8 @@ from nearcast.core.model.counters import BUCKETS, bucket_limit_s
 from nearcast.errors import UsageError
 from nearcast.pipeline.jobs.telemetry import SHARES, SUMMED, TOPIC_COUNTERS, WINDOW_S, topic_sums, topic_table
 from nearcast.pipeline.spark import SessionSettings, open_session
+
+# --- DuckDB
 
 
 def duckdb_table(files: list[Path], into: Path, threads: int) -> None:
@@ -65,6 +64,9 @@ def _query(files: list[Path]) -> str:
             {", ".join(percentile(name, share) for name, share in SHARES.items())}
         FROM cumulated
     """
+
+
+# --- the reference
 
 
 class ReferenceTable(msgspec.Struct, frozen=True):
@@ -141,6 +143,9 @@ def _percentiles(counts: np.ndarray) -> np.ndarray:
     return np.column_stack(found)
 
 
+# --- made rows
+
+
 TOPICS = 1000
 ROWS_PER_S = TOPICS * 2  # a topic is on one, two or three brokers: two on average
 FILES = 20  # in the order of time, as batches are written
@@ -198,6 +203,9 @@ def _histograms(dice: np.random.Generator, topics: np.ndarray) -> pa.StructArray
     counts = np.bincount(cells, minlength=count * BUCKETS).reshape(count, BUCKETS)
     columns = [pa.array(counts[:, bucket], mask=counts[:, bucket] == 0) for bucket in range(BUCKETS)]
     return pa.StructArray.from_arrays(columns, [str(bucket) for bucket in range(BUCKETS)])
+
+
+# --- the measurement
 
 
 ROWS_MIN = 20_000

@@ -1,6 +1,6 @@
 """One client with many topics on real servers: nearcast beside redis-py, each in its own process, at three sizes.
 
-One client with many topics, in a process of its own: how long it takes to subscribe, to recover, and its memory.
+Measured are the time to subscribe, the time to recover, and the memory.
 
 A connection is cut by its server (CLIENT KILL). nearcast is whole again when it has said so of every topic; redis-py
 says nothing, so its server is asked how many channels the new connection holds.
@@ -27,15 +27,18 @@ from nearcast.runtime.requester import Requester
 from nearcast.runtime.subscription import Subscription
 from nearcast.testing.cluster import LocalCluster
 
+# --- one side, in its own process
+
+
 T = TypeVar("T")
 
-LIMIT_S = 120.0  # whoever has not done it by then will not do it
+LIMIT_S = 120.0  # a side that is not done by then never will be
 LOOK_S = 0.01
 CHUNK = 1000  # channels in one SUBSCRIBE of redis-py
 
 
 class SideFigures(msgspec.Struct, frozen=True):
-    """What one library needed for so many topics."""
+    """What one library needed for a number of topics."""
 
     topics: int
     subscribe_s: float
@@ -115,7 +118,7 @@ async def _read(pubsub: Any) -> None:
 
 
 async def _subscriber_id(client: Any, count: int, other_than: int) -> int:
-    """The connection that holds so many channels, when there is one."""
+    """The connection that holds `count` channels, once there is one."""
     while True:
         for connection in await client.client_list():
             if int(connection["sub"]) >= count and int(connection["id"]) != other_than:
@@ -147,6 +150,9 @@ def _memory_bytes() -> int:
     gc.collect()
     with open("/proc/self/statm", encoding="ascii") as file:
         return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+# --- the comparison
 
 
 BROKERS = 3

@@ -1,7 +1,4 @@
-"""`nearcast agent`: one agent beside one server.
-
-The options of `nearcast agent` that are about its gateway.
-"""
+"""`nearcast agent`: one agent beside one server, with its gateway if wanted."""
 
 from __future__ import annotations
 
@@ -104,7 +101,7 @@ def agent(
     --advertise redis://paris.example.com:6379 --store redis://store.example.com:6379 --gateway 0.0.0.0:8080
     --gateway-url https://paris.example.com --register closed
 
-    --register secret takes the one in NEARCAST_REGISTER_SECRET. A data cluster that wants a token gets the one in
+    --register secret takes the secret in NEARCAST_REGISTER_SECRET. A data cluster that wants a token gets the one in
     NEARCAST_GATEWAY_TOKEN.
     """
     from nearcast.agent.collector import Collector

@@ -1,4 +1,4 @@
-"""The commands, put together. Each file imports what is heavy inside its commands, so that `--help` is fast."""
+"""All commands, put together. Each file imports heavy modules inside its commands, so that `--help` is fast."""
 
 from __future__ import annotations
 

@@ -1,16 +1,12 @@
 """`nearcast bench`: measurements on this machine.
 
-`nearcast bench channels`: the speed of one execution of a channel for all its subscriptions.
-
-`nearcast bench flow`: the speed of the flow simulator.
-
-`nearcast bench multistage`: the speed of balancing subscribers over brokers.
-
-`nearcast bench plan`: the speed of a policy.
-
-`nearcast bench telemetry`: the speed of aggregating agents' reports.
-
-`nearcast bench topics`: one client with many topics.
+client       the client beside other libraries
+channels     one execution of a channel for all its subscriptions
+flow         the flow simulator
+multistage   balancing subscribers over brokers
+plan         a policy
+telemetry    aggregating agents' reports
+topics       one client with many topics
 """
 
 from __future__ import annotations
@@ -31,6 +27,9 @@ if TYPE_CHECKING:
     from nearcast.bench.plan import PlanBench
     from nearcast.bench.telemetry import TelemetryBench, Times
     from nearcast.bench.topics import TopicsBench
+
+
+# --- bench channels
 
 
 CHANNELS_COLUMNS = ("", "measured", "goal")
@@ -84,6 +83,9 @@ def _ratio(value: float | None) -> str:
     return "" if value is None else f"{value:,.2f} x"
 
 
+# --- bench flow
+
+
 FLOW_COLUMNS = ("clients", "topics", "simulated s", "policy calls", "seconds", "ms per simulated s")
 
 
@@ -123,6 +125,9 @@ def _flow_rows(found: FlowBench) -> list[tuple[str, ...]]:
 
 def _title(found: FlowBench) -> str:
     return f"{found.rebalancings} rebalancings; time per simulated second ~ clients^{found.exponent:.2f}"
+
+
+# --- bench multistage
 
 
 MULTISTAGE_COLUMNS = ("", "time", "moves", "cov before, after", "incoming load saved", "goal")
@@ -170,6 +175,9 @@ def _multistage_rows(found: MultistageBench) -> list[MultistageRow]:
 def _multistage_row(name: str, timed: Timed, goal: str) -> MultistageRow:
     covs = f"{timed.cov_before:.3f}, {timed.cov_after:.3f}"
     return name, f"{timed.seconds:.2f} s", f"{timed.moves:,}", covs, f"{timed.incoming_saved_share:.1%}", goal
+
+
+# --- bench plan
 
 
 PLAN_COLUMNS = ("", "measured", "goal")
@@ -225,6 +233,9 @@ def _ms(seconds: float) -> str:
     return f"{seconds * 1000:,.1f} ms"
 
 
+# --- bench telemetry
+
+
 TELEMETRY_COLUMNS = ("", "1 thread", "2 threads")
 
 TelemetryRow = tuple[str, str, str]
@@ -242,7 +253,7 @@ def telemetry(
     """Aggregate report rows to percentiles per window and topic, with Spark and with DuckDB, and check both.
 
     A row is one topic in one second's report of one broker: counters and a latency histogram of 40 buckets. Parquet
-    in, Parquet out. `identical`: every number is that of a NumPy reference.
+    in, Parquet out. `identical`: every number equals that of a NumPy reference.
 
     Example: nearcast bench telemetry --rows 5000000 --json
     """
@@ -269,6 +280,9 @@ def _telemetry_row(name: str, rows: int, times: Times) -> TelemetryRow:
         for taken, worked in zip(times.seconds, times.cpu_seconds, strict=True)
     )
     return name, one, two
+
+
+# --- bench topics
 
 
 TOPICS_COLUMNS = ("topics", "", "nearcast", "redis-py", "goal")
@@ -315,6 +329,9 @@ CLIENT_COLUMNS = ("", "measured", "goal")
 @app.callback()
 def bench() -> None:
     """Measurements on this machine."""
+
+
+# --- bench, bench client
 
 
 app.command("channels")(channels)

@@ -1,6 +1,6 @@
 """`nearcast brokers`: the brokers of the cluster, their load, and what they can carry.
 
-`nearcast brokers calibrate`: measure how many bytes per second brokers can send.
+`nearcast brokers calibrate` measures how many bytes per second brokers can send.
 """
 
 from __future__ import annotations
@@ -34,7 +34,10 @@ if TYPE_CHECKING:
     from nearcast.runtime.console import Console
 
 
-BUSY_SHARE = 0.2  # of a core, or of the capacity known so far: a broker that carries more is not disturbed unasked
+# --- brokers calibrate
+
+
+BUSY_SHARE = 0.2  # of a core, or of the capacity known so far: busier brokers need --force
 QUIET_WAIT_S = 3.0  # a report is the mean of a second: wait for what has just ended, a calibration for example
 LOOK_S = 0.5
 
@@ -56,8 +59,8 @@ def calibrate(
 ) -> None:
     """Measure how many bytes per second brokers can send, one after the other, and print it.
 
-    Each is put under full load for some seconds, on a private channel. Run it where the clients are, or beside the
-    server: what is measured is the server and the way to it. Load ratios are relative to the capacity found.
+    Each is put under full load for a few seconds, on a private channel. Run it where the clients are, or beside the
+    server: it measures the server and the path to it. Load ratios are relative to the capacity found.
 
     Example: nearcast brokers calibrate b1 b2 --apply
     """
@@ -122,7 +125,7 @@ async def _quiet(console: Console, name: str, *, force: bool) -> BrokerView:
 
 
 def busy_share(view: BrokerView) -> float | None:
-    """How busy the broker is, as far as is known: by its processor, and by its capacity if it has one."""
+    """How busy the broker is, as far as known: by its processor, and by its capacity if it has one."""
     report = view.report
     if report is None:
         return None
@@ -142,6 +145,9 @@ def _row(name: str, found: Calibration) -> tuple[str, ...]:
         f"{found.measuring_cpu_share * 100:.0f}",
         found.limited_by,
     )
+
+
+# --- brokers
 
 
 app = typer.Typer(invoke_without_command=True)
@@ -177,7 +183,7 @@ def capacity(
     url: Url = DEFAULT_URL,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Say how many bytes per second a broker can send: load ratios are relative to it.
+    """Set how many bytes per second a broker can send: load ratios are relative to it.
 
     Example: nearcast brokers capacity b1 1Gbit
     """
@@ -242,11 +248,11 @@ def broker_data(view: BrokerView) -> dict[str, object]:
 
 
 def _alive(view: BrokerView) -> bool:
-    return view.alive and view.state != "dead"  # one that was given up had its last grant a moment before
+    return view.alive and view.state != "dead"  # a broker that was just given up had its last grant a moment ago
 
 
 def load_ratio(view: BrokerView) -> float | None:
-    """LR = measured outgoing bandwidth / capacity (Dynamoth, equation 1); None while one of them is not known."""
+    """LR = measured outgoing bandwidth / capacity (Dynamoth, equation 1); None while one of them is unknown."""
     if view.report is None or not view.capacity_bytes_per_s:
         return None
     return view.report.output_bytes_per_s / view.capacity_bytes_per_s

@@ -1,7 +1,4 @@
-"""`nearcast channel`: parameterised queries at the data cluster, and a check of one there or against files.
-
-`nearcast channel create|list|show|drop`: channels at the data cluster.
-"""
+"""`nearcast channel`: parameterised queries at the data cluster, and a check of one there or against files."""
 
 from __future__ import annotations
 
@@ -36,7 +33,7 @@ def text_of(file: Path) -> str:
 def create(file: TextFile, data: DataUrl = DEFAULT_DATA, output: OutputOption = Output.TABLE) -> None:
     """Check a channel against the data cluster's datasets, and run it from now on.
 
-    A text that begins with CREATE OR REPLACE CHANNEL takes the place of another one of the name: subscriptions stay.
+    A text that begins with CREATE OR REPLACE CHANNEL replaces another one of the same name: subscriptions stay.
 
     Example: nearcast channel create -f near_me.sql
     """

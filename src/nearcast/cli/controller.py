@@ -57,13 +57,13 @@ def controller(
     balance_every: BalanceEveryOption = DEFAULT_BALANCE_S,
     timers: TimerOption = None,
 ) -> None:
-    """Run a controller, until it is stopped. Run two on two machines: one leads, the other takes over.
+    """Run a controller until it is stopped. Run two on two machines: one leads, the other takes over.
 
-    Stopped with SIGTERM or Ctrl-C it gives its lead away, and the other one leads at once.
+    Stopped with SIGTERM or Ctrl-C it gives up its lead, and the other one leads at once.
 
     With a policy it moves and replicates topics by itself, and with --max-brokers it asks the provider for servers.
     With --balance it moves subscribers between gateways. --timer must be the same for all controllers: clients and
-    agents go by the timers of the one that leads. A --store that is a broker's server is refused.
+    agents go by the timers of the leader. A --store that is a broker's server is refused.
 
     Example: nearcast controller --store redis://store.example.com:6379 --policy dynamoth --set lr_high=0.7
     --balance ldm --balance-set alpha=0.1 --balance-set beta_bytes_per_s=1000000
@@ -94,7 +94,7 @@ async def _serve(
 
 
 async def _work(process: Controller, store: str) -> None:
-    """Runs until it is cancelled."""
+    """Runs until cancelled."""
     from nearcast.runtime.controller import until_checked
 
     await until_checked(store)

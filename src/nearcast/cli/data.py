@@ -1,6 +1,6 @@
-"""`nearcast data`: the data part of the system, which runs on Spark.
+"""`nearcast data`: the data part of the system, which runs on Spark, and calls of its REST API by other commands.
 
-Calls of the data cluster's REST API by commands, with its refusals as errors that say what to do.
+`call` turns the API's refusals into errors that say what to do.
 """
 
 from __future__ import annotations
@@ -34,6 +34,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+# --- calls of the REST API
+
+
 DEFAULT_DATA = "http://127.0.0.1:8100"
 TOKEN_VARIABLE = "NEARCAST_DATA_TOKEN"  # opens everything
 GATEWAY_TOKEN_VARIABLE = "NEARCAST_GATEWAY_TOKEN"  # opens what gateways need
@@ -50,9 +53,9 @@ def path(*parts: str) -> str:
 
 
 def call(data: str, method: str, path: str, **request: Any) -> Any:
-    """The answer's JSON, None if it has none. `request`: what httpx takes, as json= and params=.
+    """The answer's JSON, None if it has none. `request`: what httpx takes, such as json= and params=.
 
-    A data cluster whose Spark is starting is asked again until it runs.
+    While Spark is starting, the data cluster is asked again until it runs.
     """
     until_s = time.monotonic() + STARTING_S
     answer = _answer(data, method, path, request)
@@ -106,6 +109,9 @@ def _marked(text: str, line: int, column: int, **rest: str) -> str:
     return f"\n  {shown}\n  {' ' * (column - 1)}^"
 
 
+# --- the commands
+
+
 app = typer.Typer(invoke_without_command=True)
 
 DEFAULT_LISTEN = "127.0.0.1:8100"
@@ -137,7 +143,7 @@ def data(
 ) -> None:
     """Run the data cluster until it is stopped: feeds, channels, subscriptions and results, with a REST API.
 
-    Callers must show the token in NEARCAST_DATA_TOKEN, if that is set. It must be, to listen elsewhere than on this
+    Callers must show the token in NEARCAST_DATA_TOKEN, if that is set. It must be set to listen elsewhere than on this
     machine. Gateways may show the one in NEARCAST_GATEWAY_TOKEN, which opens no more than they need.
 
     Example: nearcast data --store redis://127.0.0.1:6379 --folder /var/lib/nearcast
@@ -194,7 +200,7 @@ def check(
 ) -> None:
     """Start Spark, read a few records of a stream if one is named, say what was found, and stop.
 
-    Shows whether the data part works on this machine. Java is found, or taken from the package.
+    Shows whether the data part works on this machine. Java is found here, or taken from the package.
 
     Example: nearcast data check --url redis://127.0.0.1:6379 --stream orders
     """
@@ -216,7 +222,7 @@ def check(
 
 
 def _versions(spark: SparkSession) -> dict[str, Any]:
-    """Of what runs; a small sum shows that tasks do."""
+    """The versions of what runs; a small sum shows that tasks do."""
     context = spark.sparkContext
     system = context._jvm.java.lang.System  # type: ignore[union-attr]
     if spark.range(100).selectExpr("sum(id)").first()[0] != 4950:  # type: ignore[index]
@@ -236,7 +242,7 @@ def read_records(spark: SparkSession, url: str, stream: str, count: int) -> list
     try:
         rows = reading.load().orderBy("at", "id", "stream").limit(count).collect()
     except PySparkException as error:
-        # Spark hands on the worker's error as text, in the middle of its traceback.
+        # Spark passes on the worker's error as text, in the middle of its traceback.
         ours = re.search(r"nearcast\.errors\.\w+: (.+)", str(error))
         raise ClusterError(f"cannot read stream {stream!r}: {ours.group(1) if ours else error}") from None
     return [

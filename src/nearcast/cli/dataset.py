@@ -31,7 +31,7 @@ def load(
     data: DataUrl = DEFAULT_DATA,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Replace a static dataset by the records of a file, at once.
+    """Replace a static dataset with the records of a file, at once.
 
     Example: nearcast dataset load shelters shelters.csv
     """

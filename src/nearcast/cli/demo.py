@@ -1,8 +1,7 @@
 """`nearcast demo`: topics that move under players of games, a policy at work, and channels on Spark, shown live.
 
-What the demo's third act needs before it can begin: packages, memory, and Spark, which is started in time.
-
-What an act of the demo came to, as rows of a table.
+`summary_rows` shows what an act came to, as rows of a table. `Backstage` prepares the third act, which needs packages,
+memory, and Spark: it is started while the acts before it are played.
 """
 
 from __future__ import annotations
@@ -37,6 +36,9 @@ if TYPE_CHECKING:
     from nearcast.demo.policy import PolicySummary
     from nearcast.workloads.emergency.run import EmergencyPlan
     from nearcast.workloads.emergency.stage import EmergencyStage
+
+
+# --- summaries
 
 
 Rows = list[tuple[str, str]]
@@ -115,6 +117,9 @@ class ActName(StrEnum):
     ALL = "all"
 
 
+# --- the command
+
+
 def demo(
     context: typer.Context,
     act: Annotated[ActName, typer.Option("--act", help="Which act to play.")] = ActName.ALL,
@@ -135,10 +140,10 @@ def demo(
     Act 2, policy: people come and go; servers are added, hot topics divided, and all is taken back, in about 50 s.
 
     Act 3, channels: people get notifications that Spark computes, and move between gateways, in about a minute. A
-    machine without the packages or the memory for Spark is told, and plays the others.
+    machine without the packages or the memory for Spark says so, and plays the others.
 
     Each starts a cluster on this machine and ends it, also at Ctrl-C. The exit code is 1 if a message was lost, doubled
-    or reordered, or if an act did not show what it is to show.
+    or reordered, or if an act did not show what it should.
 
     Example: nearcast demo --act moves --seconds 20 --seed 7
     """
@@ -157,7 +162,7 @@ def demo(
 
 
 def _chosen(act: ActName) -> tuple[ActName, ...]:
-    """The acts to play; one that cannot be played here is left out, unless it alone is wanted."""
+    """The acts to play; one that cannot be played here is left out, unless it is the only one wanted."""
     everything: tuple[ActName, ...] = (ActName.MOVES, ActName.POLICY, ActName.CHANNELS)
     names = everything if act is ActName.ALL else (act,)
     problem = obstacle() if ActName.CHANNELS in names else ""
@@ -170,7 +175,7 @@ def _chosen(act: ActName) -> tuple[ActName, ...]:
 
 
 def _check(context: typer.Context, names: tuple[ActName, ...]) -> None:
-    """What cannot work is said before anything is started."""
+    """Report what cannot work before anything is started."""
     if ActName.POLICY in names:
         from nearcast.cli.settings import chosen_policy
         from nearcast.demo.policy import POLICY, THRESHOLDS
@@ -184,7 +189,7 @@ def _check(context: typer.Context, names: tuple[ActName, ...]) -> None:
 
 
 async def _demo(names: tuple[ActName, ...], plan: MovesPlan, output: Output) -> dict[str, Summary]:
-    """The summaries of the acts that were played, by name; those that Ctrl-C kept from beginning are left out."""
+    """The summaries of the acts that were played, by name; those that Ctrl-C prevented are left out."""
     from nearcast.cli.demo_views import View
 
     view = View()
@@ -207,7 +212,7 @@ async def _demo(names: tuple[ActName, ...], plan: MovesPlan, output: Output) -> 
         if backstage is not None:
             await backstage.close()
     if not summaries:
-        raise typer.Exit(130)  # told to stop while starting: there is nothing to sum up
+        raise typer.Exit(130)  # stopped while starting: there is nothing to sum up
     return summaries
 
 
@@ -240,7 +245,7 @@ def _act(name: ActName, plan: MovesPlan, view: View, backstage: Backstage | None
 
 
 async def _perform(act: Act[Any], look: Look, view: View, told: asyncio.Task[None], output: Output) -> Summary | None:
-    """Play one act; None if it was told to stop before it began."""
+    """Play one act; None if it was stopped before it began."""
     running: asyncio.Task[Summary] = asyncio.create_task(act.run())
     tasks: list[asyncio.Task[Any]] = [running]
     if output is Output.TABLE:
@@ -277,6 +282,9 @@ def _say_what_is_wrong(summaries: dict[str, Summary]) -> None:
             say(f"what an act is to show did not happen: {goal}")
 
 
+# --- the third act's preparation
+
+
 PACKAGES = {"pyspark": "data", "pyarrow": "data", "numpy": "policies", "httpx": "gateway", "websockets": "gateway"}
 MEMORY_BYTES = 3 << 30  # Spark, three servers, their agents
 
@@ -293,7 +301,7 @@ def obstacle() -> str:
 
 
 def available_bytes(meminfo: Path = Path("/proc/meminfo")) -> int | None:
-    """Memory that programs could have; None where the system does not tell."""
+    """Memory that programs could have; None where the system does not say."""
     with contextlib.suppress(OSError):
         for line in meminfo.read_text().splitlines():
             if line.startswith("MemAvailable:"):
@@ -315,7 +323,7 @@ class Backstage:
             self._opening = asyncio.create_task(open_stage(self.plan))
 
     async def stage(self) -> EmergencyStage:
-        """It belongs to whoever asked, who closes it."""
+        """The stage; from now on the caller owns it, and closes it."""
         self.begin()
         assert self._opening is not None
         stage = await self._opening
@@ -323,7 +331,7 @@ class Backstage:
         return stage
 
     async def close(self) -> None:
-        """If nobody has asked for it."""
+        """Close the stage if nobody has asked for it."""
         opening, self._opening = self._opening, None
         if opening is None:
             return

@@ -1,12 +1,8 @@
-"""How the demo's third act looks: gateways with their subscribers and loads, and the newest notifications.
+"""What `nearcast demo` looks like: a live screen on a terminal, a few lines every few seconds elsewhere.
 
-How the demo's first act looks: games, where their topics are, and the brokers at their sites.
-
-How the demo's second act looks: brokers with their load ratios, topics that are divided, what the policy decided.
-
-What `nearcast demo` looks like: a live screen on a terminal, some lines every few seconds elsewhere.
-
-How an act looks is in a file of its own; here is what all of them share.
+`Look` and `View` are what all acts share. `MovesLook` is the first act: games, where their topics are, and the brokers
+at their sites. `PolicyLook` is the second: brokers with their load ratios, topics that are divided, and what the policy
+decided. `ChannelsLook` is the third: gateways with their subscribers and loads, and the newest notifications.
 """
 
 from __future__ import annotations
@@ -37,7 +33,7 @@ from nearcast.workloads.emergency.run import Noticed
 DRAW_S = 0.5
 EVENTS_S = 1.0  # how often events are printed where there is no screen
 LINES_S = 5.0  # and how often the state
-WIDE = 100  # columns from which on there is room for more space between them
+WIDE = 100  # from this width on there is room for more space between columns
 STYLES = {Kind.KILL: "red", Kind.SCENE: "bold", Kind.SERVER: "green"}
 
 
@@ -103,13 +99,13 @@ class View:
         self._drawing = False
 
     def tell(self, step: str) -> None:
-        """A step of the start or of the end."""
+        """Show a step of the start or of the end."""
         self._note = step
         if not self._drawing:
             say(step)
 
     async def show(self, act: Act[Any], look: Look) -> None:
-        """Until it is cancelled."""
+        """Runs until cancelled."""
         await act.begun.wait()
         self._note = ""
         if self._console.is_terminal:
@@ -172,6 +168,9 @@ def figures(act: Act[Any], topics: Iterable[WatchedTopic]) -> tuple[str, str, st
 
 def _ms(seconds: float | None) -> str:
     return "" if seconds is None else f"{seconds * 1e3:.0f}"
+
+
+# --- the third act
 
 
 CHANNELS_BAR = 24  # characters of the highest load
@@ -250,6 +249,9 @@ def _channels_load(view: GatewayView) -> float:
     return (view.incoming_bytes_per_s + view.outgoing_bytes_per_s) / 1e3
 
 
+# --- the first act
+
+
 MOVES_WIDTHS = {"mode": len("all_subscribers"), "brokers": len("> paris+virginia")}
 MOVES_TOPIC_COLUMNS = ("topic", "mode", "brokers", "epoch", "msg/s", "p50 ms", "p99 ms", "moves")
 MOVES_BROKER_COLUMNS = ("broker at", "topics", "in kB/s", "out kB/s", "CPU %", *(f"from {site}" for site in SITES))
@@ -311,7 +313,7 @@ class MovesLook(Look):
 
 
 def _placed(game: WatchedTopic) -> tuple[str, str, str]:
-    """Where it is; while it is being moved, where it goes."""
+    """Where it is; while it moves, where it goes."""
     if game.placement is None:
         return "", "", ""
     shown, arrow = (game.placement, "") if game.target is None else (game.target, "> ")
@@ -330,6 +332,9 @@ def _moves_load(report: Report | None) -> tuple[str, str, str]:
 
 def _round_trips(broker: str) -> list[str]:
     return [f"{WORLD.delay_s(site, broker) * 2e3:.0f} ms" for site in SITES]
+
+
+# --- the second act
 
 
 POLICY_BAR = 20  # characters of a load ratio of 1
@@ -383,7 +388,7 @@ class PolicyLook(Look):
     # --- brokers
 
     def _shown(self) -> list[tuple[str, BrokerView]]:
-        """Those that have left too: it is worth seeing that they have."""
+        """Including brokers that have left: that is worth seeing."""
         return sorted(self._act.brokers.items())[:BROKERS_MAX]
 
     def _brokers(self, gap: int) -> Table:
@@ -397,7 +402,7 @@ class PolicyLook(Look):
             table.add_row(
                 printable(name), view.state, _bar(view), _ratio(view), load, topics, style="dim" if left else ""
             )
-        for _ in range(BROKERS_MAX - len(shown)):  # room for those to come: nothing below jumps
+        for _ in range(BROKERS_MAX - len(shown)):  # room for brokers to come: nothing below jumps
             table.add_row("")
         return table
 
@@ -432,7 +437,7 @@ def _mode(watched: WatchedTopic) -> str:
 
 
 def _place(watched: WatchedTopic) -> str:
-    """Where it is; while it is being moved, where it goes."""
+    """Where it is; while it moves, where it goes."""
     if watched.target is not None:
         return f"> {'+'.join(watched.target.brokers)}"
     return "+".join(watched.placement.brokers) if watched.placement is not None else ""

@@ -37,7 +37,7 @@ def create(
     data: DataUrl = DEFAULT_DATA,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Store the messages of topics as records of the dataset of the same name. The same again changes nothing.
+    """Store the messages of topics as records of the dataset of the same name. Doing it again changes nothing.
 
     Example: nearcast feed create emergency_reports --topic 'emergency.*'
     --schema 'kind STRING NOT NULL, lat DOUBLE, lon DOUBLE, message STRING'
@@ -67,7 +67,7 @@ def alter(
     data: DataUrl = DEFAULT_DATA,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Add columns to a feed's dataset; records that are there have null in them.
+    """Add columns to a feed's dataset; existing records have null in them.
 
     Example: nearcast feed alter emergency_reports --add 'severity INT'
     """

@@ -23,14 +23,14 @@ log = logging.getLogger("nearcast.agent")
 
 
 class GatewayProcess:
-    """A gateway that listens already and serves when told to."""
+    """A gateway that already listens, and serves once asked to."""
 
     def __init__(self, gateway: Gateway, listening: socket.socket) -> None:
         self._gateway = gateway
         self._listening = listening
 
     async def serve(self) -> None:
-        """Until cancelled; a server that ends by itself is an error."""
+        """Runs until cancelled; a server that ends by itself is an error."""
         server = GatewayServer(self._gateway, self._listening)
         try:
             await server.start()
@@ -54,7 +54,7 @@ class GatewayOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def open_gateway(options: GatewayOptions, identity: Identity, server_url: str, store_url: str) -> GatewayProcess:
-    """Listen at HOST:PORT. UsageError says what is wrong with an option."""
+    """Listen at HOST:PORT. Raises UsageError, which says what is wrong with an option."""
     logging.getLogger("httpx").setLevel(logging.WARNING)  # it tells of each request
     settings = GatewaySettings(
         origins=tuple(options.origins),
@@ -83,7 +83,7 @@ def open_gateway(options: GatewayOptions, identity: Identity, server_url: str, s
 
 
 def _need_local(listening: socket.socket, advertised: str) -> None:
-    """Whether the world may take names is for the operator to say, not for a default."""
+    """Whether the world may take names is the operator's decision, not a default's."""
     host = urlsplit(advertised).hostname or listening.getsockname()[0]
     if not (_is_loopback(listening.getsockname()[0]) and _is_loopback(host)):
         listening.close()

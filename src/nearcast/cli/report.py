@@ -1,6 +1,6 @@
 """`nearcast report`: what topics and brokers did, from the tables that the data cluster keeps of agents' reports.
 
-The chart of `nearcast report`: load of brokers, messages and latencies over time.
+`chart_of` draws it: load of brokers, messages and latencies over time.
 """
 
 from __future__ import annotations
@@ -30,6 +30,9 @@ if TYPE_CHECKING:
     from nearcast.pipeline.telemetry import BrokerLine, Latency, Summary, TopicLine, WindowLine
 
 
+# --- the command
+
+
 TOPIC_COLUMNS = (
     *("topic", "published /s", "in kB/s", "delivered /s", "out kB/s", "publishers", "subscribers"),
     *("p50 ms", "p90 ms", "p99 ms"),
@@ -55,7 +58,7 @@ def report(
 ) -> None:
     """Rates, bytes, subscribers and latencies of topics, load, CPU and memory of brokers, from stored telemetry.
 
-    The data cluster keeps it, so that has to run, or to have run. Spark is not needed here. Latencies are upper
+    The data cluster keeps it, so that must be running, or have run. Spark is not needed here. Latencies are upper
     limits of histogram buckets, 41 % apart.
 
     Example: nearcast report --folder /var/lib/nearcast --since 1h --topic 'game.*' --plot last_hour.png
@@ -126,6 +129,9 @@ def _broker_row(line: BrokerLine) -> tuple[str, ...]:
         f"{line.memory_bytes_max / 1e6:,.1f}",
         f"{line.connections_max:,}",
     )
+
+
+# --- the chart
 
 
 BROKERS_SHOWN = len(Colour)  # one colour each; those with the highest load

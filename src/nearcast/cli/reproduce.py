@@ -1,4 +1,4 @@
-"""`nearcast reproduce`: the experiments of the papers, run again."""
+"""`nearcast reproduce`: runs the papers' experiments again."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""The option for the timers of a cluster. Controllers have it alone: everybody else goes by what the leader says.
+"""Options that configure a cluster: how it plans, its timers, and how subscribers get their gateways.
 
-Options that say how a cluster plans: the policy, its thresholds, and how far the cluster may grow.
-
-Options that say how subscribers get their gateways: placement of newcomers, balancing, and its thresholds.
+Planning is the policy, its thresholds, and how far the cluster may grow. The timers are an option of controllers only:
+everybody else goes by what the leader says. Subscribers' gateways depend on the placement of newcomers, on balancing,
+and on its thresholds.
 """
 
 from __future__ import annotations
@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from nearcast.core.controller.subscribers import CoordinationSettings
     from nearcast.core.model.planning import Policy
     from nearcast.core.model.settings import Timing
+
+
+# --- planning
 
 
 PolicyOption = Annotated[
@@ -55,7 +58,7 @@ def chosen_policy(name: str, thresholds: list[str] | None, brokers_max: int = 0)
 
 
 def settings_given(option: str, texts: list[str] | None, example: str) -> dict[str, str]:
-    """What a repeatable NAME=VALUE says. A name that is given twice is refused: nobody knows which value is meant."""
+    """The values of a repeatable NAME=VALUE. A name given twice is refused: it is unclear which value is meant."""
     settings: dict[str, str] = {}
     for text in texts or []:
         name, equals, value = (part.strip() for part in text.partition("="))
@@ -70,12 +73,15 @@ def settings_given(option: str, texts: list[str] | None, example: str) -> dict[s
 
 
 def planning_arguments(name: str, thresholds: list[str] | None, wait_s: float, brokers_max: int) -> list[str]:
-    """The same options for `nearcast controller` in a process of its own; checked here, where somebody reads errors."""
+    """The same options for `nearcast controller` in a process of its own; checked here, where errors are seen."""
     chosen_policy(name, thresholds, brokers_max)
     arguments = ["--policy", name, "--wait", str(wait_s), "--max-brokers", str(brokers_max)]
     for threshold in thresholds or []:
         arguments += ["--set", threshold]
     return arguments
+
+
+# --- timers
 
 
 TimerOption = Annotated[
@@ -89,7 +95,7 @@ TimerOption = Annotated[
 
 
 def chosen_timing(timers: list[str] | None) -> Timing:
-    """The defaults with these timers instead."""
+    """The default timers, with these changed."""
     from nearcast.core.model.settings import Agreed, Timing
 
     names = (*Agreed.__struct_fields__, "leader_s")
@@ -105,9 +111,12 @@ def chosen_timing(timers: list[str] | None) -> Timing:
 
 
 def timer_arguments(timers: list[str] | None) -> list[str]:
-    """The same option for `nearcast controller` in a process of its own; checked here, where somebody reads errors."""
+    """The same option for `nearcast controller` in a process of its own; checked here, where errors are seen."""
     chosen_timing(timers)
     return [part for text in timers or [] for part in ("--timer", text)]
+
+
+# --- gateways of subscribers
 
 
 PlacementOption = Annotated[
@@ -146,7 +155,7 @@ NO_BALANCE = "none"
 def chosen_coordinating(
     placement: str, balance: str, thresholds: list[str] | None, every_s: float
 ) -> CoordinationSettings:
-    """The settings; what cannot be used is refused here, where somebody reads it."""
+    """The settings; unusable ones are refused here, where errors are seen."""
     from nearcast.core.controller.gateways import SeatRule
     from nearcast.core.controller.subscribers import CoordinationSettings
     from nearcast.policies.catalog import balancer_named

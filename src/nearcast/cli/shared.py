@@ -1,18 +1,11 @@
-"""Options that several commands share, and the names they accept.
+"""What commands share: options, output, exit codes, questions to the controller, rates and topic rows.
 
-What commands print: a table for people, or JSON for programs, alone on stdout.
-
-Asking the controller for its state.
-
-Rates as people write them: `125MB`, `1Gbit`, `80MiB/s`, `1.5e8`.
-
-Running a command: the event loop, the exit code, and when to stop.
+Commands print a table for people, or JSON for programs, alone on stdout. `Counting` shows people at a terminal how much
+has come so far.
 
 Exit codes: 0 done, 1 the cluster could not, 2 the call was wrong, 130 interrupted.
 
-How a topic's state is shown.
-
-Counting: how much has come so far, for people who wait at a terminal.
+Rates are written as people write them: `125MB`, `1Gbit`, `80MiB/s`, `1.5e8`.
 """
 
 from __future__ import annotations
@@ -36,6 +29,9 @@ from nearcast.errors import NearcastError, UsageError
 if TYPE_CHECKING:
     from nearcast.core.model.placement import Placement
     from nearcast.core.wire.bus import BrokerView, State, TopicState
+
+
+# --- options
 
 
 class Output(StrEnum):
@@ -74,12 +70,15 @@ def name_list(kind: str, text: str) -> tuple[str, ...]:
 
 
 def refuse_options_before(context: typer.Context) -> None:
-    """Of a command with subcommands: an option before the subcommand would be read here and not there."""
+    """For a command with subcommands: an option before the subcommand would be read by the wrong one."""
     for parameter in context.params:
         name, source = parameter.replace("_", "-"), context.get_parameter_source(parameter)
         if source is not None and source.name == "COMMANDLINE":
             command = f"nearcast {context.info_name} {context.invoked_subcommand}"
             raise UsageError(f"give --{name} after the subcommand: {command} ... --{name} ...")
+
+
+# --- output
 
 
 _WIDE = 1000  # a pipe has no width: do not fold lines that a program will cut into words
@@ -113,16 +112,19 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], title: st
 
 
 def printable(text: str) -> str:
-    """Names come from anywhere: none of them may send commands to the terminal."""
+    """Names come from anywhere: none may send commands to the terminal."""
     return text if text.isprintable() else ascii(text)
 
 
-PATIENCE_S = 1.0  # nobody needs to be told of what takes less
+# --- counting
+
+
+PATIENCE_S = 1.0  # what takes less needs no progress line
 _CLEAR = "\r\x1b[K"  # the line is written over, and gone at the end
 
 
 class Counting:
-    """Shows nothing if it does not take long, or if stderr is no terminal."""
+    """Shows nothing if it does not take long, or if stderr is not a terminal."""
 
     def __init__(self, what: str) -> None:
         self._what = what
@@ -140,6 +142,9 @@ class Counting:
         if sys.stderr.isatty() and time.monotonic() - self._since_s > PATIENCE_S:
             self._shown = True
             print(f"{_CLEAR}{count:,} {self._what} ...", end="", file=sys.stderr, flush=True)
+
+
+# --- running a command
 
 
 T = TypeVar("T")
@@ -229,7 +234,7 @@ async def until_one_ends(*jobs: Coroutine[Any, Any, None]) -> None:
 
 
 async def log_problems(log: logging.Logger, problem: Callable[[], str]) -> None:
-    """Say what keeps a process from working when that changes. Runs until it is cancelled."""
+    """Log what keeps a process from working whenever that changes. Runs until cancelled."""
     known = ""
     while True:
         await asyncio.sleep(PROBLEM_LOOK_S)
@@ -246,7 +251,7 @@ def log_to_stderr() -> None:
 
 
 class _NotTwice(logging.Filter):
-    """Drops a line that says what the line before said: what fails is tried again several times a second."""
+    """Drops a line that repeats the line before: what fails is tried again several times a second."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -258,11 +263,14 @@ class _NotTwice(logging.Filter):
         return not repeated
 
 
+# --- asking the controller
+
+
 ASK_S = 5.0  # for one answer: a new leader is there within about two seconds
 
 
 async def ask_state(url: str, *topics: str) -> State:
-    """The state of these topics, or of all that are placed if none is named; with all brokers in any case."""
+    """The state of these topics, or of all placed ones if none is named; with all brokers in any case."""
     from nearcast.core.model.names import encode_topic
     from nearcast.runtime.console import Console
 
@@ -282,18 +290,21 @@ async def ask_overview(url: str) -> State:
 
 
 def warned(state: State) -> State:
-    """The same, after people were told if the store has lost data and nobody has acknowledged it."""
+    """The same state, after a warning if the store has lost data and nobody has acknowledged it."""
     if state.loss is not None and not state.loss.acknowledged:
         say("warning: the store has lost data, see `nearcast store`")
     return state
 
 
 def known(state: State, broker: str) -> BrokerView:
-    """The broker of this name; a name nobody has is the caller's mistake."""
+    """The broker of this name; an unknown name is the caller's mistake."""
     view = state.brokers.get(broker)
     if view is None:
         raise UsageError(f"unknown broker {broker!r}; the cluster has: {', '.join(sorted(state.brokers))}")
     return view
+
+
+# --- rates
 
 
 _RATE = re.compile(r"(?P<number>\d+(?:\.\d*)?(?:e\+?\d+)?)\s*(?P<unit>[a-z]*)(?:/s|ps)?", re.IGNORECASE)
@@ -301,7 +312,7 @@ _PREFIXES = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "ki": 2.0**10, "mi": 2.0**20
 _SIZES = {"": 1.0, "b": 1.0, "byte": 1.0, "bytes": 1.0, "bit": 1 / 8, "bits": 1 / 8}
 _FACTORS = {prefix + size: factor * of for prefix, factor in _PREFIXES.items() for size, of in _SIZES.items()}
 
-BYTES_PER_S_MAX = 1e12  # 8 Tbit/s: more is a slip of the pen
+BYTES_PER_S_MAX = 1e12  # 8 Tbit/s: more is a typo
 
 
 def bytes_per_s(text: str) -> float:
@@ -322,6 +333,9 @@ def bytes_per_s(text: str) -> float:
 def megabytes_per_s(rate: float) -> str:
     """For tables, without a unit."""
     return f"{rate / 1e6:,.1f}"
+
+
+# --- topics
 
 
 TOPIC_COLUMNS = ("topic", "mode", "brokers", "epoch", "state")

@@ -1,8 +1,7 @@
 """`nearcast simulate`: the machines under virtual time, with faults.
 
-`nearcast simulate flow`: a policy and a workload under the flow simulator.
-
-`nearcast simulate protocol --variant forwarding`: Dynamoth's moves beside ours, on the same seeds.
+`simulate protocol` checks the move protocol; with `--variant forwarding` it runs Dynamoth's moves beside ours, on the
+same seeds. `simulate flow` runs a policy and a workload under the flow simulator.
 """
 
 from __future__ import annotations
@@ -47,6 +46,9 @@ class FlowPolicy(StrEnum):
     DYNAMOTH = "dynamoth"
     HASH_RING = "hash_ring"
     NONE = "none"
+
+
+# --- simulate flow
 
 
 @errors_as_exit_codes()
@@ -115,7 +117,7 @@ def _delays(matrix: Path | None) -> Delays:
 
 
 def _progress(seconds: float) -> Callable[[float], None] | None:
-    """One line that is written over on a terminal; nothing where nobody looks."""
+    """One line that is overwritten on a terminal; nothing elsewhere."""
     if not sys.stderr.isatty():
         return None
 
@@ -177,6 +179,9 @@ def simulate() -> None:
     """The protocol under virtual time, with faults."""
 
 
+# --- simulate protocol
+
+
 app.command("flow")(flow)
 
 
@@ -224,7 +229,7 @@ def protocol(
 
 
 def with_progress(outcomes: Iterator[T], total: int) -> Iterator[T]:
-    """A bar on a terminal; nothing where nobody looks."""
+    """A bar on a terminal; nothing elsewhere."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 
@@ -273,6 +278,9 @@ class Comparison(msgspec.Struct, frozen=True):
     first_seed: int
     seconds: float
     rows: list[Row]
+
+
+# --- the comparison with forwarding
 
 
 def compare(seeds: range, workers: int | None, output: Output) -> int:

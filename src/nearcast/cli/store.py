@@ -31,7 +31,7 @@ COLUMNS = ("leader", "term", "commits", "data lost", "acknowledged", "what came 
 
 @app.callback()
 def store(context: typer.Context, url: Url = DEFAULT_URL, output: OutputOption = Output.TABLE) -> None:
-    """Show who leads, how many commits the journal has, and whether the store has ever lost some.
+    """Show the leader, how many commits the journal has, and whether the store has ever lost some.
 
     Example: nearcast store --url redis://127.0.0.1:7001
     """
@@ -44,9 +44,9 @@ def store(context: typer.Context, url: Url = DEFAULT_URL, output: OutputOption =
 
 @app.command("acknowledge")
 def acknowledge(url: Url = DEFAULT_URL, output: OutputOption = Output.TABLE) -> None:
-    """Say that you know of the last loss: the warnings end, and users may register names again.
+    """Confirm that you know of the last loss: the warnings end, and users may register names again.
 
-    Names that were registered before the loss are free then. Restore `nc:u:*` and `nc:keys` first if you can.
+    Names that were registered before the loss are then free. Restore `nc:u:*` and `nc:keys` first if you can.
 
     Example: nearcast store acknowledge
     """

@@ -62,7 +62,7 @@ def move(
     url: Url = DEFAULT_URL,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Send a subscriber that is online to another gateway; it misses nothing and gets nothing twice.
+    """Send an online subscriber to another gateway; it misses nothing and gets nothing twice.
 
     Example: nearcast subscribers move ada --to b2
     """
@@ -82,7 +82,7 @@ async def _move(url: str, user: str, broker: str, *, wait: bool, timeout_s: floa
 
 @app.command("shuffle")
 def shuffle(url: Url = DEFAULT_URL, output: OutputOption = Output.TABLE) -> None:
-    """Place all subscribers anew, the heaviest to the gateway with the least load; they move in waves.
+    """Place all subscribers again, the heaviest to the gateway with the least load; they move in waves.
 
     The controller must run with --balance.
 

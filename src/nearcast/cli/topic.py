@@ -1,7 +1,4 @@
-"""`nearcast topic`: where topics are, and moving them.
-
-`nearcast plan`: the whole mapping of topics to brokers.
-"""
+"""`nearcast topic` and `nearcast plan`: where topics are, moving them, and the whole mapping of topics to brokers."""
 
 from __future__ import annotations
 
@@ -36,11 +33,14 @@ app = typer.Typer(help="Where topics are, and moving them.", no_args_is_help=Tru
 
 
 class MoveMode(StrEnum):
-    """The modes that an operator may choose; a test holds them to `Mode`, which is heavy to import."""
+    """The modes that an operator may choose; a test compares them with `Mode`, which is heavy to import."""
 
     SINGLE = "single"
     ALL_SUBSCRIBERS = "all_subscribers"
     ALL_PUBLISHERS = "all_publishers"
+
+
+# --- topic
 
 
 @app.command("move")
@@ -56,8 +56,8 @@ def move(
 ) -> None:
     """Place a topic on other brokers while its messages flow, and wait until that is done.
 
-    The topic stays where it was put: when brokers join or leave, and when nobody uses it. That holds for the broker
-    where it is already, too. A policy may move it, and a broker that leaves gives it away.
+    The topic stays where it was put: when brokers join or leave, and when nobody uses it. That holds even if it is
+    already there. A policy may move it, and a broker that leaves gives it away.
 
     Example: nearcast topic move scores --to b1,b2 --mode all_subscribers
     """
@@ -75,7 +75,7 @@ async def _move(
     if any(sign in topic for sign in "*?["):
         raise UsageError(f"topic {topic!r}: a topic is moved by its name, not by a pattern; name each of them")
     placement = Placement(0, Mode(mode), name_list("broker", to))
-    # Asked first: a missing controller is found out soon, and a placement that cannot be is the caller's mistake.
+    # Asked first: a missing controller shows soon, and an impossible placement is the caller's mistake.
     state = await ask_state(url, topic)
     found = problems(placement, frozenset(state.brokers))
     if found:
@@ -93,13 +93,16 @@ def show_topics(
 ) -> None:
     """Show where topics are: those named, or all that somebody has placed.
 
-    Many topics come in parts, each as of the moment it was asked for.
+    A long list comes in parts, each as of the moment it was asked for.
 
     Example: nearcast topic show scores chat
     """
     states = run(lambda: ask_state(url, *(topics or ()))).topics
     data = {"topics": {topic: topic_data(state) for topic, state in states.items()}}
     show(output, data, TOPIC_COLUMNS, [topic_row(topic, state) for topic, state in sorted(states.items())])
+
+
+# --- plan
 
 
 plan_app = typer.Typer(help="The whole mapping of topics to brokers.", no_args_is_help=True)
@@ -112,9 +115,9 @@ def plan() -> None:
 
 @plan_app.command("show")
 def show_plan(url: Url = DEFAULT_URL, output: OutputOption = Output.TABLE) -> None:
-    """Show the plan: its version, who leads, and every topic that has a placement.
+    """Show the plan: its version, the leader, and every topic that has a placement.
 
-    Many topics come in parts, each as of the moment it was asked for; the version is that of the last part.
+    A long list comes in parts, each as of the moment it was asked for; the version is that of the last part.
 
     Example: nearcast plan show --output json
     """

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from nearcast.testing.cluster import LocalCluster
 
 
-LOOK_S = 0.5  # how often we look whether all processes still run
+LOOK_S = 0.5  # how often we check that all processes still run
 
 
 def up(
@@ -81,7 +81,8 @@ def up(
 ) -> None:
     """Run a whole cluster on this machine until Ctrl-C: a store, brokers and controllers, nothing kept on disk.
 
-    With --policy topics are moved and replicated as their load asks; with --max-brokers servers are added and removed.
+    With --policy topics are moved and replicated as their load demands; with --max-brokers servers are added and
+    removed.
 
     Example: nearcast up --brokers 1 --policy dynamoth --max-brokers 4 --port 7000
     """
@@ -138,7 +139,7 @@ def _announce(cluster: LocalCluster, output: Output) -> None:
 
 
 async def _tell_of_ends(cluster: LocalCluster) -> None:
-    """Who tries things out may kill a process on purpose; who did not should know."""
+    """A user who is trying things out may kill a process on purpose; any other end should not go unnoticed."""
     known: set[str] = set()
     while True:
         for name in sorted(set(cluster.ended) - known):
@@ -148,7 +149,7 @@ async def _tell_of_ends(cluster: LocalCluster) -> None:
 
 
 async def _tell_of_losses(cluster: LocalCluster) -> None:
-    """Each loss of the store once; the controllers' logs, which say it too, are where nobody looks."""
+    """Report each loss of the store once; the controllers' logs say it too, but nobody looks there."""
     console = await cluster.console()
     told_s = 0.0
     while True:

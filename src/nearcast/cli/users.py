@@ -22,7 +22,7 @@ Name = Annotated[str, typer.Argument(metavar="USER")]
 
 @contextlib.asynccontextmanager
 async def _users(url: str) -> AsyncIterator[Users]:
-    """In the store of the cluster, with the password of the URL we were given."""
+    """The users in the store of the cluster, reached with the password of the URL we were given."""
     from nearcast.gateway.directory import Store
     from nearcast.gateway.users import Users
     from nearcast.runtime.console import find_store
@@ -38,7 +38,7 @@ async def _users(url: str) -> AsyncIterator[Users]:
 
 @app.command("list")
 def list_users(url: Url = DEFAULT_URL, output: OutputOption = Output.TABLE) -> None:
-    """Show all registered users: the broker where each was last, and how many subscriptions it has.
+    """Show all registered users: the broker where each last was, and how many subscriptions it has.
 
     Days are counted while gateways run.
 
@@ -58,7 +58,7 @@ async def _list(url: str) -> list[User]:
 
 @app.command("add")
 def add(user: Name, url: Url = DEFAULT_URL, output: OutputOption = Output.TABLE) -> None:
-    """Register a user and print its token, whatever gateways ask of those who register themselves.
+    """Register a user and print its token, whatever gateways demand of users that register themselves.
 
     Example: nearcast users add ann
     """
@@ -72,7 +72,7 @@ async def _add(url: str, user: str) -> str:
 
 @app.command("reset")
 def reset(user: Name, url: Url = DEFAULT_URL, output: OutputOption = Output.TABLE) -> None:
-    """Print a new token of a user. All earlier ones end, and within seconds the sessions opened with them.
+    """Print a new token for a user. All earlier ones end, and within seconds the sessions opened with them.
 
     Subscriptions and what waits for the user stay.
 
@@ -91,7 +91,7 @@ async def _reset(url: str, user: str) -> str:
 
 @app.command("remove")
 def remove(user: Name, url: Url = DEFAULT_URL) -> None:
-    """Forget a user: its tokens, sessions, subscriptions and what waits for it. The name is free then.
+    """Forget a user: its tokens, sessions, subscriptions and what waits for it. The name is then free.
 
     Example: nearcast users remove ann
     """
@@ -115,7 +115,7 @@ def rotate_key(
     ] = False,
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Sign tokens with a new key from now on. Those signed before stay good until they expire, or end --now.
+    """Sign tokens with a new key from now on. Tokens signed before stay valid until they expire, or end --now.
 
     Example: nearcast users rotate-key
     """

@@ -4,9 +4,8 @@
     summary = await act.run()
     assert summary.exact
 
-What a view shows is public: `topics`, `brokers`, `events` and the totals.
-
-What an act of the demo did, and what subscribers got.
+What a view shows is public: `topics`, `brokers`, `events` and the totals. A `Summary` is what the act did, and what
+subscribers got.
 """
 
 from __future__ import annotations
@@ -32,6 +31,8 @@ from nearcast.runtime.console import Console
 from nearcast.testing.audit import Verdict
 from nearcast.testing.cluster import LocalCluster
 from nearcast.testing.load import RECENT_S, Load, WatchedTopic, percentile
+
+# --- what came of it
 
 
 class Judged(TypedDict):
@@ -92,7 +93,7 @@ def percentiles_ms(latencies_s: Iterable[float]) -> Percentiles:
 
 
 def noticed(verdict: Verdict) -> int:
-    """Without what is lost at an end of a line: until the end of the run it may be on its way."""
+    """Without what is lost at an end of a line: until the end of the run it may still be in flight."""
     wrong = verdict.duplicated + verdict.reordered + verdict.unexpected + verdict.lost_middle
     return wrong + verdict.gaps + verdict.interrupted
 
@@ -125,6 +126,9 @@ class Happening:
     kind: Kind
 
 
+# --- the act
+
+
 SummaryT = TypeVar("SummaryT", bound=Summary)
 
 
@@ -138,12 +142,12 @@ class Act(ABC, Generic[SummaryT]):
         self.seed = seed
         self.brokers: dict[str, BrokerView] = {}
         self.events: deque[Happening] = deque(maxlen=EVENTS_KEPT)
-        self.happened = 0  # so many events in all, those that are no longer kept too
+        self.happened = 0  # number of events, including those no longer kept
         self.controller_kills = 0
         self.noticed = 0  # what subscribers should not have seen, so far
         self.missed: list[str] = []  # what the act was to show and did not
         self.begun = asyncio.Event()
-        self.stopped = False  # it was told to end early
+        self.stopped = False  # it was asked to end early
         self._tell = tell
         self._loads: list[Load] = []
         self._begun_s: float | None = None
@@ -180,7 +184,7 @@ class Act(ABC, Generic[SummaryT]):
 
     @abstractmethod
     def _parts(self, cluster: LocalCluster, console: Console) -> list[Coroutine[object, object, None]]:
-        """What goes on at the same time while messages flow. All of it ends soon after `_ending`."""
+        """What runs concurrently while messages flow. All of it ends soon after `_ending`."""
 
     @abstractmethod
     def _summary(self, common: Summary) -> SummaryT:
@@ -207,7 +211,7 @@ class Act(ABC, Generic[SummaryT]):
 
     @property
     def recent_s(self) -> float:
-        """How many seconds the recent latencies are of."""
+        """How many seconds the recent latencies cover."""
         return min(RECENT_S, self.elapsed_s) or RECENT_S
 
     @property
@@ -228,7 +232,7 @@ class Act(ABC, Generic[SummaryT]):
         return sum(broker in placement.brokers for placement in placements)
 
     def events_since(self, number: int) -> list[Happening]:
-        """Those after the first so many, as far as they are kept. Some are heard of later than others."""
+        """The events after the first `number`, as far as they are kept. Some are learnt of later than others."""
         fresh = min(self.happened - number, len(self.events))
         return sorted(islice(self.events, len(self.events) - fresh, None), key=lambda event: event.at_s)
 
@@ -259,7 +263,7 @@ class Act(ABC, Generic[SummaryT]):
             self._looked(state)
 
     def _placed(self, topic: str, after: Placement) -> None:
-        """By what the controller says: a move that was asked for in vain does not count, one that went on does."""
+        """By what the controller says: a failed request to move does not count, a move that went on does."""
         before = self.topics[topic].moved_to(after)
         if before is not None:
             self._moved(topic, before, after)
@@ -273,7 +277,7 @@ class Act(ABC, Generic[SummaryT]):
         return False
 
     def _dice(self, whose: str) -> random.Random:
-        """Each has its own: then the network's draws do not change the moves."""
+        """Each part has its own, so that the network's draws do not change the moves."""
         return random.Random(f"{self.seed} {whose}")
 
     def _happened(self, text: str, kind: Kind, at_s: float | None = None) -> None:

@@ -1,7 +1,7 @@
 """Act 3 of the demo: people of a city get enriched notifications computed by Spark, while their gateways are balanced.
 
 The emergency workload, small: three gateways, of which one has most of the people; reports on topics; channels that
-join them with people's locations and with shelters. Balancing moves people, and once everybody is placed anew.
+join them with people's locations and with shelters. Balancing moves people, and once everybody is placed again.
 """
 
 from __future__ import annotations

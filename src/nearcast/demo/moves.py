@@ -1,10 +1,9 @@
-"""The games of the demo's first act: topics with players at one or more sites, and who plays which.
-
-Act 1 of the demo: games played over an emulated world while their topics move and processes are killed.
+"""Act 1 of the demo: games played over an emulated world while their topics move and processes are killed.
 
 Three brokers, one per site of `WORLD`. Every game is a topic with players at its sites: half of them publish, half of
-them subscribe, each through the delay between its site and the broker it talks to. Operators move every topic all the
-time, a killer ends an agent or the controller with SIGKILL now and then, and an audit counts what players noticed.
+them subscribe, each through the delay between its site and the broker it talks to. `MovesPlan` says which games there
+are and how many clients play each. Operators move every topic all the time, a killer ends an agent or the controller
+with SIGKILL now and then, and an audit counts what players noticed.
 """
 
 from __future__ import annotations
@@ -25,6 +24,9 @@ from nearcast.testing.chaos import Killer
 from nearcast.testing.cluster import LocalCluster
 from nearcast.testing.load import Load, LoadShape, WatchedTopic
 from nearcast.testing.network.sites import WORLD, Paths
+
+# --- the games
+
 
 SITES = ("paris", "virginia", "tokyo")  # the brokers are called as their sites
 GAMES: dict[str, tuple[str, ...]] = {
@@ -51,7 +53,7 @@ class MovesPlan:
             raise UsageError(f"{self.clients} clients are too few to play at all sites: use {CLIENTS_MIN} or more")
 
     def shape(self, topic: str) -> LoadShape:
-        """Of one game: its share of the clients, of whom half publish."""
+        """The load of one game: its share of the clients, half of which publish."""
         number, games = list(GAMES).index(topic), len(GAMES)
         clients = self.clients // games + (number < self.clients % games)
         rate_per_s = RATE_PER_PUBLISHER_S * (clients // 2)
@@ -66,6 +68,9 @@ def describe(placement: Placement) -> str:
 
 def describe_brokers(brokers: tuple[str, ...]) -> str:
     return "all three" if len(brokers) == len(SITES) else "+".join(brokers)
+
+
+# --- the act
 
 
 MODES = (Mode.SINGLE, Mode.ALL_SUBSCRIBERS, Mode.ALL_PUBLISHERS)

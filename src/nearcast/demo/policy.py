@@ -1,12 +1,10 @@
-"""The evening of the demo's second act: its topics, how many people use them, and what the policy is to do about it.
-
-Capacity, thresholds and rates are chosen together, for a machine with two cores: a server carries a quiet evening, and
-not a busy one. What one delivery of 300 bytes costs a server was measured: about 400 bytes.
-
-Act 2 of the demo: people come and go, and a policy adds servers, divides hot topics and takes it all back.
+"""Act 2 of the demo: people come and go, and a policy adds servers, divides hot topics and takes it all back.
 
 One broker of small capacity, a controller with a policy, and a provider that starts and stops real servers. The scenes
-of the evening set how much is going on; each lasts until the policy has done what it is to show, or patience ends.
+of an evening set how much is going on; each lasts until the policy has done what it should show, or patience runs out.
+
+Capacity, thresholds and rates are chosen together, for a machine with two cores: a server carries a quiet evening, but
+not a busy one. What one delivery of 300 bytes costs a server was measured: about 400 bytes.
 """
 
 from __future__ import annotations
@@ -29,6 +27,9 @@ from nearcast.testing.audit import Verdict
 from nearcast.testing.chaos import Killer
 from nearcast.testing.cluster import LocalCluster, LocalProvider
 from nearcast.testing.load import Crowd, Load, LoadShape, WatchedTopic
+
+# --- the evening
+
 
 CHATS = tuple(f"chat.{number}" for number in range(1, 5))
 VOTES = "votes"  # many publications for few subscribers
@@ -58,7 +59,7 @@ CONTROLLER_OPTIONS = (
 
 
 class Goal(StrEnum):
-    """What the policy is to do, as a sentence for whoever misses it."""
+    """What the policy should do, as a sentence that is shown when it does not."""
 
     SERVER_ADDED = "a server is added and carries topics"
     VOTES_REPLICATED = "votes is replicated, all_subscribers"
@@ -69,12 +70,12 @@ class Goal(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scene:
-    """People behave like this until the policy has done what is awaited, and then for so many seconds more."""
+    """People behave like this until the policy has done what is awaited, and then for `seconds` more."""
 
     title: str
     chats_per_s: float = 60.0  # messages of all chats together
     votes_per_s: float = 20.0
-    guests: int = 0  # who come to watch the scores
+    guests: int = 0  # people who come to watch the scores
     seconds: float = 2.0  # to look at what has become of it
     kill: bool = False  # end the controller with SIGKILL, and start it again
     goals: tuple[Goal, ...] = ()
@@ -129,6 +130,9 @@ class PolicyPlan:
         )
 
 
+# --- the act
+
+
 PATIENCE_S = 40.0  # for what the policy is to do in one scene; it needs about 8
 POLL_S = 0.1
 
@@ -163,7 +167,7 @@ class PolicyAct(Act[PolicySummary]):
         self._decided_at_s = 0.0
 
     def subscribers(self, topic: str) -> int:
-        """Those who are there now."""
+        """How many there are now."""
         return self.topics[topic].subscribers + (self._crowd.present if topic == SCORES else 0)
 
     # --- start

@@ -1,21 +1,20 @@
-"""The plan changes of a flow simulation, made again in the message-level simulator, where every single message counts.
+"""Checks of a flow simulation's results: its plan changes replayed, its added servers justified, its clients counted.
 
-The flow simulator says which topics move when, and which brokers come and go; it knows no messages, only rates. Here
-the product's own machines make the same changes in the same order, with publishers and subscribers on the same
+`replay` makes the plan changes of a flow simulation again in the message-level simulator, where every single message
+counts. The flow simulator says which topics move when, and which brokers come and go; it knows no messages, only rates.
+Here the product's own machines make the same changes in the same order, with publishers and subscribers on the same
 topics, and the checkers of the protocol look at what everybody got. Quiet time between two changes is cut short, so
-changes follow closer on each other than they did; nothing fails on purpose, so any Gap, Interrupted or forced move is
-a fault too.
+changes follow each other more closely than they did. Nothing fails on purpose, so any Gap, Interrupted or forced move
+is a fault too.
 
-Was a server asked for in vain? Every addition is checked against all single moves, one by one.
+Was a server asked for in vain? Every addition is checked against all single moves, one by one. `Additions` stands
+between the simulator and a policy and keeps what the policy saw whenever it asked for a broker. `sufficing_move` then
+tries every topic on every other broker, in plain Python and independent of the policy: if one such move would have kept
+every load ratio below `lr_high`, the addition was not needed.
 
-`Additions` stands between the simulator and a policy and keeps what the policy saw whenever it asked for a broker.
-`sufficing_move` then tries every topic on every other broker, in plain Python and apart from the policy: if one such
-move would have kept every load ratio below `lr_high`, the addition was not needed.
-
-How many clients a cluster sustains while more and more join: where the response time is too long for good.
-
-The average response time of each second is averaged over the last 10 s. The sustained number of clients is the number
-there was in the last second at which this mean was below the limit. Rebalancings make it jump for a moment; a
+`sustained` says how many clients a cluster sustains while more and more join, before the response time is too long for
+good. The average response time of each second is averaged over the last 10 s. The sustained number of clients is the
+number there was in the last second at which this mean was below the limit. Rebalancings make it jump for a moment; a
 cluster that recovers is not at its end. So that such jumps do not go unseen, they are counted: seconds above the limit
 before the end, and the number of clients when the limit was first passed.
 """
@@ -36,6 +35,9 @@ from nearcast.sim.checkers import CHECKERS, check_duplicates, check_order, check
 from nearcast.sim.faults import FaultPlan, Profile
 from nearcast.sim.programs import Add, Place, Remove, Step
 from nearcast.sim.world import START_S, Setup, World
+
+# --- replaying plan changes
+
 
 BEGIN_S = START_S + 1.0  # clients are attached by then
 END_S = 5.0  # traffic after the last change
@@ -147,6 +149,9 @@ def judge(world: World, script: Sequence[Step]) -> Replayed:
     )
 
 
+# --- additions
+
+
 _IDLE = TopicLoad()
 
 
@@ -198,6 +203,9 @@ def sufficing_move(seen: Seen, lr_high: float) -> Move | None:
     return None
 
 
+# --- sustained clients
+
+
 MEAN_S = 10.0
 
 
@@ -229,7 +237,7 @@ def sustained(
 
 
 def trailing_means(values: Sequence[float], steps: int) -> list[float]:
-    """The mean of each value and the ones before it, `steps` in all where there are so many. NaN counts for nothing."""
+    """The mean of each value and the ones before it, `steps` in all where there are enough. NaN values are left out."""
     means: list[float] = []
     for end in range(1, len(values) + 1):
         known = [value for value in values[max(0, end - steps) : end] if not math.isnan(value)]

@@ -1,11 +1,10 @@
 """What an experiment gives: its figures, the series behind them, and a chart; and how they are kept.
 
-`figures` is what `--json` prints: a struct of the experiment's own. `series` are the curves, for whoever wants to
-draw them again. Both stand in one JSON file beside the picture.
+`figures` is what `--json` prints: a struct of the experiment's own. `series` are the curves, for readers who want to
+draw them again. Both are in one JSON file beside the picture.
 
-Mean and confidence interval of a few runs that differ in their seed: Student's t, two-sided, 95 %.
-
-Runs that do not depend on each other, on all cores. Results come in the order of the jobs, whoever is done first.
+`estimate` is the mean and confidence interval of a few runs that differ in their seed: Student's t, two-sided, 95 %.
+`run_jobs` does independent runs on all cores. Results come in the order of the jobs, whichever finishes first.
 """
 
 from __future__ import annotations
@@ -22,6 +21,9 @@ import msgspec
 
 from nearcast.errors import UsageError
 from nearcast.experiments.chart import Chart
+
+# --- results and files
+
 
 # Called with the steps done, the steps in all, and what is being done.
 Progress = Callable[[int, int, str], None]
@@ -69,6 +71,9 @@ def _plain(value: Any) -> Any:
     return value.tolist()
 
 
+# --- estimates
+
+
 # The 0.975 quantile of Student's t for 1, 2, ... degrees of freedom, from the usual tables.
 T_975 = (
     *(12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228),
@@ -104,6 +109,9 @@ def estimate(values: Sequence[float]) -> Estimate:
     quantile = T_975[freedom - 1] if freedom <= len(T_975) else T_975_MANY
     half = quantile * stdev(values) / math.sqrt(len(values))
     return Estimate(mean, mean - half, mean + half)
+
+
+# --- runs on all cores
 
 
 Job = TypeVar("Job")

@@ -1,14 +1,14 @@
-"""Admission: limits that hold before anybody has said who she is.
+"""Limits on what strangers and users may start at a gateway, all counted per minute or per address.
 
-Sessions in all, sessions of one address that have not logged in, refused logins of one address in a minute, and the
-web pages (`Origin`) that may connect. Programs that are not browsers send no Origin.
+`Admission` applies before the login: it limits sessions in all, sessions of one address that have not logged in, failed
+logins of one address per minute, and the web pages (`Origin`) that may connect. Programs that are not browsers send no
+Origin.
 
-How often something happened in the last minute, by whom.
+`NewTopics` applies after the login: it limits how many unused topic names one user may introduce per minute. A new name
+costs memory, here and at the brokers, for as long as it is remembered there; a name in use costs nothing
+more, no matter who uses it.
 
-New topics: how many names that nobody used before one user may bring up in a minute.
-
-A name costs memory, here and at the brokers, for as long as it is remembered there; a name that is in use costs nothing
-more, whoever uses it.
+`PerMinute` does the counting: how often something happened in the last minute, by address or user.
 """
 
 from __future__ import annotations
@@ -21,12 +21,15 @@ from starlette.requests import HTTPConnection
 from nearcast.errors import LimitReached
 from nearcast.gateway.settings import GatewaySettings, Proxies
 
+# --- counting
+
+
 _WINDOW_S = 60.0
-_REMEMBERED = 10_000  # of whom; beyond that the ones not seen for longest are forgotten
+_REMEMBERED = 10_000  # addresses or users; beyond that the ones not seen for longest are forgotten
 
 
 class PerMinute:
-    """It reads no clock: the caller says what time it is, in seconds."""
+    """Counts by name. It reads no clock: the caller passes the time, in seconds."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -44,8 +47,11 @@ class PerMinute:
         return times is not None and len(times) == self._limit and times[0] > now_s - _WINDOW_S
 
 
+# --- before the login
+
+
 class Admission:
-    """Of one gateway. It reads no clock: the caller says what time it is, in seconds."""
+    """Of one gateway. It reads no clock: the caller passes the time, in seconds."""
 
     def __init__(self, settings: GatewaySettings) -> None:
         self._settings = settings
@@ -56,12 +62,12 @@ class Admission:
         self._registrations = PerMinute(settings.registrations_per_minute)
 
     def address_of(self, connection: HTTPConnection) -> str:
-        """Whose request this is."""
+        """The address that the request comes from."""
         peer = connection.client.host if connection.client else ""
         return self._proxies.address(peer, connection.headers.getlist("x-forwarded-for"))
 
     def problem(self, address: str, now_s: float) -> str:
-        """Why a new session of this address is not let in; empty if it is."""
+        """Why a new session from this address is refused; empty if it is let in."""
         if self._sessions >= self._settings.connections:
             return "the gateway is full: try again later"
         if self._unknown.get(address, 0) >= self._settings.unknown_per_address:
@@ -85,7 +91,7 @@ class Admission:
             self.logged_in(address)
 
     def refused(self, address: str, now_s: float) -> None:
-        """A login was."""
+        """Count a refused login."""
         self._refused_logins.note(address, now_s)
 
     def may_register(self, address: str, now_s: float) -> bool:
@@ -104,6 +110,9 @@ class Admission:
             return False
 
 
+# --- new topics
+
+
 KNOWN_MAX = 100_000  # names; beyond that the one not used for longest counts as new again
 
 
@@ -116,7 +125,7 @@ class NewTopics:
         self._begun = PerMinute(per_minute)
 
     def use(self, user: str, topic: str, now_s: float) -> None:
-        """LimitReached: the topic is new, and the user has begun too many."""
+        """Raises LimitReached if the topic is new and the user has introduced too many."""
         if topic in self._known:
             del self._known[topic]
         elif self._begun.is_full(user, now_s):

@@ -1,10 +1,10 @@
-"""The gateway's side of coordination: it reports who is online, asks for users, and passes on the order to move.
+"""The gateway's side of coordination: it reports who is online, asks for users, and passes on orders to move.
 
 It reports every two seconds, and half a second after each order to move, so that the next wave of moves need not wait.
-A report that is lost matters no more than one that is late. With the controller or the store's server away, sessions go
-on as they are; only who asks for a gateway must wait.
+A lost report matters no more than a late one. While the controller or the store's server is away, sessions continue;
+only users that ask for a gateway have to wait.
 
-Topics count like backend subscriptions, if the gateway names them among what a user wants: a gateway receives a topic
+Topics count like backend subscriptions if the gateway lists them among what a user wants: a gateway receives a topic
 once and delivers it to each of its users, which is what the policy's loads are made of.
 """
 
@@ -26,7 +26,7 @@ from nearcast.runtime.console import Inquiry
 from nearcast.runtime.requester import Requester
 from nearcast.runtime.workers import Troubles, Workers
 
-MOVING_REPORT_S = 0.5  # after an order: by then most have moved
+MOVING_REPORT_S = 0.5  # after an order: by then most users have moved
 ASK_S = 10.0  # for an answer of the controller; a new one leads within about two seconds, and listens for four
 
 log = logging.getLogger("nearcast.gateway")
@@ -47,7 +47,7 @@ class Whereabouts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Served(Protocol):
-    """What the controller wants to know of a gateway, and of it."""
+    """What the controller asks about a gateway, and of it."""
 
     broker: str
     url: str
@@ -57,7 +57,7 @@ class Served(Protocol):
         ...
 
     def order_move(self, user: str, broker: str, url: str) -> bool:
-        """Tell the user's session to go to another gateway. False: it has none here."""
+        """Tell the user's session to go to another gateway. False: it has no session here."""
         ...
 
     async def rates(self) -> dict[str, float]:
@@ -90,7 +90,7 @@ class BusCoordination:
     # --- users
 
     async def register(self, user: str) -> None:
-        """registeruser: nothing if the user may be called so; raises Refused, which says why not."""
+        """registeruser: returns if the user may have this name; raises Refused, which says why not."""
         await self._ask(lambda request: bus.RegisterUser(request, user))
 
     async def request(
@@ -125,7 +125,7 @@ class BusCoordination:
                 await asyncio.sleep(MOVING_REPORT_S)
 
     async def _measure(self) -> None:
-        """Apart from the reports, which must not wait for the data cluster; while it is away the last rates hold."""
+        """Separate from the reports, which must not wait for the data cluster; while it is away the last rates hold."""
         assert self._gateway is not None
         while True:
             with contextlib.suppress(NearcastError):
@@ -155,6 +155,6 @@ class BusCoordination:
             return
         self._term = order.term
         moved = [self._gateway.order_move(user, broker, url) for user, (broker, url) in order.moves.items()]
-        # One that is not here any more is what the controller waits to hear of.
+        # The controller is waiting to hear that a user has left, so report also when the user is not here any more.
         log.info("the controller moves %d subscribers, %d of them are here", len(moved), sum(moved))
         self._ordered.set()

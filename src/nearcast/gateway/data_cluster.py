@@ -1,4 +1,4 @@
-"""The data cluster as a gateway sees it: its REST interface, found through the store, away at times.
+"""The data cluster as a gateway sees it: a REST interface, found through the store, that is away at times.
 
 Every call either answers or raises: `Away` (try again later), `DataClusterFailed` (this request cannot be answered,
 others may be), `Gone` (what was asked for is not there), or `DataClusterRefused` (the request is wrong).
@@ -23,15 +23,15 @@ LIST_LIMIT = 100  # executions in one list
 
 
 class Away(ClusterError):
-    """No data cluster answers: it is not started, or starts again."""
+    """No data cluster answers: it is not running, or restarting."""
 
 
 class DataClusterFailed(ClusterError):
-    """It met an error of its own over this request, or its answer makes no sense."""
+    """It failed on this request, or its answer makes no sense."""
 
 
 class DataClusterRefused(ClusterError):
-    """It answered that the request cannot be carried out."""
+    """It answered that it cannot carry out the request."""
 
 
 class Gone(DataClusterRefused):
@@ -39,7 +39,7 @@ class Gone(DataClusterRefused):
 
 
 class Wanted(msgspec.Struct, frozen=True):
-    """A subscription that `user` asks for: a channel may bind a parameter to who is logged in."""
+    """A subscription that `user` asks for: a channel may bind a parameter to the logged-in user."""
 
     channel: str
     parameters: dict[str, Any]
@@ -93,7 +93,7 @@ class _Rates(msgspec.Struct):
 
 
 class DataCluster:
-    """`locate` tells its URL, empty while it is away. At most `requests` at a time, without the long poll."""
+    """`locate` returns its URL, empty while it is away. At most `requests` at a time, not counting the long poll."""
 
     def __init__(self, locate: Callable[[], Awaitable[str]], token: str = "", requests: int = 8) -> None:
         headers = {"Authorization": f"Bearer {token}"} if token else {}
@@ -129,7 +129,7 @@ class DataCluster:
         return _decoded(await self._ask("POST", "/results", wanted), _Results).results
 
     async def notifications(self, broker: str, after: int | None) -> Notifications:
-        """What came after the cursor, waiting for it; without a cursor, the newest one at once."""
+        """Notifications after the cursor, waiting for them; without a cursor, the newest one at once."""
         query: dict[str, Any] = {"wait_s": NOTIFICATION_WAIT_S}
         if after is not None:
             query["after"] = after

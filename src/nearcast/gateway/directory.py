@@ -1,24 +1,22 @@
-"""The directory: users, their frontend subscriptions and cursors, on the store's server.
+"""The directory of a gateway's users on the store's server: subscriptions, cursors, and when each was last here.
 
-    nc:u:USER      hash: home -> broker; s:ID -> {"channel", "parameters", "from", "cursor"}; see users.py for the rest
+    nc:u:USER      hash: home -> broker; s:ID -> {"channel", "parameters", "from", "cursor"};
+                   seen -> the hour in which the user was last here; see users.py for the rest
     nc:f:BROKER:ID set of the users who hold backend subscription ID at that broker
     nc:gateways    hash: broker -> URL of its gateway
     nc:data        {"url"} of the data cluster while it runs (written by it)
-
-A gateway that starts again finds here what it held. Cursors only grow, whoever writes them in whatever order. Nothing
-is written for a user whose registration is not the one that logged in: she was reset or removed meanwhile.
-
-The store's server as gateways ask it: an answer, or ClusterError.
-
-Attendance: when users were here last, and an end to those who have not come for long.
-
-Time is counted in hours while gateways run: a counter in the store, which one of them moves on by one at most once in
-an hour of the store's clock. A clock that jumps ahead by a year so counts as an hour, and an outage of all gateways as
-an hour too. Of the users that a round looks at, only so many are forgotten, and what they held is let go by their
-gateways as if the operator had removed them.
-
     nc:hours       hash: count -> how many hours; at -> when the last one was counted, in seconds since the Unix epoch
-    nc:u:USER      hash: seen -> the hour in which the user was here last; see users.py for the rest
+
+`Directory`: a gateway that restarts finds here what it held. Cursors only grow, in whatever order they are written.
+Nothing is written for a user whose registration is not the one that logged in: she was reset or removed meanwhile.
+
+`Attendance` notes when users were last here, and forgets those who have stayed away for long. Time is counted in hours
+during which gateways run: a counter in the store, which one of them advances by at most one per hour of the store's
+clock. So a clock that jumps ahead by a year counts as one hour, and so does an outage of all gateways. Each round
+forgets only a limited number of the users it looks at, and their gateways release what they held as if the operator had
+removed them.
+
+`Store` is the store's server as gateways ask it: an answer, or ClusterError.
 """
 
 from __future__ import annotations
@@ -37,12 +35,14 @@ from nearcast.core.wire.link import Reply, is_error
 from nearcast.errors import ClusterError, Refused
 from nearcast.runtime.requester import Requester
 
+# --- the store's server
+
 
 class Store:
-    """One connection, opened when it is needed."""
+    """One connection, opened when needed."""
 
     def __init__(self, url: str, credentials: Credentials | None = None) -> None:
-        """`credentials` are for a URL that carries none."""
+        """`credentials` are used for a URL that carries none."""
         self._requester = Requester(url, credentials)
 
     async def ask(self, *parts: bytes | str | int) -> Reply:
@@ -73,7 +73,7 @@ redis.call('HSET', KEYS[1], 'home', ARGV[3], 'seen', redis.call('HGET', KEYS[2],
 return 1
 """
 
-# KEYS: the user's hash, holders' sets. ARGV: user, broker. Returns whether the user was at home elsewhere, and left.
+# KEYS: the user's hash, holders' sets. ARGV: user, broker. Returns whether the user's home is elsewhere, and she left.
 _LEAVE = """
 if redis.call('HGET', KEYS[1], 'home') == ARGV[2] then return 0 end
 for i = 2, #KEYS do redis.call('SREM', KEYS[i], ARGV[1]) end
@@ -81,7 +81,7 @@ return 1
 """
 
 # KEYS: users' hashes. ARGV: for each, a field and a cursor. The cursor is the last field of an entry, and the rest is
-# kept as it is: Lua would write the numbers in the parameters anew, with fewer digits.
+# kept as it is: Lua would rewrite the numbers in the parameters with fewer digits.
 _ADVANCE = r"""
 for i = 1, #KEYS do
   local field, cursor = ARGV[2 * i - 1], ARGV[2 * i]
@@ -106,18 +106,21 @@ class _DataAddress(msgspec.Struct):
     url: str
 
 
+# --- users and their subscriptions
+
+
 _entry = msgspec.json.Decoder(Entry)
 _data_address = msgspec.json.Decoder(_DataAddress)
 
 
 class Directory:
-    """Raises ClusterError while the store cannot be asked."""
+    """Raises ClusterError while the store cannot be reached."""
 
     def __init__(self, store: Store) -> None:
         self._ask = store.ask
 
     async def data_url(self) -> str:
-        """Where the data cluster is; empty if it does not run."""
+        """Where the data cluster is; empty if it is not running."""
         found = await self._ask("GET", DATA_KEY)
         return _data_address.decode(_bytes(found)).url if found is not None else ""
 
@@ -141,7 +144,7 @@ class Directory:
         return {key.decode()[2:]: _entry.decode(value) for key, value in stored.items() if key.startswith(b"s:")}
 
     async def add(self, user: str, registration: str, broker: str, subscription: str, entry: Entry) -> Entry:
-        """Note that the user holds it at the broker. Returns what is stored: an earlier entry stays."""
+        """Record that the user holds it at the broker. Returns what is stored: an earlier entry stays."""
         keys = (USER_KEY + user, f"{HOLDERS_KEY}{broker}:{subscription}")
         values = (registration, user, f"s:{subscription}", msgspec.json.encode(entry))
         stored = await self._ask("EVAL", _ADD, len(keys), *keys, *values)
@@ -150,17 +153,17 @@ class Directory:
         return _entry.decode(_bytes(stored))
 
     async def remove(self, user: str, broker: str, subscription: str) -> None:
-        """The user has it no longer."""
+        """The user no longer has the subscription."""
         await self._ask("HDEL", USER_KEY + user, f"s:{subscription}")
         await self._ask("SREM", f"{HOLDERS_KEY}{broker}:{subscription}", user)
 
     async def leave(self, user: str, broker: str, subscriptions: Iterable[str]) -> bool:
-        """The user holds these at the broker no longer, but still has them. False: the broker is her home."""
+        """The user no longer holds these at the broker, but still has them. False: the broker is her home."""
         keys = [USER_KEY + user, *(f"{HOLDERS_KEY}{broker}:{subscription}" for subscription in subscriptions)]
         return await self._ask("EVAL", _LEAVE, len(keys), *keys, user, broker) == 1
 
     async def settle(self, user: str, registration: str, broker: str, subscriptions: Iterable[str]) -> None:
-        """The user is at home at this broker, and holds these there."""
+        """The user's home is this broker, and she holds these there."""
         keys = [
             USER_KEY + user,
             HOURS_KEY,
@@ -177,7 +180,7 @@ class Directory:
         return found
 
     async def advance(self, cursors: Sequence[tuple[str, str, int]]) -> None:
-        """Store cursors: user, subscription, execution. One that is lower than the stored one changes nothing."""
+        """Store cursors: user, subscription, execution. A cursor below the stored one changes nothing."""
         if not cursors:
             return
         keys = [USER_KEY + user for user, _, _ in cursors]
@@ -211,6 +214,9 @@ def _texts(reply: Reply) -> dict[str, str]:
     return {key.decode(): value.decode() for key, value in reply.items()}
 
 
+# --- users who stay away
+
+
 log = logging.getLogger("nearcast.gateway")
 
 ROUND_S = 60.0
@@ -225,7 +231,7 @@ if at and now >= at then redis.call('HINCRBY', KEYS[1], 'count', 1) end
 redis.call('HSET', KEYS[1], 'at', now)
 """
 
-# KEYS: the hours, users' hashes. ARGV: after how many hours, how many at most. Returns those who were forgotten.
+# KEYS: the hours, users' hashes. ARGV: after how many hours, how many at most. Returns the users that were forgotten.
 _FORGET = """
 local hours, forgotten = tonumber(redis.call('HGET', KEYS[1], 'count') or 0), {}
 for i = 2, #KEYS do
@@ -242,7 +248,7 @@ return forgotten
 
 
 class Attendance:
-    """Kept by every gateway; `forget_days` may be None: nobody is forgotten."""
+    """Kept by every gateway. If `forget_days` is None, nobody is forgotten."""
 
     def __init__(self, store: Store, forget_days: float | None) -> None:
         self._store = store
@@ -250,7 +256,7 @@ class Attendance:
         self._cursor: bytes | int = 0
 
     async def keep(self) -> None:
-        """Until cancelled."""
+        """Runs until cancelled."""
         while True:
             await asyncio.sleep(ROUND_S)
             try:
@@ -276,4 +282,4 @@ class Attendance:
         if names:
             log.info("%d users not seen for %g days are forgotten: %s", len(names), limits[0] / 24, ", ".join(names))
         if len(names) < FORGOTTEN_A_ROUND:
-            self._cursor = cursor  # else there may be more among these
+            self._cursor = cursor  # else there may be more to forget in this part

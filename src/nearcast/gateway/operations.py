@@ -1,7 +1,7 @@
 """Operations: what a subscriber asks of a gateway, carried out against the data cluster, the store and the topics.
 
-An operation ends with its session: what waits for somebody who is away would fill the memory. Only what is being
-written down is finished, because half of it would leave holders nobody knows of.
+An operation ends with its session: work that waits for a subscriber who is away would fill the memory. Only writes to
+the store are finished, because half a write would leave holders that nobody knows of.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("nearcast.gateway")
 
-ATTACH_S = 2.0  # a login waits so long for the data cluster; if it is away, the rest follows later
-SUBSCRIBE_S = 20.0  # a new subscription waits so long for it
+ATTACH_S = 2.0  # how long a login waits for the data cluster; if it is away, the rest follows later
+SUBSCRIBE_S = 20.0  # how long a new subscription waits for it
 PARAMETERS_BYTES_MAX = 8192  # the data cluster takes half of it, in a form that may be shorter
 FAILED = "the gateway failed, which its operator can see: try again later"
 
@@ -57,12 +57,12 @@ class Operations:
         self._gateway = gateway
         self._bringing: dict[Session, asyncio.Future[dict[str, str]]] = {}  # sessions whose subscriptions are to come
         self._running: dict[Session, set[asyncio.Task[None]]] = {}
-        self.failures = 0  # operations that ended by an error nobody thought of
+        self.failures = 0  # operations that ended with an unexpected error
 
     # --- login
 
     async def welcome(self, session: Session, login: Login, token: Token) -> None:
-        """Open the session, and begin to deliver what the user has subscriptions for."""
+        """Open the session, and start to deliver what the user is subscribed to."""
         gateway = self._gateway
         try:
             await gateway.upkeep.store_cursors_of(login.user)
@@ -74,7 +74,7 @@ class Operations:
         others.pop(gateway.broker, None)
         bringing = asyncio.ensure_future(self._bring_home(login.user, token.registration, entries))
         bringing.add_done_callback(lambda _: gateway.arrived(login.user))
-        # Held here first, then at home here: the gateway before lets go when it sees the new home.
+        # Hold them here first, then make this her home: the old gateway lets go when it sees the new home.
         done, _ = await asyncio.wait([bringing], timeout=ATTACH_S)
         held = [Held(id, entry.channel, entry.parameters, entry.from_execution) for id, entry in entries.items()]
         session.welcomed(login.user, token, Welcome(gateway.broker, held, others))
@@ -89,7 +89,7 @@ class Operations:
             bringing.add_done_callback(lambda _: start())
 
     def forget(self, session: Session) -> None:
-        """It has ended: nobody waits for its answers."""
+        """The session has ended: nobody waits for its answers."""
         bringing = self._bringing.pop(session, None)
         if bringing is not None:
             bringing.cancel()
@@ -97,7 +97,7 @@ class Operations:
             task.cancel()
 
     async def _bring_home(self, user: str, registration: str, entries: dict[str, Entry]) -> dict[str, str]:
-        """Hold all the user's subscriptions at this broker; what is wrong with those that cannot be."""
+        """Hold all the user's subscriptions at this broker; returns what is wrong with those that cannot be held."""
         gateway = self._gateway
         hold = partial(gateway.sharing.hold, user)
         problems: dict[str, str] = {}
@@ -139,7 +139,7 @@ class Operations:
             self._gateway.audience.add(session, Delivery(subscription, entry.channel, entry.from_execution, cursor))
 
     async def _brought_home(self, session: Session) -> None:
-        """Until what the user has is known here: she may ask about it before."""
+        """Wait until the user's subscriptions are known here: she may ask about them earlier."""
         bringing = self._bringing.get(session)
         if bringing is not None and not (await asyncio.wait([bringing], timeout=SUBSCRIBE_S))[0]:
             raise NotPossible("your subscriptions are not here yet, the data cluster does not answer: try again later")
@@ -147,7 +147,7 @@ class Operations:
     # --- the others
 
     def start(self, session: Session, operation: Operation) -> None:
-        """Carry it out, and answer."""
+        """Carry out the operation, and answer."""
         task = self._gateway.run_task(self._perform(session, operation))
         running = self._running.setdefault(session, set())
         running.add(task)
@@ -196,20 +196,20 @@ class Operations:
         return await self._finish(self._keep(session, wanted, granted))
 
     async def _granted(self, user: str, wanted: Wanted) -> Granted:
-        """The data cluster's answer; `user` holds the subscription then."""
+        """The data cluster's answer; after it `user` holds the subscription."""
         attaching = self._gateway.backend_subscriptions.attach(wanted, partial(self._gateway.sharing.hold, user))
         try:
             await asyncio.wait([attaching], timeout=SUBSCRIBE_S)
         except asyncio.CancelledError:
             if attaching.cancel():
                 raise
-            return attaching.result()  # it came at the same moment, and is held: go on, the session's end is seen later
+            return attaching.result()  # it came at this very moment, and is held: go on, the session's end shows later
         if attaching.cancel():
             raise NotPossible("the data cluster does not answer: try again later")
         return attaching.result()
 
     async def _keep(self, session: Session, wanted: Subscribe, granted: Granted) -> Done:
-        """Write down what was granted, and begin to deliver."""
+        """Store what was granted, and start to deliver."""
         gateway, user, subscription = self._gateway, session.user, granted.subscription
         entry = Entry(granted.channel, wanted.parameters, granted.from_execution)
         try:
@@ -224,7 +224,7 @@ class Operations:
         return Done(wanted.ref, subscription, entry.from_execution)
 
     async def _finish(self, job: Coroutine[Any, Any, Done]) -> Done:
-        """Its result; the job goes on if whoever waits for it is cancelled."""
+        """The job's result; the job carries on if the caller is cancelled."""
         return await asyncio.shield(self._gateway.run_task(job))
 
     async def _unsubscribe(self, session: Session, unwanted: Unsubscribe) -> Done:
@@ -246,7 +246,7 @@ class Operations:
         await self._gateway.topics.publish(session.user, message.topic, payload)
 
     def _use_topic(self, session: Session, act: Act, topic: str) -> None:
-        """Raises if this user may not."""
+        """Raises if the user may not use this topic."""
         encode_topic(topic)
         self._gateway.rights.check(act, session.user, topic)
         self._gateway.new_topics.use(session.user, topic, time.monotonic())

@@ -1,19 +1,17 @@
-"""Results: fetched once per execution for all subscriptions that need them, and kept a while for those who catch up.
+"""How results get from the data cluster to a gateway's sessions: notified, fetched once, delivered or caught up.
 
-A result frame is the same for every subscriber of a subscription, so it is encoded once and shared.
+`NotificationLoop` is the long poll that learns which executions have results for the broker. Notifications are hints. A
+lost one is found in a list later, so the loop's only duty is to say when some may have been lost: at the first cursor,
+and whenever the data cluster does not know the cursor we have.
 
-The audience: which sessions listen to which backend subscription, and how a notified execution reaches them.
+`Listeners` knows which sessions listen to which backend subscription, and hands them a notified execution. An execution
+is fetched once for all subscriptions that have listeners, no matter how many subscribers there are.
 
-An execution is fetched once for all subscriptions somebody listens to, whatever the number of subscribers.
+`Results` does the fetching, and keeps results for a while for sessions that catch up. A result frame is the same for
+every subscriber of a subscription, so it is encoded once and shared.
 
-Catching up: what a session's deliveries lack is listed, fetched and handed over, until all are live.
-
-One task per session, asleep while nothing is to do. What it does and when is decided by `Delivery`.
-
-Notifications: the long poll that tells a gateway which executions have results for its broker.
-
-They are hints. One that is lost is found in a list later, so the loop's only duty is to say when some may be lost: at
-the first cursor, and whenever the data cluster does not know the cursor we have.
+`CatchUp` lists, fetches and hands over what a session's deliveries lack, until all are live. There is one task per
+session, asleep while there is nothing to do. `Delivery` decides what it does and when.
 """
 
 from __future__ import annotations
@@ -34,11 +32,11 @@ from nearcast.runtime.workers import Pauses
 
 Key = tuple[str, int]  # channel, execution
 
-_LOCKS = 64  # an execution is fetched by one at a time; two that share a lock only wait for each other
+_LOCKS = 64  # an execution is fetched by one task at a time; two that share a lock merely wait
 
 
 class _ResultFrame(msgspec.Struct, tag_field="type", tag="result"):
-    """`frames.Result`, its rows left as the data cluster encoded them."""
+    """`frames.Result`, with its rows left as the data cluster encoded them."""
 
     subscription: str
     channel: str
@@ -46,8 +44,11 @@ class _ResultFrame(msgspec.Struct, tag_field="type", tag="result"):
     rows: msgspec.Raw
 
 
+# --- fetching
+
+
 class Results:
-    """Of one gateway. At most `kept` executions and `kept_bytes` bytes are kept; the least recently used go."""
+    """Of one gateway. Keeps at most `kept` executions and `kept_bytes` bytes; the least recently used go."""
 
     def __init__(self, data: DataCluster, kept: int, kept_bytes: int) -> None:
         self._data = data
@@ -92,11 +93,14 @@ def _size(frames: dict[str, bytes | None]) -> int:
     return sum(len(frame) for frame in frames.values() if frame is not None)
 
 
+# --- listeners
+
+
 _NONE: dict[Session, Delivery] = {}
 
 
 class Listeners:
-    """Of one gateway. `unheld(subscription)` is told of a notification that no user here holds."""
+    """Of one gateway. `unheld(subscription)` is called for a notification that no user here holds."""
 
     def __init__(self, results: Results, is_held: Callable[[str], bool], unheld: Callable[[str], None]) -> None:
         self._results = results
@@ -105,7 +109,7 @@ class Listeners:
         self._listeners: dict[str, dict[Session, Delivery]] = {}
 
     def add(self, session: Session, delivery: Delivery) -> None:
-        """The delivery begins by catching up, so nothing notified before is missed."""
+        """The delivery starts by catching up, so nothing notified earlier is missed."""
         session.deliveries[delivery.subscription] = delivery
         self._listeners.setdefault(delivery.subscription, {})[session] = delivery
         session.has_work()
@@ -119,14 +123,14 @@ class Listeners:
                 self._listeners.pop(subscription, None)
 
     def lost_touch(self) -> None:
-        """Notifications may have been lost: everybody looks at the list again."""
+        """Notifications may have been lost: every delivery checks the list again."""
         for listeners in list(self._listeners.values()):
             for session, delivery in listeners.items():
                 delivery.lost_touch()
                 session.has_work()
 
     async def serve(self, notification: Notification) -> None:
-        """Hand a notified execution to all who are live; the others find it in their list."""
+        """Hand a notified execution to all live deliveries; the others find it in their list."""
         execution = notification.execution
         due: list[tuple[Session, Delivery]] = []
         for subscription in notification.subscriptions:
@@ -152,11 +156,14 @@ class Listeners:
                 session.deliver(delivery, execution, frame)
 
 
+# --- catching up
+
+
 log = logging.getLogger("nearcast.gateway")
 
 
 class CatchUp:
-    """Of one session. `back`: how many executions of a channel a subscriber gets at most."""
+    """Of one session. `back`: how many past executions of a channel a subscriber gets at most."""
 
     def __init__(self, session: Session, data: DataCluster, results: Results, back: int) -> None:
         self._session = session
@@ -192,7 +199,7 @@ class CatchUp:
         return any([await self._step(delivery) for delivery in deliveries])
 
     async def _step(self, delivery: Delivery) -> bool:
-        """One list, and what it has; whether the delivery wanted one."""
+        """Fetch one list and hand over its executions; whether the delivery wanted one."""
         after = delivery.list_after()
         if after is None:
             return False
@@ -206,7 +213,7 @@ class CatchUp:
         step = delivery.listed(executions, found.upto, found.oldest, self._back)
         if step.missed is not None:
             self._session.miss(delivery, *step.missed)
-        if found.problem and delivery.state is DeliveryState.LIVE:  # it has all there is, and waits for more in vain
+        if found.problem and delivery.state is DeliveryState.LIVE:  # it has all there is, and no more will come
             self._session.send(Refused(None, f"subscription {delivery.subscription} is set aside: {found.problem}"))
         for execution in step.executions:
             if not await self._hand_over(delivery, execution):
@@ -226,11 +233,14 @@ class CatchUp:
         return True
 
 
-AWAY_S = 600.0  # without an answer for so long a cursor is not trusted
+# --- notifications
+
+
+AWAY_S = 600.0  # after this long without an answer a cursor is not trusted
 
 
 class NotificationLoop:
-    """Of one gateway; `run` until cancelled."""
+    """Of one gateway; `run` it until cancelled."""
 
     def __init__(
         self, data: DataCluster, broker: str, audience: Listeners, backend_subscriptions: BackendSubscriptions
@@ -247,7 +257,7 @@ class NotificationLoop:
         pauses = Pauses()
         while True:
             if self._now_s() - self._heard_s > AWAY_S:
-                self._cursor = None  # the results notified meanwhile may be kept no longer: the lists tell
+                self._cursor = None  # the results notified meanwhile may be gone by now: the lists tell
             try:
                 await self._poll()
                 self.problem = ""
@@ -265,14 +275,14 @@ class NotificationLoop:
         before = self._cursor
         answer = await self._data.notifications(self._broker, before)
         if before is None or answer.cursor < before:
-            # The lists asked for from now on know everything up to this cursor.
+            # The lists requested from now on include everything up to this cursor.
             self._audience.lost_touch()
         self._cursor = answer.cursor
         self._heard_s = self._now_s()
         await asyncio.gather(*(self._serve(group) for group in _by_channel(answer.notifications)))
 
     async def _serve(self, notifications: Iterable[Notification]) -> None:
-        """Executions of one channel, one after the other."""
+        """Serve the executions of one channel one after the other."""
         for notification in notifications:
             await self._audience.serve(notification)
 

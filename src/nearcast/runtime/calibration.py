@@ -1,11 +1,13 @@
-"""Calibration: how many bytes per second the server of a broker can send (Dynamoth III-B, equation 1: T_i).
+"""Calibration measures how many bytes per second a broker's server can send (Dynamoth III-B, equation 1: T_i).
 
-First the peak: a fan-out with a growing window of messages on their way, until the server's own count of sent bytes
-grows no more. Then the capacity: a share of the peak, published at an even pace, and less if the server does not keep
-up with that. Latency is taken at the capacity, where load ratio 1 is, and not at the peak, where everything queues.
+First it finds the peak: a fan-out with a growing window of messages in flight, until the server's own count of sent
+bytes stops growing. Then it finds the capacity: a share of the peak, published at an even pace, and less if the server
+cannot keep up with that. Latency is measured at the capacity, where the load ratio is 1, and not at the peak, where
+everything queues.
 
-The figure holds for the way between this program and the server, so run it where the server's clients are, or beside
-the server if its network is known to be wider. It holds for the payload size too: small messages cost more per byte.
+The figure is valid for the path between this program and the server. So run it where the server's clients are, or
+beside the server if its network is known to be wider. It also depends on the payload size: small messages cost more per
+byte.
 """
 
 from __future__ import annotations
@@ -25,18 +27,18 @@ from nearcast.errors import Unavailable, UsageError
 from nearcast.runtime.fanout import PACE_S, Fanout
 from nearcast.runtime.requester import Requester
 
-# A Redis server fails when its load ratio exceeds 1.15 (Dynamoth V-D): so ratio 1 stands that far below the peak.
+# A Redis server fails when its load ratio exceeds 1.15 (Dynamoth V-D), so ratio 1 is set that far below the peak.
 HEADROOM = 1 / 1.15
-WINDOWS = (16, 64, 256, 1024)  # messages on their way to each subscriber
-BACKLOG = 4096  # the same while a rate is held: a server that has fallen behind is slower than one that has not
-# Bytes on their way to one subscriber: a quarter of where Valkey begins to count the seconds until it cuts one off.
+WINDOWS = (16, 64, 256, 1024)  # messages in flight to each subscriber
+BACKLOG = 4096  # the same while a rate is held: a server that has fallen behind is slower
+# Bytes in flight to one subscriber: a quarter of the backlog at which Valkey starts its timer for cutting one off.
 WINDOW_BYTES = 2 << 20
-GROWTH = 1.05  # a window that brings less than this brings no more; two of them in a row end the search
-KEPT_UP = 0.95  # share of what was published that must have been delivered: the rest is on its way
-QUEUE_S = 0.2  # nobody shall wait longer for what is on its way: such a queue shows the limit, and harms others
-HOLDS = 3  # tries to find a rate it keeps up with
-SETTLE_SHARE = 0.25  # of each step: not measured
-DRAIN_S = 1.0  # for what is on its way between two steps
+GROWTH = 1.05  # a wider window must gain at least this much; two in a row that do not end the search
+KEPT_UP = 0.95  # share of what was published that must have been delivered: the rest is in flight
+QUEUE_S = 0.2  # longest queue allowed: a longer one shows the limit, and harms others
+HOLDS = 3  # attempts to find a rate the server keeps up with
+SETTLE_SHARE = 0.25  # of each step, left out of the measurement
+DRAIN_S = 1.0  # for messages still in flight between two steps
 BUSY = 0.85  # share of one core at which a process counts as the limit
 PERCENTILE = 0.99
 
@@ -106,8 +108,8 @@ class _Moment(msgspec.Struct, frozen=True):
     on_its_way_bytes: int
 
     def until(self, end: _Moment) -> _Step:
-        """The server counts a byte as sent when the kernel has taken it. What has only filled buffers on the way does
-        not count here: on a slow way that would be a peak that nobody sees.
+        """The server counts a byte as sent once the kernel has taken it. Bytes that only filled buffers on the path
+        are left out: on a slow path they would make a peak that no subscriber sees.
         """
         seconds = end.at_s - self.at_s
         filled_bytes = max(0, end.on_its_way_bytes - self.on_its_way_bytes)
@@ -123,7 +125,7 @@ class _Moment(msgspec.Struct, frozen=True):
 async def calibrate(
     url: str, credentials: Credentials | None = None, settings: CalibrationSettings | None = None
 ) -> Calibration:
-    """Measure one server. `credentials` are for a URL that carries none."""
+    """Measure one server. `credentials` are used for a URL that carries none."""
     settings = settings or CalibrationSettings()
     credentials = credentials or Credentials()
     requester = Requester(url, credentials)
@@ -160,7 +162,7 @@ class _Bench:
         )
 
     async def _peak(self) -> _Step:
-        """Widen the window until that brings no more, or makes a queue."""
+        """Widen the window until that gains nothing more, or builds a queue."""
         best, useless = _NOTHING, 0
         for window in WINDOWS:
             step = await self._measured(partial(self._fanout.keep, min(window, self._most)))
@@ -172,7 +174,7 @@ class _Bench:
         return best
 
     async def _hold(self, peak: _Step) -> tuple[_Step, float]:
-        """Publish at an even pace below the peak; if the server falls behind, below what it delivers then.
+        """Publish at an even pace below the peak; if the server falls behind, below what it then delivers.
 
         Returns the last step and the capacity in bytes per second.
         """
@@ -188,14 +190,14 @@ class _Bench:
         return step, step.output_bytes_per_s * HEADROOM
 
     async def _drain(self) -> None:
-        """Wait until nothing is on its way."""
+        """Wait until nothing is in flight."""
         self._fanout.stop()
         until_s = time.monotonic() + DRAIN_S
         while self._fanout.on_its_way_bytes > 0 and time.monotonic() < until_s:
             await self._fanout.wait(PACE_S)
 
     async def _measured(self, work: Callable[[float], Awaitable[None]]) -> _Step:
-        """Do it for one step, and measure all of it but the beginning."""
+        """Do the work for one step, and measure all of it but the beginning."""
         begin, _ = await asyncio.gather(self._settled(), work(self._step_s))
         return begin.until(await self._moment())
 

@@ -1,14 +1,13 @@
-"""Deadlines: callers that wait for an answer, each for so long at most.
+"""What a client needs around its calls: deadlines for callers that wait, and a diary of its news.
 
-Nearly every answer comes in time, and publishers wait in their hundred thousands a second: a timer for each would cost
-more than the message. So who begins to wait is put on a list and nothing else; those that have their answer are dropped
-when there are many. With every tick of the driver the few that are left get their deadline, which is late by a tick at
-most and never early.
+Nearly every answer comes in time, and hundreds of thousands of publishers start waiting every second: a timer for each
+would cost more than the message. So `Deadlines` only puts a new waiter on a list, and drops the answered ones when the
+list gets long. On each tick of the driver the few that are left get their deadline, which is late by at most one tick
+and never early.
 
-The diary of a client: its news, written to the log `nearcast.client` and told to the program.
-
-A cluster in trouble has much to say, the same for thousands of topics. Each kind of note has a pace; how many were left
-out is said with the next one.
+`Diary` writes a client's news to the log `nearcast.client` and passes it on to the program. A cluster in trouble has
+much to say, and the same for thousands of topics. So each kind of note is rate limited, and the next one says how many
+were left out.
 """
 
 from __future__ import annotations
@@ -23,11 +22,14 @@ from nearcast.core.client.news import Kind, Note, State, StateChange
 from nearcast.core.model.settings import Pace
 from nearcast.errors import TimedOut, UsageError
 
+# --- deadlines
+
+
 TIMEOUT_S = 30.0  # longer than a broker's death, the forced move of its topics, and a server's restart
 
 
 class ClientDefault(Enum):
-    """For a call that names no limit of its own."""
+    """Stands for the client's own limit, in a call that names none."""
 
     CLIENT_DEFAULT = "the limit given to connect()"
 
@@ -40,11 +42,11 @@ MANY = 256  # answers are dropped before the garbage collector begins to look at
 
 
 class Overdue(Exception):
-    """What a future that waited too long is given."""
+    """Set as the exception of a future that waited too long."""
 
 
 class _Line:
-    """Those with the same limit. Their deadlines are in order by themselves."""
+    """Waiters with the same limit, so their deadlines are in order by themselves."""
 
     __slots__ = ("many", "new", "waiting")
 
@@ -58,7 +60,7 @@ class _Line:
 
     def drop_answered(self) -> None:
         self.new = _undone(self.new)
-        self.many = 2 * len(self.new) + MANY  # so that those who wait long are not looked at for every few
+        self.many = 2 * len(self.new) + MANY  # so that long waiters are not checked again and again
 
     def look(self, limit_s: float, now_s: float) -> None:
         self.waiting.append((now_s + limit_s, self.new))
@@ -78,11 +80,11 @@ class Deadlines:
         self._lines: dict[float, _Line] = {}  # by limit
 
     def __len__(self) -> int:
-        """How many wait."""
+        """How many callers wait."""
         return sum(len(line) for line in self._lines.values())
 
     def begin(self, future: asyncio.Future[int], limit_s: float) -> None:
-        """Until it is done, or its time is over: then it gets `Overdue`."""
+        """Watch the future until it is done or its time is up; then it gets `Overdue`."""
         line = self._lines.get(limit_s)
         if line is None:
             line = self._lines[checked(limit_s)] = _Line()
@@ -91,7 +93,7 @@ class Deadlines:
             line.drop_answered()
 
     def look(self) -> None:
-        """Tell those whose time has come; forget lines that nobody stands in."""
+        """Fail the futures whose time is up, and forget empty lines."""
         if not self._lines:
             return
         now_s = self._now()
@@ -113,7 +115,7 @@ def checked(limit_s: float) -> float:
 
 @asynccontextmanager
 async def within(limit_s: float | None, what: str, why: Callable[[], str]) -> AsyncIterator[None]:
-    """Do it in this time, or raise TimedOut, which says what was waited for."""
+    """Run the body within this time, or raise TimedOut saying what it was waiting for."""
     try:
         async with asyncio.timeout(None if limit_s is None else checked(limit_s)):
             yield
@@ -125,6 +127,9 @@ async def within(limit_s: float | None, what: str, why: Callable[[], str]) -> As
 
 def timed_out(what: str, limit_s: float | None, why: str) -> TimedOut:
     return TimedOut(f"{what} within {limit_s:g} s: {why}")
+
+
+# --- the diary
 
 
 log = logging.getLogger("nearcast.client")
@@ -153,7 +158,7 @@ class Diary:
         self._changes: list[StateChange] = []
 
     def tell(self, news: Note | StateChange, now_s: float) -> None:
-        """Called in the midst of the machine's work: the program is told after it, by `pass_on`."""
+        """Called while the machine is working, so the program hears of it later, in `pass_on`."""
         if isinstance(news, StateChange):
             level = logging.WARNING if news.state is State.DISCONNECTED else logging.INFO
             log.log(level, "%s is %s%s", self._name, news.state, f": {news.reason}" if news.reason else "")
@@ -175,7 +180,7 @@ class Diary:
         return bool(self._changes)
 
     def pass_on(self) -> None:
-        """Tell the program what the client has become; what the program does wrong then is its own."""
+        """Report state changes to the program; an error in its callback is its own."""
         changes, self._changes = self._changes, []
         for change in changes:
             try:
@@ -185,4 +190,4 @@ class Diary:
 
 
 def _nobody(change: StateChange) -> None:
-    """For a program that does not want to know."""
+    """For a program that does not want state changes."""

@@ -58,10 +58,10 @@ class Client:
         timeout_s: float | None = TIMEOUT_S,
         on_state: OnState | None = None,
     ) -> None:
-        """`patient`: servers that cannot be reached are tried again for `bootstrap_s`, else each of them once.
+        """`patient`: keep trying unreachable servers for `bootstrap_s`, instead of trying each one once.
 
         `timeout_s` limits every call that names no limit of its own; None waits as long as it takes. `on_state` is
-        called whenever it stands otherwise with the brokers.
+        called whenever the state of the connection to the brokers changes.
         """
         if not urls:
             raise UsageError("give the URL of at least one server of the cluster")
@@ -102,16 +102,16 @@ class Client:
 
     @property
     def brokers(self) -> dict[str, BrokerInfo]:
-        """The brokers of the cluster, as last heard."""
+        """The brokers of the cluster, as last reported."""
         return dict(self._machine.membership.brokers)
 
     @property
     def state(self) -> StateChange:
-        """How it stands with the brokers, and why."""
+        """The state of the connection to the brokers, and why."""
         return self._machine.state
 
     async def sync(self, *, timeout_s: Timeout = CLIENT_DEFAULT) -> int:
-        """Wait until the servers have done what we asked so far. Returns how many we are connected to."""
+        """Wait until the servers have done what we asked so far. Returns how many servers we are connected to."""
         driver = self._driver
         if driver is None:
             raise not_open()
@@ -198,8 +198,8 @@ class Client:
     ) -> int:
         """Send a message and wait until it is acknowledged. Returns how many connections it reached.
 
-        `user`: for whom a gateway publishes it; subscribers see it as `Message.user`. Raises TimedOut, which says what
-        it waited for and whether the message may have been sent.
+        `user`: the user a gateway publishes for; subscribers see it as `Message.user`. Raises TimedOut, which says what
+        it was waiting for and whether the message may have been sent.
         """
         publisher = self._publishers.get(topic) or self._publisher(topic)
         data = payload if type(payload) is bytes else _payload(payload)
@@ -226,7 +226,7 @@ class Client:
                 writer.write()
             return await future
         except BaseException as error:
-            future.cancel()  # nobody waits for an answer, nor for the end of its time
+            future.cancel()  # no caller waits for the answer or the deadline any more
             if isinstance(error, Overdue):
                 raise self._not_acknowledged(publisher, sequence, limit_s) from None
             if sequence and isinstance(error, asyncio.CancelledError):
@@ -245,7 +245,7 @@ class Client:
     def publish_nowait(self, topic: str | bytes, payload: Payload) -> None:
         """Send a message without waiting; if a server refuses it, the next `flush()` says so.
 
-        Raises PublishBufferFull at the limit: then `await drain()`.
+        Raises PublishBufferFull at the limit; then `await drain()`.
         """
         publisher = self._publishers.get(topic) or self._publisher(topic)
         publisher.publish(payload if type(payload) is bytes else _payload(payload), time_ns(), None)
@@ -283,7 +283,7 @@ class Client:
         """Wait until everything published so far is acknowledged.
 
         Raises ClusterError if a server has refused messages of `publish_nowait` since the last call, and TimedOut if
-        some are still on their way; those go on.
+        some are still in flight; those carry on.
         """
         goals = [(publisher, publisher.sequence) for publisher in self._machine.in_flight]
 
@@ -328,7 +328,7 @@ class Client:
     ) -> Subscription:
         """Messages of these topics. `await` the result to be attached, or iterate over it.
 
-        `timeout_s` limits the attaching, not the waiting for messages.
+        `timeout_s` limits the attaching, not the wait for messages.
         """
         box = self._mailbox(overflow, mailbox, accept_foreign)
         return Subscription(self, _names(topics), pattern=False, mailbox=box, timeout_s=timeout_s)
@@ -353,7 +353,7 @@ class Client:
         return Mailbox(limit or limits.mailbox, limits.mailbox_bytes, policy, accept_foreign=foreign)
 
     def attaching(self, names: Collection[bytes], timeout_s: Timeout) -> AbstractAsyncContextManager[None]:
-        """The time in which these must be attached."""
+        """A time limit for attaching these topics."""
         return self._within(timeout_s, "not attached", lambda: for_attachment(self._machine, names, self._now_s()))
 
     # --- what the machine says
@@ -387,7 +387,7 @@ class Client:
         self._diary.tell(news, self._loop.time())
 
     def _forget_ended(self) -> None:
-        """Topics that nobody publishes on have ended: the next message on one begins anew."""
+        """Drop topic publishers that ended for lack of messages; the next message on the topic starts a new one."""
         ended, self._machine.ended = self._machine.ended, []
         for topic in ended:
             self._publishers.pop(topic, None)
@@ -416,7 +416,7 @@ def connect(
     timeout_s: float | None = TIMEOUT_S,
     on_state: OnState | None = None,
 ) -> Client:
-    """A client of the cluster that these servers (any one is enough) belong to. Await it, or use `async with`."""
+    """A client of the cluster that these servers belong to; any one is enough. Await it, or use `async with`."""
     return Client(
         *urls,
         timing=timing,
@@ -430,7 +430,7 @@ def connect(
 
 
 def _names(names: tuple[str | bytes, ...]) -> tuple[bytes, ...]:
-    """Each once: a mailbox gets each message of a topic once."""
+    """Without duplicates: a mailbox gets each message of a topic once."""
     if not names:
         raise UsageError("give at least one topic to subscribe to")
     return tuple(dict.fromkeys(encode_topic(name) for name in names))

@@ -1,6 +1,7 @@
-"""The console: ask the controller from outside, as the command line does.
+"""The console queries and instructs the controller from outside, as the command line does.
 
-An inquiry: ask the leading controller over the bus, again and again until it answers.
+An `Inquiry` carries the questions: it asks the leading controller over the bus, and repeats the question until the
+leader answers. A `Console` is made of such questions.
 """
 
 from __future__ import annotations
@@ -22,7 +23,10 @@ from nearcast.errors import NotACluster, Refused, Unavailable
 from nearcast.runtime.driver import parse_url
 from nearcast.runtime.requester import Requester
 
-ANSWER_S = 0.5  # a question is asked again after so long: the leader may have changed
+# --- questions over the bus
+
+
+ANSWER_S = 0.5  # when to repeat a question: the leader may have changed
 
 
 class _Numbered(Protocol):
@@ -35,7 +39,7 @@ Question = bus.Request | bus.RegisterUser | bus.RequestBroker
 
 
 class Inquiry(Generic[Answer]):
-    """Questions of one kind of answer, on one connection to the store's server. Any number may be open at a time."""
+    """Questions with one kind of answer, on one connection to the store's server. Any number may be open at a time."""
 
     def __init__(self, requester: Requester, decode: Callable[[bytes], Answer | None]) -> None:
         self._requester = requester
@@ -48,7 +52,7 @@ class Inquiry(Generic[Answer]):
         await self._requester.listen(ANSWER_CHANNEL + self._name.encode(), self._heard)
 
     async def ask(self, make: Callable[[str], Question], timeout_s: float) -> Answer:
-        """`make` gets the number of the request."""
+        """`make` gets the request's number."""
         self._asked += 1
         request = f"{self._name}.{self._asked}"
         answer = self._answers[request] = asyncio.get_running_loop().create_future()
@@ -70,6 +74,9 @@ class Inquiry(Generic[Answer]):
         answer = self._answers.get(heard.request) if heard is not None else None
         if heard is not None and answer is not None and not answer.done():
             answer.set_result(heard)
+
+
+# --- the console
 
 
 class Console:
@@ -104,10 +111,10 @@ class Console:
     async def state(
         self, *topics: str, timeout_s: float = 10.0, on_part: Callable[[int], None] = lambda topics: None
     ) -> bus.State:
-        """What the controller knows; of all planned topics if none is named.
+        """What the controller knows, about all planned topics if none is named.
 
-        Many topics come in parts, each as of the moment it was asked for. `timeout_s` is for each part, and `on_part`
-        is told how many topics there are so far.
+        A long list comes in parts, each as of the moment it was asked for. `timeout_s` limits each part, and `on_part`
+        gets the number of topics received so far.
         """
         found: dict[str, bus.TopicState] = {}
         term = start = 0
@@ -124,7 +131,7 @@ class Console:
             on_part(len(found))
 
     async def overview(self, *, timeout_s: float = 10.0) -> bus.State:
-        """The same without any topic: cheap, however many there are."""
+        """The state without any topic: cheap, however many there are."""
         return await self._ask(lambda request: bus.Show(request, brokers_only=True), timeout_s)
 
     async def move(
@@ -178,12 +185,12 @@ class Console:
         return state.brokers[broker]
 
     async def set_capacity(self, broker: str, bytes_per_s: float, *, timeout_s: float = 10.0) -> bus.BrokerView:
-        """Say how many bytes per second a broker can send."""
+        """Set how many bytes per second a broker can send."""
         state = await self._accepted(lambda request: bus.SetCapacity(request, broker, bytes_per_s), timeout_s)
         return state.brokers[broker]
 
     async def acknowledge_loss(self, *, timeout_s: float = 10.0) -> bus.State:
-        """Say that the operator knows of the last loss of the store: names may be registered again."""
+        """Confirm that the operator knows of the store's last loss: names may be registered again."""
         return await self._accepted(bus.AcknowledgeLoss, timeout_s)
 
     # --- subscribers
@@ -193,7 +200,7 @@ class Console:
         return await self._ask(lambda request: bus.ShowSubscribers(request, users), timeout_s)
 
     async def move_subscriber(self, user: str, broker: str, *, wait: bool = True, timeout_s: float = 30.0) -> bus.State:
-        """Send a user to another gateway and, with `wait`, return when it is there and has left the one before."""
+        """Send a user to another gateway and, with `wait`, return when it is there and has left the old one."""
         state = await self._accepted(lambda request: bus.PlaceSubscriber(request, user, broker), timeout_s)
         try:
             async with asyncio.timeout(timeout_s):
@@ -205,7 +212,7 @@ class Console:
         return state
 
     async def shuffle_subscribers(self, *, timeout_s: float = 30.0) -> bus.State:
-        """Place all subscribers anew; returns when the moves have been decided."""
+        """Place all subscribers again from scratch; returns when the moves have been decided."""
         return await self._accepted(bus.ShuffleSubscribers, timeout_s)
 
     async def _accepted(self, make: Callable[[str], bus.Request], timeout_s: float) -> bus.State:

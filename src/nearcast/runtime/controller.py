@@ -1,19 +1,17 @@
-"""The controller process: one controller machine, with a store and, if wanted, a policy and a balancer.
+"""The controller process: one controller machine with its store and, optionally, a policy and a balancer.
 
-They run in threads: a plan for a hundred thousand topics takes most of a second, and the loop must not stand still for
-so long.
+`Controller` runs the machine on the event loop. The policy and the balancer run in threads: a plan for a hundred
+thousand topics takes most of a second, and the loop must not stop for that long.
 
-The desk between a controller machine and its store: carries out what the machine asks, and brings the answers back.
+`StoreDesk` stands between the machine and its store: it carries out what the machine asks and brings the answers back.
+Campaigns are sent one behind the other without waiting for answers, so that a slow disk does not cost the leadership.
+They do not wait for the journal either, so that the leadership is renewed while a journal is read or a commit is in
+flight. No error ends the desk: whatever goes wrong is logged, shown as `problem`, and answered as a failure, from which
+the machine recovers.
 
-Campaigns travel one behind the other without waiting for answers, so that a slow disk does not cost the leadership; and
-they do not wait for the journal, so that it is renewed while a journal is read or a commit is on its way. Nothing here
-ends by an error: whatever goes wrong is logged, shown as `problem`, and answered as a failure, which the machine
-recovers from.
-
-Whether a server can be the store: that of a broker is not to be led from, unless it was the store before.
-
-A controller that is given a broker's server by mistake would lead there, all alone, beside the controllers of the
-cluster, and nobody would hear of it.
+`check_store` refuses a server that must not be the store. A controller that is given a broker's server by mistake would
+lead there, all alone, beside the controllers of the cluster, and nobody would notice. So a broker's server is refused,
+unless it was the store before.
 """
 
 from __future__ import annotations
@@ -42,7 +40,10 @@ from nearcast.runtime.requester import Requester
 from nearcast.runtime.store import Store, ValkeyStore
 from nearcast.runtime.workers import Pauses, Troubles, Workers
 
-RESIGN_S = 1.0  # that a process which is stopped waits for the store: less than those who stop it wait for its end
+# --- the desk between machine and store
+
+
+RESIGN_S = 1.0  # how long a stopping process waits for the store: less than its parent waits for its end
 
 log = logging.getLogger("nearcast.controller")
 
@@ -63,7 +64,7 @@ class StoreDesk:
         self._machine = machine
         self._now = now
         self._settle = settle
-        # No longer than a few entries: the machine has CAMPAIGNS_MAX, one load and one commit on their way at a time.
+        # Never more than a few entries: the machine has at most CAMPAIGNS_MAX, one load and one commit in flight.
         self._leading: asyncio.Queue[_Leading] = asyncio.Queue()
         self._journal: asyncio.Queue[Load | Commit] = asyncio.Queue()
         self._problems: dict[str, str] = {}
@@ -91,7 +92,7 @@ class StoreDesk:
             self._journal.put_nowait(effect)
 
     async def close(self) -> None:
-        """A leadership that was given back is still brought to the store, if that answers; nothing else is."""
+        """A resignation is still brought to the store, if the store answers; nothing else is."""
         if self._resigning is not None:
             await asyncio.wait([self._resigning], timeout=RESIGN_S)
         await self._workers.stop()
@@ -110,7 +111,7 @@ class StoreDesk:
         return None
 
     async def _serve_leading(self) -> None:
-        """Answers are given in the order of the questions."""
+        """Give the answers in the order of the questions."""
         while True:
             effect, call = await self._leading.get()
             await self._answer("leadership", effect, self._led(call))
@@ -155,7 +156,7 @@ class StoreDesk:
             self._troubles.note(f"{type(effect).__name__} at the store", error)
 
     def _fail(self, effect: StoreEffect, reason: str) -> None:
-        """Tell the machine that nobody knows what came of it. It gives the lead away and begins with the journal."""
+        """Tell the machine that the outcome is unknown. It gives up the lead and rereads the journal."""
         if isinstance(effect, Campaign):
             self._machine.not_campaigned(self._now())
         elif isinstance(effect, Load):
@@ -164,9 +165,12 @@ class StoreDesk:
             self._machine.committed(effect.term, False, self._now())
 
 
+# --- the process
+
+
 DEFAULT_PLANNING = PlanningSettings()
 DEFAULT_COORDINATING = CoordinationSettings()
-TICK_S = 0.05  # how often subscribers' readiness is asked for: it is part of how long a move takes
+TICK_S = 0.05  # how often subscribers' readiness is polled: it adds to the time a move takes
 
 
 class Controller:
@@ -219,10 +223,10 @@ class Controller:
         driver.start()
 
     async def stop(self) -> None:
-        """Whoever waits may lead at once. A store that does not answer is not waited for."""
+        """Resign, so that a waiting controller may lead at once. A store that does not answer is not waited for."""
         if self._driver is not None:
             self._machine.retire(self._driver.now())
-            self._driver.settle()  # nothing is said as a leader from here on: what was not written yet is dropped
+            self._driver.settle()  # from here on it says nothing as a leader: what is not written yet is dropped
             await self._driver.stop()
         for task in self._thinking:
             task.cancel()
@@ -271,7 +275,7 @@ class Controller:
 
 
 async def until_checked(url: str) -> None:
-    """Return when the server has said that it can be the store, however often it must be asked; raise `Misplaced`."""
+    """Return when the server has shown that it can be the store, asking as often as needed; raise `Misplaced`."""
     pauses = Pauses()
     while True:
         try:
@@ -282,7 +286,7 @@ async def until_checked(url: str) -> None:
 
 
 async def check_store(url: str) -> None:
-    """Raise `Misplaced` if this is a broker's server; warn if it is one and the store as well."""
+    """Raise `Misplaced` if this is a broker's server; warn if it is both a broker's and the store."""
     requester = Requester(url)
     try:
         found = await _sign_of_a_broker(requester)
@@ -294,7 +298,7 @@ async def check_store(url: str) -> None:
         await requester.close()
     address, _ = parse_url(url)  # without the password
     advice = f"the store of its cluster is {store_url}" if store_url else "give the URL of the store"
-    if has_led:  # refused, a cluster that has run so until now would be left without a controller
+    if has_led:  # refusing would leave a cluster that has run like this until now without a controller
         log.warning(
             "--store %s is %s, and a store too: %s; it should be a server of its own", address.url, found, advice
         )
@@ -306,7 +310,7 @@ async def check_store(url: str) -> None:
 
 
 async def _sign_of_a_broker(requester: Requester) -> str:
-    """What shows that the server is a broker's, in words; empty if nothing does, or if we may not look."""
+    """The evidence that the server is a broker's, in words; empty if there is none, or if we may not look."""
     holder = await requester.ask("HGET", CLAIM_KEY, "holder")
     if isinstance(holder, bytes):
         return f"the server of broker {holder.decode().rpartition(':')[0]}"

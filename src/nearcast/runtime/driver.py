@@ -1,9 +1,9 @@
-"""The driver: runs one machine of the core on asyncio.
+"""The driver runs one machine of the core on asyncio, over real connections.
 
-It gives the machine the time, opens and closes connections as its effects say, and writes once per loop turn what the
-machine has to send. `sim/process.py` does the same under virtual time.
+It gives the machine the time, opens and closes connections as the machine's effects ask, and writes what the machine
+has to send once per loop turn. `sim/process.py` does the same under virtual time.
 
-A connection: the socket under a link.
+A `Connection` is the socket under a link; an `Address` says where it leads.
 """
 
 from __future__ import annotations
@@ -24,12 +24,15 @@ from nearcast.core.wire.effects import Connect, Disconnect, Effect, Rename
 from nearcast.errors import NearcastError, UsageError
 from nearcast.runtime.workers import Troubles
 
+# --- addresses and connections
+
+
 DEFAULT_PORT = 6379
 CONNECT_TIMEOUT_S = 5.0
 
 
 class Address(msgspec.Struct, frozen=True):
-    """A server's address, taken apart."""
+    """A server's address, split into its parts."""
 
     host: str
     port: int
@@ -45,7 +48,7 @@ class Address(msgspec.Struct, frozen=True):
 
 
 def parse_url(url: str) -> tuple[Address, Credentials]:
-    """Take a server's URL apart, or raise UsageError saying how it should look."""
+    """Split a server's URL into its parts, or raise UsageError saying how it should look."""
     hint = "use redis://host:port, redis://user:password@host:port, rediss://... for TLS, or unix:///path"
     if not isinstance(url, str):
         raise UsageError(f"bad server URL {url!r}: {hint}")
@@ -63,7 +66,7 @@ def parse_url(url: str) -> tuple[Address, Credentials]:
 
 
 class Owner(Protocol):
-    """Who gets what the socket says."""
+    """The receiver of what the socket reports."""
 
     def opened(self, connection: Connection) -> None: ...
 
@@ -82,7 +85,7 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        # What we write is gathered already: uvloop must not gather it once more until the end of the loop turn.
+        # Our writes are batched already: uvloop must not hold them back once more until the end of the loop turn.
         self._transport.set_write_buffer_limits(high=0)
         self._owner.opened(self)
 
@@ -94,7 +97,7 @@ class Connection(asyncio.Protocol):
 
     def write(self, data: bytes) -> None:
         if self._transport is not None and not self._transport.is_closing():  # its end is reported in the next turn
-            # uvloop may have closed the socket already and not say so yet: others must not miss what is theirs.
+            # uvloop may have closed the socket already without saying so yet: others must still get their writes.
             with suppress(RuntimeError):
                 self._transport.write(data)
 
@@ -112,7 +115,7 @@ class Connection(asyncio.Protocol):
 
 
 def unreachable(address: Address, error: Exception) -> str:
-    """Why no connection came about, and what to do about it."""
+    """Why the connection could not be made, and what to do about it."""
     said = str(error) or "timed out"
     if isinstance(error, ssl.SSLCertVerificationError):
         problem = f"TLS: its certificate is not accepted ({error.verify_message})"
@@ -133,10 +136,13 @@ async def open_connection(address: Address, make: Callable[[], Connection]) -> C
     return connection
 
 
+# --- the driver
+
+
 log = logging.getLogger("nearcast.driver")
 
-TICK_S = 0.1  # every timer of the protocol is several of these
-WRITE_FIRST = 32  # messages of one loop turn that are not written at its end: the server works on them meanwhile,
+TICK_S = 0.1  # every timer of the protocol is several ticks long
+WRITE_FIRST = 32  # messages that are written before the end of a loop turn: the server works on them meanwhile,
 WRITE_MOST = 128  # and the more it has to do already, the more are written at once
 
 Resolve = Callable[[str], str]
@@ -160,7 +166,7 @@ class Machine(Protocol):
 class Driver:
     """`after` is called whenever the machine may have produced something for the owner, `on_tick` before each tick.
 
-    An error that the machine did not expect costs the connection it came from, and nothing else: see `troubles`.
+    An error that the machine did not expect costs the connection it came from and nothing else: see `troubles`.
     """
 
     def __init__(
@@ -182,7 +188,7 @@ class Driver:
         self._connections: dict[str, Connection] = {}
         self._opening: dict[str, asyncio.Task[None]] = {}
         self.unwritten = 0  # messages since the last write
-        self.enough = 0  # with so many `write` is to be called; 0 while nothing is to be written at the end of the turn
+        self.enough = 0  # call `write` at this many; 0 while no write is due at the end of the turn
         self._closed = False
         self._ticker: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
@@ -195,12 +201,12 @@ class Driver:
         return time.time() - self.now()
 
     def check_loop(self) -> None:
-        """For calls that wait: in another event loop they would wait for what happens in ours."""
+        """For calls that wait: in another event loop they would wait for something that happens in ours."""
         if asyncio.get_running_loop() is not self._loop:
             raise UsageError("this client belongs to another event loop: connect one in the loop that uses it")
 
     async def stop(self) -> None:
-        """Write what is left, close everything. Nothing of the machine runs after this."""
+        """Write what is left and close everything. The machine does not run after this."""
         if self._closed:
             return
         self.flush()
@@ -212,7 +218,7 @@ class Driver:
         for connection in self._connections.values():
             connection.close()
         self._connections.clear()
-        # Nothing is left to be done from here on: the caller may be cancelled while it waits.
+        # Nothing is left to do after this point: the caller may be cancelled while it waits.
         await asyncio.gather(*self._opening.values(), return_exceptions=True)
         await asyncio.sleep(0)  # lets the transports close their sockets
 
@@ -223,7 +229,7 @@ class Driver:
             self._loop.call_soon(self._end_turn)
 
     def write(self) -> None:
-        """Have the messages that were counted written: at the end of this loop turn, or now if there are many."""
+        """Write the counted messages: at the end of this loop turn, or now if there are many."""
         if not self.enough:
             self.soon()
             self.unwritten = 1
@@ -274,7 +280,7 @@ class Driver:
     # --- inside
 
     def _failed(self, connection: Connection, error: Exception) -> None:
-        """The machine did not expect what came: it begins anew with this connection."""
+        """The machine did not expect this input: drop the connection and let the machine start over with it."""
         self.troubles.note("reading from a server", error)
         if self._connections.pop(connection.name, None) is not None:
             connection.close()
@@ -323,7 +329,7 @@ class Driver:
             effects[:] = [effect for effect in effects if not self._carry_out(effect)]
 
     def _carry_out(self, effect: Effect) -> bool:
-        """Returns whether the effect was one for the driver."""
+        """Whether the effect was one for the driver."""
         if isinstance(effect, Connect):
             self._opening[effect.link] = self._loop.create_task(self._open(effect.link, effect.url))
         elif isinstance(effect, Disconnect):
@@ -349,7 +355,7 @@ class Driver:
                 self._lost(name, reason)
 
     async def _try_to_open(self, name: str, url: str) -> str:
-        """Why no connection came about; empty if one did."""
+        """Why the connection could not be made; empty if it was."""
         try:
             address, _ = parse_url(self._resolve(url) if self._resolve else url)
         except NearcastError as error:

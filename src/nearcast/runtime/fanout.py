@@ -1,11 +1,11 @@
-"""A fan-out: a few publishers and many subscribers of one private channel, to find out what a server can send.
+"""A fan-out finds out how much a server can send: a few publishers and many subscribers on one private channel.
 
-The messages look like those of clients: a header with the time, and a payload. All have one length, so a subscriber
-knows from the number of bytes it has read where each begins; of every chunk it looks at the oldest message's time and
-at nothing else. That keeps the measuring side several times cheaper than the server that is measured.
+The messages look like those of clients: a header with the time, and a payload. All have the same length, so a
+subscriber knows from the number of bytes it has read where each one begins. Of every chunk it looks only at the time of
+the oldest message. That keeps the measuring side several times cheaper than the server being measured.
 
-No more than a window of messages is ever on its way to the slowest subscriber, so the server's output buffers stay
-small, and stay empty when the fan-out is closed.
+At most one window of messages is ever in flight to the slowest subscriber, so the server's output buffers stay small,
+and are empty once the fan-out is closed.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from nearcast.core.wire.valkey import ValkeyLink
 from nearcast.errors import ClusterError, ConnectFailed, Unavailable
 from nearcast.runtime.driver import Connection, open_connection, parse_url, unreachable
 
-NAME = "nc-calibration"  # in the server's list of clients; no name of a client, so an agent does not cut it off
-PUBLISHERS = 4  # a server reads a piece of every publisher's commands in one turn, as it does from many clients
+NAME = "nc-calibration"  # in the server's list of clients; not named like a client, so no agent cuts it off
+PUBLISHERS = 4  # in one turn a server reads some commands from each, as it does from many clients
 ATTACH_S = 5.0
 PACE_S = 0.002  # between two writes when the rate is given
 
@@ -36,7 +36,7 @@ _TIME_AT = HEADER_BYTES - _TIME.size  # the last field of the header
 
 
 class _End:
-    """One connection: greeted and attached through a link, after that its bytes go to `heard`."""
+    """One connection: greeted and attached through a link; after that its bytes go to `heard`."""
 
     def __init__(self, fanout: Fanout) -> None:
         self.fanout = fanout
@@ -60,7 +60,7 @@ class _End:
             raise ConnectFailed(f"{address.url}: {unreachable(address, error)}") from None
 
     def prepare(self, link: ValkeyLink) -> None:
-        """What is to be done before bytes are counted."""
+        """What must happen before bytes are counted."""
 
     def _greeted(self, problem: ClusterError | None, now_s: float) -> None:
         if problem is not None:
@@ -139,8 +139,8 @@ class Fanout:
         self.latencies_s: list[float] = []  # of the oldest message of each chunk
         self.sent = 0
         self.held_back = False  # the last pace could not be kept: the slowest subscriber was a window behind
-        self.mark_bytes = 0  # when every subscriber has read so much, more may be sent
-        self._behind = 0  # subscribers that have not
+        self.mark_bytes = 0  # when every subscriber has read this far, more may be sent
+        self._behind = 0  # subscribers that have not read this far
         self._window = 0
         self._payload = b"\0" * payload_bytes
         self._packer, self._prefix = publish_command(self.channel, payload_bytes)
@@ -159,7 +159,7 @@ class Fanout:
     async def open(cls, url: str, credentials: Credentials, *, subscribers: int, payload_bytes: int) -> Self:
         fanout = cls(payload_bytes)
         try:
-            # Publishers first: what they try out must reach nobody.
+            # Publishers first: their test messages must reach nobody.
             for end in fanout._publishers:
                 await end.open(url, credentials)
             for _ in range(subscribers):
@@ -196,14 +196,14 @@ class Fanout:
 
     @property
     def on_its_way_bytes(self) -> int:
-        """What was published and has not been delivered, to all subscribers together."""
+        """Bytes published but not delivered yet, to all subscribers together."""
         delivered = sum(subscriber.received_bytes for subscriber in self._subscribers)
         return self.sent * len(self._subscribers) * self.push_bytes - delivered
 
     # --- as fast as it goes
 
     async def keep(self, window: int, seconds: float) -> None:
-        """Have so many messages on their way at any moment, for some seconds and until another window is set."""
+        """Keep this many messages in flight, for this many seconds and until another window is set."""
         idle = not self._window
         self._window = max(2, window)
         if idle:
@@ -231,7 +231,7 @@ class Fanout:
     # --- at a given rate
 
     async def pace(self, per_s: float, window: int, seconds: float) -> None:
-        """Publish so many messages a second, but never more than a window ahead of the slowest subscriber."""
+        """Publish this many messages per second, but never more than a window ahead of the slowest subscriber."""
         self.stop()
         self.held_back = False
         begun_s, before = time.monotonic(), self.sent

@@ -1,9 +1,9 @@
-"""Providers: whoever starts servers when the cluster needs more, and stops them when it needs fewer.
+"""Provisioning: a provider starts servers when the cluster needs more, and stops them when it needs fewer.
 
-A provider is two calls. The desk listens to what the controller asks for, and makes them one after the other; both must
-be idempotent, because the controller says everything again until it shows. What it no longer says when its turn comes
-is not done: the broker may carry topics again, or nobody may need it any more. To use a cloud's machines, write the two
-calls and run a desk beside the controller:
+A provider is two calls. The desk listens for what the controller asks, and makes the calls one after the other. Both
+must be idempotent, because the controller repeats every request until it sees the effect. A request that the controller
+no longer repeats when its turn comes is skipped: the broker may carry topics again, or may not be needed any more. To
+use the machines of a cloud, write the two calls and run a desk beside the controller:
 
     async with ProviderDesk(store_url, MyCloud()):
         ...
@@ -24,8 +24,8 @@ from nearcast.runtime.requester import Requester
 from nearcast.runtime.workers import Troubles, Workers
 
 LISTEN_S = 1.0  # how often the desk makes sure that it is connected
-WAITING_MAX = 1000  # calls; more are dropped, since they are said again
-WANTED_S = 3 * SAY_AGAIN_S  # a call that was not said for so long is not wanted any more
+WAITING_MAX = 1000  # calls; more are dropped, since the controller repeats them
+WANTED_S = 3 * SAY_AGAIN_S  # a call not repeated for this long is not wanted any more
 
 log = logging.getLogger("nearcast.provider")
 
@@ -39,7 +39,7 @@ class Provider(Protocol):
 
 
 class DryProvider:
-    """Starts and stops nothing: says what it was asked for. To see what a policy would do before paying for it."""
+    """Starts and stops nothing, only says what it was asked. Shows what a policy would do before you pay for it."""
 
     def __init__(self, say: Callable[[str], None] = log.info) -> None:
         self.asked: list[tuple[str, str]] = []
@@ -62,14 +62,14 @@ class ProviderDesk:
         self._provider = provider
         self._requester = Requester(store_url)
         self._calls: asyncio.Queue[bus.ToProvider | None] = asyncio.Queue()
-        self._said_s: dict[bus.ToProvider, float] = {}  # calls that wait or are made: when last said
+        self._said_s: dict[bus.ToProvider, float] = {}  # calls that wait or are being made: when last asked for
         self._troubles = Troubles(log)
         self._listening = Workers(self._troubles)
         self._serving: asyncio.Task[None] | None = None
 
     @property
     def problem(self) -> str:
-        """What went wrong lately that nobody had thought of; empty if nothing did."""
+        """The last unexpected error, if recent; empty if there was none."""
         return self._troubles.problem
 
     async def __aenter__(self) -> Self:
@@ -79,7 +79,7 @@ class ProviderDesk:
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
-        """Ends when the call that is being made is done: half a server is worse than none."""
+        """Wait for the call in progress: half a server is worse than none."""
         await self._requester.close()
         await self._listening.stop()
         while not self._calls.empty():
@@ -120,7 +120,7 @@ class ProviderDesk:
                 await self._provider.release(call.broker, call.url)
         except (NearcastError, OSError) as error:
             log.warning("%s of %s failed: %s", type(call).__name__.lower(), call.broker, error)
-        except Exception as error:  # of whoever wrote the provider; the controller asks again
+        except Exception as error:  # a bug in the provider; the controller asks again
             self._troubles.note(f"the provider's {type(call).__name__.lower()}", error)
 
 

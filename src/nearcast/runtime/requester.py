@@ -1,4 +1,4 @@
-"""A requester: ask one server, await the answer. For what is not on the message path."""
+"""A requester asks one server and awaits the answer. For everything that is not on the message path."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ ANSWER_S = 5.0
 
 
 class Requester:
-    """Opens its connection when first needed and again after it was lost."""
+    """Opens its connection when first needed, and again after it was lost."""
 
     def __init__(self, url: str, credentials: Credentials | None = None) -> None:
-        """`credentials` are for a URL that carries none."""
+        """`credentials` are used for a URL that carries none."""
         self._address: Address
         self._credentials: Credentials
         self._address, self._credentials = parse_url(url)
@@ -32,7 +32,7 @@ class Requester:
         self._listeners: dict[bytes, Callable[[bytes], None]] = {}
 
     async def ask(self, *parts: bytes | str | int) -> Reply:
-        """The server's answer; an error of the server is returned, a lost connection is raised as ConnectFailed."""
+        """The server's answer. A server's error is returned; a lost connection raises ConnectFailed."""
         link = await self._open()
         return await self._send(link, *parts)
 
@@ -70,7 +70,7 @@ class Requester:
         try:
             reply = await self._send(link, *hello(self._credentials, "nc-console"))
         except asyncio.CancelledError:
-            await self.close()  # else the next caller would take it for one on which we listen
+            await self.close()  # else the next caller would think that we listen on it
             raise
         self._greeted = True
         if is_error(reply):

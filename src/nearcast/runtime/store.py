@@ -1,10 +1,8 @@
 """The store behind the controller: a leader's term, and a versioned map that changes by compare-and-set.
 
-The store in memory, for simulations: the same rules.
-
-The store on a Valkey or Redis server: four keys and three scripts.
-
-The leadership has a connection of its own: it is renewed while a long journal is read or a large commit is on its way.
+`Store` says what a store must do. `ValkeyStore` keeps it on a Valkey or Redis server, with four keys and three scripts.
+Its leadership calls have a connection of their own, so they get through while a long journal is read or a large commit
+is in flight. `MemoryStore` follows the same rules in memory, for simulations.
 """
 
 from __future__ import annotations
@@ -25,20 +23,21 @@ class Store(Protocol):
     async def campaign(self, candidate: str, stale: str, above: int = 0) -> Leadership:
         """Become or stay the leader. Returns the term if it is us, how the leadership is held now, and the version.
 
-        Who holds it changes how it is held with every campaign. It is free for who knows how it is held, which says:
-        I have watched this long enough to know that nobody renews it. The store needs no clock for that. A new leader
-        gets a higher term, also than `above`: a store that has lost its data may have given that out before.
+        Each campaign of the leader changes how the leadership is held. A candidate that names how it is held now gets
+        it: it says that it has watched long enough to know that nobody renews it. The store needs no clock for that. A
+        new leader gets a higher term, also higher than `above`: a store that has lost its data may have given that out
+        before.
         """
         ...
 
     async def resign(self, candidate: str) -> None:
-        """Let another one lead at once, if this candidate leads."""
+        """Let another candidate lead at once, if this one leads."""
         ...
 
     async def load(self, take: Callable[[dict[str, bytes]], None]) -> int:
         """Hand over all entries as of one moment, part by part; returns the version. Fails if they change meanwhile.
 
-        They do not for the newest leader: nobody else can commit.
+        For the newest leader they do not: nobody else can commit.
         """
         ...
 
@@ -47,6 +46,9 @@ class Store(Protocol):
         ...
 
     async def close(self) -> None: ...
+
+
+# --- in memory
 
 
 class MemoryStore:
@@ -102,9 +104,12 @@ class MemoryStore:
         pass
 
 
-# KEYS: leader, term, version. ARGV: candidate, what is stale, a term to be above.
-# Returns {the term if the candidate leads, else 0; what is held; the version}.
-# The leader's key is CANDIDATE#BEATS and has no end of its own: the server's clock may be set back or forth.
+# --- on a server
+
+
+# KEYS: leader, term, version. ARGV: candidate, the stale holding, a term to be above.
+# Returns {the term if the candidate leads, else 0; how the leadership is held; the version}.
+# The leader's key is CANDIDATE#BEATS and does not expire: the server's clock may be set back or forth.
 _CAMPAIGN = b"""
 local held, term, version = redis.call('GET', KEYS[1]) or '', 0, tonumber(redis.call('GET', KEYS[3]) or '0')
 local leader, beats = string.match(held, '^(.*)#(%d+)$')
@@ -134,7 +139,7 @@ _RESIGN = b"""
 if string.match(redis.call('GET', KEYS[1]) or '', '^(.*)#%d+$') == ARGV[1] then redis.call('DEL', KEYS[1]) end
 """
 
-SCAN_COUNT = 2000  # entries in one step of a load: some milliseconds of the server's time, and of ours
+SCAN_COUNT = 2000  # entries in one step of a load: a few milliseconds of the server's time, and of ours
 
 
 class ValkeyStore:

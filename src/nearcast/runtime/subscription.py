@@ -1,13 +1,13 @@
-"""A subscription as a program sees it: await it, iterate over it, leave it.
+"""A subscription as a program sees it, and how a client attaches, wakes and releases it.
 
-A holding: what a client knows of a subscription, its topics and who waits for their events.
+A program awaits a `Subscription`, iterates over it, and leaves it. `Consumers` are the readers of a client's mailboxes:
+it attaches them, wakes them and releases them. A mailbox whose policy is BLOCK stops the sockets while it is full, but
+only for T_block: fences must get through.
 
-The client must not know the subscription itself, or one that its program has dropped without closing it, as by leaving
-a loop over it, would stay for ever. A task that waits for events keeps its subscription, and is kept by its future.
-
-The consumers of a client: who reads which mailbox, how they are attached, woken, and let go.
-
-A mailbox whose policy is BLOCK stops the sockets while it is full, but only for T_block: fences must get through.
+A `Holding` is what the client knows of a subscription: its topics, and the tasks that wait for their events. The client
+must not know the subscription itself. Otherwise one that its program has dropped without closing it, for example by
+leaving a loop over it, would stay for ever. A task that waits for events keeps its subscription, and is kept by its
+future.
 """
 
 from __future__ import annotations
@@ -29,8 +29,11 @@ if TYPE_CHECKING:
     from nearcast.runtime.client import Client
 
 
+# --- the readers of a client
+
+
 class Consumer(Protocol):
-    """Whoever reads a mailbox."""
+    """Reads a mailbox."""
 
     def close(self) -> None: ...
 
@@ -38,7 +41,7 @@ class Consumer(Protocol):
 
 
 class Attaching:
-    """The attaching of some topics, as one future: done with the last of them, failed with the first that fails."""
+    """Attaching several topics, as one future: done with the last of them, failed with the first that fails."""
 
     __slots__ = ("_left", "future")
 
@@ -73,7 +76,7 @@ class Consumers:
     def attach(
         self, names: tuple[bytes, ...], mailbox: Mailbox, consumer: Consumer, *, pattern: bool
     ) -> asyncio.Future[object]:
-        """Begin to attach; if that cannot even begin, nothing is left of it."""
+        """Begin to attach; if even that fails, leave nothing behind."""
         driver = self.driver
         if driver is None:
             raise not_open()
@@ -104,7 +107,7 @@ class Consumers:
         self.driver.settle()
 
     def release(self, mailbox: Mailbox) -> None:
-        """Nothing is put into the mailbox any more."""
+        """Put nothing into the mailbox from now on."""
         self._of.pop(mailbox, None)
 
     def close(self) -> None:
@@ -114,7 +117,7 @@ class Consumers:
     # --- waking, blocking
 
     def wake(self, mailboxes: Iterable[Mailbox]) -> None:
-        """Something was put into these."""
+        """Something was put into these mailboxes."""
         for mailbox in mailboxes:
             consumer = self._of.get(mailbox)
             if consumer is None:
@@ -144,9 +147,12 @@ def not_open() -> Closed:
 
 
 def _looked_at(future: asyncio.Future[Any]) -> None:
-    """Whoever waited may have left: a failure that nobody awaits is no news for the log."""
+    """Retrieve the error: the waiter may have left, and a failure that nobody awaits is no news for the log."""
     if not future.cancelled():
         future.exception()
+
+
+# --- what the client knows of a subscription
 
 
 class Holding:
@@ -156,7 +162,7 @@ class Holding:
         self._mailbox = mailbox
         self._pattern = pattern
         self._readers: list[asyncio.Future[None]] = []
-        self._loop: asyncio.AbstractEventLoop | None = None  # once it was attached
+        self._loop: asyncio.AbstractEventLoop | None = None  # known once it was attached
 
     def attach(self) -> asyncio.Future[object]:
         self._loop = asyncio.get_running_loop()
@@ -166,7 +172,7 @@ class Holding:
         self._consumers.detach(self._topics, self._mailbox, pattern=self._pattern)
 
     def let_go(self) -> None:
-        """Detach, and be able to attach again."""
+        """Detach; it can be attached again."""
         self.detach()
         self._consumers.release(self._mailbox)
 
@@ -177,7 +183,7 @@ class Holding:
         self.wake()
 
     def dropped(self) -> None:
-        """Nobody has the subscription any more. Called by the garbage collector, in any thread and at any moment."""
+        """The program no longer has the subscription. Called by the garbage collector, in any thread, at any moment."""
         if self._loop is not None and self._mailbox in self._consumers:
             with suppress(RuntimeError):  # the loop is closed, and the client ended with it
                 self._loop.call_soon_threadsafe(self.close)
@@ -199,10 +205,13 @@ class Holding:
                 reader.set_result(None)
 
 
+# --- the subscription
+
+
 class Subscription:
     """Events of one or more topics.
 
-    `await` it to be attached: nothing acknowledged from then on is missed. Iterating attaches it if need be.
+    `await` it to be attached: nothing acknowledged after that is missed. Iterating attaches it if needed.
 
         async for event in client.subscribe("t"):
             match event:
@@ -236,7 +245,7 @@ class Subscription:
 
     @property
     def dropped(self) -> int:
-        """Messages dropped because the program did not keep up; each is in a Gap."""
+        """Messages dropped because the program did not keep up; each one is in a Gap."""
         return self._mailbox.dropped
 
     # --- attaching
@@ -253,7 +262,7 @@ class Subscription:
         self.close()
 
     async def _enter(self) -> None:
-        """Attach for a caller who gets nothing to close if it is cancelled: then nothing is left behind."""
+        """Attach for a caller that has nothing to close yet: if it is cancelled, nothing is left behind."""
         try:
             await self._attach()
         except asyncio.CancelledError:
@@ -277,7 +286,7 @@ class Subscription:
             self._used = True
         except TimedOut:
             if self._attaching is attaching and self._awaiting == 1:
-                self._let_go()  # else to those who still wait
+                self._let_go()  # else it belongs to the tasks that still wait
             raise
         except NearcastError:
             if self._attaching is attaching:
@@ -297,7 +306,7 @@ class Subscription:
     # --- reading
 
     def take(self) -> list[Event]:
-        """Everything that has come, without waiting. Raises SlowSubscriber as `get` does."""
+        """All waiting events, at once. Raises SlowSubscriber as `get` does."""
         events = [*self._ready, *self._mailbox.take()]
         self._client.consumers.taken()
         if not events:
@@ -305,7 +314,7 @@ class Subscription:
         return events
 
     async def get(self) -> Event:
-        """The next event. Raises Closed at the end, SlowSubscriber if the mailbox overflowed and so says its policy."""
+        """The next event. Raises Closed at the end, SlowSubscriber if the mailbox overflowed and its policy says so."""
         await self._attach()
         while True:
             for event in self._ready:

@@ -1,16 +1,14 @@
-"""Workers: long-lived tasks. None ends by an error that nobody thought of, and each says how it fares.
+"""Workers: long-lived tasks that survive unexpected errors, and report how they are doing.
 
-What a task expects to go wrong it handles itself. Anything else would end it silently, and with it what it does for
-everybody; so it is noted (`Troubles`), and the task begins again after a pause.
+A task handles the errors it expects. Any other would end it silently, and with it what it does for the rest of the
+process. So `Workers` notes the error in `Troubles` and starts the task again after a pause from `Pauses`.
 
-Troubles: errors that nobody thought of, in parts of a process that must go on. They are logged and shown.
+`Troubles` collects unexpected errors in parts of a process that must keep running. Such an error is a bug of ours or of
+a plug-in. The part carries on, and the operator sees the error in the log, and for a while in the process's `problem`
+or `/health`. An error that shows up ten times a second must not fill the disk. So the first of each kind is logged with
+its traceback, and after that one line a minute says how often it came again.
 
-What a part expects to go wrong it handles itself. Anything else is a mistake of ours or of somebody's plug-in; the part
-goes on, and the operator is told: in the log, and for a while in the process's `problem` or `/health`. A mistake that
-shows ten times a second must not fill the disk. So the first of each kind is logged with its traceback, and after that
-once a minute how often it came again.
-
-Pauses between attempts: longer each time, and never the same for two who failed together.
+`Pauses` are the waits between attempts: longer each time, and never the same for two tasks that failed together.
 """
 
 from __future__ import annotations
@@ -22,6 +20,9 @@ import time
 from collections import Counter
 from collections.abc import Callable, Coroutine
 from typing import Any
+
+# --- pauses between attempts
+
 
 FIRST_S = 0.1
 LONGEST_S = 3.0
@@ -44,7 +45,10 @@ class Pauses:
         self._failures = 0
 
 
-SHOWN_S = 60.0  # how long after the last time it is shown as a problem, and between two lines of the log
+# --- unexpected errors
+
+
+SHOWN_S = 60.0  # how long an error is shown after its last occurrence, and the time between two log lines
 KINDS_MAX = 100  # of errors that are told apart
 
 _Kind = tuple[str, type[BaseException], int]  # what failed, how, and in which line
@@ -63,7 +67,7 @@ class Troubles:
         self._unlogged: Counter[_Kind] = Counter()
 
     def note(self, part: str, error: BaseException) -> None:
-        """`part` failed unexpectedly and goes on."""
+        """`part` failed unexpectedly and carries on."""
         text = repr(error)[:200]
         now_s = time.monotonic()
         self._counts[part] += 1
@@ -73,12 +77,12 @@ class Troubles:
 
     @property
     def problem(self) -> str:
-        """What failed last, in words; empty if that is a while ago."""
+        """What failed last, in words; empty if that was a while ago."""
         at_s, text = self._shown
         return text if time.monotonic() - at_s < SHOWN_S else ""
 
     def of(self, part: str) -> str:
-        """What failed last of one part, and how often; empty if nothing did."""
+        """What failed last in one part, and how often; empty if nothing did."""
         count = self._counts[part]
         return f"failed {count} times, last: {self._last[part]}" if count else ""
 
@@ -104,7 +108,10 @@ def _line_of(error: BaseException) -> int:
     return line
 
 
-STEADY_S = 60.0  # a worker that ran for so long has recovered: its next pause is short again
+# --- the workers
+
+
+STEADY_S = 60.0  # a worker that ran this long has recovered: its next pause is short again
 
 Job = Callable[[], Coroutine[Any, Any, None]]
 
@@ -117,7 +124,7 @@ class Workers:
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
     def start(self, name: str, job: Job) -> None:
-        """`job` runs until it is done or cancelled; it must be able to begin again wherever it was."""
+        """`job` runs until it is done or cancelled; it must be able to start again wherever it was."""
         self._tasks[name] = asyncio.create_task(self._run(name, job), name=name)
 
     async def stop(self) -> None:
@@ -127,7 +134,7 @@ class Workers:
 
     @property
     def health(self) -> dict[str, str]:
-        """How each fares: running or done, and what failed last and how often."""
+        """The state of each: running or done, what failed last, and how often."""
         return {name: self._state(name) for name in self._tasks}
 
     def _state(self, name: str) -> str:

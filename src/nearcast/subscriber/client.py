@@ -7,10 +7,11 @@
                 case Result(rows=rows): ...
                 case Missed() | TopicMessage() | TopicGap() | Lagging() | Refused(): ...
 
-A lost connection is made again, there or at another gateway, and goes on after the last execution that came. If the
-token is not good any more, `get` and all operations raise AuthenticationFailed: register, or ask the operator. A `move`
-of the gateway is followed make before break: log in at the new gateway, then log out at the old one. Each result comes
-once, in order. Topic messages are in no storage: what a lost connection may have cost is told as TopicGap.
+After a lost connection it connects again, there or at another gateway, and continues after the last execution that
+came. If the token is no longer valid, `get` and all operations raise AuthenticationFailed: register, or ask the
+operator. A gateway's `move` is followed make before break: log in at the new gateway, then log out at the old one. Each
+result comes once, in order. Topic messages are not stored anywhere: what a lost connection may have cost is reported as
+TopicGap.
 """
 
 from __future__ import annotations
@@ -54,12 +55,12 @@ from nearcast.subscriber.transport import Line, Progress
 
 log = logging.getLogger("nearcast.subscriber")
 
-EVENTS_MAX = 10_000  # that wait for the program; then the client stops reading, and the gateway keeps what follows
+EVENTS_MAX = 10_000  # waiting for the program; beyond that the client stops reading, and the gateway keeps the rest
 PARKED_MAX = 10_000  # topic messages of a new gateway that wait for the last ones of the old one; more end the wait
 CONNECT_S = 20.0  # for the first login
 OPERATION_S = 30.0  # for an operation, over lost connections
-STEADY_S = 10.0  # a session of so long was a good one
-ACKNOWLEDGE_S = 0.2  # acknowledgements of so long are sent together
+STEADY_S = 10.0  # a session that lasted this long was a good one
+ACKNOWLEDGE_S = 0.2  # acknowledgements are gathered for this long and sent together
 
 Event = Result | Missed | TopicMessage | TopicGap | Lagging | RefusedFrame
 
@@ -82,13 +83,13 @@ class Subscriber:
         self._refs = itertools.count(1)
         self._events: asyncio.Queue[Event | None] = asyncio.Queue()  # bounded by `_room`
         self._room = asyncio.Event()
-        self._given: Event | None = None  # to the program, which has not come back yet
+        self._given: Event | None = None  # given to the program, which has not asked for the next yet
         self._handled: dict[str, int] = {}  # cursors to acknowledge
         self._acknowledging: asyncio.TimerHandle | None = None
         self._line: Line | None = None
         self._ready = asyncio.Event()  # a line is there, and not about to be replaced
         self._switching = asyncio.Lock()
-        self._order: tuple[Line, str] | None = None  # to move, from whom and where to; the newest counts
+        self._order: tuple[Line, str] | None = None  # to move: from which line and where to; the newest counts
         self._parking: Line | None = None
         self._parked: list[TopicMessage | TopicGap] = []
         self._failure: NearcastError | None = None
@@ -109,8 +110,7 @@ class Subscriber:
         """Use it with `async with`. `others`: more gateways.
 
         Without a token the user is registered first, with the `secret` if the gateway wants one. The token is kept for
-        the next time: in the file `tokens`, by default one in the user's folder for configuration, or nowhere if that
-        is None.
+        next time: in the file `tokens`, by default one in the user's configuration folder, or nowhere if that is None.
         """
         carrier = carriers.LongPollCarrier if long_poll else carriers.WebSocketCarrier
         passport = Passport(url.rstrip("/"), user, token, tokens, secret)
@@ -154,17 +154,17 @@ class Subscriber:
 
     @property
     def token(self) -> str:
-        """What the user logs in with."""
+        """The token that the user logs in with."""
         return self._passport.token
 
     @property
     def cursors(self) -> dict[str, int]:
-        """The last execution of each subscription that came."""
+        """The last execution received of each subscription."""
         return dict(self._progress.cursors)
 
     @property
     def repeats(self) -> int:
-        """What came twice, and was dropped."""
+        """How many frames came twice and were dropped."""
         return self._progress.repeats
 
     # --- operations
@@ -181,7 +181,7 @@ class Subscriber:
         self._progress.forget(subscription)
 
     async def publish(self, topic: str, payload: str | bytes) -> None:
-        """Returns when the message is acknowledged. Unavailable: nobody knows whether it was published."""
+        """Returns when the message is acknowledged. Unavailable: it is unknown whether it was published."""
         text, encoding = packed(payload.encode() if isinstance(payload, str) else payload)
         await self._operate(lambda ref: Publish(ref, topic, text, encoding), again=False)
 
@@ -220,13 +220,13 @@ class Subscriber:
     # --- events
 
     async def events(self) -> AsyncIterator[Event]:
-        """Whatever comes, until the subscriber is closed. Asking for the next acknowledges the one before."""
+        """All events, until the subscriber is closed. Asking for the next one acknowledges the one before."""
         with contextlib.suppress(Closed):
             while True:
                 yield await self.get()
 
     async def get(self) -> Event:
-        """The next event. Closed: there will be none."""
+        """The next event. Closed: there will be no more."""
         self._acknowledge_given()
         event = await self._events.get() if self._failure is None else None
         self._room.set()
@@ -251,12 +251,12 @@ class Subscriber:
 
     async def _acknowledge(self) -> None:
         self._acknowledging = None
-        with contextlib.suppress(ConnectFailed):  # the next login tells the cursors
+        with contextlib.suppress(ConnectFailed):  # the next login sends the cursors
             if self._line is not None:
                 await self._send_handled(self._line)
 
     async def _send_handled(self, line: Line) -> None:
-        """What is on its way when this is cancelled is sent again by whoever cancelled it."""
+        """If this is cancelled, the canceller sends again what was in flight."""
         while self._handled:
             subscription, execution = next(iter(self._handled.items()))
             await line.acknowledge(subscription, execution)
@@ -280,7 +280,7 @@ class Subscriber:
                 pass
 
     def _take(self, frame: Event) -> None:
-        """Counted as received and given to the program in one step: a cancelled reader loses nothing."""
+        """Count it as received and give it to the program in one step: a cancelled reader loses nothing."""
         if self._failure is None and self._progress.is_new(frame):
             self._events.put_nowait(frame)
 
@@ -299,7 +299,7 @@ class Subscriber:
         return line, await line.open(self._login())
 
     async def _connect(self, pauses: Pauses) -> None:
-        """A line to our gateway, or to another one; tried until there is one, or AuthenticationFailed is raised."""
+        """Open a line to our gateway, or to another one; tries until there is one, or raises AuthenticationFailed."""
         for attempt in itertools.count():
             try:
                 line, welcome = await self._open_line(self._candidate(attempt))
@@ -322,7 +322,7 @@ class Subscriber:
         self._ready.set()
 
     async def _stay_connected(self) -> None:
-        """A session that ended soon after its login is followed by a pause, as an attempt that failed is."""
+        """A session that ended soon after its login is followed by a pause, as a failed attempt is."""
         pauses = Pauses()
         while True:
             line, began_s = self._line, time.monotonic()
@@ -351,16 +351,16 @@ class Subscriber:
             self._spawn(self._resume_topics())
 
     async def _resume_topics(self) -> None:
-        """Nobody kept the messages of topics while we were away."""
+        """Rejoin the topics: nobody kept their messages while we were away."""
         for topic in list(self._topics):
             with contextlib.suppress(ClusterError):
                 await self._operate(lambda ref, topic=topic: SubscribeTopic(ref, topic))  # type: ignore[misc]
             self._take(TopicGap(topic, None, "the connection to the gateway was lost"))
 
     async def _follow_order(self) -> None:
-        """Make before break. If the new gateway does not take us, or we wait for answers, we stay for now.
+        """Move make before break. If the new gateway refuses us, or we are waiting for answers, we stay for now.
 
-        The order will be said again.
+        The order will be repeated.
         """
         async with self._switching:
             order, self._order = self._order, None
@@ -369,7 +369,7 @@ class Subscriber:
             line, url = order
             self._ready.clear()
             try:
-                # The gateway we go to would not know what the one here is still to do.
+                # The new gateway would not know what this one still has to do.
                 if await line.answered():
                     await self._switch(line, url)
             except ClusterError:
@@ -395,7 +395,7 @@ class Subscriber:
                 self._take(TopicGap(topic, None, "the last messages of the gateway before did not come"))
 
     def _unpark(self) -> None:
-        """The old gateway has said everything: now the messages of the new one, without those we have."""
+        """The old gateway has sent everything: now take the messages of the new one, without those we have."""
         parked, self._parking, self._parked = self._parked, None, []
         for frame in parked:
             self._take(frame)
@@ -411,7 +411,7 @@ class Subscriber:
         task.add_done_callback(self._ended)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        """What nobody thought of must not leave the program waiting for events that will not come."""
+        """An unexpected error must not leave the program waiting for events that will not come."""
         self._tasks.discard(task)
         error = None if task.cancelled() else task.exception()
         if error is not None and not isinstance(error, NearcastError):

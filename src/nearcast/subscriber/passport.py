@@ -1,12 +1,11 @@
-"""A client's passport: the token it logs in with, given by the program, kept from the last time, or got by registering.
+"""A client's passport: the token it logs in with, given by the program, kept from last time, or got by registering.
 
 A kept token is renewed when half of its life is over. One that is refused, because it was too old or the cluster is
-another one now, is forgotten, and the user is registered again if the name is free.
+now another one, is forgotten, and the user is registered again if the name is free.
 
-The file in which a client keeps the tokens it was given, so that a name is its own at the next start too.
-
-One JSON object, {gateway's URL: {user: token}}, that only its owner may read. Programs that use it at the same time
-lock it, and a new version replaces the old one as a whole.
+`TokenFile` is the file in which a client keeps its tokens, so that its name is its own at the next start too. It is one
+JSON object, {gateway's URL: {user: token}}, that only its owner may read. Programs that use it at the same time lock
+it, and a new version replaces the old one as a whole.
 """
 
 from __future__ import annotations
@@ -31,13 +30,16 @@ Tokens = dict[str, dict[str, str]]
 
 
 def usual_path() -> Path:
-    """In the user's folder for configuration, as the XDG base directory specification says."""
+    """In the user's configuration folder, as the XDG base directory specification says."""
     folder = os.environ.get("XDG_CONFIG_HOME") or "~/.config"
     return Path(folder).expanduser() / "nearcast" / "tokens.json"
 
 
+# --- the file of tokens
+
+
 class TokenFile:
-    """OSError says that it cannot be read or written."""
+    """Raises OSError if it cannot be read or written."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -78,6 +80,9 @@ class TokenFile:
             yield
 
 
+# --- the passport
+
+
 T = TypeVar("T")
 
 log = logging.getLogger("nearcast.subscriber")
@@ -97,7 +102,7 @@ class Passport:
         self._file = TokenFile(Path(kept_in) if kept_in else usual_path()) if kept_in is not None else None
 
     async def obtain(self) -> None:
-        """Have a token. Refused: the name is taken."""
+        """Get a token. Refused: the name is taken."""
         if self._is_given:
             return
         self.token = await self._kept()
@@ -106,11 +111,11 @@ class Passport:
         elif _is_old(self.token):
             try:
                 await self._register(self.token)
-            except NearcastError as error:  # the one we have may still be good
+            except NearcastError as error:  # the token we have may still be valid
                 log.info("the token of %s is not renewed: %s", self.user, error)
 
     async def replace(self) -> bool:
-        """The token was refused: get another if it was not the program's. Refused: the name is taken."""
+        """The token was refused: get another, unless the program gave it. Refused: the name is taken."""
         if self._is_given:
             return False
         log.warning("the token kept for %s at %s is not good any more: registering again", self.user, self.url)

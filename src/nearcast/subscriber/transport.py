@@ -1,14 +1,14 @@
-"""Carriers: what brings a client's frames to a gateway and back. A WebSocket, or long polls over plain HTTP.
+"""How a subscriber's client talks to gateways: carriers of frames, lines over them, and progress across lines.
 
-A carrier opens with a login, gives what the gateway sends in order, and raises ConnectFailed once it is broken. Frames
-of types that it does not know are left out: a newer gateway may send them.
+A carrier brings a client's frames to a gateway and back, over a WebSocket or by long polls over plain HTTP. It opens
+with a login, returns what the gateway sends in order, and raises ConnectFailed once it is broken. Frames of unknown
+types are skipped: a newer gateway may send them.
 
-A line: a client's session at one gateway. During a move a client has two.
+A `Line` is a client's session at one gateway. During a move a client has two.
 
-Progress: what a subscriber's client has received, so that each thing is received once.
-
-Results: the last execution of each subscription. Topic messages: the last number of each publisher on each topic.
-Everything comes in order from each gateway, so what is at or below the last number is a repeat.
+`Progress` is what the client has received, so that it receives each thing once. For results that is the last execution
+of each subscription; for topic messages, the last number of each publisher on each topic. Everything comes in order
+from each gateway, so what is at or below the last number is a repeat.
 """
 
 from __future__ import annotations
@@ -47,6 +47,9 @@ from nearcast.core.wire.gateway import (
 )
 from nearcast.core.wire.gateway import Refused as RefusedFrame
 from nearcast.errors import AuthenticationFailed, ConnectFailed, ProtocolError, Refused
+
+# --- carriers
+
 
 OPEN_S = 10.0
 ANSWER_S = 20.0
@@ -166,7 +169,7 @@ def _trust() -> ssl.SSLContext:
 
 
 async def register(url: str, user: str, token: str = "", secret: str = "") -> str:
-    """registeruser: a token for a new user, or a new one for the bearer of a good one."""
+    """registeruser: a token for a new user, or a new token for the bearer of a valid one."""
     headers = {"Authorization": f"Bearer {secret}".encode()} if secret else {}
     answer = await _ask("POST", f"{url}/register", json={"user": user, "token": token}, headers=headers)
     return str(answer["token"])
@@ -196,14 +199,17 @@ async def _ask(method: str, url: str, **request: Any) -> dict[str, Any]:
     return body
 
 
+# --- lines
+
+
 log = logging.getLogger("nearcast.subscriber")
 
 WELCOME_S = 15.0  # the gateway may wait for the data cluster
-LEAVE_S = 5.0  # for the answers and frames that are still on their way
+LEAVE_S = 5.0  # for the answers and frames that are still in flight
 
 
 class Line:
-    """`receive(line, frame)` gets every frame that is no answer to an operation."""
+    """`receive(line, frame)` gets every frame that does not answer an operation."""
 
     def __init__(self, url: str, carrier: Carrier, receive: Callable[[Line, FromGateway], Awaitable[None]]) -> None:
         self.url = url
@@ -215,7 +221,7 @@ class Line:
         self._unanswered: dict[int, asyncio.Future[Done]] = {}
 
     async def open(self, login: Login) -> Welcome:
-        """Log in. AuthenticationFailed: our token is not good. ConnectFailed: not now, or nobody said anything."""
+        """Log in. AuthenticationFailed: our token is not valid. ConnectFailed: not now, or no answer."""
         try:
             async with asyncio.timeout(WELCOME_S):
                 await self._carrier.open(login)
@@ -254,14 +260,14 @@ class Line:
         await self._carrier.send(Ack(subscription, execution))
 
     async def answered(self) -> bool:
-        """Whether all operations have their answers; waits for them a while."""
+        """Whether all operations have their answers; waits a while for them."""
         if not self._unanswered:
             return True
         _, pending = await asyncio.wait(list(self._unanswered.values()), timeout=LEAVE_S)
         return not pending
 
     async def leave(self) -> bool:
-        """Log out. Whether everything that was on its way has come."""
+        """Log out. Whether everything that was in flight has come."""
         await self.answered()
         with contextlib.suppress(ConnectFailed):
             await self._carrier.send(Logout())
@@ -303,6 +309,9 @@ class Line:
             await self._receive(self, frame)
 
 
+# --- progress
+
+
 _PUBLISHERS = 10_000  # remembered over all topics; the one not heard for longest is forgotten
 
 
@@ -315,7 +324,7 @@ class Progress:
         self._heard: OrderedDict[tuple[str, str], int] = OrderedDict()
 
     def is_new(self, frame: FromGateway) -> bool:
-        """Whether the frame is no repeat; it counts as received then."""
+        """Whether the frame is no repeat; if so, it counts as received."""
         match frame:
             case Result():
                 new = self._advance(frame.subscription, frame.execution)
@@ -329,7 +338,7 @@ class Progress:
         return new
 
     def forget(self, subscription: str) -> None:
-        """It was unsubscribed; a later one of the same parameters starts anew."""
+        """It was unsubscribed; a later one with the same parameters starts from scratch."""
         self.cursors.pop(subscription, None)
 
     def _advance(self, subscription: str, execution: int) -> bool:

@@ -1,11 +1,11 @@
-"""The audit: what was promised to programs against what they got, apart from the system.
+"""The audit: what programs were promised against what they got, independent of the system.
 
-Programs tell it what they published, what was acknowledged, and what every subscriber saw; it says what is wrong.
+Programs report what they published, what was acknowledged, and what every subscriber saw; it says what is wrong.
 Payloads are stamped by the program itself, so that a system which mixed up its own numbers would not go unnoticed.
 
 A line is what one publisher sends on one topic, numbered from 1. What one subscriber lacks of a line is lost at its
-beginning (prefix), between messages that came (middle) or at its end (suffix). A hole in the middle must be told by a
-Gap; at the ends an Interrupted of that time will do, because the subscriber may not know how far the line reaches.
+beginning (prefix), between messages that came (middle) or at its end (suffix). A hole in the middle must be reported by
+a Gap; at the ends an Interrupted of that time will do, because the subscriber may not know how far the line reaches.
 
 All times are seconds since the Unix epoch.
 """
@@ -20,7 +20,7 @@ from struct import Struct
 
 from nearcast.core.model.message import Event, Gap, Interrupted, Message
 
-# An Interrupted says since when nothing was heard; what the server had sent before that may have been on its way.
+# An Interrupted says since when nothing was heard; what the server had sent before that may still have been in flight.
 ON_ITS_WAY_S = 1.0
 EXAMPLES_MAX = 20
 
@@ -48,7 +48,7 @@ class Verdict:
     lost_prefix: int = 0
     lost_middle: int = 0
     lost_suffix: int = 0
-    untold: int = 0  # of the lost: covered by no Gap and no Interrupted
+    untold: int = 0  # of the lost: not covered by any Gap or Interrupted
     duplicated: int = 0
     reordered: int = 0
     unexpected: int = 0  # never published, changed on its way, or of a topic that was not subscribed
@@ -57,17 +57,17 @@ class Verdict:
 
     @property
     def lost(self) -> int:
-        """Acknowledged messages that an attached subscriber did not get, told or not."""
+        """Acknowledged messages that an attached subscriber did not get, reported or not."""
         return self.lost_prefix + self.lost_middle + self.lost_suffix
 
     @property
     def exact(self) -> bool:
-        """Guarantee 1: everything exactly once and in order, and nobody was told otherwise."""
+        """Guarantee 1: everything exactly once and in order, and no Gap or Interrupted."""
         return self.honest and not (self.lost or self.gaps or self.interrupted)
 
     @property
     def honest(self) -> bool:
-        """Guarantee 2: whatever is missing was told; nothing is doubled, reordered or invented."""
+        """Guarantee 2: whatever is missing was reported; nothing is doubled, reordered or invented."""
         wrong = self.untold + self.duplicated + self.reordered + self.unexpected + self.gap_over_delivered
         return not wrong
 
@@ -121,7 +121,7 @@ class _Subscriber:
     leaves_s: float = _NEVER  # what is published later is not owed
 
     def interrupted(self, topic: str, from_s: float, to_s: float) -> bool:
-        """Whether it was told that it was not attached at some moment of this time."""
+        """Whether an Interrupted said that it was not attached at some moment of this time."""
         return any(
             of == topic and since_s - ON_ITS_WAY_S <= to_s and from_s <= until_s
             for (of, since_s), until_s in self.interruptions.items()
@@ -135,7 +135,7 @@ class Audit:
         self._subscribers: dict[str, _Subscriber] = {}
         self._seen = Verdict()  # what is wrong at the moment it is seen
 
-    # --- what publishers tell
+    # --- what publishers report
 
     def published(self, publisher: int, topic: str, at_s: float) -> int:
         """A message is about to be published; returns its number."""
@@ -153,7 +153,7 @@ class Audit:
         """When it was acknowledged; infinity if it was not."""
         return self._lines[publisher, topic].acknowledged_s[number - 1]
 
-    # --- what subscribers tell
+    # --- what subscribers report
 
     def joined(self, subscriber: str, topics: Iterable[str], at_s: float) -> None:
         """`subscribe` returned: whatever is published from now on is owed."""
@@ -161,7 +161,7 @@ class Audit:
         found.joined_s.update(dict.fromkeys(topics, at_s))
 
     def all_leave(self, at_s: float) -> None:
-        """All who are there go soon: what is published from now on is owed to none of them."""
+        """All present subscribers leave soon: none is owed what is published from now on."""
         for found in self._subscribers.values():
             found.leaves_s = min(found.leaves_s, at_s)
 

@@ -1,8 +1,9 @@
-"""A killer: ends an agent or the controller with SIGKILL, starts it anew and waits until it is at work again.
+"""Chaos on a local cluster: a storm of moves and kills under load, which no subscriber may notice.
 
-A storm: a load on a cluster whose topics move and change mode all the time, while agents and controllers are killed.
+A `Killer` ends an agent or the controller with SIGKILL, restarts it and waits until it is at work again.
 
-Nothing of that may be seen by any subscriber. The outcome says whether it was, and counts what was done:
+A `Storm` is a load on a cluster whose topics move and change mode all the time, while agents and controllers are
+killed. The outcome says whether any subscriber noticed, and counts what was done:
 
     async with await LocalCluster.start(brokers=3) as cluster:
         outcome = await Storm(cluster, StormPlan(messages=20_000)).run()
@@ -10,8 +11,8 @@ Nothing of that may be seen by any subscriber. The outcome says whether it was, 
 
 or, with a cluster and an event loop made for it, `run_storm(StormPlan())`, or `python -m nearcast.testing.chaos`.
 
-All goals of the plan are minimums: publishers go on until the topics have moved often enough, and the topics go on
-moving until enough was published, so that at no time one happens without the other.
+All goals of the plan are minimums: publishers go on until the topics have moved often enough, and the topics keep
+moving until enough was published, so that neither ever happens without the other.
 """
 
 from __future__ import annotations
@@ -32,6 +33,9 @@ from nearcast.runtime.console import Console
 from nearcast.testing.audit import Verdict
 from nearcast.testing.cluster import LocalCluster
 from nearcast.testing.load import Load, LoadShape
+
+# --- the killer
+
 
 BACK_S = 20.0
 POLL_S = 0.1
@@ -75,6 +79,9 @@ class Killer:
 def _reported_s(state: State, broker: str) -> float:
     report = state.brokers[broker].report
     return report.at_s if report is not None else 0.0
+
+
+# --- the storm
 
 
 HANDS = 3  # operators, each with its own topics, so that topics move together and at unrelated moments
@@ -136,7 +143,7 @@ class Outcome:
 
 
 class Storm:
-    """`watch` is called several times a second with the progress, for whoever shows it."""
+    """`watch` is called several times a second with the progress, to show it."""
 
     def __init__(
         self, cluster: LocalCluster, plan: StormPlan, watch: Callable[[Progress], None] = lambda progress: None
@@ -218,7 +225,7 @@ class Storm:
         return places
 
     async def _count_moves(self, console: Console, topics: tuple[str, ...]) -> None:
-        """By what the controller says: a move that was asked for in vain does not count, one that went on does."""
+        """Count by what the controller says: a failed request to move does not count, a move that went on does."""
         try:
             state = await console.state(*topics)
         except ClusterError:

@@ -6,11 +6,10 @@ For tests, demos, benchmarks and `nearcast up`. Every part can be killed and sta
         client = await nearcast.connect(cluster.urls["b1"])
         await cluster.kill_server("b2")
 
-Nothing of it outlives this program, not even a SIGKILL of it: the guardian (runtime/servers.py) sees to that.
+Nothing of it outlives this program, even if it is killed with SIGKILL: the guardian (runtime/servers.py) sees to that.
 
-A `nearcast` process of a local cluster: an agent or a controller, with its log.
-
-A provider of servers on this machine: real processes of a local cluster, started and stopped as the policy asks.
+A `LocalProcess` is a `nearcast` process of the cluster: an agent or a controller, with its log. A `LocalProvider`
+starts and stops servers on this machine as the policy asks: real processes of the local cluster.
 """
 
 from __future__ import annotations
@@ -34,6 +33,9 @@ from nearcast.errors import ClusterError, ServerFailed, UsageError
 from nearcast.runtime.console import Console
 from nearcast.runtime.requester import Requester
 from nearcast.runtime.servers import LocalServer, guardian, spawn_guarded
+
+# --- processes
+
 
 _STOP_WAIT_S = 2.0
 
@@ -119,6 +121,9 @@ class _Broker:
     gateway: str = ""  # host:port
 
 
+# --- the cluster
+
+
 class LocalCluster:
     """One store server, brokers by name, controllers by number. Make one with `await LocalCluster.start()`."""
 
@@ -180,7 +185,7 @@ class LocalCluster:
         await self.stop()
 
     async def stop(self) -> None:
-        """End all processes: first who gives orders, then who takes them, then the servers."""
+        """End all processes: first those that give orders, then those that take them, then the servers."""
         try:
             await self._console.close()
             await asyncio.gather(*(controller.stop() for controller in self._controllers))
@@ -239,7 +244,7 @@ class LocalCluster:
         await self.until_members([name])
 
     async def remove_broker(self, name: str) -> None:
-        """End the agent, then the server. One that still carries topics is drained first, by whoever calls this."""
+        """End the agent, then the server. The caller first drains a broker that still carries topics."""
         broker = self._broker(name)
         await broker.agent.stop()
         await broker.server.stop()
@@ -354,7 +359,7 @@ class LocalCluster:
     async def _serves(self, broker: str) -> bool:
         """Whether the server is marked and leased, and its gateway answers, if there is to be one.
 
-        The controller may not have noticed yet that it runs anew.
+        The controller may not have noticed yet that it runs again.
         """
         found = self._broker(broker)
         if found.gateway and not await _answers(found.gateway):
@@ -412,6 +417,9 @@ def _free_address() -> str:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return f"127.0.0.1:{probe.getsockname()[1]}"
+
+
+# --- the provider
 
 
 class LocalProvider:

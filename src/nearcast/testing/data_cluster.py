@@ -45,7 +45,7 @@ class LocalDataCluster:
         return cls(f"http://127.0.0.1:{port}", process)
 
     async def until_running(self, timeout_s: float = START_S) -> None:
-        """Until Spark runs and channels are executed."""
+        """Wait until Spark runs and channels are executed."""
         until_s = time.monotonic() + timeout_s
         while (found := await self.health()) != "running":
             if not self.process.alive or time.monotonic() > until_s:
@@ -65,7 +65,7 @@ class LocalDataCluster:
             return ""
 
     async def kill(self) -> None:
-        """As a crash does."""
+        """End it as a crash would."""
         await self.process.kill()
 
     async def again(self) -> None:

@@ -2,12 +2,12 @@
 
     async with Load(cluster.urls.values(), LoadShape(topics=3)) as load:
         load.begin()
-        ...                       # do to the cluster what is to be proved harmless
+        ...                       # do to the cluster what should be harmless
         verdict = await load.end()
 
 Every subscriber subscribes to all topics, every publisher publishes on all of them.
 
-A crowd: subscribers who come to the topics of a load and go again, audited like those who stay.
+A `Crowd` is a group of subscribers that comes to the topics of a load and leaves again, audited like those that stay:
 
     async with Crowd() as crowd:
         crowd.listen_to(load)            # before anything is published
@@ -16,12 +16,11 @@ A crowd: subscribers who come to the topics of a load and go again, audited like
         ...
         verdict = await crowd.leave()
 
-A crowd has an audit of its own, which hears of the load's messages too. What is published after it has decided to go is
-owed to it no more, and it waits for the rest.
+A crowd has an audit of its own, which hears of the load's messages too. It is not owed what is published after it has
+decided to leave, and it waits for the rest.
 
-The latencies of the last few seconds, for whoever watches.
-
-A topic that is watched: where it is, how often it has moved, and what its last messages took.
+For views, `Recent` has the latencies of the last few seconds, and `WatchedTopic` says where a topic is, how often it
+has moved, and what its last messages took.
 """
 
 from __future__ import annotations
@@ -45,10 +44,10 @@ from nearcast.runtime.driver import Resolve
 from nearcast.runtime.subscription import Subscription
 from nearcast.testing.audit import Audit, Verdict, stamp
 
-TURN_S = 0.01  # how often a publisher looks what is due
+TURN_S = 0.01  # how often a publisher checks what is due
 IN_FLIGHT_MAX = 64  # per publisher, far below the client's window: a slow machine gets less load, not a longer queue
-SAMPLE_EVERY = 8  # of so many messages of a batch one latency is kept
-QUIET_S = 3.0  # nothing has come for so long: more than T_gap and all tries to repair
+SAMPLE_EVERY = 8  # one latency is kept per this many messages of a batch
+QUIET_S = 3.0  # quiet means nothing for this long: more than T_gap and all attempts to repair
 ACKNOWLEDGE_S = 30.0
 
 OnEvents = Callable[[str, list[Event]], None]
@@ -69,8 +68,11 @@ class LoadShape:
         return self.names or tuple(f"storm-{number}" for number in range(self.topics))
 
 
+# --- the load
+
+
 class Load:
-    """`on_events` is told what each subscriber saw, for programs that want to know more than the audit.
+    """`on_events` is called with what each subscriber saw, for programs that want to know more than the audit.
 
     `resolves`: the ways to the servers, of which publishers and subscribers take turns.
     """
@@ -129,7 +131,7 @@ class Load:
             self._publishers.append(await self._connect(number))
 
     async def _connect(self, number: int) -> Client:
-        """Each begins at another server; all of them are known to all, should one be dead."""
+        """Each starts at another server, but knows all of them, in case one is dead."""
         first = number % len(self._urls)
         urls, resolve = [*self._urls[first:], *self._urls[:first]], self._resolves[number % len(self._resolves)]
         client = connect(*urls, resolve=resolve, limits=self._limits)
@@ -209,7 +211,10 @@ class Load:
         await asyncio.sleep(TURN_S)
 
 
-LEAVE_S = 3.0  # a crowd waits so long for what it is owed before it goes
+# --- the crowd
+
+
+LEAVE_S = 3.0  # how long a crowd waits for what it is owed before it leaves
 POLL_S = 0.01
 
 
@@ -236,7 +241,7 @@ class Crowd:
         self._topics = load.shape.topic_names
 
     async def come(self, urls: Iterable[str], count: int) -> None:
-        """Connect so many subscribers; returns when all of them are attached."""
+        """Connect this many subscribers; returns when all of them are attached."""
         if self.load is not None:
             raise UsageError("this crowd has come already: make another")
         self.load = Load(urls, LoadShape(publishers=0, subscribers=count, names=self._topics))
@@ -245,7 +250,7 @@ class Crowd:
         self.present = count
 
     async def leave(self) -> Verdict:
-        """Go when all that was published until now has come, or does not come for a while."""
+        """Leave when everything published until now has come, or nothing comes for a while."""
         if self._gone is None:
             self._audit.all_leave(time.time())
             self._gone = await self._when_all_has_come()
@@ -266,7 +271,7 @@ class Crowd:
 
 
 class _Overheard(Audit):
-    """An audit that lets another one know what publishers say."""
+    """An audit that passes what publishers report on to another one."""
 
     def __init__(self, listener: Audit) -> None:
         super().__init__()
@@ -279,6 +284,9 @@ class _Overheard(Audit):
     def acknowledged(self, publisher: int, topic: str, number: int, at_s: float) -> None:
         self._listener.acknowledged(publisher, topic, number, at_s)
         super().acknowledged(publisher, topic, number, at_s)
+
+
+# --- for views
 
 
 RECENT_S = 3.0

@@ -3,12 +3,11 @@
 The world is split into square tiles. A player is subscribed to the tile it is in and publishes its state there 3
 times a second (V.D), so all players of a tile hear each other. The same walk drives live players: see rgame_live.py.
 
-A ramp: a number of players over time, linear between given points.
+`Ramp` is a number of players over time, linear between given points.
 
-How players of RGame walk: to a random point of the map, a short break, then to the next (Dynamoth V.A).
-
-Distances are in tiles. A player's points follow from the seed, its number and the number of the leg alone, so the
-same seed gives the same walk whatever the steps in which it is looked at, and however many others walk.
+`Walk` is how players walk: to a random point of the map, a short break, then to the next (Dynamoth V.A). Distances are
+in tiles. A player's points follow only from the seed, its number and the number of the leg. So the same seed gives the
+same walk, in whatever steps it is looked at, and however many others walk.
 """
 
 from __future__ import annotations
@@ -21,6 +20,8 @@ import numpy as np
 
 from nearcast.errors import UsageError
 from nearcast.flow.model import Demand, FloatArray, IntArray, Publications, Subscriptions
+
+# --- ramps
 
 
 class Ramp(msgspec.Struct, frozen=True):
@@ -53,6 +54,9 @@ class Ramp(msgspec.Struct, frozen=True):
         return round(players + (target - players) * (at_s - from_s) / (to_s - from_s))
 
 
+# --- walks
+
+
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # splitmix64 (Steele et al., OOPSLA 2014)
 _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
 _MIX_2 = np.uint64(0x94D049BB133111EB)
@@ -72,7 +76,7 @@ class Movement(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Walk:
-    """All players begin at time 0 at random points. A look at an earlier time than the last begins anew."""
+    """All players begin at time 0 at random points. Looking at an earlier time than the last starts over."""
 
     def __init__(self, players: int, tiles_x: int, tiles_y: int, movement: Movement, seed: int) -> None:
         self._size = np.array([tiles_x, tiles_y], dtype=np.float64)
@@ -91,7 +95,7 @@ class Walk:
         self._next_s = np.zeros(players)
 
     def tiles(self, at_s: float, players: int) -> IntArray:
-        """The tile of each of the first so many players: x * tiles_y + y."""
+        """The tile of each of the first `players`: x * tiles_y + y."""
         x, y = self.positions(at_s, players)
         return x.astype(np.int64) * self._tiles_y + y.astype(np.int64)
 
@@ -142,6 +146,9 @@ MESSAGE_BYTES = 1500.0  # ours: serialised Java objects in Base64; bandwidth the
 
 def tile_name(x: int, y: int) -> str:
     return f"tile.{x}.{y}"
+
+
+# --- the game
 
 
 class RGame:

@@ -4,10 +4,9 @@ game = RGame(4, 4, Ramp.steady(20), seed=1)
 async with LiveRGame(game, cluster.urls.values()) as live:
     outcome = await live.run(seconds=10)
 
-One live player of RGame: it attaches to the tile it is in, publishes there, and waits for its own updates to return.
-
-A player that enters another tile attaches there first, then publishes there, and leaves the old tile an update later.
-So its own updates come back to it wherever it goes.
+A `Player` attaches to the tile it is in, publishes there, and waits for its own updates to return. A player that enters
+another tile attaches there first, then publishes there, and leaves the old tile an update later. So its own updates
+come back to it wherever it goes.
 """
 
 from __future__ import annotations
@@ -31,7 +30,10 @@ from nearcast.runtime.subscription import Subscription
 from nearcast.testing.load import percentile
 from nearcast.workloads.rgame import RGame
 
-READ_EVERY_S = 0.02  # mailboxes are emptied so often: messages carry the time they came
+# --- one player
+
+
+READ_EVERY_S = 0.02  # how often mailboxes are emptied: messages carry the time they came
 RETURN_S = 2.0  # how long a leaving player waits for its last updates: more than T_gap
 _STAMP = struct.Struct("!I")  # a payload begins with the player's number
 
@@ -63,7 +65,7 @@ class Player:
         self._returned = 0
 
     async def play(self, update_s: float, payload_bytes: int) -> None:
-        """One update every so many seconds."""
+        """One update per interval."""
         payload = _STAMP.pack(self._number).ljust(payload_bytes, b".")
         listening: list[asyncio.Task[None]] = []
         await asyncio.sleep(update_s * (self._number * 0.618 % 1))  # not all players at the same moment
@@ -126,6 +128,9 @@ class Player:
                 self._tally.missed += event.count
             elif isinstance(event, Interrupted) and event.until_s is None:
                 self._tally.interruptions += 1
+
+
+# --- the game
 
 
 TURN_S = 0.05  # how often the map is looked at: a player crosses a tile in seconds

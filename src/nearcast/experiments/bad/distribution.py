@@ -2,8 +2,8 @@
 
 Besides the loads: whether LDM reaches its alpha and GSH 0.05, how long after the policy first acted, and for how much
 of the time after that; and what SDM saves of the incoming load that LDM has. In the paper's simulation every broker
-holds every backend subscription, whoever is moved, so nothing can be saved. A second world has people who ask mostly
-for what is near them, and leaves something to share.
+holds every backend subscription, no matter who is moved, so nothing can be saved. In a second world people ask mostly
+for what is near them, which leaves something to share.
 """
 
 from __future__ import annotations

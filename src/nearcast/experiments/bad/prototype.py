@@ -4,7 +4,7 @@
 moves of the three placements, and the figures of all of them with all ways of balancing. They are views of the same
 runs.
 
-Curves of runs of gateways: panels for charts, and the same as columns for the JSON file. Every tenth second.
+The curves of a run are panels for charts, and the same as columns for the JSON file. They have every tenth second.
 """
 
 from __future__ import annotations
@@ -33,6 +33,9 @@ from nearcast.experiments.chart import Chart, Colour, Limit, Line, Panel
 from nearcast.experiments.result import Progress, Result, silent
 from nearcast.flow.gateways import GatewaySeries
 from nearcast.flow.model import FloatArray, IntArray
+
+# --- curves
+
 
 EVERY_S = 10
 COLOURS = tuple(Colour)
@@ -103,6 +106,9 @@ def columns(series: GatewaySeries) -> dict[str, object]:
         "backend_subscriptions": thinned(series.backend),
         "rebalanced": series.rebalanced,
     }
+
+
+# --- the experiment
 
 
 _DM = (Balancing.LDM, Balancing.SDM)

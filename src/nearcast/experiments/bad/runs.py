@@ -1,14 +1,13 @@
-"""Runs of gateways: a placement, a way of balancing, and some seeds. The world of a seed is made once for all ways.
+"""Runs of gateways: a placement, a way of balancing, and some seeds; the worlds they run in, and the paper's measures.
 
-The two worlds of the paper's experiments: its prototype (section 6.1) and its simulation (section 6.2).
+The world of a seed is made once for all ways. There are the two worlds of the paper's experiments: its prototype
+(section 6.1) and its simulation (section 6.2). The paper gives alpha and beta for the simulation only, and neither
+gamma nor theta. Here gamma is the policy's own, and theta is beta in both. For the prototype, beta is about a quarter
+of the mean load that a broker has once everybody has subscribed: below that the first few subscribers alone would make
+brokers look unlike. Its alpha is 0.1: a random placement of 400 subscribers is at about that, so that there is
+something to do, as in figure 6.
 
-The paper gives alpha and beta for the simulation alone, and neither gamma nor theta. Here gamma is the policy's own,
-and theta is beta in both. For the prototype, beta is about a quarter of the mean load that a broker has once everybody
-has subscribed: below that the first few subscribers alone would make brokers look unlike. Its alpha is 0.1: a random
-placement of 400 subscribers is at about that, so that there is something to do, as in figure 6.
-
-The measures of the paper: load of the busiest broker, coefficient of variation, number of moves (section 6.1.3).
-
+The measures are the load of the busiest broker, the coefficient of variation, and the number of moves (section 6.1.3).
 Loads and cov are means over the time after everybody has subscribed; moves are those of the whole run.
 """
 
@@ -29,6 +28,8 @@ from nearcast.policies.multistage.loads import Numbers
 from nearcast.policies.multistage.policy import at_random, nearest, round_robin
 from nearcast.workloads.emergency.flow import ScaleSettings, gateway_world, scale_world
 from nearcast.workloads.emergency.scenario import SUBSCRIBE_S, EmergencySettings, emergency_world
+
+# --- the two worlds
 
 
 class Unit(msgspec.Struct, frozen=True):
@@ -94,6 +95,9 @@ def conditions_of(bench: Bench) -> Conditions:
         gamma=MultistageConfig().gamma,
         theta_bytes_per_s=bench.beta_bytes_per_s,
     )
+
+
+# --- runs
 
 
 class Placement(StrEnum):
@@ -189,6 +193,9 @@ def make_runs(
 def _run_seed(job: _Job) -> list[GatewaySeries]:
     world = job.bench.world(job.seed)
     return [GatewaySimulation(world, way.home(world, job.seed), way.policy(job.bench)).run() for way in job.ways]
+
+
+# --- measures
 
 
 Interval = tuple[float, float]

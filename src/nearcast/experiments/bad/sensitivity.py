@@ -1,6 +1,6 @@
 """Figure 14: what alpha and beta do to the cov and to the number of moves, with LDM (section 6.2.2).
 
-The experiments by their names on the command line.
+`run_bad` runs any of the BAD experiments by its name on the command line.
 """
 
 from __future__ import annotations

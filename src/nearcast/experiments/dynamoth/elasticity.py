@@ -1,16 +1,14 @@
 """Figure 7: players come, leave and come again, and the servers follow (Dynamoth V.E).
 
-800 players join step by step, 600 leave, and nearly 400 join again. Besides the curves, two things are checked: that
-no server was added while moving a single topic would have kept every load ratio below `lr_high` (by trying all moves,
-see single_move.py), and that the very same changes of the plan lose no message when the message-level simulator makes
-them.
+800 players join step by step, 600 leave, and nearly 400 join again. Besides the curves, two things are checked: that no
+server was added while moving a single topic would have kept every load ratio below `lr_high` (by trying all moves, see
+`sufficing_move` in checks.py), and that the very same changes of the plan lose no message when the message-level
+simulator makes them.
 
-The game of experiments 2 and 3: RGame on a map of tiles, on rented servers (Dynamoth V.D and V.E).
-
-The paper gives players, updates per second, servers and the load ratio at which a server fails. It does not give the
-map, the size of an update or the bandwidth of a server. Those here are the simulator's (flow/model.py,
-workloads/rgame.py), with a map on which the servers, perfectly used, carry a little more than the 1,000 players that
-Dynamoth reached.
+`Game` is the game of experiments 2 and 3: RGame on a map of tiles, on rented servers (Dynamoth V.D and V.E). The paper
+gives players, updates per second, servers and the load ratio at which a server fails. It does not give the map, the
+size of an update or the bandwidth of a server. Those here are the simulator's (flow/model.py, workloads/rgame.py), with
+a map on which the servers, perfectly used, carry a little more than the 1,000 players that Dynamoth reached.
 """
 
 from __future__ import annotations
@@ -36,6 +34,9 @@ from nearcast.flow.network import Delays, LognormalDelays
 from nearcast.flow.simulation import FlowSimulation
 from nearcast.policies.dynamoth import Dynamoth, DynamothConfig
 from nearcast.workloads.rgame import MESSAGE_BYTES, UPDATES_PER_S, Movement, Ramp, RGame
+
+# --- the game
+
 
 TILES_PER_SIDE = 12
 SERVERS = 8  # V.D
@@ -97,6 +98,9 @@ class World:
 
     def demand(self, at_s: float) -> Demand:
         return self._game.demand(at_s)
+
+
+# --- the experiment
 
 
 NAME = "dynamoth-7"

@@ -1,11 +1,10 @@
 """Figures 4a and 4b: one topic with more and more subscribers or publishers, on one server and on three.
 
 Dynamoth section V.C. In 4a one publisher sends 10 messages a second to 100 ... 800 subscribers, and the topic is
-replicated with mode all_publishers; in 4b 100 ... 800 publishers send 10 messages a second each to one subscriber,
-with mode all_subscribers. This file holds what both figures are, whether the points come from the flow simulator or
-from real servers: see replication_flow.py and replication_live.py.
-
-Figures 4a and 4b in the flow simulator, at the paper's sizes.
+replicated with mode all_publishers; in 4b 100 ... 800 publishers send 10 messages a second each to one subscriber, with
+mode all_subscribers. `Crowd` and `report` are what both figures are, whether the points come from the flow simulator or
+from real servers. `run_flow` makes them in the flow simulator, at the paper's sizes; replication_live.py makes them on
+real servers.
 """
 
 from __future__ import annotations
@@ -24,6 +23,9 @@ from nearcast.flow.network import Delays
 from nearcast.flow.simulation import FlowSimulation
 from nearcast.workloads.hot_topic import MESSAGE_BYTES, HotTopic
 
+# --- the figures
+
+
 RATE_PER_S = 10.0  # publications of each publisher (V.C)
 REPLICAS = 3  # servers of the replicated topic (V.C)
 GOOD_S = 0.150  # the response time a game needs (V.D)
@@ -33,7 +35,7 @@ TOPIC = "crowd"
 
 
 class Crowd(msgspec.Struct, frozen=True, kw_only=True):
-    """One of the two figures: who there are many of."""
+    """One of the two figures: many subscribers, or many publishers."""
 
     name: str
     who: str
@@ -163,6 +165,9 @@ def _rows(crowd: Crowd, figures: ReplicationFigures) -> tuple[tuple[str, str], .
         ("ratio", ratio),
         ("the paper", crowd.paper),
     )
+
+
+# --- in the flow simulator
 
 
 class FlowSizes(msgspec.Struct, frozen=True, kw_only=True):

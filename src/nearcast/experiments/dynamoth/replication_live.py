@@ -1,4 +1,4 @@
-"""Figures 4a and 4b on real servers: a local cluster whose brokers can send only so much.
+"""Figures 4a and 4b on real servers: a local cluster whose brokers have a limited capacity.
 
 Sizes are a fifth of the paper's, so that servers, agents, relays and up to 161 clients fit on two cores. The capacity
 of a broker is emulated (testing/network/sites.py), and chosen so that one server is full at the same place of the range
@@ -91,7 +91,7 @@ class _Crowded:
         await self._stack.aclose()
 
     async def grow(self, clients: int) -> None:
-        """Until there are so many of those that the figure counts, and one of the others."""
+        """Until there are this many of the clients that the figure counts, and one of the others."""
         many_publish = self._crowd is PUBLISHERS
         await self._add(clients if many_publish else 1, 1 if many_publish else clients)
 
@@ -125,7 +125,7 @@ class _Crowded:
             await asyncio.sleep(TURN_S)
 
     async def measure(self, servers: int, clients: int) -> Point:
-        """Publish for the given time, then wait as long again for what is still on its way."""
+        """Publish for the given time, then wait as long again for what is still in flight."""
         self.latencies_s = array("d")
         sent = await self._publish()
         owed = sent * len(self._subscriptions)

@@ -5,16 +5,14 @@ and with the load divided perfectly. Dynamoth is run on one ring only: it begins
 topics whatever the ring, and moves them where it likes. `ratio` is Dynamoth's players over hashing's, `efficiency`
 over those of the perfect division; both are taken seed by seed, so that what a seed does to all of them cancels out.
 
-Experiment 2: a game that grows from 120 to 1,200 players, balanced in several ways (Dynamoth V.D).
+The runs are experiment 2: a game that grows from 120 to 1,200 players, balanced in several ways (Dynamoth V.D). Figures
+5 and 6 are two views of them; see also server_load.py.
 
-Figures 5 and 6 are two views of these runs; see scalability.py and server_load.py.
-
-What the authors' published code calls consistent hashing: every server gives a new one a few of its topics.
-
-J. Gascon-Samson's ConsistentHashingRebalancer knows no ring. When a load ratio exceeds 0.80, a server is added and
-each of the N servers there were gives it 1/(N (N+1)) of its topics, evenly picked from their list, whatever their
-load. Equal shares would need 1/(N+1), so the new server stays below average, and the more so the more there are. Not
-a policy of the product: it is here to explain the paper's ratio of 1.6.
+`Shedding` is what the authors' published code calls consistent hashing: every server gives a new one a few of its
+topics. J. Gascon-Samson's ConsistentHashingRebalancer knows no ring. When a load ratio exceeds 0.80, a server is added
+and each of the N servers there were gives it 1/(N (N+1)) of its topics, evenly picked from their list, whatever their
+load. Equal shares would need 1/(N+1), so the new server stays below average, and the more so the more there are. It is
+not a policy of the product: it is here to explain the paper's ratio of 1.6.
 """
 
 from __future__ import annotations
@@ -49,6 +47,9 @@ from nearcast.policies.dynamoth import Dynamoth
 from nearcast.policies.hash_ring import HashRing
 from nearcast.workloads.rgame import Ramp
 
+# --- the authors' baseline
+
+
 LR_HIGH = 0.80  # the authors' code
 
 _TO_NEW = Reason(Cause.NEW_BROKER, "brokers added", 1.0, 0.0)
@@ -78,6 +79,9 @@ def _shed(snapshot: Snapshot, plan: Plan, new: str) -> list[PlaceTopic]:
             picked = topics[:: len(topics) // count][:count]
             given += [PlaceTopic(topic, Mode.SINGLE, (new,), _TO_NEW) for topic in picked]
     return given
+
+
+# --- runs
 
 
 class Way(StrEnum):
@@ -158,6 +162,9 @@ def _policy(run: Run) -> Policy:
     if run.way is Way.HASHING:
         return HashRing(run.virtual_nodes)
     return Shedding() if run.way is Way.SHEDDING else Dynamoth()
+
+
+# --- the experiment
 
 
 NAME = "dynamoth-5"

@@ -99,7 +99,7 @@ def _share_below(done: Done, ratios: Sequence[float], limit: float) -> float:
 
 
 def _players_with(series: Series, servers: int) -> list[int]:
-    """The players when there were so many servers for the first time; none if there never were."""
+    """The players when there were this many servers for the first time; none if there never were."""
     return [players for players, count in zip(series.clients, series.brokers, strict=True) if count >= servers][:1]
 
 

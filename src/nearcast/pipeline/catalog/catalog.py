@@ -1,9 +1,8 @@
 """The whole catalogue of a data cluster's folder, and the changes that concern several of its parts.
 
-The brokers that hold subscriptions: their names, where their gateways are, and when each was heard of last.
-
-A broker that is silent for long, while others are heard, does not come back as a rule. By the running time, which no
-clock that is set moves; if all are silent the fault is on this side, and none of them counts as gone.
+`Brokers` are the holders of subscriptions: their names, where their gateways are, and when each was last heard from. A
+broker that is silent for long, while others are heard, will usually not come back. This goes by the running time, which
+no clock change moves. If all are silent the fault is on this side, and none of them counts as gone.
 """
 
 from __future__ import annotations
@@ -21,6 +20,9 @@ from nearcast.pipeline.catalog.subscriptions import Subscriptions
 from nearcast.pipeline.datasets import Datasets
 from nearcast.pipeline.storage import Warehouse
 
+# --- brokers
+
+
 _TABLES = """
 CREATE TABLE IF NOT EXISTS brokers (
     name TEXT PRIMARY KEY,
@@ -29,7 +31,7 @@ CREATE TABLE IF NOT EXISTS brokers (
     heard_s REAL NOT NULL          -- by the running time
 );
 """
-_NOTED_S = 60.0  # a broker that asks all the time is noted so often
+_NOTED_S = 60.0  # how often a broker that asks all the time is noted
 
 
 class Brokers:
@@ -57,7 +59,7 @@ class Brokers:
             raise Unknown(f"unknown broker {name}", f"register it first: PUT /brokers/{name}")
 
     def heard(self, name: str) -> None:
-        """It asks for something, so it is there; raises as `require`."""
+        """It asks for something, so it is there; raises as `require` does."""
         self.require(name)
         now_s = self._clock()
         old = "SELECT 1 FROM brokers WHERE name = ? AND heard_s < ?"
@@ -65,7 +67,7 @@ class Brokers:
             self._database.run("UPDATE brokers SET heard_s = ? WHERE name = ?", (now_s, name))
 
     def silent(self, for_s: float) -> list[str]:
-        """Those heard of so long before the last word of any, the longest silent first."""
+        """Brokers silent for this long before the last word of any, the longest silent first."""
         sql = "SELECT name FROM brokers WHERE heard_s < (SELECT max(heard_s) FROM brokers) - ? ORDER BY heard_s, name"
         return [row["name"] for row in self._database.rows(sql, (for_s,))]
 
@@ -74,16 +76,19 @@ class Brokers:
         return {row["name"]: row["url"] for row in self._database.rows("SELECT name, url FROM brokers ORDER BY name")}
 
     def drop(self, name: str) -> None:
-        """The caller ends what it held, or housekeeping does."""
+        """Forget the broker. The caller ends what it held, or housekeeping does."""
         self._database.run("DELETE FROM brokers WHERE name = ?", (name,))
 
 
 class Made(StrEnum):
-    """What became of a channel that somebody created."""
+    """What happened to a channel that was created."""
 
     CREATED = "created"
     REPLACED = "replaced"
     UNCHANGED = "unchanged"
+
+
+# --- the catalogue
 
 
 class Catalog:
@@ -104,7 +109,7 @@ class Catalog:
         self._batches = DatasetCatalog(self.database)
 
     def create_channel(self, channel: StoredChannel, *, replaces: bool = False) -> Made:
-        """It sees records that are committed from now on, or goes on where the one that it replaces was."""
+        """It sees records committed from now on, or continues where the one it replaces was."""
         with self.database.transaction():
             if replaces and self.channels.exists(channel.name):
                 return Made.REPLACED if self._replace(channel) else Made.UNCHANGED
@@ -112,10 +117,10 @@ class Catalog:
             return Made.CREATED if self.channels.create(channel, positions) else Made.UNCHANGED
 
     def _replace(self, channel: StoredChannel) -> bool:
-        """Another text for the same subscriptions, those too that failed the old one; False if it is the same text.
+        """Another text for the same subscriptions, including those that failed the old one; False if it is the same.
 
-        An execution that is open ends without results: whoever runs it will find nothing to commit, and the records it
-        was to read are for the next one.
+        An open execution ends without results: its runner will find nothing to commit, and the records it was to read
+        are left for the next one.
         """
         there = self.channels.get(channel.name)
         if there.text == channel.text:
@@ -146,7 +151,7 @@ class Catalog:
             self.brokers.drop(name)
 
     def drop_dataset(self, name: str) -> None:
-        """Unless a channel reads it or a feed fills it."""
+        """Drop it, unless a channel reads it or a feed fills it."""
         with self.database.transaction():
             if not self.datasets.exists(name):
                 self.datasets.describe(name)  # raises, and says what there is
@@ -162,7 +167,7 @@ class Catalog:
         return [*self.channels.damaged(), *self.datasets.damaged()]
 
     def next_execution(self, channel: StoredChannel) -> Execution | None:
-        """The execution of a channel to run now, noted; None if it has nothing to do."""
+        """The execution of a channel to run now, noted; None if there is nothing to do."""
         with self.database.transaction():
             if not self.channels.has(channel):
                 return None  # dropped

@@ -1,12 +1,11 @@
-"""The channels: their texts, and what was found out about them when they were created.
+"""The channels in the catalogue: their texts, what was found out about them, and their subscribers' parameters.
 
-`channel_numbers` outlives its channel: a channel of the same name that is created later goes on with the numbers, so
-that a subscriber's cursor never stands above an execution that is still to come.
+`channel_numbers` outlives its channel: a channel of the same name that is created later continues with the numbers, so
+that a subscriber's cursor is never above an execution that is still to come.
 
-The parameters of a subscription in their canonical form: equal ones of all brokers become one backend subscription.
-
-Each value is coerced to the type that the channel declares. Text that reads as the type is taken too, because a phone
-may have its parameters from a form. Canonical values are JSON: dates, times and decimals are text.
+The parameters of a subscription are stored in canonical form, so that equal ones of all brokers become one backend
+subscription. Each value is coerced to the type that the channel declares. Text that reads as the type is accepted too,
+because a phone may have its parameters from a form. Canonical values are JSON: dates, times and decimals are text.
 
 The parameter `user` is not the subscriber's to choose: it is the name that she logged in with, as her gateway says.
 """
@@ -29,6 +28,9 @@ import msgspec
 from nearcast.pipeline.catalog.database import CatalogFull, Conflict, Database, Row, RowReader, Unknown, WrongParameters
 from nearcast.pipeline.channels.execution import Prepared
 from nearcast.pipeline.channels.language import USER
+
+# --- channels
+
 
 _TABLES = """
 CREATE TABLE IF NOT EXISTS channels (
@@ -71,7 +73,7 @@ class StoredChannel(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def described(prepared: Prepared) -> StoredChannel:
-    """What is stored of a channel that was checked."""
+    """What is stored of a checked channel."""
     channel = prepared.channel
     return StoredChannel(
         name=channel.name,
@@ -87,7 +89,7 @@ def described(prepared: Prepared) -> StoredChannel:
 
 
 class Numbers(msgspec.Struct, frozen=True):
-    """How far a channel is, and how many subscriptions it has."""
+    """How far a channel has got, and how many subscriptions it has."""
 
     version: int
     held: int
@@ -97,7 +99,7 @@ class Numbers(msgspec.Struct, frozen=True):
 
 
 class Channels:
-    """Created, replaced and dropped. Whoever keeps a StoredChannel asks with `has` whether it is still the one."""
+    """Created, replaced and dropped. A holder of a StoredChannel asks `has` whether it is still the current one."""
 
     def __init__(self, database: Database, most: int) -> None:
         self._database = database
@@ -144,7 +146,7 @@ class Channels:
         return self._reader.readable(self._rows())
 
     def damaged(self) -> list[str]:
-        """What is wrong with those that cannot be read."""
+        """What is wrong with the channels that cannot be read."""
         return self._reader.problems(self._rows())
 
     def numbers(self, name: str) -> Numbers:
@@ -198,6 +200,9 @@ def _definition(channel: StoredChannel) -> str:
     return text.decode()
 
 
+# --- parameters in canonical form
+
+
 PARAMETERS_BYTES_MAX = 4096  # of the canonical JSON: parameters choose records, they are not records
 _BITS = {"TINYINT": 8, "SMALLINT": 16, "INT": 32, "BIGINT": 64}
 _DECIMAL = re.compile(r"DECIMAL\((\d+), ?(\d+)\)")
@@ -240,7 +245,7 @@ def canonical_json(values: Mapping[str, Any]) -> str:
 
 
 def subscription_id(channel: str, values: Mapping[str, Any]) -> str:
-    """The same for the same canonical parameters, whoever asks."""
+    """The same for the same canonical parameters, no matter who asks."""
     return f"{channel}-{hashlib.sha256(canonical_json(values).encode()).hexdigest()[:16]}"
 
 
@@ -260,7 +265,7 @@ def _coerced(name: str, kind: str, value: Any) -> Any:
 
 
 def _shown(value: Any) -> str:
-    """For a message. What stands in a list or an object is not looked at: it may be deep, and is wrong anyway."""
+    """For a message. Lists and objects are not looked into: they may be deep, and are wrong anyway."""
     if isinstance(value, (dict, list)):
         return "an object" if isinstance(value, dict) else "a list"
     return json.dumps(value, default=str)[:80]

@@ -1,18 +1,18 @@
-"""The catalogue's file: transactions that are whole or not there, also after SIGKILL.
+"""The catalogue's file: atomic transactions, refusals, damaged rows and limits.
 
 Everything the data cluster must know after a restart is in this file, and everything large is in Parquet beside it. A
-Parquet folder counts from the moment a transaction here names it; one that no transaction names is rubbish of a crash.
+transaction is there whole or not at all, even after SIGKILL. A Parquet folder counts from the moment a transaction here
+names it; one that no transaction names was left behind by a crash. It is SQLite, because one process writes, its
+transactions survive a kill, and it comes with Python.
 
-SQLite, because one process writes, its transactions survive a kill, and it comes with Python.
+A `CatalogRefusal` says why the catalogue refuses a call: what is wrong, and what to do. The HTTP layer picks the status
+by its class.
 
-Why the catalogue refuses a call: what is wrong, and what to do. Who answers over HTTP picks the status by class.
+`RowReader` sets aside rows that cannot be read and reports them, so that one of them does not hide all others. Nothing
+should ever store such a row: what is written is read back first. A newer or older program, a disk or a person with an
+editor may still do it, and then an operator must be able to see it and to drop it.
 
-Rows of the catalogue that cannot be read: set aside and told, so that one of them does not hide all others.
-
-Nothing should ever store such a row: what is written is read back first. A newer or older program, a disk or a person
-with an editor may do it all the same, and then an operator must be able to see it and to drop it.
-
-How much a catalogue holds. At a limit the call is refused, with a hint; nothing is dropped for it.
+`CatalogLimits` say how much a catalogue holds. At a limit the call is refused, with a hint; nothing is dropped for it.
 """
 
 from __future__ import annotations
@@ -28,6 +28,9 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from nearcast.errors import NearcastError, UsageError
+
+# --- transactions
+
 
 Row = sqlite3.Row
 
@@ -54,7 +57,7 @@ class Database:
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """Everything done inside is committed together, or not at all. Inner ones belong to the outermost."""
+        """Everything done inside is committed together, or not at all. Inner transactions belong to the outermost."""
         with self._lock:
             if not self._depth:
                 self._connection.execute("BEGIN IMMEDIATE")
@@ -80,7 +83,7 @@ class Database:
         return found[0] if found else None
 
     def run(self, sql: str, values: Sequence[Any] = ()) -> int:
-        """Change something; how many rows were."""
+        """Change something; returns how many rows changed."""
         with self._lock:
             return self._connection.execute(sql, values).rowcount
 
@@ -91,6 +94,9 @@ class Database:
     def close(self) -> None:
         with self._lock:
             self._connection.close()
+
+
+# --- refusals
 
 
 class CatalogRefusal(UsageError):
@@ -107,15 +113,15 @@ class Unknown(CatalogRefusal):
 
 
 class Conflict(CatalogRefusal):
-    """The name is taken by something else, or something in use would go."""
+    """The name is taken by something else, or the call would remove something in use."""
 
 
 class NoLongerKept(CatalogRefusal):
-    """It was there, and retention has dropped it."""
+    """It was there, but retention has dropped it."""
 
 
 class Damaged(CatalogRefusal):
-    """It is in the catalogue and cannot be read."""
+    """It is in the catalogue but cannot be read."""
 
 
 class WrongParameters(CatalogRefusal):
@@ -124,6 +130,9 @@ class WrongParameters(CatalogRefusal):
 
 class CatalogFull(CatalogRefusal):
     """There are as many as the limit allows."""
+
+
+# --- rows that cannot be read
 
 
 T = TypeVar("T")
@@ -140,7 +149,7 @@ class RowReader(Generic[T]):
         self._told: dict[str, str] = {}  # name -> the problem that was logged
 
     def readable(self, rows: Iterable[Row]) -> list[T]:
-        """Those that can be read; the log tells of the others, once."""
+        """The rows that can be read; the others are logged, once."""
         found: list[T] = []
         for row in rows:
             try:
@@ -159,7 +168,7 @@ class RowReader(Generic[T]):
             raise Damaged(problem, hint) from None
 
     def problems(self, rows: Iterable[Row]) -> list[str]:
-        """What is wrong with those that cannot be read, in words."""
+        """What is wrong with the rows that cannot be read, in words."""
         found = []
         for row in rows:
             try:
@@ -181,7 +190,10 @@ def _first_line(error: Exception) -> str:
     return str(error).partition("\n")[0]
 
 
-# What grew old goes in small shares, so that a mistake in the settings can be seen and stopped.
+# --- limits
+
+
+# Old data goes in small shares, so that a mistake in the settings can be seen and stopped.
 EXPIRED_SHARE = 0.1  # of a channel's executions, or of a dataset's segments, in one round
 EXPIRED_LEAST = 10  # may go at once all the same
 

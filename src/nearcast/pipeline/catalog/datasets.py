@@ -1,8 +1,8 @@
-"""The datasets in the catalogue: their schemas, how far they go, and which folders hold their records.
+"""Datasets, feeds and telemetry in the catalogue: what each is, how far it goes, and which folders count.
 
-The feeds in the catalogue: what each reads, how far it was read, and its dead letters.
-
-The part of the catalogue that knows telemetry: which files of sums count, and how far the stream was read.
+`DatasetCatalog` knows the datasets: their schemas, how far they go, and which folders hold their records. `FeedCatalog`
+knows the feeds: what each reads, how far it was read, and its dead letters. `TelemetryCatalog` knows which files of
+sums count, and how far the stream of reports was read.
 """
 
 from __future__ import annotations
@@ -17,6 +17,9 @@ from nearcast.errors import UsageError
 from nearcast.pipeline.catalog.database import Database, Row, RowReader
 from nearcast.pipeline.sources.offsets import BEGINNING
 from nearcast.pipeline.storage import Column, Warehouse, ddl_of, parse_schema
+
+# --- datasets
+
 
 _DATASET_TABLES = """
 CREATE TABLE IF NOT EXISTS datasets (
@@ -63,7 +66,7 @@ class Segment(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DatasetCatalog:
-    """Rows of the two tables. Several changes that belong together: in a transaction of the database."""
+    """Rows of the two tables. Changes that belong together go into one transaction of the database."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -74,7 +77,7 @@ class DatasetCatalog:
         return self._reader.readable(self._rows())
 
     def damaged(self) -> list[str]:
-        """What is wrong with those that cannot be read."""
+        """What is wrong with the datasets that cannot be read."""
         return self._reader.problems(self._rows())
 
     def exists(self, name: str) -> bool:
@@ -92,11 +95,11 @@ class DatasetCatalog:
         return found
 
     def drop(self, name: str) -> None:
-        """Also one that cannot be read. Its position stays, and so do the rows of its segments."""
+        """Drop it, even if it cannot be read. Its position stays, and so do the rows of its segments."""
         self._database.run("UPDATE datasets SET source = ? WHERE name = ?", [DROPPED, name])
 
     def last_position(self, name: str) -> int:
-        """Also of a dataset that was dropped, or never was."""
+        """Also for a dataset that was dropped, or never existed."""
         row = self._database.row("SELECT position FROM datasets WHERE name = ?", [name])
         return int(row["position"]) if row is not None else 0
 
@@ -145,7 +148,7 @@ class DatasetCatalog:
         return [_segment(row) for row in rows]
 
     def retire(self, name: str, segments: Iterable[Segment], now_s: float) -> None:
-        """Nobody new reads these."""
+        """No new reader uses these."""
         self._database.run_many(
             "UPDATE segments SET obsolete_s = ? WHERE dataset = ? AND first = ? AND last = ?",
             [(now_s, name, segment.first, segment.last) for segment in segments],
@@ -178,6 +181,9 @@ def _dataset(row: Row) -> Dataset:
 
 def _segment(row: Row) -> Segment:
     return Segment(first=row["first"], last=row["last"], rows=row["rows"], bytes=row["bytes"], made_s=row["made_s"])
+
+
+# --- feeds
 
 
 _FEED_TABLES = """
@@ -232,7 +238,7 @@ class Feed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FeedCatalog:
-    """Rows of the two tables. Several changes that belong together: in a transaction of the database."""
+    """Rows of the two tables. Changes that belong together go into one transaction of the database."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -269,7 +275,7 @@ class FeedCatalog:
             self._database.run("INSERT INTO dead_letters (feed, number) VALUES (?, ?)", [name, progress.commits])
 
     def dead_letters(self, name: str) -> list[int]:
-        """The commits that have dead letters which are still kept, newest first."""
+        """The commits whose dead letters are still kept, newest first."""
         rows = self._database.rows("SELECT number FROM dead_letters WHERE feed = ? ORDER BY number DESC", [name])
         return [row["number"] for row in rows]
 
@@ -280,6 +286,9 @@ class FeedCatalog:
 def _feed(row: Row) -> Feed:
     progress = FeedProgress(**{name: row[name] for name in FeedProgress.__struct_fields__})
     return Feed(name=row["name"], topic=row["topic"], format=row["format"], progress=progress)
+
+
+# --- telemetry
 
 
 TOPICS, BROKERS = "topics", "brokers"  # the tables of sums

@@ -1,26 +1,24 @@
-"""The executions of channels: opened with what they read, committed with what they gave.
+"""The executions of channels: opened with what they read, committed with what they gave, kept for a while.
 
-Executions of a channel have the numbers 1, 2, 3 ... and run one after the other. Opening one notes in one transaction
-its number, its inputs and the version of the subscriptions it answers; committing it adds, in one transaction, the
-index of its results. Between the two a crash costs time alone: the open execution is run again with what was noted,
+Executions of a channel are numbered 1, 2, 3 ... and run one after the other. Opening one records, in one transaction,
+its number, its inputs and the version of the subscriptions it answers. Committing it adds, in one transaction, the
+index of its results. A crash between the two costs only time: the open execution is run again with what was recorded,
 and its results, the same, are committed once.
 
 An execution is opened only for new records. Without any, nothing happens at all; without subscriptions the channel's
-positions move on, so that who subscribes later is not told of what was before.
+positions move on, so that a later subscriber does not hear of what was before.
 
-What was committed, for those who ask: the index of results, notifications, rates, the history, and its end.
+`Outcomes` answers questions about what was committed: the index of results, notifications, rates, the history, and its
+end. Results are kept for a time (of running, not of the wall clock) and for a number of executions. Results that were
+not fetched yet, although a broker holds a subscription to them, do not grow old; only the number ends them, and the log
+says so. A round drops a small share, so that a mistake in the settings can be seen and stopped. Dropping follows an
+order that a crash cannot spoil: first the executions count as no longer kept, then the caller removes their files, then
+they are forgotten here.
 
-Results are kept for a time (of running, not of the wall clock) and a number of executions. What nobody has fetched yet,
-though a broker holds a subscription to it, does not grow old; only the number ends it, and the log says so. A round
-drops a small share, so that a mistake in the settings can be seen and stopped. Dropping goes in an order that a crash
-cannot spoil: first the executions count as no longer kept, then the caller removes their files, then they are forgotten
-here.
-
-How long a data cluster has run, over all processes that had its folder: the clock by which things grow old.
-
-The wall clock may be set by hours in either direction, and what is deleted because of that is gone. This one counts
-the seconds of the monotonic clock and goes on where it was after a restart. It is written down ahead, so that a kill
-does not set it back.
+`RunningTime` is how long a data cluster has run, over all processes that had its folder: the clock by which things grow
+old. The wall clock may be set by hours in either direction, and what is deleted because of that is gone. This clock
+counts the seconds of the monotonic clock and continues after a restart. It is written down ahead, so that a kill does
+not set it back.
 """
 
 from __future__ import annotations
@@ -36,6 +34,9 @@ import msgspec
 
 from nearcast.pipeline.catalog.channels import Channels, StoredChannel
 from nearcast.pipeline.catalog.database import EXPIRED_LEAST, EXPIRED_SHARE, Database, NoLongerKept, Row, Unknown
+
+# --- executions
+
 
 _EXECUTION_TABLES = """
 CREATE TABLE IF NOT EXISTS executions (
@@ -103,7 +104,7 @@ class Measures(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Executions:
-    """One open execution of a channel at most. `committed` callbacks run in the committing thread."""
+    """At most one open execution per channel. `committed` callbacks run in the committing thread."""
 
     def __init__(self, database: Database, channels: Channels, clock: Callable[[], float]) -> None:
         self._database = database
@@ -145,7 +146,7 @@ class Executions:
     def commit(
         self, execution: Execution, index: Mapping[str, Size], measures: Measures | None = None, plan: str = ""
     ) -> bool:
-        """The results are there and count; False if the execution is not open: its channel was dropped or replaced."""
+        """Make the results count; False if the execution is not open: its channel was dropped or replaced."""
         key = (execution.channel, execution.number)
         found = measures or Measures(rows_out=sum(size.rows for size in index.values()))
         with self._database.transaction():
@@ -167,7 +168,7 @@ class Executions:
         return True
 
     def drop_channel(self, channel: str) -> None:
-        """Nothing of it is kept, and an open execution will find nothing to commit. Retention removes the files."""
+        """Keep nothing of it; an open execution will find nothing to commit. Retention removes the files."""
         with self._database.transaction():
             for table in ("results", "notifications"):
                 self._database.run(f"DELETE FROM {table} WHERE channel = ?", (channel,))
@@ -205,7 +206,7 @@ def _execution(row: Row) -> Execution:
 
 
 _NOTIFIED_MOST = 100  # executions in one answer: the rest follows in the next
-_RATE_PERIODS = 10  # a subscription's rate is over so many periods of its channel
+_RATE_PERIODS = 10  # a subscription's rate is over this many periods of its channel
 
 
 log = logging.getLogger("nearcast.data")
@@ -217,6 +218,9 @@ class Notification(msgspec.Struct, frozen=True):
     channel: str
     execution: int
     subscriptions: list[str]
+
+
+# --- what was committed
 
 
 class Outcomes:
@@ -255,7 +259,7 @@ class Outcomes:
         return [subscription for subscription in subscriptions if subscription in found]
 
     def note_fetched(self, channel: str, number: int) -> None:
-        """Somebody was given results of the execution."""
+        """Results of the execution were handed out."""
         key = (channel, number)
         if self._database.row("SELECT 1 FROM executions WHERE channel = ? AND number = ? AND NOT fetched", key):
             self._database.run("UPDATE executions SET fetched = 1 WHERE channel = ? AND number = ?", key)
@@ -265,7 +269,7 @@ class Outcomes:
         return int(row["seq"]) if row is not None else 0
 
     def notifications(self, broker: str, after: int) -> tuple[int, list[Notification]]:
-        """What a broker is to be told after a cursor, and the cursor for the next call."""
+        """The notifications for a broker after a cursor, and the cursor for the next call."""
         sql = "SELECT cursor, channel, number FROM notifications WHERE cursor > ? ORDER BY cursor LIMIT ?"
         executions = self._database.rows(sql, (after, _NOTIFIED_MOST))
         held = (
@@ -313,7 +317,7 @@ class Outcomes:
         return shown
 
     def given_up(self, channel: StoredChannel) -> str:
-        """Why the last execution of its text that was given up was, as long as it is kept; empty if none was."""
+        """Why the last given-up execution of this text was given up, while it is kept; empty if there is none."""
         sql = (
             "SELECT CASE WHEN json_valid(measures) THEN json_extract(measures, '$.problem') END AS problem "
             "FROM executions WHERE channel = ? AND number >= ? AND problem != '' ORDER BY number DESC LIMIT 1"
@@ -366,14 +370,17 @@ class Outcomes:
                 self._database.run_many(f"DELETE FROM {table} WHERE channel = ? AND number = ?", executions)
 
 
-# An execution that nobody has fetched, with results for a subscription that a broker holds.
+# --- the running time
+
+
+# An execution that was not fetched yet, with results for a subscription that a broker holds.
 _WANTED = (
     "NOT e.fetched AND EXISTS (SELECT 1 FROM results AS r JOIN holders AS h ON h.subscription = r.subscription "
     "WHERE r.channel = e.channel AND r.number = e.number)"
 )
 
 
-AHEAD_S = 60.0  # one write for so many seconds; a restart may skip as many
+AHEAD_S = 60.0  # one write covers this many seconds; a restart may skip as many
 
 _CLOCK_TABLES = """
 CREATE TABLE IF NOT EXISTS running_time (only INTEGER PRIMARY KEY CHECK (only = 1), upto_s REAL NOT NULL);

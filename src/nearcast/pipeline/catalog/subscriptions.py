@@ -1,11 +1,11 @@
 """Backend subscriptions: the distinct (channel, parameters), and which brokers hold each.
 
-Each change of a channel's subscriptions has a version, one more than the last. A subscription is there from the
-version that added it up to, and without, the version that removed it. An execution notes the version it answers, so a
+Each change of a channel's subscriptions has a version, one more than the last. A subscription exists from the version
+that added it up to, but not including, the version that removed it. An execution records the version it answers, so a
 re-run after a crash answers exactly the same subscriptions, whatever was added or removed since.
 
-A subscription that fails the query of its channel for all is set aside: no execution answers it any more. It is held
-until its holders let go; who subscribes then begins anew.
+A subscription that makes its channel's query fail for all is set aside: no execution answers it any more. It is held
+until its holders let go; a subscriber who comes after that starts fresh.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ CREATE INDEX IF NOT EXISTS holders_of_broker ON holders (broker);
 
 
 class Subscribed(msgspec.Struct, frozen=True):
-    """What a broker is told: the results of executions from this one on are for it."""
+    """The answer to a broker: the results of executions from this one on are for it."""
 
     subscription: str
     channel: str
@@ -82,14 +82,14 @@ class Subscriptions:
         return Subscribed(subscription, channel.name, numbers.opened + 1)
 
     def detach(self, broker: str, subscription: str) -> None:
-        """The broker holds it no longer; the subscription ends when nobody does."""
+        """The broker no longer holds it; the subscription ends when nobody does."""
         with self._database.transaction():
             held = "DELETE FROM holders WHERE subscription = ? AND broker = ?"
             if self._database.run(held, (subscription, broker)):
                 self._end_unheld(subscription)
 
     def move(self, subscription: str, source: str, target: str) -> None:
-        """Held by the target instead of the source. Saying it again changes nothing."""
+        """The target holds it instead of the source. Repeating this changes nothing."""
         with self._database.transaction():
             if not self.exists(subscription):
                 raise Unknown(f"no broker holds subscription {subscription}", "subscribe again: POST /subscriptions")
@@ -103,7 +103,7 @@ class Subscriptions:
                 self.detach(broker, subscription)
 
     def release_of_strangers(self, most: int) -> int:
-        """Some of what brokers hold that are not registered any more; how many."""
+        """Release some of what unregistered brokers still hold; returns how many."""
         sql = "SELECT subscription, broker FROM holders WHERE broker NOT IN (SELECT name FROM brokers) LIMIT ?"
         with self._database.transaction():
             found = self._database.rows(sql, (most,))
@@ -126,20 +126,20 @@ class Subscriptions:
         return [row["subscription"] for row in rows]
 
     def at(self, channel: str, version: int) -> list[tuple[str, dict[str, Any]]]:
-        """The subscriptions that a version has, without those set aside: id and parameters."""
+        """The subscriptions of a version, without those set aside: id and parameters."""
         sql = f"SELECT id, parameters FROM subscriptions WHERE {_THERE} AND problem IS NULL ORDER BY id"
         rows = self._database.rows(sql, (channel, version, version))
         return [(row["id"], json.loads(row["parameters"])) for row in rows]
 
     def set_aside(self, channel: str, version: int, problems: Mapping[str, str]) -> None:
-        """These of a version fail the query for all: leave them out of it, and of all to come."""
+        """These of a version fail the query for all: leave them out of it, and of all later ones."""
         sql = f"UPDATE subscriptions SET problem = ? WHERE {_THERE} AND id = ?"
         values = [(problem, channel, version, version, name) for name, problem in problems.items()]
         with self._database.transaction():
             self._database.run_many(sql, values)
 
     def try_again(self, channel: str) -> None:
-        """The query is another one now: nobody is set aside for what the old one said."""
+        """The query has changed: nobody stays set aside because of the old one."""
         self._database.run("UPDATE subscriptions SET problem = NULL WHERE channel = ? AND removed IS NULL", (channel,))
 
     def problem(self, subscription: str) -> str:
@@ -154,7 +154,7 @@ class Subscriptions:
         return {row["id"]: row["problem"] for row in self._database.rows(f"{sql} ORDER BY id", (channel,))}
 
     def forget_removed(self, channel: str, version: int) -> None:
-        """Those that were removed up to this version, which is the oldest that an execution may still ask for."""
+        """Forget those removed up to this version, which is the oldest that an execution may still ask for."""
         sql = "DELETE FROM subscriptions WHERE channel = ? AND removed <= ?"
         self._database.run(sql, (channel, version))
 

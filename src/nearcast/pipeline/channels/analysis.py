@@ -1,10 +1,8 @@
-"""What only Spark knows about a channel: whether its query is one, what types its results have, what it would cast.
+"""What only Spark knows about a channel: whether its query is valid, its result types, and what it would cast.
 
-Asked once, over empty datasets, when a channel is created or checked.
-
-A channel that was checked, in words for people and programs: what it reads, and how its subscriptions are joined.
-
-The types that a channel may select, because each has a JSON form (`service/json_forms.py`).
+Spark is asked once, over empty datasets, when a channel is created or checked. A channel may select only types that
+have a JSON form (`service/results.py`). `explained` describes a checked channel for people and programs: what it reads,
+and how its subscriptions are joined.
 """
 
 from __future__ import annotations
@@ -98,7 +96,7 @@ def _check_results(channel: Channel, frame: DataFrame) -> None:
 
 
 def _check_patterns(spark: SparkSession, channel: Channel) -> None:
-    """Regular expressions are Java's, and constants: `functions.py` has seen to that."""
+    """Regular expressions are Java's, and constants: `functions.py` makes sure of that."""
     from pyspark.errors import IllegalArgumentException
 
     kinds = (exp.RegexpLike, exp.RegexpExtract, exp.RegexpReplace, exp.RegexpSplit)
@@ -114,7 +112,7 @@ def _check_patterns(spark: SparkSession, channel: Channel) -> None:
 
 
 def _check_formats(spark: SparkSession, channel: Channel) -> None:
-    """Formats of times are constants, as `functions.py` has seen to; Spark looks at one when it first meets a value."""
+    """Time formats are constants, as `functions.py` makes sure; Spark only checks one when it first meets a value."""
     from pyspark.errors import PySparkException
 
     calls = [node for node in channel.select.find_all(exp.TimeToStr, exp.Anonymous) if _has_format(node)]
@@ -136,7 +134,7 @@ def _has_format(node: exp.Expr) -> bool:
 def _check_casts(channel: Channel, frame: DataFrame) -> None:
     """Spark casts text by itself where something else stands beside it, and large numbers where it takes small ones.
 
-    What people cast is safe (`functions.py`).
+    Casts that people write are safe (`functions.py`).
     """
     for node in _expressions(frame._jdf.queryExecution().analyzed()):
         if node.getClass().getSimpleName() != "Cast" or node.evalMode().toString() == "TRY":
@@ -151,7 +149,7 @@ def _check_casts(channel: Channel, frame: DataFrame) -> None:
 
 
 def _may_fail(source: str, target: str) -> bool:
-    """Whether some value of one type is none of the other. Any text has bytes."""
+    """Whether some value of one type has none in the other. Any text has bytes."""
     if source in _WHOLE_NUMBERS and target in _WHOLE_NUMBERS:
         return _WHOLE_NUMBERS.index(source) > _WHOLE_NUMBERS.index(target)
     return source.count("string") > target.count("string") and (source, target) != ("string", "binary")
@@ -168,7 +166,7 @@ def _is_fine_constant(cast: Any) -> bool:
 
 
 def _expressions(plan: Any) -> Iterator[Any]:
-    """All expressions of a plan of Spark, those of its subqueries too."""
+    """All expressions of a Spark plan, including those of its subqueries."""
     plans, found = [plan], []
     while plans:
         one = plans.pop()
@@ -187,7 +185,7 @@ def _each(sequence: Any) -> list[Any]:
 
 
 def explained(prepared: Prepared) -> dict[str, Any]:
-    """Of plain values: the REST API sends it and `nearcast channel check` shows it."""
+    """As plain values: the REST API sends it and `nearcast channel check` shows it."""
     channel, rewritten = prepared.channel, prepared.rewritten
     return {
         "channel": channel.name,

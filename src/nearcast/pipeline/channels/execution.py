@@ -1,6 +1,6 @@
-"""Executions of a channel: what stays the same is prepared once, what is left for each one is a query with its inputs.
+"""Executions of a channel: what stays the same is prepared once, and each execution is a query with its inputs.
 
-An execution is a DataFrame: nothing runs until somebody writes or counts it.
+An execution is a DataFrame: nothing runs until it is written or counted.
 """
 
 from __future__ import annotations
@@ -100,14 +100,14 @@ def _with_views(query: exp.Expr, names: Container[str]) -> str:
 def _bound(
     spark: SparkSession, text: str, relations: Mapping[str, DataFrame], arguments: dict[str, int] | None = None
 ) -> DataFrame:
-    """Spark binds names at once, so the views can go again."""
+    """Spark binds names at once, so the views can be dropped again."""
     with _views(relations) as mark:
         return spark.sql(text.replace(_MARK, mark), args=arguments or None)
 
 
 @contextmanager
 def _views(relations: Mapping[str, DataFrame]) -> Iterator[str]:
-    """Temporary views under names that nobody else has: executions may run at the same time."""
+    """Temporary views under unique names: executions may run at the same time."""
     mark = uuid.uuid4().hex
     try:
         for name, frame in relations.items():

@@ -1,14 +1,13 @@
-"""What a channel's SELECT may be made of: a list, because what is not on it might run anything.
+"""What a channel's SELECT may be made of, and how its parts are rewritten so that no data can make them fail.
 
-Spark has functions that call Java methods, start scripts, read the process's environment, or take all memory for one
-number from a subscriber. So everything in the tree of the SELECT, and with that everything in the text that Spark gets,
-has to be listed here. Listed is what depends on its arguments alone, needs memory in proportion to them, and either
-never fails or is made safe as told below.
+What may be used is a list, because what is not on it might run anything. Spark has functions that call Java methods,
+start scripts, read the process's environment, or take all memory for one number from a subscriber. So everything in the
+tree of the SELECT, and with that everything in the text that Spark gets, has to be listed here. A part is listed if it
+depends only on its arguments, needs memory in proportion to them, and either never fails or is made safe as below.
 
-What fails on some data becomes NULL there: one record or one subscription must not stop a channel for all.
-
-Spark's ANSI mode ends a whole query at the first overflow, division by zero or text that is no number. It stays on,
-because without it overflows give wrong numbers; instead each part that can fail is written so that it cannot:
+What fails on some data becomes NULL there: one record or one subscription must not stop a channel for all. Spark's ANSI
+mode ends a whole query at the first overflow, division by zero or text that is no number. It stays on, because without
+it overflows give wrong numbers; instead each part that can fail is written so that it cannot:
 
     a + b, a - b, a * b, a / b, a % b      TRY_ADD(a, b) ...
     CAST(a AS t)                           TRY_CAST(a AS t)
@@ -16,7 +15,7 @@ because without it overflows give wrong numbers; instead each part that can fail
     a[i], ELEMENT_AT(a, i)                 GET(a, i), TRY_ELEMENT_AT(a, i)
     ABS, -, FLOOR, CEIL, DATE_ADD, LIKE    NULL outside of what they can do
 
-And what would differ in a second run is fixed: the current time is that of the execution, lists are sorted.
+And what would differ in a second run is fixed: the current time is that of the execution, and lists are sorted.
 """
 
 from __future__ import annotations
@@ -28,6 +27,9 @@ from sqlglot import exp
 from nearcast.pipeline.channels.geography import filled
 from nearcast.pipeline.channels.language import Channel
 from nearcast.pipeline.channels.likes import with_constant, with_pattern, wrong_escape
+
+# --- what is allowed
+
 
 _HINT = "use the functions listed in docs/data.md"
 
@@ -135,7 +137,7 @@ def _start(node: exp.Expr) -> int:
 
 
 def _name(node: exp.Expr) -> str:
-    """What people call it."""
+    """Its name as people write it."""
     if isinstance(node, exp.Anonymous):
         return node.name
     return node.sql_name().lower() if isinstance(node, exp.Func) else node.key.upper()
@@ -158,6 +160,9 @@ def _has_one_row(query: exp.Expr) -> bool:
     )
 
 
+# --- parts that cannot fail
+
+
 EXECUTION_TIME = "_execution_us"  # the parameter of the prepared text: microseconds since 1970, UTC
 
 _LARGEST = "9.2e18D"  # FLOOR and CEIL give 64 bits
@@ -178,7 +183,7 @@ _TRIED_OPERATORS: dict[type[exp.Expr], str] = {
 
 
 def without_failures(channel: Channel, typed: exp.Select) -> exp.Select:
-    """The bound query with every part that can fail on data replaced; raises `InvalidChannel` where that cannot be."""
+    """The bound query with every part that can fail on data replaced; raises `InvalidChannel` where it cannot be."""
     for node in reversed(list(typed.walk())):  # the innermost first
         rule = _RULES.get(type(node))
         if rule is None:
@@ -217,7 +222,7 @@ def _cast(channel: Channel, node: exp.Expr) -> exp.Expr:
 
 
 def _in_calendar(channel: Channel, day: exp.Expr) -> exp.Expr:
-    """Spark reads a date of the year 1,000,000 from a text, and fails where it makes a timestamp of that."""
+    """Spark reads a date in the year 1,000,000 from a text, but fails to make a timestamp of it."""
     if isinstance(day, exp.TryCast) and (
         not day.args["to"].is_type("date") or _any_of(exp.DataType.TEMPORAL_TYPES, day.this)
     ):
@@ -232,7 +237,7 @@ def _negative(channel: Channel, node: exp.Expr) -> exp.Expr:
 
 
 def _repeated(channel: Channel, operand: exp.Expr) -> exp.Expr:
-    """An operand that is written several times: those of operands in one another multiply."""
+    """An operand that is written several times: nested ones multiply."""
     if sum(1 for _ in zip(operand.walk(), range(_REPEATED_MOST + 1), strict=False)) > _REPEATED_MOST:
         raise channel.refuse(operand, "nested too deep", "give inner parts a name: in a subquery, or WITH ... AS")
     return operand
@@ -257,7 +262,7 @@ def _rounded(channel: Channel, node: exp.Expr) -> exp.Expr:
 
 
 def _logarithm(channel: Channel, node: exp.Expr) -> exp.Expr:
-    """sqlglot makes log(10, x) of log10(x), which is 2.9999999999999996 for 1000."""
+    """sqlglot turns log10(x) into log(10, x), which is 2.9999999999999996 for 1000."""
     ten = node.expression is not None and node.this == exp.Literal.number(10)
     return _call("LOG10", node.expression) if ten else node
 

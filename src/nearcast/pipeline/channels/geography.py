@@ -1,14 +1,14 @@
 """`distance(lat1, lon1, lat2, lon2)` of the channel language, and the grid that finds near pairs without all pairs.
 
-The distance is in metres on a sphere (haversine); degrees in, latitudes in [-90, 90], longitudes in [-360, 360], NULL
-for anything else, so that a bad position matches nobody instead of everybody.
+The distance is in metres on a sphere (haversine). It takes degrees, latitudes in [-90, 90] and longitudes in [-360,
+360], and is NULL for anything else, so that a bad position matches nobody instead of everybody.
 
-The grid has rows of equal height h (degrees of latitude), and each row its own number of columns, so that cells are
+The grid has rows of equal height h (degrees of latitude), and each row has its own number of columns, so that cells are
 about square at every latitude. The centre's side takes every cell that the circle's bounding box touches (3 x 3 when
 the radius is h), the other side the one cell it is in: a pair within the radius meets in exactly one cell. Columns wrap
 around at the date line; a circle that contains a pole takes all columns of its rows.
 
-Pieces of SQL with places to fill in: written as text, because a formula reads better so than as a tree.
+The formulas are pieces of SQL with places to fill in (`filled`): they read better as text than as a tree.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def bounded_radius_m(radius: exp.Expr) -> exp.Expr:
 
 
 def row_of(lat: exp.Expr, lon: exp.Expr, h: exp.Expr) -> exp.Expr:
-    """The row of the cell that a position is in; NULL for a position that is none."""
+    """The row of the cell that a position is in; NULL for an invalid position."""
     lat, lon = _as_double(lat), _as_double(lon)
     return _if_valid(filled(_ROW, lat=lat, h=h), lat, lon)
 
@@ -117,7 +117,7 @@ def half_width_degrees(lat: exp.Expr, reach: exp.Expr) -> exp.Expr:
 
 
 def rows_touched(lat: exp.Expr, lon: exp.Expr, radius: exp.Expr, reach: exp.Expr, h: exp.Expr) -> exp.Expr:
-    """The array of rows that a circle touches; NULL for a circle that is none."""
+    """The array of rows that a circle touches; NULL for an invalid circle."""
     lat, lon = _as_double(lat), _as_double(lon)
     return _if_valid(filled(_ROWS, lat=lat, reach=reach, h=h), lat, lon, radius)
 

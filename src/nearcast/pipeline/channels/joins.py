@@ -7,10 +7,9 @@
 
 A condition that a kind does not use is still checked on each pair that the kind finds.
 
-The columns that grid and range joins meet on, put around a relation: `(SELECT r.*, ... FROM r) AS r`.
-
-Of each pair of relations one is exploded, a row for each cell or bucket that it reaches, and the other stays as it is,
-each row in one cell. Cells do not overlap and an exploded row names none twice, so a pair meets at most once.
+Grid and range joins meet on extra columns, put around a relation: `(SELECT r.*, ... FROM r) AS r` (`Cells`). One
+relation of each pair is exploded into a row for each cell or bucket that it reaches; the other stays as it is, each row
+in one cell. Cells do not overlap and an exploded row names none twice, so a pair meets at most once.
 """
 
 from __future__ import annotations
@@ -24,6 +23,9 @@ from nearcast.pipeline.channels import geography
 from nearcast.pipeline.channels.geography import filled, is_distance
 from nearcast.pipeline.channels.language import DIALECT
 from nearcast.pipeline.channels.validation import family
+
+# --- kinds of conditions
+
 
 _INSTANTS = {exp.DType.DATE, exp.DType.TIMESTAMP, exp.DType.TIMESTAMPTZ, exp.DType.TIMESTAMPLTZ}
 
@@ -67,7 +69,7 @@ def relations_of(node: exp.Expr) -> frozenset[str]:
 
 
 def is_equality(condition: exp.Expr) -> bool:
-    """One side's columns of one relation, the other side's of another: the keys of a hash join."""
+    """One side's columns are of one relation, the other side's of another: the keys of a hash join."""
     if not isinstance(condition, exp.EQ | exp.NullSafeEQ):
         return False
     left, right = relations_of(condition.this), relations_of(condition.expression)
@@ -113,7 +115,7 @@ def as_within(conditions: Sequence[exp.Expr], prefer: Sequence[str]) -> Within |
 
 
 def on_a_line(node: exp.Expr, scale: str) -> exp.Expr:
-    """The value as a double: never before a smaller one, which is all that buckets need."""
+    """The value as a double that never sorts before a smaller one, which is all that buckets need."""
     if scale == "date":
         return exp.cast(exp.func("UNIX_DATE", node.copy(), dialect=DIALECT), "double")
     if scale == "time":
@@ -126,7 +128,7 @@ def scale_of(within: Within) -> str:
 
 
 def _scale(*nodes: exp.Expr) -> str:
-    """What the values are measured in; empty where buckets cannot be made."""
+    """What the values are measured in; empty where buckets are not possible."""
     families = {family(node) for node in nodes}
     if families == {"number"}:
         return "number"
@@ -159,6 +161,9 @@ def _one_relation(*nodes: exp.Expr) -> str:
     return next(iter(names)) if len(names) == 1 else ""
 
 
+# --- cells and buckets
+
+
 # Buckets are counted in 64 bits; the order of values survives the cut at both ends, also of infinities.
 _LARGEST = 1e15
 _CUT = f"GREATEST(-{_LARGEST!r}D, LEAST({_LARGEST!r}D, :value))"
@@ -175,9 +180,9 @@ class Cells:
         self._count = 0
 
     def meet_near(self, near: Near) -> exp.Expr:
-        """Puts grid cells around both relations; the condition that their rows share a cell.
+        """Puts grid cells around both relations; returns the condition that their rows share a cell.
 
-        Step by step, each value a column: written out in one, Spark would need most of an execution to read it.
+        Step by step, each value a column: Spark would spend most of an execution reading it as one expression.
         """
         row, column, columns, height = self._names("_row", "_column", "_columns", "_height")
         square = f"POWER({geography.bounded_radius_m(near.radius).sql(DIALECT)}, 2)"
@@ -213,9 +218,9 @@ class Cells:
         self._add(name, column, geography.column_of(lat, lon, exp.column(columns, name, quoted=True)))
 
     def meet_within(self, within: Within) -> exp.Expr:
-        """Puts buckets around both relations; the condition that their rows share one.
+        """Puts buckets around both relations; returns the condition that their rows share one.
 
-        As wide as the mean interval: N intervals then reach at most 2 N buckets together.
+        Buckets are as wide as the mean interval: N intervals then reach at most 2 N buckets together.
         """
         bucket, width = self._names("_bucket", "_width")
         scale = scale_of(within)

@@ -5,16 +5,16 @@
     FROM NEW emergency_reports AS r JOIN shelters AS s ON r.district = s.district
     WHERE r.kind = :kind AND distance(r.lat, r.lon, :lat, :lon) < 2000
 
-`NEW` before a dataset's name, after FROM, JOIN or a comma: only its records since the last execution are read; the
-others are read whole. A continuous channel runs at each micro-batch, the period is then the least time between two.
-`distance(lat1, lon1, lat2, lon2)` is in metres (see `geography.py`). The parameter `user` is the login of a subscriber.
+`NEW` before a dataset's name, after FROM, JOIN or a comma, means that only its records since the last execution are
+read; the others are read whole. A continuous channel runs at each micro-batch, and the period is then the least time
+between two. `distance(lat1, lon1, lat2, lon2)` is in metres (see `geography.py`). The parameter `user` is the login of
+a subscriber.
 
 The header is read by hand from the tokens of sqlglot. Then it and the NEW words are replaced by blanks of the same
 length, so that every position in the SELECT is also its position in the file.
 
-Why a channel is refused: where in its text, what is wrong, and what to write instead.
-
-The types that a column may have: those that Spark reads from messages and Parquet stores, within limits.
+`InvalidChannel` says why a channel is refused: where in its text, what is wrong, and what to write instead. Columns may
+have the types that Spark reads from messages and Parquet stores, within limits (`checked_type`).
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ from sqlglot.errors import ParseError, SqlglotError
 from sqlglot.tokens import Token, TokenType
 
 from nearcast.errors import UsageError
+
+# --- refusals
 
 
 class InvalidChannel(UsageError):
@@ -46,6 +48,9 @@ def invalid_at(text: str, offset: int, problem: str, hint: str) -> InvalidChanne
     """The refusal for the place `offset` characters into the channel's text; lines and columns count from 1."""
     before = text[:offset]
     return InvalidChannel(before.count("\n") + 1, offset - (before.rfind("\n") + 1) + 1, problem, hint)
+
+
+# --- types of columns
 
 
 DIALECT = "spark"
@@ -110,6 +115,9 @@ def _ancestors(node: exp.Expr) -> list[exp.Expr]:
     while found[-1].parent is not None:
         found.append(found[-1].parent)
     return found
+
+
+# --- channels
 
 
 NEW_SUFFIX = "__new"  # the relation of a dataset's new records is its name with this at the end
@@ -287,14 +295,14 @@ def _check_size(text: str, tokens: list[Token]) -> None:
 
 
 def _check_quotes(text: str, tokens: list[Token]) -> None:
-    """Spark reads 'it''s' as one text with a quote in it, sqlglot as two that are put together."""
+    """Spark reads 'it''s' as one text with a quote in it, sqlglot as two texts that are joined."""
     for one, other in pairwise(tokens):
         if one.token_type is other.token_type is TokenType.STRING and one.end + 1 == other.start:
             raise invalid_at(text, one.start, "two quotes in a text", r"write a quote in a text as \'")
 
 
 def _without_new(text: str, body: list[Token]) -> tuple[str, frozenset[int]]:
-    """The text with header and NEW words blanked, and the offsets of the dataset names that NEW stood before."""
+    """The text with header and NEW words blanked, and the offsets of the dataset names that followed NEW."""
     blanked = _blank(text, 0, body[0].start if body else len(text))
     new_at = set()
     for before, word, name in zip(body, body[1:], body[2:], strict=False):
@@ -327,7 +335,7 @@ def _parse_select(text: str, blanked: str) -> exp.Select:
 
 
 def _check_depth(text: str, select: exp.Select) -> None:
-    """Of the tree, which every step after this walks down: a sum of many terms is deep without a bracket."""
+    """Limit the depth of the tree, which every later step walks down: a sum of many terms is deep without a bracket."""
     below: list[tuple[exp.Expr, int]] = [(select, 0)]
     while below:
         node, depth = below.pop()
@@ -351,7 +359,7 @@ def _offset(node: exp.Expr) -> int:
 
 
 def _mark_placeholders(text: str, select: exp.Select, body: list[Token]) -> None:
-    """Notes the position of each `:name`; sqlglot keeps none. Names repeat, so the first place of each serves."""
+    """Notes the position of each `:name`; sqlglot keeps none. Names repeat, so the first place of each is used."""
     first: dict[str, int] = {}
     for colon, name in pairwise(body):
         if colon.token_type is TokenType.COLON:
@@ -364,7 +372,7 @@ def _mark_placeholders(text: str, select: exp.Select, body: list[Token]) -> None
 
 
 def _mark_datasets(text: str, select: exp.Select, new_at: frozenset[int]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Renames the relations of new records, keeps what the query calls them; the names of both kinds of datasets."""
+    """Renames the relations of new records, keeping their aliases; returns the names of both kinds of datasets."""
     _check_names(text, select)
     new, whole = set(), set()
     defined = {cte.alias.lower() for cte in select.find_all(exp.CTE)}
@@ -383,7 +391,7 @@ def _mark_datasets(text: str, select: exp.Select, new_at: frozenset[int]) -> tup
 
 
 def _check_names(text: str, select: exp.Select) -> None:
-    """A query that named a relation as we name ours would read ours: the new records, or everybody's subscriptions."""
+    """A query that used our own relation names would read ours: the new records, or everybody's subscriptions."""
     for node in select.find_all(exp.CTE, exp.Table, exp.Subquery, exp.Lateral):
         for name in (node.name if isinstance(node, exp.Table) else "", node.alias):
             if name.startswith("_") or name.lower().endswith(NEW_SUFFIX):

@@ -1,8 +1,8 @@
 r"""LIKE in one pass over the text: as Spark does it, a few `%` and one long record would take years.
 
-Spark turns `%` into `.*`, and tries every place for each of them with every place for the others; so the pattern of one
-subscriber could stop a channel for all. Here what stands after a `%` is taken where it is found first, and never looked
-for again, which finds the same: that is `(?>` in Java's regular expressions.
+Spark turns `%` into `.*`, and tries every place for each of them with every place for the others. So one subscriber's
+pattern could stop a channel for all. Here the text after a `%` is matched where it is found first, without going back,
+which finds the same: that is `(?>` in Java's regular expressions.
 
     fire%smoke%    (?s)\A(?>fire)(?>.*?smoke)(?>.*?\z)
 """
@@ -21,19 +21,19 @@ _BEGIN, _ANY, _END = r"(?s)\A(?>", ")(?>.*?", r"\z)"
 _PARTS = re.compile(r"\\([\\%_])|(%)|(_)|(.)", re.DOTALL)
 _PLAIN = r"\p{L}\p{N}"  # letters and digits: all else may mean something in an expression
 
-# A pattern that is no constant becomes an expression where it is used. Its escapes become signs that it must not have
-# itself, what may mean something gets a backslash, and then each sign becomes what it stands for.
+# A pattern that is not constant becomes an expression where it is used. Its escapes become characters that it must not
+# contain itself, special characters get a backslash, and then each of those characters becomes what it stands for.
 _SIGNS = {"\x01": r"\\", "\x02": r"\%", "\x03": r"\_"}
 _MEANT = {"%": _ANY, "_": ".", "\x01": r"\\", "\x02": "%", "\x03": "_"}
 
 
 def wrong_escape(pattern: str) -> bool:
-    """Whether a backslash stands before something else than `%`, `_` or a backslash: Spark would end the query."""
+    """Whether a backslash stands before something other than `%`, `_` or a backslash: Spark would end the query."""
     return any(found[4] == "\\" for found in _PARTS.finditer(pattern))
 
 
 def with_constant(node: exp.Expr, pattern: str) -> exp.Expr:
-    """A LIKE or ILIKE with a pattern that has no wrong escape."""
+    """A LIKE or ILIKE whose pattern has no wrong escape."""
     parts = list(_PARTS.finditer(pattern))
     inner = "".join("%" if found[2] else "x" for found in parts).strip("%")
     if "%" not in inner or (len(inner) == len(parts) and inner.count("%") == 1):
@@ -45,7 +45,7 @@ def with_constant(node: exp.Expr, pattern: str) -> exp.Expr:
 
 
 def with_pattern(node: exp.Expr) -> exp.Expr:
-    """A LIKE or ILIKE with a pattern of a record or a subscription; NULL where that has a wrong escape."""
+    """A LIKE or ILIKE whose pattern comes from a record or a subscription; NULL where that has a wrong escape."""
     small = isinstance(node, exp.ILike)
     text, pattern = (_lower(side) if small else side for side in (node.this, node.expression))
     escaped = pattern

@@ -4,26 +4,25 @@
     matches   the channel's query with `sets` as one more relation, and the set's list, or its name, beside each row
     result    subscription_id and the selected columns, a row for each subscription of the list
 
-The list goes with each match where that costs nothing. Where rows are grouped, or a set is many rows because it
-reaches many cells, only the name does, and a join at the end brings the list.
+The list goes with each match where that costs nothing. Where rows are grouped, or a set has many rows because it
+reaches many cells, only the name does, and a join at the end adds the list.
 
-Rows are exactly those of the channel's query run once for each subscription with its parameters put in: joins find a
-superset of the pairs (`joins.py`), every condition is still checked, grouping and windows are per set.
+The rows are exactly those of the channel's query run once for each subscription with its parameters filled in: joins
+find a superset of the pairs (`joins.py`), every condition is still checked, and grouping and windows are per set.
 
-Equalities with parameters as one number: Spark looks up a 64-bit key several times as fast as a row with texts.
+Equalities with parameters become one number, because Spark looks up a 64-bit key several times as fast as a row with
+texts:
 
     r.kind = p.kind AND r.district = p.district
     xxhash64(TRY_CAST(r.kind AS STRING), ...) = xxhash64(TRY_CAST(p.kind AS STRING), ...)
       AND r.kind BETWEEN p.kind AND p.kind AND r.district BETWEEN p.district AND p.district
 
-The hash finds the pairs, the rest checks them. It is written with BETWEEN because Spark would take an equality for a
-further key of the join, and with that for a row again.
+The hash finds the pairs, the rest checks them. The check is written with BETWEEN because Spark would take an equality
+for a further key of the join, and so use a row again.
 
-In which order a channel's relations are joined, and where the parameters come in.
-
-The parameters join right after the dataset that their best condition is about, so that only what somebody asked for
-goes on. Inner joins may then change places; where there is any other join the written order stays, and the parameters
-come in before the first of them whose ON needs them.
+The order of joins: the parameters join right after the dataset that their best condition is about, so that only what
+somebody asked for goes on. Inner joins may then change places. If there is any other join the written order stays, and
+the parameters come in before the first of them whose ON needs them.
 """
 
 from __future__ import annotations
@@ -37,6 +36,9 @@ from nearcast.pipeline.channels.geography import expand_distance, is_distance
 from nearcast.pipeline.channels.joins import Cells, as_near, as_within, conjuncts, is_equality, relations_of
 from nearcast.pipeline.channels.language import DIALECT, NEW_SUFFIX, Channel
 from nearcast.pipeline.channels.validation import PARAMETERS, SUBSCRIPTION_ID, Schemas, as_written, bind
+
+# --- equalities as one key
+
 
 # Equal values of these types have equal hashes. 0.0 and -0.0 are equal and do not. A type here is what sqlglot makes of
 # the text, which is not always Spark's: INT and BIGINT of one number have two hashes, so both sides are made one type.
@@ -61,7 +63,7 @@ def with_one_key(conditions: Sequence[exp.Expr], name: str) -> list[exp.Expr]:
 
 
 def _is_exact(condition: exp.Expr) -> bool:
-    """Of two columns whose values are hashed alike."""
+    """Whether it compares two columns whose values are hashed alike."""
     if not isinstance(condition, exp.EQ) or not is_equality(condition):
         return False
     one, other = condition.this, condition.expression
@@ -86,6 +88,9 @@ def _ordered(condition: exp.Expr, name: str) -> tuple[exp.Expr, exp.Expr]:
     """The other relation's side first."""
     one, other = condition.this, condition.expression
     return (other, one) if relations_of(one) == {name} else (one, other)
+
+
+# --- the order of joins
 
 
 @dataclass
@@ -166,7 +171,7 @@ def _rank(condition: exp.Expr) -> int:
 
 
 def _connected(chain: list[Link], left: list[Link], conditions: Sequence[exp.Expr]) -> list[Link]:
-    """The rest in the written order, but those first that a condition connects with what is there."""
+    """The rest in the written order, but first those that a condition connects with what is there."""
     while left:
         there = {link.name for link in chain}
         linked = (
@@ -178,6 +183,9 @@ def _connected(chain: list[Link], left: list[Link], conditions: Sequence[exp.Exp
         chain = [*chain, chosen]
         left = [link for link in left if link is not chosen]
     return chain
+
+
+# --- the query
 
 
 SUBSCRIPTIONS = "_subscriptions"  # the relation that the rewritten query reads the subscriptions from
@@ -251,7 +259,7 @@ def query_for_one(channel: Channel, schemas: Schemas, values: Mapping[str, exp.E
 
 
 def _needed(channel: Channel, bound: exp.Select) -> tuple[str, ...]:
-    """Those read as NEW by FROM or an inner join: no other part of a query can make rows out of none of theirs."""
+    """Datasets read as NEW by FROM or an inner join: without rows of theirs there are no results."""
     inner = [bound.args["from_"].this, *(join.this for join in bound.args.get("joins", ()) if is_inner(join))]
     tables = {source.name for source in inner if isinstance(source, exp.Table)}
     return tuple(name for name in channel.new_datasets if name + NEW_SUFFIX in tables)
@@ -298,7 +306,7 @@ def _choose(link: Link, links: list[Link], cells: Cells) -> JoinChoice:
 
 
 def _may_explode(link: Link, links: list[Link]) -> list[Link]:
-    """The best first. A LEFT, SEMI or ANTI join decides about rows of what is before it: only its own may double."""
+    """The best first. A LEFT, SEMI or ANTI join decides about earlier rows: only its own relation may be exploded."""
     if link.fixed is not None:
         return [link]
     return sorted((other for other in links if other.fixed is None), key=_explode_rank)
@@ -316,7 +324,7 @@ def _has_own_side(condition: exp.Expr, name: str) -> bool:
 
 
 def _pairs_at_most(max_pairs: int, cells: Cells, one: str, other: str) -> exp.Expr:
-    """A condition that is true, or fails the execution: rows left out in silence would be wrong results."""
+    """A condition that is true, or fails the execution: leaving out rows silently would give wrong results."""
     pairs = exp.Mul(this=cells.count(one), expression=cells.count(other))
     message = f"nested loop of {one} and {other}: more than {max_pairs} pairs; see nearcast channel check"
     few = exp.LTE(this=pairs, expression=exp.Literal.number(max_pairs))

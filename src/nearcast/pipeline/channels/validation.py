@@ -1,9 +1,9 @@
 """Checks a channel against the schemas of its datasets, and binds its names: the query that rewriting starts from.
 
 Afterwards each column carries its relation and its type, stars are expanded, each `:name` is the column `name` of the
-relation of parameters, and nothing in it can fail on data (`functions.py`). Refused, because one query could not answer
-all subscriptions with the rows that one query each would give: LIMIT and orders, aggregates without GROUP BY, RIGHT and
-FULL joins, parameters inside subqueries.
+relation of parameters, and nothing in it can fail on data (`functions.py`). Some things are refused because one query
+could not answer all subscriptions with the rows that one query each would give: LIMIT and ordering, aggregates without
+GROUP BY, RIGHT and FULL joins, parameters inside subqueries.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ def _qualified(channel: Channel, relations: Schemas) -> exp.Select:
 
 
 def _typed(channel: Channel, bound: exp.Select, relations: Schemas) -> exp.Select:
-    """With the parameters joined while types are found out: a column of no relation would have none."""
+    """With the parameters joined while types are inferred: a column of no relation would have none."""
     if channel.parameters:
         bound = bound.join(exp.to_table(f"`{PARAMETERS}`", dialect=DIALECT), join_type="cross")
         relations = {**relations, PARAMETERS: channel.parameters}

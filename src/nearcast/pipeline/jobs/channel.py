@@ -3,21 +3,19 @@
 It may stop at any point and be run again: what it reads is fixed, what it writes replaces what an earlier attempt
 wrote, and the commit happens once.
 
-An execution that has failed a few times is done by parts of its subscriptions. Those that fail alone, while others
-pass, are set aside in the catalogue, and all others get their results. If nothing passes and data are the cause, the
-execution is committed without results and with the reason, so that the channel goes on; any other cause, as a full
-disk, is waited out and nobody is blamed.
+An execution that has failed a few times is done in parts, by subscriptions. Those that fail alone, while others pass,
+are set aside in the catalogue, and all others get their results. If nothing passes and the data is the cause, the
+execution is committed without results and with the reason, so that the channel goes on. Any other cause, such as a full
+disk, is waited out, and no subscription is blamed.
 
-What a failure of Spark says: in one line, and whether data are the cause.
+`told` and `is_of_data` say what a Spark failure means: in one line, and whether the data is the cause. Spark's errors
+carry an SQLSTATE. Class 22 is "data exception" in the SQL standard (a division by zero, a text that is no number), and
+P0001 is an error that the query raised itself (a limit). Neither goes away by trying again. All others, from a full
+disk to a lost executor, may.
 
-Spark's errors carry an SQLSTATE. Class 22 is "data exception" in the SQL standard (a division by zero, a text that is
-no number), P0001 is an error that the query raised itself (a limit). Neither goes away by trying again. All others,
-from a full disk to a lost executor, may.
-
-Which of many fail together: found by halves, each of which is tried.
-
-A part that passes is done with, one that fails is halved, one of a single member that fails is a suspect. Nobody is a
-suspect while nothing passes at all: then the cause is elsewhere, as a disk that is full, and trying ends soon.
+`halved` finds which of many fail together, by trying halves. A part that passes is done, one that fails is halved, and
+a single member that fails is a suspect. Nobody is a suspect while nothing passes at all: then the cause is elsewhere,
+such as a full disk, and the search ends soon.
 """
 
 from __future__ import annotations
@@ -45,13 +43,16 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
+# --- what a failure means
+
+
 _RAISED = "P0001"
 _DATA = "22"
 _LONGEST = 300
 
 
 def told(error: BaseException) -> str:
-    """The first line of what the data, or else the failure itself, is said to have done."""
+    """The first line of the data error in it, or else of the failure itself."""
     cause = next((cause for cause in _causes(error) if _is_of_data(cause)), error)
     return (str(cause).partition("\n")[0] or type(cause).__name__)[:_LONGEST]
 
@@ -74,6 +75,9 @@ def _is_of_data(error: BaseException) -> bool:
     return state is not None and (state == _RAISED or state.startswith(_DATA))
 
 
+# --- the search by halves
+
+
 T = TypeVar("T")
 
 TRIES_AT_MOST = 200  # of one search: some minutes
@@ -83,11 +87,11 @@ TRIES_AT_MOST = 200  # of one search: some minutes
 class Halved(Generic[T]):
     passed: list[Sequence[T]]
     suspects: list[T]  # each failed alone
-    left: list[Sequence[T]]  # failed together, and there was no try left for their halves
+    left: list[Sequence[T]]  # failed together, with no tries left for their halves
 
 
 def halved(whole: Sequence[T], passes: Callable[[Sequence[T]], bool], most: int = TRIES_AT_MOST) -> Halved[T]:
-    """The parts of a whole that has failed. Those who fail must not stand together: shuffle it."""
+    """Split a whole that has failed. Members that fail must not be next to each other: shuffle it."""
     passed: list[Sequence[T]] = []
     suspects: list[T] = []
     left = _halves(whole)
@@ -108,6 +112,9 @@ def halved(whole: Sequence[T], passes: Callable[[Sequence[T]], bool], most: int 
 def _halves(part: Sequence[T]) -> list[Sequence[T]]:
     middle = len(part) // 2
     return [half for half in (part[:middle], part[middle:]) if len(half) < len(part)] if middle else []
+
+
+# --- the job
 
 
 TRIES = 3  # of an execution with all subscriptions together
@@ -169,19 +176,19 @@ class ChannelJob:
         return self._failed[1]
 
     def _write(self, execution: Execution, folder: Path) -> str:
-        """The plan."""
+        """Write the results; returns the plan."""
         frame = self._results(execution, self._subscribed(execution.version))
         io.write(frame, folder)
         return plan_of(frame)
 
     def _write_by_parts(self, execution: Execution, folder: Path, error: Exception) -> str:
-        """Each part that passes has a folder in that of the results. Why there are no results at all, or nothing.
+        """Each part that passes gets a folder inside that of the results. Returns why there are no results, or nothing.
 
         Raises the error if that is not known yet; what was found out until then is in the catalogue.
         """
         parts = _Parts(self, execution, folder)
         everybody = self._catalog.subscriptions.at(execution.channel, execution.version)
-        random.Random(execution.number).shuffle(everybody)  # so that who fails cannot hide the others
+        random.Random(execution.number).shuffle(everybody)  # so that the failing ones cannot hide the others
         found = halved(everybody, parts.passes)
         if not found.passed:
             parts.clear()
@@ -196,7 +203,7 @@ class ChannelJob:
         return ""
 
     def _set_aside(self, execution: Execution, found: Halved[Subscription], parts: _Parts) -> bool:
-        """Those that fail alone for a second time, and only if others still pass after that."""
+        """Set aside those that fail alone for a second time, and only if others still pass after that."""
         culprits = {name: parts.problem for name, values in found.suspects if not parts.passes([(name, values)])}
         if culprits and not parts.passes(found.passed[0]):
             return False

@@ -1,12 +1,11 @@
-"""Compaction: which small segments of a dataset to merge, and the merge itself.
+"""Jobs on whole datasets: compaction, the newest record of each key, and reading files that people bring.
 
-A segment is merged with those after it only if it is not larger than they are together. So each record is written
-again about log2(n) times while n batches come, and of a keyed dataset at most about twice the newest records lie in
-segments. Plain segments grow up to a target size; keyed ones without limit, because only a merge drops old records.
+Compaction decides which small segments of a dataset to merge, and merges them. A segment is merged with those after it
+only if it is not larger than they are together. So each record is rewritten about log2(n) times while n batches come,
+and the segments of a keyed dataset hold at most about twice its newest records. Plain segments grow up to a target
+size; keyed ones grow without limit, because only a merge drops old records.
 
-Files of a person, read as a frame: CSV with a header, JSON (one object a line, or an array), Parquet.
-
-The newest record of each key.
+Files of people are read as frames: CSV with a header, JSON (one object per line, or an array), or Parquet.
 """
 
 from __future__ import annotations
@@ -33,6 +32,9 @@ def newest_per_key(frame: DataFrame, key: str, order: SparkColumn, columns: Sequ
 
     newest = F.max_by(F.struct(*columns), order).alias("_newest")
     return frame.groupBy(key).agg(newest).select(*(F.col("_newest")[name].alias(name) for name in columns))
+
+
+# --- compaction
 
 
 TARGET_BYTES = 64 << 20  # of a merged segment: large enough to read fast, small enough to merge in memory
@@ -62,7 +64,7 @@ def merge(
     paths: Sequence[Path],
     target: Path,
 ) -> Segment:
-    """Write the records of the group to one folder; of a keyed dataset the newest per key alone."""
+    """Write the records of the group to one folder; of a keyed dataset only the newest per key."""
     from pyspark.sql import functions as F
 
     names = [column.name for column in columns] + [BATCH]
@@ -84,13 +86,16 @@ def merge(
     )
 
 
+# --- files of people
+
+
 FORMATS = ("csv", "json", "parquet")
 
 
 def read_file(
     spark: SparkSession, file: Path, format: str, columns: Sequence[Column]
 ) -> tuple[DataFrame, tuple[Column, ...]]:
-    """The file's rows and columns. Without columns given they are what Spark finds in the file."""
+    """The file's rows and columns. If no columns are given, they are what Spark finds in the file."""
     if format not in FORMATS:
         raise UsageError(f"unknown format {format!r}: use one of {', '.join(FORMATS)}")
     reader = spark.read.options(**_options(file, format))
@@ -102,7 +107,7 @@ def read_file(
 
 
 def checked_rows(frame: DataFrame, columns: Sequence[Column], key: str) -> int:
-    """How many rows; raises UsageError for a value that is missing, or a key that comes twice."""
+    """How many rows; raises UsageError for a missing value, or a key that comes twice."""
     from pyspark.sql import functions as F
 
     required = [column.name for column in columns if column.required or column.name == key]
@@ -120,7 +125,7 @@ def checked_rows(frame: DataFrame, columns: Sequence[Column], key: str) -> int:
 
 @contextmanager
 def readable(file: Path) -> Iterator[None]:
-    """Errors of Spark in this block are the file's: say what is wrong with it."""
+    """Spark errors in this block are the file's fault: say what is wrong with it."""
     from py4j.protocol import Py4JJavaError
     from pyspark.errors import PySparkException
 
@@ -133,7 +138,7 @@ def readable(file: Path) -> Iterator[None]:
 
 
 def _told(thrown: Any) -> str:
-    """What Java says of the record that it could not read; else its last cause."""
+    """What Java says about the record that it could not read; else its last cause."""
     causes = [thrown]
     while (cause := causes[-1].getCause()) is not None:
         causes.append(cause)

@@ -1,18 +1,14 @@
 """One feed as a streaming query: records of its stream -> parsed -> Parquet, committed batch by batch.
 
-Each batch is written to folders by number, then one transaction names them, the dataset's new position and how far
-the feed was read. Killed before it, the batch is run again by Spark with the same records and overwrites the same
-folders; killed after it, the batch is known here and skipped. Then the stream is trimmed up to where the batch began:
-what lies before it was committed by Spark too, and no restart reads it again.
+Each batch is written to numbered folders. Then one transaction names them, the dataset's new position, and how far the
+feed was read. If the process is killed before that transaction, Spark runs the batch again with the same records and
+overwrites the same folders; if it is killed after it, the batch is known here and skipped. Then the stream is trimmed
+up to where the batch began: what lies before was committed by Spark too, and no restart reads it again.
 
-What becomes of parsed records: those of the dataset, the dead letters, and how many there are of each.
-
-Payloads in msgpack as JSON text, so that both formats take the same road.
-
-Records of a stream as columns, each with the reason why it cannot be one: null if it can.
-
-One pass of `from_json` serves a good record. Only where it complains is the text read a second time, as strings, to
-tell which field it was.
+Parsing turns records of the stream into columns, each with the reason why it cannot be a record: null if it can.
+Payloads in msgpack become JSON text first, so that both formats take the same path. One pass of `from_json` is enough
+for a good record. Only where it complains is the text read a second time, as strings, to find out which field it was.
+Parsed records become records of the dataset or dead letters, and both are counted.
 """
 
 from __future__ import annotations
@@ -43,6 +39,9 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.streaming import StreamingQuery
     from pyspark.sql.types import DataType
+
+
+# --- what becomes of parsed records
 
 
 PAYLOAD_KEPT_BYTES = 4096  # of a dead letter
@@ -88,6 +87,9 @@ def tally(parsed: DataFrame) -> dict[str, int]:
     return row.asDict()
 
 
+# --- msgpack
+
+
 def json_of_msgpack(payload: Column) -> Column:
     """The same value as JSON; null where the payload is not msgpack, or has no JSON form."""
     from pyspark.sql import functions as F
@@ -104,6 +106,9 @@ def _json(payload: bytes | None) -> str | None:
         return msgspec.json.encode(msgspec.msgpack.decode(payload)).decode() if payload is not None else None
     except (msgspec.MsgspecError, UnicodeDecodeError, TypeError, ValueError, OverflowError, RecursionError):
         return None
+
+
+# --- parsing
 
 
 _CORRUPT = "_corrupt"
@@ -190,7 +195,7 @@ def _missing(wanted: Sequence[Wanted], key: str) -> Iterator[Column]:
 
 
 def _far(wanted: Sequence[Wanted]) -> Iterator[Column]:
-    """Times beyond SQL's calendar: Spark reads a date of the year 1,000,000, and fails where it is made a timestamp."""
+    """Times beyond SQL's calendar: Spark reads a date in the year 1,000,000, but fails to make a timestamp of it."""
     from pyspark.sql import functions as F
     from pyspark.sql.types import DataType
 
@@ -201,7 +206,7 @@ def _far(wanted: Sequence[Wanted]) -> Iterator[Column]:
 
 
 def _is_far(value: Column, kind: DataType) -> Column | None:
-    """Whether a time in it is, however deep; None if its type has none."""
+    """Whether it contains such a time, however deep; None if its type has no times."""
     from pyspark.sql import functions as F
     from pyspark.sql.types import ArrayType, DateType, MapType, StructType, TimestampNTZType, TimestampType
 
@@ -219,10 +224,13 @@ def _is_far(value: Column, kind: DataType) -> Column | None:
 
 
 def _surely(far: Column | None) -> Column:
-    """What is null is not far."""
+    """Null is not far."""
     from pyspark.sql import functions as F
 
     return F.lit(False) if far is None else F.coalesce(far, F.lit(False))
+
+
+# --- the query
 
 
 log = logging.getLogger(__name__)
@@ -271,7 +279,7 @@ class FeedJob:
             url=self._url,
             streams=feed.stream,
             maxRecordsPerBatch=str(settings.batch_records),
-            failOnDataLoss="false",  # it is told by a dead letter, and the feed goes on
+            failOnDataLoss="false",  # a loss is reported as a dead letter, and the feed goes on
         )
         if feed.progress.read_to != BEGINNING:  # Spark follows its checkpoint if it has one, else this
             reader = reader.option("startingOffsets", json.dumps({feed.stream: feed.progress.read_to}))
@@ -317,7 +325,7 @@ class FeedJob:
             self._committed(feed.name, segment.last)
 
     def _offsets(self, feed: Feed, batch: int) -> tuple[Offset, Offset]:
-        """Between which offsets of the stream the batch lies: Spark wrote it down before it ran the batch."""
+        """The offsets of the stream between which the batch lies: Spark wrote them down before it ran the batch."""
         end = noted(self.checkpoint, batch).get(feed.stream, Offset())
         before = noted(self.checkpoint, batch - 1).get(feed.stream) if batch else None
         return before or Offset(id=end.began, position=end.skipped), end

@@ -1,13 +1,13 @@
 """Telemetry as a streaming query: agents' reports -> sums per window -> Parquet, committed batch by batch.
 
-A report that comes twice counts once: its sequence is remembered for `LATE_S`. One that comes late is added to its
-window, whose sums are then in two files and are merged by whoever reads them; one later than `LATE_S` is dropped, and
-Spark counts it. Killed before a batch's transaction, Spark runs it again with the same records and overwrites the same
-folders; killed after it, the batch is known here and skipped.
+A report that comes twice counts once: its sequence is remembered for `LATE_S`. A late one is added to its window, whose
+sums are then in two files, and readers merge them. One later than `LATE_S` is dropped, and Spark counts it. If the
+process is killed before a batch's transaction, Spark runs the batch again with the same records and overwrites the same
+folders; if it is killed after it, the batch is known here and skipped.
 
-Files are merged by levels: sixteen of a level become one of the next, so there are few at any age. The oldest go.
+Files are merged by levels: sixteen of one level become one of the next, so there are few at any age. The oldest go.
 
-Telemetry: agents' reports become sums per window, topic and broker, which add up in any order and any grouping.
+The transforms make sums per window, topic and broker, which add up in any order and any grouping:
 
     records of the stream -- reports --> reports -- topic_counters --> rows by topic and second
                                             |                              |
@@ -17,8 +17,8 @@ Telemetry: agents' reports become sums per window, topic and broker, which add u
 
 All sums are of whole numbers, so the order in which records come changes nothing. Sums of sums are sums: `topic_sums`
 and `merged_broker_sums` also merge what was stored. A latency histogram is a struct with one field per bucket (JSON
-keeps it sparse, Parquet as a column per bucket, most of it nothing): one plain sum per bucket merges it, in the code
-that Spark compiles for the whole stage. Spark's built-in functions alone: no Python sees a row.
+keeps it sparse, Parquet as a column per bucket, most of it empty). One plain sum per bucket merges it, in the code that
+Spark compiles for the whole stage. Only Spark's built-in functions are used: no Python sees a row.
 """
 
 from __future__ import annotations
@@ -59,6 +59,9 @@ def _struct(types: dict[str, str]) -> str:
     return "STRUCT<" + ", ".join(f"`{name}`: {kind}" for name, kind in types.items()) + ">"
 
 
+# --- transforms
+
+
 _BUCKETS = [str(bucket) for bucket in range(BUCKETS)]
 _COUNTER_TYPES = dict.fromkeys(SUMMED, "BIGINT") | {"latencies": _struct(dict.fromkeys(_BUCKETS, "BIGINT"))}
 _COUNTERS = ", ".join(f"{name} {kind}" for name, kind in _COUNTER_TYPES.items())
@@ -83,10 +86,10 @@ BROKER_SUMS = "window_s BIGINT, broker STRING, " + ", ".join(f"{name} BIGINT" fo
 
 
 def reports(records: DataFrame) -> DataFrame:
-    """Records of the stream as reports; `readable` finds those that are some.
+    """Records of the stream as reports; `readable` tells which of them really are reports.
 
-    A report cannot be younger than the moment the server took it: a clock that is ahead must not make the reports of
-    all others look late.
+    A report cannot be newer than the moment the server received it: a clock that is ahead must not make everybody
+    else's reports look late.
     """
     from pyspark.sql import functions as F
 
@@ -104,14 +107,14 @@ def reports(records: DataFrame) -> DataFrame:
 
 
 def readable() -> Column:
-    """Whether a report says what every report must."""
+    """Whether a report has everything that a report must have."""
     from pyspark.sql import functions as F
 
     return F.col("broker").isNotNull() & F.col("at").isNotNull() & F.coalesce(F.col("report.seconds") > 0, F.lit(False))
 
 
 def topic_counters(found: DataFrame) -> DataFrame:
-    """One row per topic of each report. What no client can have counted in a second is left out: sums must not end."""
+    """One row per topic of each report. Counts impossible within a second are left out: sums must not overflow."""
     from pyspark.sql import functions as F
 
     def sane(path: str) -> Column:
@@ -198,7 +201,7 @@ def window_of(at: Column) -> Column:
 
 
 def _whole(value: Column) -> Column:
-    """To the nearest whole number; none where it is no number, or one out of all bounds."""
+    """To the nearest whole number; null where it is not a number, or out of bounds."""
     from pyspark.sql import functions as F
 
     return F.when(value.between(0, COUNT_MAX), F.round(value)).cast("bigint")
@@ -212,6 +215,9 @@ def _columns(ddl: str) -> list[Column]:
     schema = StructType.fromDDL(ddl)
     assert isinstance(schema, StructType)
     return [F.col(field.name).cast(field.dataType).alias(field.name) for field in schema.fields]
+
+
+# --- the query
 
 
 LATE_S = 600  # behind the newest report that was seen
@@ -268,7 +274,7 @@ class TelemetryJob:
             failOnDataLoss="false",  # the stream is short, and newer reports are worth more than older ones
         )
         if not (checkpoint / "metadata").exists():
-            # New, or somebody lost the checkpoint: the catalogue knows how far we are.
+            # New, or the checkpoint was lost: the catalogue knows how far we are.
             progress = msgspec.structs.replace(self._catalog.progress(), spark_batch=-1)
             self._catalog.note(progress)
             if progress.read_to != BEGINNING:
@@ -287,7 +293,7 @@ class TelemetryJob:
     def _run(self, frame: DataFrame, batch: int) -> None:
         before = self._catalog.progress()
         if batch <= before.spark_batch:
-            # Killed after the commit, before Spark noted it. What is remembered of its reports must be written again.
+            # Killed after the commit, before Spark noted it. The memory of its reports must be written again.
             frame.write.format("noop").mode("overwrite").save()
             return
         self._commit(frame, batch, before)
@@ -335,7 +341,7 @@ class TelemetryJob:
             self._replace(old, [] if merged is None else [merged])
 
     def _forget_oldest(self) -> None:
-        """By the newest window that there is: our clock may have been set forward. A few at once, the oldest first."""
+        """By the newest window there is: our clock may have been set forward. A few at a time, the oldest first."""
         for name in MERGES:
             files = sorted(self._catalog.files(name), key=lambda file: file.upto_s)
             oldest_s = min(time.time(), files[-1].upto_s) - self._settings.keep_s if files else 0.0
@@ -361,19 +367,19 @@ class TelemetryJob:
 
 
 def _own_session(spark: SparkSession) -> SparkSession:
-    """A session with settings of its own: a few thousand reports at a time need one task, and one store of state."""
+    """A session with settings of its own: a few thousand reports at a time need one task, and one state store."""
     from pyspark.sql import SparkSession
 
     # A new session would not know our source of streams; a clone does.
     session = SparkSession(spark.sparkContext, spark._jsparkSession.cloneSession())
     session.conf.set("spark.sql.shuffle.partitions", "1")
-    # Without reports there is nothing to do: what is remembered can wait for the next ones to be forgotten.
+    # Without reports there is nothing to do: what is remembered can wait for the next ones before it is forgotten.
     session.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", "false")
     return session
 
 
 def _counted(found: DataFrame) -> tuple[DataFrame, Observation]:
-    """The readable reports, and how many there are among all; known once they were used."""
+    """The readable reports, and how many of all are readable; known once they were used."""
     from pyspark.sql import Observation
     from pyspark.sql import functions as F
 

@@ -1,10 +1,8 @@
-"""Channels: created from their text, listed, dropped, and the history of their executions.
+"""The routes of operators: channels, datasets, feeds, and the health of the service.
 
-Datasets: listed, and static ones loaded from a file in the body.
-
-Feeds: made from a pattern of topics and a schema, listed, widened by a column, dropped.
-
-Whether the service answers, and whether Spark runs behind it.
+Channels are created from their text, listed and dropped, with the history of their executions. Datasets are listed, and
+static ones are loaded from a file in the body. Feeds are made from a pattern of topics and a schema, listed, widened by
+a column, and dropped. /health says whether the service answers, and whether Spark runs behind it.
 """
 
 from __future__ import annotations
@@ -39,6 +37,9 @@ from nearcast.pipeline.service.bodies import (
 from nearcast.pipeline.service.state import Service, ServiceOf
 from nearcast.pipeline.storage import checked_dataset_name
 
+# --- channels
+
+
 channel_routes = APIRouter(tags=["channels"])
 
 T = TypeVar("T")
@@ -60,9 +61,9 @@ def create_channel(body: ChannelBody, service: ServiceOf, response: Response) ->
 
     The first execution sees the records that are committed after this call. A refusal says where in the text.
 
-    With OR REPLACE another channel of the name, with the same parameters, is replaced: its subscriptions stay, numbers
-    of executions go on, and the next one sees the records after those of the last one committed. `made` in the answer
-    is created, replaced or unchanged.
+    With OR REPLACE another channel of the same name and parameters is replaced: its subscriptions stay, execution
+    numbers continue, and the next execution sees the records after those of the last one committed. `made` in the
+    answer is created, replaced or unchanged.
     """
     stored, replaces = _checked(service, body.text, lambda prepared: (described(prepared), prepared.channel.replaces))
     made = service.catalog.create_channel(stored, replaces=replaces)
@@ -101,7 +102,7 @@ def get_channel(channel: ChannelName, service: ServiceOf) -> dict[str, Any]:
 
 @channel_routes.delete("/channels/{channel}", status_code=204, responses={404: {"model": Problem}})
 def delete_channel(channel: ChannelName, service: ServiceOf) -> None:
-    """The channel ends, with its subscriptions and results. One of the same name goes on with the numbers."""
+    """End the channel, with its subscriptions and results. A later one of the same name continues the numbers."""
     service.catalog.drop_channel(channel)
     service.engine.changed()
 
@@ -135,10 +136,13 @@ def _shown_channel(service: Service, channel: StoredChannel) -> dict[str, Any]:
 
 
 def _lacks(service: Service, channel: StoredChannel, aside: dict[str, str]) -> str:
-    """What a channel that runs goes without."""
+    """What a running channel goes without."""
     told = [f"{len(aside)} set aside, {name}: {problem}" for name, problem in itertools.islice(aside.items(), 1)]
     given_up = service.catalog.outcomes.given_up(channel)
     return "; ".join([*told, given_up] if given_up else told)
+
+
+# --- datasets
 
 
 dataset_routes = APIRouter(tags=["datasets"], responses={409: {"model": Problem}, 422: {"model": Problem}})
@@ -164,7 +168,7 @@ async def load_dataset(
     schema: Annotated[str, Query(description="As in CREATE TABLE; without one, as the file looks.")] = "",
     key: Annotated[str, Query(description="A column whose values are all different.")] = "",
 ) -> dict[str, Any]:
-    """Replace a static dataset by the records of a file: readers see all of the old or all of the new."""
+    """Replace a static dataset with the records of a file: readers see all of the old or all of the new."""
     checked_dataset_name(dataset)  # before anything is received
     with tempfile.TemporaryDirectory(prefix="nearcast-load-") as folder:
         file = Path(folder) / f"{dataset}.{format}"
@@ -197,6 +201,9 @@ def _shown_dataset(service: Service, name: str) -> dict[str, Any]:
     }
 
 
+# --- feeds
+
+
 feed_routes = APIRouter(tags=["feeds"], responses={409: {"model": Problem}, 422: {"model": Problem}})
 
 
@@ -226,7 +233,7 @@ def get_feeds(service: ServiceOf) -> dict[str, Any]:
 
 @feed_routes.patch("/feeds/{feed}")
 def alter_feed(feed: FeedName, body: FeedChange, service: ServiceOf) -> dict[str, Any]:
-    """Add columns; records that are there have null in them."""
+    """Add columns; existing records have null in them."""
     service.engine.feeds.alter(feed, body.add)
     return _shown_feed(service, service.catalog.feeds.get(feed), service.engine.feeds.collectors())
 
@@ -269,6 +276,9 @@ def _shown_feed(service: Service, feed: Feed, collectors: Mapping[str, str]) -> 
     }
 
 
+# --- health
+
+
 health_routes = APIRouter(tags=["health"])
 
 
@@ -277,8 +287,8 @@ def get_health(service: ServiceOf) -> dict[str, Any]:
     """Answers as soon as the service is up.
 
     `spark`: starting, running, or why not; `open`: executions that run; `damaged`: what cannot be read any more;
-    `uncollected`: feeds that no agent has collected for a while; `problem`: what failed in the last minute that nobody
-    had thought of.
+    `uncollected`: feeds that no agent has collected for a while; `problem`: what failed unexpectedly in the last
+    minute.
     """
     catalog = service.catalog
     return {

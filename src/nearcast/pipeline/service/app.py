@@ -1,15 +1,15 @@
-"""The REST API of the data cluster, as an ASGI application.
+"""The REST API of the data cluster, as an ASGI application behind a request guard.
 
 Each refusal is JSON with a `problem` and a `hint`. Handlers are ordinary functions, which run in threads: the catalogue
 answers from a file, and Spark may take seconds. Only the long poll is a coroutine.
 
-What each request passes first: the token, the kind of its body, and the limit of it.
-
-There are two tokens. An operator's opens everything; that of gateways, which stand where the users are, what gateways
+Each request passes the request guard first: it checks the token, the content type of the body, and its size. There are
+two tokens. The operator's opens everything. That of gateways, which stand where the users are, opens what gateways
 need: to hold subscriptions and to fetch results.
 
-A page of any site may let a browser send forms and plain text to an address that only the browser reaches, as
-127.0.0.1. Other kinds of bodies it may not send without asking the server first, and this one never agrees.
+The content type matters because a page of any site may make a browser send forms and plain text to an address that only
+the browser reaches, such as 127.0.0.1. It may not send other types without asking the server first, and this one never
+agrees.
 """
 
 from __future__ import annotations
@@ -32,6 +32,9 @@ from nearcast.pipeline.channels.language import InvalidChannel
 from nearcast.pipeline.service import admin_routes, gateway_routes
 from nearcast.pipeline.service.state import CatalogOnly, Engine, EngineNotReady, Service, ServiceSettings
 
+# --- the request guard
+
+
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
@@ -44,8 +47,8 @@ _GATEWAY_PARTS = ("brokers", "subscriptions", "results", "rates")  # the beginni
 
 
 class RequestGuard:
-    """ASGI middleware: 401 without a token, 403 with that of gateways where it does not suffice, 415 for a body of a
-    kind that forms have, 413 for one above the limit, also if it hides its length."""
+    """ASGI middleware: 401 without a token, 403 with the gateways' token where it does not suffice, 415 for a body of a
+    type that forms have, 413 for one above the limit, even if it hides its length."""
 
     def __init__(self, app: App, token: str, gateway_token: str, body_bytes: Callable[[str], int]) -> None:
         self._app = app
@@ -86,7 +89,7 @@ class RequestGuard:
 
     @staticmethod
     def _shows(headers: dict[bytes, bytes], token: bytes) -> bool:
-        """In a time that does not tell how much of it is right."""
+        """In a time that does not reveal how much of the token is right."""
         kind, _, shown = headers.get(b"authorization", b"").partition(b" ")
         return bool(token) and kind.lower() == b"bearer" and hmac.compare_digest(shown.strip(), token)
 
@@ -127,6 +130,9 @@ async def _refuse(send: Send, status: int, problem: str, hint: str) -> None:
     await send({"type": "http.response.body", "body": body})
 
 
+# --- the application
+
+
 _ROUTES = (
     gateway_routes.broker_routes,
     admin_routes.channel_routes,
@@ -148,7 +154,7 @@ _QUOTED_MOST = 2000  # characters of a problem: a request may be long
 
 
 def create_app(catalog: Catalog, settings: ServiceSettings | None = None, engine: Engine | None = None) -> FastAPI:
-    """The API over a catalogue. Without an engine nothing runs: it serves what is stored and what is committed."""
+    """The API over a catalogue. Without an engine nothing runs: it serves what is stored and committed."""
     chosen = settings or ServiceSettings()
     app = FastAPI(
         title="nearcast data cluster",
@@ -209,5 +215,5 @@ def _problem(status: int, problem: str, hint: str) -> JSONResponse:
 
 
 def _sendable(text: str) -> str:
-    """What is wrong with a request may quote it."""
+    """A problem may quote the request, so make it sendable."""
     return text[:_QUOTED_MOST].encode("utf-8", "backslashreplace").decode()

@@ -11,7 +11,7 @@ NUMBER_MAX = 2**63 - 1  # the catalogue's
 
 
 def _text(value: str) -> str:
-    """What can be stored and sent: half of a surrogate pair cannot be encoded, and NUL ends names in many places."""
+    """Text that can be stored and sent: half a surrogate pair cannot be encoded, and NUL ends names in many places."""
     value.encode()  # a UnicodeEncodeError is a ValueError
     if "\0" in value:
         raise ValueError("it has a NUL: send text")
@@ -75,7 +75,7 @@ class Wanted(_Body):
 
 
 class SubscribeBody(_Body):
-    """Wishes of many users come together, so each is checked by itself: see `Wanted`."""
+    """Requests of many users come together, so each is checked by itself: see `Wanted`."""
 
     broker: Text = Field(examples=["b1"])
     wanted: list[Annotated[Any, WithJsonSchema(Wanted.model_json_schema())]]

@@ -1,13 +1,12 @@
 """The part of the data cluster that runs Spark: its session, the feeds, the executions, and housekeeping.
 
-It starts in its own thread, because Spark needs seconds: until then the API answers for what is stored. When the Java
-process ends by itself the engine ends too, and says why; the process is then to be started again.
+`SparkEngine` starts in its own thread, because Spark needs seconds: until then the API answers for what is stored. When
+the Java process ends by itself the engine ends too, and says why; the process should then be restarted.
 
-What keeps the data cluster's folder small: results that are too old go, and small files are merged.
+`Housekeeping` keeps the data cluster's folder small: results that are too old go, and small files are merged. It also
+ends the subscriptions of gateways that are gone, so that Spark does not compute for nobody.
 
-Subscriptions of gateways that are gone end, so that Spark does not compute for nobody.
-
-Keeps the telemetry job running beside feeds and channels: a query that ends with an error is started again.
+`Telemetry` keeps the telemetry job running beside feeds and channels: a query that ends with an error is started again.
 """
 
 from __future__ import annotations
@@ -42,6 +41,9 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming import StreamingQuery
 
 
+# --- housekeeping
+
+
 RELEASED_MOST = 10_000  # subscriptions in one round: the catalogue is locked meanwhile
 
 log = logging.getLogger("nearcast.data")
@@ -61,7 +63,7 @@ class Housekeeping:
         self.compact(spark)
 
     def release_brokers(self) -> None:
-        """One broker in a round. It is forgotten first: if it comes back, it is told so and holds all its own again."""
+        """One broker per round. It is forgotten first: if it comes back, it learns that and holds all its own again."""
         for name in self._catalog.brokers.silent(self._settings.broker_away_s)[:1]:
             held = len(self._catalog.subscriptions.held_by(name))
             hours = self._settings.broker_away_s / 3600
@@ -70,14 +72,14 @@ class Housekeeping:
         self._catalog.subscriptions.release_of_strangers(RELEASED_MOST)
 
     def drop_results(self) -> None:
-        """They count as gone first, then the files go, then the rows: nobody is sent to files that are not there."""
+        """They count as gone first, then the files go, then the rows: nobody is sent to missing files."""
         expired = self._catalog.outcomes.expire(self._settings.keep_s, self._settings.keep_executions)
         for channel, number in expired:
             io.remove(self._catalog.warehouse.results(channel, number))
         self._catalog.outcomes.forget(expired)
 
     def forget_subscriptions(self) -> None:
-        """Those that ended before the version that the oldest execution to come, or open, answers."""
+        """Forget those that ended before the version that the oldest execution, open or to come, answers."""
         with self._catalog.database.transaction():
             needed = {execution.channel: execution.version for execution in self._catalog.executions.open()}
             for channel in self._catalog.channels.all():
@@ -85,13 +87,16 @@ class Housekeeping:
                 self._catalog.subscriptions.forget_removed(channel.name, version)
 
     def compact(self, spark: SparkSession) -> None:
-        """Each dataset up to where every execution, open or to come, has read it."""
+        """Compact each dataset up to where every execution, open or to come, has read it."""
         datasets = self._catalog.datasets
         for name in datasets.names():
             upto = self._catalog.executions.floor(name, datasets.position(name))
             datasets.compact(spark, name, upto)
             if self._settings.keep_records_s:
                 datasets.keep(name, self._settings.keep_records_s, upto)
+
+
+# --- telemetry
 
 
 REVIVE_S = 10.0  # between two starts
@@ -118,6 +123,9 @@ class Telemetry:
                 log.warning("telemetry ended and is started again: %s", first)
             self._problem = first
         self._query = self._job.start()
+
+
+# --- the engine
 
 
 STARTING = "starting"

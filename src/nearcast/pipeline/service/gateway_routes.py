@@ -1,8 +1,8 @@
-"""Brokers: registered, listed, deleted, and told of new results by long poll.
+"""The routes of gateways: brokers, backend subscriptions, and results.
 
-Results: of one subscription, or of all that a broker needs of an execution; and what they weigh.
-
-Backend subscriptions: held by brokers, moved between them, and the executions that have results for each.
+Brokers are registered, listed and deleted, and learn of new results by long poll. Backend subscriptions are held by
+brokers and moved between them, with the executions that have results for each. Results are fetched for one
+subscription, or for all that a broker needs of an execution, and so are their rates in bytes.
 """
 
 from __future__ import annotations
@@ -34,12 +34,15 @@ from nearcast.pipeline.service.bodies import (
 from nearcast.pipeline.service.results import Rows
 from nearcast.pipeline.service.state import Service, ServiceOf
 
+# --- brokers
+
+
 broker_routes = APIRouter(tags=["brokers"])
 
 
 @broker_routes.put("/brokers/{broker}")
 def put_broker(broker: BrokerName, body: BrokerBody, service: ServiceOf, response: Response) -> dict[str, str]:
-    """createbroker: register a broker, or say again where it is. 201 if it is new."""
+    """createbroker: register a broker, or repeat where it is. 201 if it is new."""
     response.status_code = 201 if service.catalog.brokers.put(broker, body.url) else 200
     return {"broker": broker, "url": body.url}
 
@@ -54,7 +57,7 @@ def get_brokers(service: ServiceOf) -> dict[str, Any]:
 
 @broker_routes.delete("/brokers/{broker}", status_code=204)
 def delete_broker(broker: BrokerName, service: ServiceOf) -> None:
-    """The broker is gone; subscriptions that nobody else holds end."""
+    """The broker is gone; subscriptions that no other broker holds end."""
     service.catalog.drop_broker(broker)
 
 
@@ -88,6 +91,9 @@ async def _news(service: Service, broker: str, after: int, deadline_s: float) ->
             after = cursor
             if found or (not more and not await poll.wait(deadline_s)):
                 return cursor, found
+
+
+# --- results
 
 
 result_routes = APIRouter(tags=["results"], responses={404: {"model": Problem}, 410: {"model": Problem}})
@@ -135,15 +141,18 @@ def _json(data: dict[str, Any]) -> Response:
     return Response(msgspec.json.encode(data), media_type="application/json")
 
 
+# --- backend subscriptions
+
+
 subscription_routes = APIRouter(tags=["subscriptions"], responses={404: {"model": Problem}})
 
 
 @subscription_routes.post("/subscriptions")
 def subscribe(body: SubscribeBody, service: ServiceOf) -> dict[str, Any]:
-    """subscribe: the broker holds these from now on; each answer stands where its wish stood.
+    """subscribe: the broker holds these from now on; the answers are in the order of the requests.
 
-    Asking again changes nothing. Results from `from_execution` on are for who asked now; identical parameters of all
-    brokers are one subscription.
+    Asking again changes nothing. Results from `from_execution` on are for the user who asked now; identical parameters
+    of all brokers are one subscription.
     """
     most = service.settings.limits.wanted
     if len(body.wanted) > most:
@@ -154,7 +163,7 @@ def subscribe(body: SubscribeBody, service: ServiceOf) -> dict[str, Any]:
 
 
 def _subscribed(service: Service, broker: str, wish: Any) -> dict[str, Any]:
-    """The answer to one wish; what is wrong with it harms no other of the same call."""
+    """The answer to one request; what is wrong with it does not affect others in the same call."""
     try:
         wanted = Wanted.model_validate(wish)
         channel = service.catalog.channels.get(wanted.channel.lower())
@@ -172,13 +181,13 @@ def _subscribed(service: Service, broker: str, wish: Any) -> dict[str, Any]:
 def unsubscribe(
     subscription: SubscriptionId, service: ServiceOf, broker: Annotated[str, Query(examples=["b1"])]
 ) -> None:
-    """unsubscribe: the broker holds it no longer; it ends when no broker does."""
+    """unsubscribe: the broker no longer holds it; it ends when no broker does."""
     service.catalog.subscriptions.detach(broker, subscription)
 
 
 @subscription_routes.post("/subscriptions/{subscription}/move", status_code=204)
 def move(subscription: SubscriptionId, body: MoveBody, service: ServiceOf) -> None:
-    """Another broker holds it instead. Results that are stored stay where they are."""
+    """Another broker holds it instead. Stored results stay where they are."""
     with service.catalog.database.transaction():
         service.catalog.brokers.require(body.target)
         service.catalog.subscriptions.move(subscription, body.source, body.target)
@@ -193,9 +202,9 @@ def get_executions(
 ) -> dict[str, Any]:
     """The executions that have results for a subscription, the oldest first.
 
-    All up to `upto` are committed; those before `oldest` are no longer kept. Also for a subscription that has ended:
-    a subscriber who was away may still fetch what was stored. `problem`: why no more will come, because the
-    subscription failed the channel's query and was set aside; empty if it was not.
+    All up to `upto` are committed; those before `oldest` are no longer kept. This also works for a subscription that
+    has ended: a subscriber who was away may still fetch what was stored. `problem`: why no more will come, because
+    the subscription failed the channel's query and was set aside; empty if it was not.
     """
     channel = service.catalog.channels.get(channel_of(subscription)).name
     with service.catalog.database.transaction():

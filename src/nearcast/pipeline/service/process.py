@@ -1,10 +1,10 @@
 """The data cluster process: one folder, one catalogue, one Spark session, and the REST API over them.
 
 A second process on the same folder is refused by a lock on a file, which the system releases when the process ends,
-however it ends. SIGTERM and Ctrl-C stop it within seconds; what was not committed then is done after the next start,
+however it ends. SIGTERM and Ctrl-C stop it within seconds; what was not committed by then is done after the next start,
 as after a kill.
 
-Where the data cluster is: a key on the store's server, renewed while the process lives; gateways read it there.
+`Announcement` tells gateways where the data cluster is: a key on the store's server, renewed while the process lives.
 """
 
 from __future__ import annotations
@@ -34,14 +34,17 @@ from nearcast.pipeline.sources.server import RespConnection
 from nearcast.pipeline.spark import SessionSettings, open_session
 from nearcast.runtime.workers import Troubles
 
+# --- the announcement
+
+
 RENEW_S = 2.0
-LIFETIME_S = 10.0  # of the key: a process that was killed is forgotten then
+LIFETIME_S = 10.0  # of the key: a killed process is forgotten after this
 
 log = logging.getLogger("nearcast.data")
 
 
 class Announcement:
-    """Says the URL again and again; the store's server may be down for a while, or have lost its memory."""
+    """Repeats the URL; the store's server may be down for a while, or have lost its memory."""
 
     def __init__(self, store_url: str, url: str, troubles: Troubles | None = None) -> None:
         self._store_url = store_url
@@ -49,7 +52,7 @@ class Announcement:
         self._said = json.dumps({"url": url})
 
     async def keep(self) -> None:
-        """Until cancelled; then the key is taken back."""
+        """Runs until cancelled; then the key is removed."""
         try:
             while True:
                 await asyncio.to_thread(self._say)
@@ -73,7 +76,10 @@ class Announcement:
                 connection.ask("DEL", DATA_KEY)
 
 
-_LAST_ANSWERS_S = 2  # for requests that run when the process is told to stop
+# --- the process
+
+
+_LAST_ANSWERS_S = 2  # for requests that run when the process is asked to stop
 
 
 class ProcessSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -181,7 +187,7 @@ def _session(settings: ProcessSettings) -> SessionSettings:
 
 
 class _Server(uvicorn.Server):
-    """Signals are handled by the process, which has more to stop than this."""
+    """Signals are handled by the process, which has more to stop than this server."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -190,7 +196,7 @@ class _Server(uvicorn.Server):
 
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """The folder is this process's; raises UsageError if it is another's."""
+    """The folder belongs to this process; raises UsageError if another has it."""
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "lock").open("ab") as lock:
         try:

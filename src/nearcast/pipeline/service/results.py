@@ -1,9 +1,9 @@
-"""The stored results of executions: measured when they are committed, and served from their Parquet files.
+"""The stored results of executions: measured when they are committed, and served as JSON from their Parquet files.
 
 Several brokers fetch parts of the same execution within moments, so the last few tables are kept in memory, up to a
-limit of bytes; the one that was used longest ago goes first. Larger tables are filtered while they are read.
+limit of bytes; the least recently used goes first. Larger tables are filtered while they are read.
 
-The JSON form of each type that a channel may select; the table is in docs/data.md.
+Each type that a channel may select has a JSON form; the table is also in docs/data.md.
 
 BOOLEAN, TINYINT ... BIGINT     as they are
 FLOAT, DOUBLE                   a number; NaN and the infinities are null, which is all that JSON has for them
@@ -32,6 +32,9 @@ import pyarrow.dataset as pads
 
 from nearcast.pipeline.catalog.executions import Size
 
+# --- JSON forms
+
+
 _EPOCH = dt.datetime(1970, 1, 1)  # noqa: DTZ001 - of both kinds of times
 _EPOCH_DAY = _EPOCH.date()
 
@@ -43,7 +46,7 @@ def json_column(column: pa.ChunkedArray | pa.Array) -> list[Any]:
 
 
 def _raw(column: Any) -> Any:
-    """As what Python can hold whatever the value is: text as bytes, times as numbers."""
+    """As something Python can hold whatever the value is: text as bytes, times as numbers."""
     return column.cast(_raw_type(column.type))
 
 
@@ -111,6 +114,9 @@ def _date(days: int) -> str | None:
         return None
 
 
+# --- measuring and reading
+
+
 SUBSCRIPTION_ID = "subscription_id"
 CACHE_BYTES = 64 << 20
 _ROWS_READ_AT_ONCE = 1 << 16
@@ -120,7 +126,7 @@ Rows = list[dict[str, Any]]
 
 
 def measured(folder: Path) -> dict[str, Size]:
-    """subscription -> how many rows it has there, and their bytes as JSON, nearly."""
+    """subscription -> how many rows it has there, and roughly their bytes as JSON."""
     if not folder.exists():
         return {}
     parts = []
@@ -155,7 +161,7 @@ def _json_bytes(batch: pa.RecordBatch) -> pa.Array:
 
 
 class Results:
-    """Reads results; callers have asked the catalogue before whether they are there."""
+    """Reads results; callers have checked in the catalogue that they are there."""
 
     def __init__(self, folder_of: Callable[[str, int], Path], cache_bytes: int = CACHE_BYTES) -> None:
         self._folder_of = folder_of

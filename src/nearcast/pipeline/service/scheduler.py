@@ -1,12 +1,13 @@
 """Runs channels when they are due: a few at once, each channel one execution after the other.
 
-When channels run: pure bookkeeping, without a clock or threads.
+`Schedule` decides when channels run: pure bookkeeping, without a clock or threads. A repetitive channel is due at its
+creation plus whole periods. Its creation is known by the wall clock, which is read once, when the channel comes here;
+from then on all times are of a clock that does not jump. A tick that passes while an execution runs, or waits for its
+turn, is skipped: the next execution sees all records since the last. A continuous channel is due at each commit of one
+of its NEW datasets, at least its period after it last started. Neither is due without new records. An execution that
+failed is tried again after a pause, which doubles up to a limit.
 
-A repetitive channel is due at its creation plus whole periods. Creation is known by the wall clock, which is looked at
-once, when the channel comes here; from then on all times are of a clock that does not jump. A tick that passes while
-an execution runs, or waits for its turn, is skipped: the next execution sees all records since the last. A continuous
-channel is due at each commit of one of its NEW datasets, at least its period after it started last. Neither is due
-without new records. An execution that failed is tried again after a pause, which doubles up to a limit.
+`Scheduler` is the thread that follows the schedule.
 """
 
 from __future__ import annotations
@@ -44,14 +45,17 @@ class _Entry:
         return self._tick_s + (math.floor((now_s - self._tick_s) / period_s) + 1) * period_s
 
 
+# --- when channels are due
+
+
 class Schedule:
-    """The channels that there are, when each is due, and which of them run."""
+    """The channels, when each is due, and which of them run."""
 
     def __init__(self) -> None:
         self._entries: dict[str, _Entry] = {}
 
     def update(self, channels: Iterable[StoredChannel], unfinished: Iterable[str], now_s: float, wall_s: float) -> None:
-        """These are the channels now. Those with an unfinished execution are due at once when they are new here."""
+        """Set the channels. New ones with an unfinished execution are due at once."""
         there = {channel.name: channel for channel in channels}
         at_once = set(unfinished)
         for name in [name for name, entry in self._entries.items() if there.get(name) != entry.channel]:
@@ -77,7 +81,7 @@ class Schedule:
         return [entry.channel for entry in sorted(ready, key=lambda entry: entry.due_s)]
 
     def next_s(self) -> float:
-        """When the next channel is due, as far as is known."""
+        """When the next channel is due, as far as known."""
         return min((entry.due_s for entry in self._waiting()), default=math.inf)
 
     def started(self, name: str, now_s: float) -> None:
@@ -100,6 +104,9 @@ class Schedule:
 
     def _waiting(self) -> list[_Entry]:
         return [entry for entry in self._entries.values() if entry.fresh and not entry.running]
+
+
+# --- running them
 
 
 _LOOK_S = 5.0  # at the latest
@@ -132,7 +139,7 @@ class Scheduler:
         self._thread.start()
 
     def stop(self) -> None:
-        """Start no more, and wait a while for those that run."""
+        """Start no more, and wait a while for the running ones."""
         with self._woken:
             self._stopping = True
             self._woken.notify_all()

@@ -1,8 +1,8 @@
-"""What all routes share: the catalogue, the results, who waits, and the engine that has Spark.
+"""What all routes share: the settings, the catalogue, the results, waiting long polls, and the engine that has Spark.
 
-What the data cluster process can be told. The defaults suit one machine.
-
-Long polls that wait for a commit: woken from any thread, counted, and ended when the process stops.
+`ServiceSettings` is what the data cluster process can be configured with. The defaults suit one machine. `Commits` are
+the long polls that wait for a commit: woken from any thread, counted, and ended when the process stops. `Engine` is
+what the API needs from the part that runs Spark.
 """
 
 from __future__ import annotations
@@ -26,9 +26,11 @@ from nearcast.pipeline.channels.language import Channel
 from nearcast.pipeline.feeds import Feeds
 from nearcast.pipeline.service.results import Results
 
+# --- settings
+
 
 class RequestLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """What one request, or all that wait at once, may ask for; more is refused."""
+    """What one request, or all waiting ones together, may ask for; more is refused."""
 
     wanted: int = 10_000  # subscriptions in one call
     long_polls: int = 1000  # at once
@@ -47,10 +49,10 @@ class ServiceSettings(msgspec.Struct, frozen=True, kw_only=True):
     executions_at_once: int = 2  # of all channels; each uses all cores for parts of its time
     keep_s: float = 24 * 3600.0
     keep_executions: int = 1000  # of each channel
-    broker_away_s: float = 7 * 86400.0  # a broker not heard of for so long holds nothing any more
+    broker_away_s: float = 7 * 86400.0  # a broker not heard from for this long holds nothing any more
     keep_records_s: float = 0.0  # of datasets that feeds fill, without a key; 0: all
     telemetry: bool = True  # aggregate the agents' reports too
-    housekeeping_s: float = 30.0  # between two looks at retention and compaction
+    housekeeping_s: float = 30.0  # between two rounds of retention and compaction
     limits: RequestLimits = RequestLimits()
 
     def __post_init__(self) -> None:
@@ -66,6 +68,9 @@ class ServiceSettings(msgspec.Struct, frozen=True, kw_only=True):
             raise UsageError(f"broker_away_s is {self.broker_away_s}: give a number of seconds above 0")
         if self.housekeeping_s <= 0:
             raise UsageError(f"housekeeping_s is {self.housekeeping_s}: give a number of seconds above 0")
+
+
+# --- long polls
 
 
 class Commits:
@@ -115,7 +120,7 @@ class Poll:
         self._ended = False
 
     def wake(self) -> None:
-        with contextlib.suppress(RuntimeError):  # its loop has ended, and so has whoever waited
+        with contextlib.suppress(RuntimeError):  # its loop has ended, and with it the waiting call
             self._loop.call_soon_threadsafe(self._event.set)
 
     def end(self) -> None:
@@ -135,6 +140,9 @@ class Poll:
         return not self._ended
 
 
+# --- the engine
+
+
 Schemas = Mapping[str, Mapping[str, str]]
 
 
@@ -151,7 +159,7 @@ class Engine(Protocol):
 
     @property
     def trouble(self) -> str:
-        """What failed lately that nobody had thought of; empty if nothing did."""
+        """What failed unexpectedly of late; empty if nothing did."""
 
     @property
     def uncollected(self) -> list[str]:
@@ -164,7 +172,7 @@ class Engine(Protocol):
         """Replace a static dataset by a file's records."""
 
     def changed(self) -> None:
-        """Channels or static datasets are not what they were: look at them."""
+        """Channels or static datasets have changed: check them."""
 
     def problem(self, channel: StoredChannel) -> str:
         """Why the channel's last execution failed; empty if it did not."""

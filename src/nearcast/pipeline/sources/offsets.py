@@ -5,8 +5,8 @@ that record was the last. The server counts them (`entries-added`), so the diffe
 records lie between them, even after some of them were trimmed. That is how a loss is found, and counted exactly.
 
 Offsets are what Spark keeps in its checkpoint; everything about a batch follows from its two offsets. Spark does not
-keep the first offset of a query: it asks for it again when the first batch has to be run again, and by then the
-stream may be another. So the first offset is always empty, and each offset tells where its stream began.
+keep the first offset of a query: it asks for it again when the first batch has to be run again, and by then the stream
+may be another one. So the first offset is always empty, and each offset says where its stream began.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Offset(msgspec.Struct, frozen=True):
     position: int = 0
     began: str = BEGINNING  # the id after which the query began to read the stream
     skipped: int = 0  # the position of that id
-    restarts: int = 0  # how many times the stream was deleted and made anew: its ids begin anew then
+    restarts: int = 0  # how many times the stream was deleted and made again: its ids then restart
 
 
 class View(msgspec.Struct, frozen=True):
@@ -48,7 +48,7 @@ class View(msgspec.Struct, frozen=True):
 
 
 def ordered(record_id: str) -> tuple[int, int]:
-    """An id `ms-seq` as something that compares by age."""
+    """An id `ms-seq` as a value that sorts by age."""
     milliseconds, _, sequence = record_id.partition("-")
     return int(milliseconds), int(sequence)
 
@@ -115,7 +115,7 @@ def shares(backlogs: Mapping[str, int], limit: int | None) -> dict[str, int]:
 
 
 class StreamRange(msgspec.Struct, frozen=True):
-    """Records of one stream to read: those after one id, up to and with another."""
+    """Records of one stream to read: those after one id, up to and including another."""
 
     stream: str
     after: str
@@ -124,7 +124,7 @@ class StreamRange(msgspec.Struct, frozen=True):
 
 
 def ranges(start: Mapping[str, Offset], end: Mapping[str, Offset]) -> list[StreamRange]:
-    """What lies between two offsets, by stream. It depends on them alone, so a batch that is run again is the same."""
+    """What lies between two offsets, by stream. It depends only on them, so a batch that is run again is the same."""
     found = []
     for stream, upto in sorted(end.items()):
         before = start.get(stream) or Offset(id=upto.began, position=upto.skipped)

@@ -1,8 +1,8 @@
-"""A blocking connection to one server, for Spark's Python workers: they have no event loop, and need none.
+"""The source's connection to one server: a blocking one, and what is asked over it.
 
-What the source asks of a server: which streams there are, how far they go, and their records.
-
-Needs Valkey, or Redis 7 or newer, for the count of records ever added.
+Spark's Python workers have no event loop and need none, so `RespConnection` asks and waits. `StreamServer` asks which
+streams there are, how far they go, and for their records. It needs Valkey, or Redis 7 or newer, for the count of
+records ever added.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from nearcast.errors import ClusterError, ConnectFailed, UsageError
 from nearcast.pipeline.sources.offsets import View
 from nearcast.runtime.driver import CONNECT_TIMEOUT_S, Address, parse_url, unreachable
 
-ANSWER_S = 30.0  # for one read of the socket: a server that says nothing for so long is gone
+ANSWER_S = 30.0  # for one read of the socket: a server that is silent for this long is gone
 _CONNECTION_NAME = "nc-data"  # without the prefix of clients, whose connections an agent may cut
 _READ_BYTES = 1 << 18
 
@@ -31,6 +31,9 @@ Command = Sequence[bytes | str | int]
 
 def _check_server(reason: str) -> str:
     return f"{reason}: check that the server runs"
+
+
+# --- the connection
 
 
 class RespConnection:
@@ -106,12 +109,15 @@ def _connect(address: Address) -> socket.socket:
     return connected
 
 
+# --- streams
+
+
 PAGE_RECORDS = 1000  # read at once: a server answers other clients between two pages
 _SCAN_COUNT = 1000
 
 Record = tuple[bytes, list[bytes]]  # id, and field names and values in turn
 
-# The script keeps payloads inside the server: of them the driver needs nothing.
+# The script keeps payloads inside the server: the driver does not need them.
 _VIEW = """
 local info = redis.pcall('XINFO', 'STREAM', KEYS[1])
 if info.err then
@@ -137,7 +143,7 @@ class StreamServer:
         self._connection = connection
 
     def names(self, wanted: Sequence[str]) -> list[str]:
-        """The streams wanted, sorted: those named, there or not, and those there that begin as `prefix*` says."""
+        """The streams wanted, sorted: those named, existing or not, and those that `prefix*` finds."""
         found = {name for name in wanted if not name.endswith("*")}
         for prefix in (name[:-1] for name in wanted if name.endswith("*")):
             found |= set(self._scan(prefix))
@@ -159,7 +165,7 @@ class StreamServer:
         return {stream: _view(answer) for stream, answer in zip(streams, answers, strict=True)}
 
     def step(self, stream: str, after: str, records: int) -> tuple[str, int]:
-        """The id that lies `records` records after an id, or as far as there are, and how many that are."""
+        """The id that lies `records` records after an id, or as far as there are any, and how many that is."""
         done = 0
         while done < records:
             count, last = self._connection.ask("EVAL", _STEP, 1, stream, after, min(PAGE_RECORDS, records - done))
@@ -170,7 +176,7 @@ class StreamServer:
         return after, done
 
     def pages(self, stream: str, after: str, upto: str) -> Iterator[list[Record]]:
-        """The records after an id up to and with another, in pages."""
+        """The records after an id, up to and including another, in pages."""
         while True:
             page = self._connection.ask("XRANGE", stream, f"({after}", upto, "COUNT", PAGE_RECORDS)
             if page:

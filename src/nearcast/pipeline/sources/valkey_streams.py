@@ -8,14 +8,10 @@ Options:
     failOnDataLoss      `true` (default): stop when records were trimmed before they were read; `false`: count them
                         (`lost` in the offsets, which Spark shows in the progress of the query) and go on
 
-Records are read by range between two offsets and nothing is written to the server, so a batch that runs again, after
-a restart say, has the same records. One partition per stream. A stream that appears later is read from its beginning.
-
-The options of the source over Valkey Streams, checked.
-
-Where to begin, and how far to read next: offsets made from what the server says of its streams.
-
-Records of a stream as Arrow batches.
+Records are read by range between two offsets, and nothing is written to the server. So a batch that runs again, for
+example after a restart, has the same records. There is one partition per stream, read as Arrow batches. A stream that
+appears later is read from its beginning. Where to begin and how far to read next are offsets made from what the server
+says about its streams.
 """
 
 from __future__ import annotations
@@ -53,12 +49,15 @@ if TYPE_CHECKING:
     from nearcast.pipeline.sources.server import Record
 
 
+# --- options
+
+
 DEFAULT_MAX_RECORDS = 100_000
 _ID = re.compile(r"\d{1,20}-\d{1,20}")
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
-    """What `parse_options` made of them."""
+    """The checked options, as `parse_options` returns them."""
 
     url: str
     streams: tuple[str, ...]  # names, or `prefix*`
@@ -105,6 +104,9 @@ def _starting(text: str) -> str | dict[str, str]:
     return ids
 
 
+# --- records
+
+
 SCHEMA = "stream STRING, id STRING, at TIMESTAMP, fields MAP<STRING, BINARY>"
 _LAST_MS = 253_402_300_799_999  # the end of the year 9999, where Spark's timestamps end
 
@@ -148,9 +150,12 @@ def _batch(stream: str, page: list[Record]) -> pyarrow.RecordBatch:
 
 
 def _fields(flat: list[bytes]) -> dict[str, bytes]:
-    """By name; a name that comes twice has its last value, and bytes that are not UTF-8 are spelled out in a name."""
+    """By name; a repeated name has its last value, and bytes that are not UTF-8 are spelled out in a name."""
     names = (name.decode("utf-8", "backslashreplace") for name in flat[::2])
     return dict(zip(names, flat[1::2], strict=True))
+
+
+# --- the source and its readers
 
 
 SCAN_EVERY_S = 1.0  # SCAN walks over all keys of the server
@@ -197,7 +202,7 @@ class BatchReader(DataSourceReader):
             return [InputPartition(found) for found in ranges(start, ahead(server, self._options, start))]
 
     def read(self, partition: InputPartition | None) -> Iterator[Any]:
-        # When there is no partition Spark has one read all the same, without a value.
+        # When there is no partition Spark still has one read, without a value.
         found = partition.value if partition is not None else None
         return iter(()) if found is None else read_range(self._options, found)
 
@@ -234,7 +239,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return to_json(known | ahead(server, self._options, wanted, most, self._targets))
 
     def _wanted(self, server: StreamServer, known: dict[str, Offset]) -> dict[str, Offset]:
-        """The streams to read on, with those that appeared."""
+        """The streams to read on, including those that have appeared."""
         names = self._scanned(server) if self._targets is None else list(self._targets)
         if not known and not self._begun:
             self._begun = True
@@ -256,6 +261,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._names
 
 
+# --- where to begin, and how far to read
+
+
 def starting(server: StreamServer, options: Options, streams: Sequence[str]) -> dict[str, Offset]:
     """The offsets a new query begins with. What was trimmed before it began is not its loss."""
     found = {}
@@ -272,7 +280,7 @@ def starting(server: StreamServer, options: Options, streams: Sequence[str]) -> 
 
 
 def _at(server: StreamServer, stream: str, record_id: str, view: View) -> Offset:
-    """The offset of an id somebody gave: its position is told by how many records lie behind it."""
+    """The offset of an id that was given: its position follows from how many records lie behind it."""
     _, behind = server.step(stream, record_id, view.length)
     return beginning_at(record_id, view.added - behind)
 

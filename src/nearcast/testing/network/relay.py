@@ -1,10 +1,4 @@
-"""One direction of an emulated link: how long bytes travel, and the bytes that are on their way.
-
-`LinkShape` says what the link is like. A `Direction` is what all connections of a relay share in one
-direction: the token bucket and the switch that cuts it. A `Lane` carries the bytes of one connection in one
-direction, in order, and holds at most one timer: the next arrival.
-
-Emulated links: a TCP relay that delays, narrows and cuts the connections going through it.
+"""Emulated links: a TCP relay that delays, narrows and cuts the connections going through it.
 
 Stands in for `tc netem`, which needs root and a kernel module. A `DelayedRelay` listens on a loopback port
 and passes bytes to a target and back, with a one-way delay in each direction:
@@ -12,9 +6,13 @@ and passes bytes to a target and back, with a one-way delay in each direction:
     client ──> relay's port ══ lane: token bucket, then delay + jitter, in order ══> target
            <──              ══ lane ═══════════════════════════════════════════════ <──
 
-What differs from a real link: the TCP handshake is made with the relay and takes no time; bytes are held back
-in a partition and not lost, because TCP would send them again; the delay is kept to about 1 ms, the event
-loop's timers being no finer.
+What differs from a real link: the TCP handshake is made with the relay and takes no time; in a partition bytes are held
+back and not lost, because TCP would send them again; the delay is accurate to about 1 ms, because the event loop's
+timers are no finer.
+
+`LinkShape` says what the link is like. A `Direction` is what all connections of a relay share in one direction: the
+token bucket and the switch that cuts it. A `Lane` carries the bytes of one connection in one direction, in order, and
+holds at most one timer: the next arrival.
 """
 
 from __future__ import annotations
@@ -31,6 +29,9 @@ from types import TracebackType
 from typing import Self, cast
 
 from nearcast.errors import UsageError
+
+# --- one direction of a link
+
 
 CHUNK_COST_BYTES = 128  # what Python keeps per chunk; counted, or small chunks would pass the limit unseen
 WRITE_BYTES = 256 * 1024  # per write to a socket; what the event loop reads at once is no more
@@ -127,7 +128,7 @@ class Lane:
             self.flush()
 
     def discard(self) -> None:
-        """Nobody is there to receive: forget what is on its way and what is still to come."""
+        """Nobody is there to receive: forget what is in flight and what is still to come."""
         self._discarding = True
         self._chunks.clear()
         self._ending = None
@@ -204,6 +205,9 @@ def reset_connection(transport: asyncio.WriteTransport) -> None:
     transport.abort()
 
 
+# --- the relay
+
+
 __all__ = ["DIRECT", "DelayedRelay", "LinkShape"]
 
 _HOST = "127.0.0.1"
@@ -276,7 +280,7 @@ class DelayedRelay:
                 lane.flush()
 
     def drop_connections(self) -> None:
-        """Reset every connection on both sides; what was on its way is lost. New ones are welcome."""
+        """Reset every connection on both sides; what was in flight is lost. New ones are accepted."""
         for connection in self._connections:
             connection.reset()
 

@@ -1,11 +1,11 @@
-"""Emulated sites: names, and the one-way delays between them.
+"""Emulated sites and capacities: delays between places, and brokers with limited bandwidth.
 
-The figures of `WORLD` are round and illustrative: the order of magnitude of public round-trip tables between
-cloud regions, halved. They are not measurements.
+A `World` is sites and the one-way delays between them. The figures of `WORLD` are round and illustrative: the order of
+magnitude of public round-trip tables between cloud regions, halved. They are not measurements. `Paths` are all the ways
+from a site of a world to a broker of a local cluster, each with its own delay.
 
-Emulated capacity: every broker of a local cluster can send only so many bytes a second, to all its clients together.
-
-A server on this machine sends gigabytes a second over loopback, and two cores are used up long before. To see what a
+`Capacities` limit how many bytes per second each broker of a local cluster can send, to all its clients together. A
+server on this machine sends gigabytes a second over loopback, and two cores are used up long before. To see what a
 broker at its limit does, clients reach each broker through one relay whose way back is a token bucket:
 
     clients ──> relay ── as wide as it gets ─────────────> server
@@ -14,8 +14,6 @@ broker at its limit does, clients reach each broker through one relay whose way 
 A message for n subscribers is n frames, which leave one after the other: as on a real network card, the last one
 waits for all the others. What does not fit waits: first in the relay, then in the sockets, then in the server's
 output buffers.
-
-Paths: every way from a site of an emulated world to a broker of a local cluster, each with its own delay.
 """
 
 from __future__ import annotations
@@ -31,6 +29,8 @@ from urllib.parse import urlsplit
 from nearcast.errors import UsageError
 from nearcast.runtime.driver import Resolve
 from nearcast.testing.network.relay import DelayedRelay, LinkShape
+
+# --- sites
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +72,9 @@ class World:
         """The shape of the link between the two, to start a `DelayedRelay` with."""
         delay_s = self.delay_s(source, target)
         return LinkShape(delay_s=delay_s, jitter_s=delay_s * self.jitter_share)
+
+
+# --- capacities
 
 
 WORLD = World(
@@ -121,6 +124,9 @@ class Capacities:
         without_jitter = random.Random(0)  # no dice are rolled
         relay = await DelayedRelay.start((address.hostname, address.port), there, back=back, rng=without_jitter)
         self._relays[url] = await self._stack.enter_async_context(relay)
+
+
+# --- paths
 
 
 class Paths:

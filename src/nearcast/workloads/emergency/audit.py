@@ -1,14 +1,13 @@
 """An audit of notifications: what each subscriber was owed, what it got, and what is wrong between the two.
 
-A subscriber is owed, of each of its subscriptions, the rows of every execution from the one it began with, each
-execution once and in order. Of one it gave up, it is owed a beginning of that: what was on its way when it unsubscribed
+For each of its subscriptions, a subscriber is owed the rows of every execution from the one it began with, each
+execution once and in order. For one it gave up, it is owed a beginning of that: what was in flight when it unsubscribed
 may not have come.
 
-What the channels of the emergency workload must give, found by plain loops over plain records.
-
-Written apart from the pipeline: no Spark, no SQL, no grid. From the pipeline it takes what no one else can know, which
-batch a record came with and which batches an execution read; whether every record came with exactly one batch is for
-the audit to check.
+`EmergencyReference` finds what the channels of the emergency workload must give, by plain loops over plain records. It
+is independent of the pipeline: no Spark, no SQL, no grid. From the pipeline it takes only what nobody else can know:
+which batch a record came with and which batches an execution read. The audit checks that every record came with exactly
+one batch.
 """
 
 from __future__ import annotations
@@ -32,6 +31,9 @@ from nearcast.workloads.emergency.channels import (
     EmergencyChannel,
 )
 from nearcast.workloads.emergency.city import EARTH_RADIUS_M
+
+# --- the audit
+
 
 EXAMPLES_MAX = 10
 
@@ -161,6 +163,9 @@ def _repeated(numbers: list[int]) -> list[int]:
 
 def _bag(rows: Rows) -> Counter[bytes]:
     return Counter(msgspec.json.encode(row, order="sorted") for row in rows)
+
+
+# --- the reference
 
 
 Record = Mapping[str, Any]

@@ -4,9 +4,8 @@ The paper moved its subscribers on the Helsinki map of the ONE simulator. Here p
 the square (`workloads/rgame.py`), with the ONE simulator's usual breaks; like there, more of them are in the middle
 than at the edges. Positions are degrees, rounded to a tenth of a metre or so, as the records carry them.
 
-Reports of the emergency workload: eight publishers cross the city and report what they see (section 6.1.2).
-
-A report is JSON of 200 to 700 bytes on the topic `emergency.KIND`. What is in it follows from the seed and its number.
+`Reports` are what eight publishers report while they cross the city (section 6.1.2). A report is JSON of 200 to 700
+bytes on the topic `emergency.KIND`. What is in it follows from the seed and its number.
 """
 
 from __future__ import annotations
@@ -23,6 +22,9 @@ import numpy as np
 from nearcast.errors import UsageError
 from nearcast.flow.model import FloatArray, IntArray
 from nearcast.workloads.rgame import Movement, Walk
+
+# --- the city and its people
+
 
 EARTH_RADIUS_M = 6_371_008.8  # mean radius of WGS 84 (IUGG), as `distance` of the channel language has it
 DIGITS = 6  # of a degree
@@ -71,7 +73,7 @@ class City(msgspec.Struct, frozen=True, kw_only=True):
         return np.round(lat, DIGITS), np.round(lon, DIGITS)
 
     def points(self, count: int, seed: tuple[int, ...]) -> tuple[FloatArray, FloatArray]:
-        """Latitudes and longitudes of so many random points."""
+        """Latitudes and longitudes of this many random points."""
         x_m, y_m = np.random.default_rng(seed).random((2, count)) * self.side_m
         return self.degrees(x_m, y_m)
 
@@ -129,7 +131,10 @@ def distance_m(lat1: FloatArray, lon1: FloatArray, lat2: FloatArray, lon2: Float
     return np.asarray(2 * EARTH_RADIUS_M * np.arcsin(np.sqrt(np.minimum(1.0, root))), dtype=np.float64)
 
 
-# Eight types (6.1.2); the paper does not name them, nor how often they are. Frequent ones load whoever asks for them.
+# --- reports
+
+
+# Eight types (6.1.2); the paper does not name them, nor how often they occur. Frequent ones load their subscribers.
 KINDS = {
     "accident": 0.24,
     "fire": 0.18,
@@ -213,7 +218,7 @@ class Reports(msgspec.Struct, frozen=True, eq=False):
 
 
 def _filled(record: dict[str, object], size: int) -> bytes:
-    """The record as JSON of exactly so many bytes: the message is as long as it must be."""
+    """The record as JSON of exactly `size` bytes: the message is as long as needed."""
     missing = size - len(json.dumps(record, separators=(",", ":")))
     record["message"] = (_WORDS * (missing // len(_WORDS) + 1))[:missing]
     return json.dumps(record, separators=(",", ":")).encode()

@@ -3,10 +3,9 @@
 Executions come at each multiple of a channel's period and see the reports since the one before; users are where they
 are at that moment. A row is as long as its report, and a name and a number longer if it comes with a shelter.
 
-The emergency workload at scale, for the flow simulator only: the paper's simulation (section 6.2.1).
-
-10,000 subscribers on 10 brokers, 10 channels of 100 backend subscriptions each, with rates that rise and fall. There
-are no reports here: an execution gives as many bytes as its subscription's rate of that time makes in a period.
+`scale_world` is the same workload at scale, for the flow simulator only: the paper's simulation (section 6.2.1). It has
+10,000 subscribers on 10 brokers, and 10 channels of 100 backend subscriptions each, with rates that rise and fall.
+There are no reports in it: an execution gives as many bytes as its subscription's rate at that time makes in a period.
 """
 
 from __future__ import annotations
@@ -27,12 +26,15 @@ from nearcast.workloads.emergency.channels import (
 from nearcast.workloads.emergency.city import KIND_NAMES, distance_m
 from nearcast.workloads.emergency.scenario import Action, EmergencyWorld, Interaction
 
+# --- with reports
+
+
 SHELTER_BYTES = 40  # of a row: "shelter":"shelter 123","capacity":456 and so on
 Wanted = tuple[str, tuple[tuple[str, str | float], ...]]  # channel and parameters: a backend subscription
 
 
 def gateway_world(world: EmergencyWorld, brokers: int) -> GatewayWorld:
-    """The scenario with so many brokers. Subscribers are where they were when they first logged in."""
+    """The scenario with this many brokers. Subscribers are where they were when they first logged in."""
     numbers, spans = _spans(world)
     arrival_s = np.zeros(world.settings.users)
     for event in reversed(world.scenario.events):
@@ -145,6 +147,9 @@ class _Results:
         return matched
 
 
+# --- at scale
+
+
 PERIODS_S = (5, 10, 20, 30, 60)  # 6.2.1; channel c has the one at place c modulo 5
 
 
@@ -168,7 +173,7 @@ class ScaleSettings(msgspec.Struct, frozen=True, kw_only=True):
     fall_after_s: tuple[int, int] = (240, 360)
     risen_factor: float = 2.0  # ours
     skew: float = 0.8  # ours: people around broker n are as many as n to the power of -skew; the first has over 2,000
-    local_share: float = 0.0  # ours: of a subscriber's choices, about so many are of its nearest broker's own part
+    local_share: float = 0.0  # ours: about this share of a subscriber's choices is of its nearest broker's own part
 
     def __post_init__(self) -> None:
         if min(self.brokers, self.subscribers, self.channels, self.per_channel, self.seconds) < 1:
@@ -248,7 +253,7 @@ def _results(settings: ScaleSettings, dice: np.random.Generator) -> FloatArray:
 
 
 def _risen(settings: ScaleSettings, dice: np.random.Generator) -> BoolArray:
-    """Each minute a quarter is chosen to rise; who is to rise already, or has risen and not fallen, stays so."""
+    """Each minute a quarter is chosen to rise; one that is rising already, or has risen and not fallen, stays so."""
     width = settings.channels * settings.per_channel
     risen = np.zeros((settings.seconds, width), dtype=np.bool_)
     busy_until = np.zeros(width, dtype=np.int64)

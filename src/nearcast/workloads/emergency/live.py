@@ -14,7 +14,7 @@ from nearcast.workloads.emergency.city import Message
 from nearcast.workloads.emergency.scenario import Action, Interaction
 
 Door = Callable[[str], Awaitable[str]]  # user -> the URL of the gateway to log in at
-Until = Callable[[float], Awaitable[None]]  # sleep until so many seconds of the run have passed
+Until = Callable[[float], Awaitable[None]]  # sleep until this many seconds of the run have passed
 
 
 T = TypeVar("T")
@@ -24,7 +24,7 @@ TRY_AGAIN_S = 2.0
 
 
 class Listener(Protocol):
-    """Whoever wants to know what people are owed and what they get."""
+    """Hears what people are owed and what they get."""
 
     def subscribed(
         self, user: str, subscription: str, channel: str, parameters: dict[str, Any], from_execution: int
@@ -116,7 +116,7 @@ class Person:
                 self.missed += 1
 
     async def tell(self, message: Message) -> bool:
-        """Publish through the gateway; False if the person is away, or the message before is still on its way."""
+        """Publish through the gateway; False if the person is away, or the message before is still in flight."""
         if self._subscriber is None or self._publishing:
             return False
         self._publishing = True

@@ -2,9 +2,9 @@
 
     python -m nearcast.workloads.emergency.run --users 400 --reports 10000 --seconds 240
 
-Subscribers log in where they are nearest, so gateways are loaded unevenly, and balancing moves them; once everybody is
-placed anew; once the data cluster is killed and started again. At the end every subscriber must have got every
-notification it was owed, once, as an independent reference finds by plain loops.
+Subscribers log in at the nearest gateway, so gateways are loaded unevenly, and balancing moves them. Once, everybody is
+placed again from scratch; once, the data cluster is killed and restarted. At the end every subscriber must have got
+every notification it was owed, once, as an independent reference finds by plain loops.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ class EmergencyRun:
             await asyncio.gather(locating, return_exceptions=True)
 
     async def end(self) -> EmergencySummary:
-        """Wait for what is on its way, judge, and let everybody go."""
+        """Wait for what is in flight, judge, and let everybody go."""
         await self._settle()
         verdict, seconds = await self.verdict(), self.elapsed_s
         await asyncio.gather(*(person.leave() for person in self.people))

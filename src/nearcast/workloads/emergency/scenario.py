@@ -9,14 +9,13 @@ scenario, whether they are played live or in the flow simulator.
     world.reports()             (at_s, topic, payload) by time, for the feed of emergency_reports
     world.locations(12.0)       (at_s, topic, payload) of everybody, for the feed of user_locations; ask each second
     world.shelters_csv()        for the static dataset
-    DATASETS, CHANNELS          what the data cluster is told before
+    DATASETS, CHANNELS          what the data cluster needs before the run
 
 All times are seconds since the start of the run.
 
-The scenario of the emergency workload: who logs in, subscribes, unsubscribes and logs out, and when (section 6.1.2).
-
-A scenario file is this as JSON. It carries the settings and the seed too, so that reports and walks can be made again
-from it: `emergency_world(scenario.settings, scenario.seed)`.
+A `Scenario` says who logs in, subscribes, unsubscribes and logs out, and when (section 6.1.2). A scenario file is this
+as JSON. It also carries the settings and the seed, so that reports and walks can be made again from it:
+`emergency_world(scenario.settings, scenario.seed)`.
 """
 
 from __future__ import annotations
@@ -33,6 +32,9 @@ from nearcast.errors import UsageError
 from nearcast.flow.model import FloatArray
 from nearcast.workloads.emergency.channels import CHANNELS, DATASETS, EMERGENCY_CHANNELS, EmergencyChannel
 from nearcast.workloads.emergency.city import KIND_NAMES, City, Crowd, Message, Reports, Shelters
+
+# --- the scenario
+
 
 LOGIN_S = (0.0, 240.0)  # everybody comes in the first four minutes (6.1.2)
 SUBSCRIBE_S = (240.0, 480.0)  # and subscribes in the next four
@@ -176,6 +178,9 @@ class _Person:
         if channel.by_user:
             found["user"] = self._name
         return found
+
+
+# --- the world
 
 
 __all__ = ["CHANNELS", "DATASETS", "EmergencySettings", "EmergencyWorld", "Scenario", "emergency_world"]
