@@ -50,7 +50,7 @@ bench: $(STAMP) ## client, plans, flow simulator, gateways' balancing, channels 
 
 soak: $(STAMP) ## many seeds of the protocol simulator (SEEDS=2000 FIRST_SEED=0), then hostile inputs (INPUTS=200000)
 	$(BIN)/nearcast simulate protocol --seeds $(SEEDS) --first-seed $(FIRST_SEED)
-	NEARCAST_FUZZ_INPUTS=$(INPUTS) NEARCAST_FUZZ_SEED=$(FIRST_SEED) $(BIN)/pytest -s tests/pipeline/service/test_fuzz.py
+	NEARCAST_FUZZ_INPUTS=$(INPUTS) NEARCAST_FUZZ_SEED=$(FIRST_SEED) $(BIN)/pytest -s -p no:logging tests/pipeline/service/test_fuzz.py
 
 format: $(STAMP) ## rewrite the code in the project's format
 	$(BIN)/ruff check --fix-only --quiet .

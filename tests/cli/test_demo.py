@@ -148,8 +148,8 @@ def test_the_exit_code_says_whether_all_was_as_promised(
         (MOVES, {"moves": "1, of them 1 changes of mode", "guarantee": "kept", "latency": "p50 12 ms, p99 unknown"}),
         (POLICY, {"servers": "2 added, 2 removed", "hot topics": "2 replicated, 2 collapsed"}),
         (BROKEN, {"guarantee": "BROKEN"}),
-        (IDLE, {"the policy did": "NOT what it is to show"}),
-        (replace(POLICY, finished=False), {"time": "1 s, ended early", "the policy did": "not all of it yet"}),
+        (IDLE, {"policy check": "FAILED"}),
+        (replace(POLICY, finished=False), {"time": "1 s, ended early", "policy check": "not finished"}),
     ],
 )
 def test_the_table_of_a_summary(summary: Summary, rows: dict[str, str]) -> None:

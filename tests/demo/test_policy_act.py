@@ -1,4 +1,4 @@
-"""The demo's second act on real servers: the policy does what it is to show, or the summary says that it did not."""
+"""The second act of the demo on real servers: the policy check passes, or the summary says that it failed."""
 
 from __future__ import annotations
 

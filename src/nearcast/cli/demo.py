@@ -84,7 +84,7 @@ def _policy(summary: PolicySummary) -> Rows:
         ("hot topics", f"{summary.topics_replicated} replicated, {summary.topics_collapsed} collapsed"),
         ("moves", f"{summary.moves:,}"),
         ("kills", f"{summary.controller_kills} of the controller"),
-        ("the policy did", _verdict(summary)),
+        ("policy check", _verdict(summary)),
     ]
 
 
@@ -99,8 +99,8 @@ def _channels(summary: ChannelsSummary) -> Rows:
 
 def _verdict(summary: PolicySummary) -> str:
     if summary.missed:
-        return "NOT what it is to show"
-    return "what it is to show" if summary.finished else "not all of it yet"
+        return "FAILED"
+    return "passed" if summary.finished else "not finished"
 
 
 def _ms(value: float | None) -> str:
