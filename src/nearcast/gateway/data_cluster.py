@@ -156,7 +156,7 @@ class DataCluster:
             )
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             url, self._url = self._url, ""  # it may come back elsewhere
-            raise Away(f"the data cluster at {url} does not answer ({error or type(error).__name__})") from None
+            raise Away(f"the data cluster at {url} does not answer ({str(error) or type(error).__name__})") from None
         if answer.status_code == 500:
             raise DataClusterFailed(f"the data cluster failed at {method} {path}: {answer.text[:200]}")
         if answer.status_code > 500:

@@ -154,7 +154,7 @@ class LongPollCarrier:
         try:
             answer = await self._http.request(method, self._url + path, content=body, timeout=ANSWER_S + POLL_WAIT_S)
         except httpx.HTTPError as error:
-            raise ConnectFailed(f"{self._url}: {error or type(error).__name__}") from None
+            raise ConnectFailed(f"{self._url}: {str(error) or type(error).__name__}") from None
         if answer.status_code == 401:
             raise AuthenticationFailed(f"{self._url}: {answer.json().get('problem', 'login refused')}")
         if answer.status_code >= 400:
@@ -190,7 +190,7 @@ async def _ask(method: str, url: str, **request: Any) -> dict[str, Any]:
         try:
             answer = await http.request(method, url, **request)
         except httpx.HTTPError as error:
-            raise ConnectFailed(f"{url}: {error or type(error).__name__}") from None
+            raise ConnectFailed(f"{url}: {str(error) or type(error).__name__}") from None
     if answer.status_code >= 500:
         raise ConnectFailed(f"{url}: {answer.status_code} {answer.text[:200]}")
     body: dict[str, Any] = answer.json()
