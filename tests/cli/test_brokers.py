@@ -123,6 +123,11 @@ def answer(cluster: dict[str, Any], *arguments: str) -> Any:
     return json.loads(result.stdout)
 
 
+def heed_ctrl_c() -> None:
+    """Shells start jobs in the background with SIGINT ignored, and what they start inherits that."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 @pytest.mark.live
 @pytest.mark.xdist_group("cli brokers")
 class TestOnACluster:
@@ -169,7 +174,12 @@ class TestOnACluster:
         command = [sys.executable, "-m", "nearcast", "brokers", "calibrate", "b1", "--seconds", "30", "--force"]
         environment = {**os.environ, "NEARCAST_URL": cluster["brokers"]["b1"]}
         with subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment,
+            preexec_fn=heed_ctrl_c,
         ) as process:
             assert process.stderr is not None
             assert process.stderr.readline() == "b1: measuring for at most 30 s ...\n"
