@@ -29,12 +29,11 @@ class Questions:
         self._number = term << 32
         self._open: dict[int, Callable[[Any, float], None]] = {}
 
-    def ask(self, decider: Decider[View, Answer], view: View, answered: Callable[[Answer | None, float], None]) -> int:
+    def ask(self, decider: Decider[View, Answer], view: View, answered: Callable[[Answer | None, float], None]) -> None:
         """Have a view decided upon, and `answered` called with what was decided; with None if that failed."""
         self._number += 1
         self._open[self._number] = answered
         self.asked.append(Ask(self._number, decider, view))
-        return self._number
 
     def answered(self, number: int, answer: Any, now_s: float) -> None:
         """An answer has come; one that nobody waits for is not heard."""
