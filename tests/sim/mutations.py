@@ -17,6 +17,7 @@ from planting import (
     MANY_TOPICS,
     MOVES,
     NETWORK,
+    NEWCOMERS,
     PATTERNS,
     PAUSES,
     READDRESSED,
@@ -94,7 +95,7 @@ def frames_ahead_are_not_held(patch: Patch) -> None:
     patch.setattr(TopicSubscriber, "older_open", lambda self, publisher, epoch: False)
 
 
-@mutation("invariant", CUTS)
+@mutation("invariant", NEWCOMERS)
 def any_epoch_is_admitted_anywhere(patch: Patch) -> None:
     patch.setattr(Attachment, "admits", lambda self, epoch: True)
 

@@ -30,6 +30,8 @@ REPLICAS = World(
     Setup(topics=1, brokers=4, publishers=4, rate_per_s=80, moves_per_s=10, modes=(Mode.ALL_PUBLISHERS,)), Profile.CALM
 )
 CUTS = World(Setup(topics=1, late_subscribers=14, moves_per_s=10, rate_per_s=60), Profile.NETWORK)
+# Some publishers begin while subscribers come back from a cut and the topic moves.
+NEWCOMERS = World(Setup(topics=1, late_subscribers=6, publishers=8, moves_per_s=10, rate_per_s=100), Profile.NETWORK)
 PATTERNS = World(Setup(topics=1, brokers=4, pattern_subscribers=4, rate_per_s=60, moves_per_s=10), Profile.CALM)
 LEAVING = World(
     Setup(topics=1, brokers=4, pattern_subscribers=4, rate_per_s=120, moves_per_s=4, drains=4), Profile.CALM

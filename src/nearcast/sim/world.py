@@ -8,6 +8,7 @@ import msgspec
 
 from nearcast.core.agent.machine import Agent, Identity
 from nearcast.core.client.machine import Client
+from nearcast.core.client.subscriber import TopicSubscriber
 from nearcast.core.controller.machine import Controller
 from nearcast.core.model.journal import MEMBERSHIP_KEY, BrokerEntry, BrokerState, broker_key, decode_entry
 from nearcast.core.model.membership import Membership
@@ -333,6 +334,15 @@ class World:
         sessions = self.hosts[broker].server.channels.get(topic, {})
         return any(session.name == name for session in sessions)
 
+    def _cut_off(self, client: int, flow: TopicSubscriber) -> list[str]:
+        """Servers that have lost a subscriber's connection, which has not noticed: a silent end shows after a while."""
+        readers = flow.placement.readers(client) if flow.whole and flow.placement is not None else ()
+        return [
+            f"{client:016x} has not noticed that {broker} has cut it off from {flow.topic!r}"
+            for broker in readers
+            if not self.holds(client, broker, flow.topic)
+        ]
+
     def _left_over(self, subscriber: Subscriber) -> list[str]:
         """What the servers still hold for a subscriber that has left."""
         name = f"nearcast-{subscriber.machine.client_id:016x}"
@@ -419,6 +429,7 @@ class World:
                 found.append(f"{subscriber.name} holds frames back")
             if not topic_subscriber.whole:
                 found.append(f"{subscriber.name} is not whole")
+            found += self._cut_off(subscriber.machine.client_id, topic_subscriber)
         found += [
             f"{subscriber.name} holds frames back" for flow in subscriber.machine.patterns.values() if flow.unsettled
         ]

@@ -11,8 +11,9 @@ from nearcast.core.client.mailbox import Mailbox, Overflow
 from nearcast.core.client.subscriber import TopicSubscriber
 from nearcast.core.client.upkeep import REPORTED_MAX
 from nearcast.core.model.counters import ClientReport
+from nearcast.core.model.membership import Membership
 from nearcast.core.model.message import Interrupted
-from nearcast.core.model.names import CONTROL, COUNTERS
+from nearcast.core.model.names import CONTROL, COUNTERS, FIRST_USES
 from nearcast.core.model.settings import Limits
 from nearcast.core.wire.effects import Done
 from nearcast.core.wire.scripts import FIRST_USE, READ
@@ -45,6 +46,43 @@ def test_only_so_many_records_are_asked_for_at_once(rig: Any) -> None:
     world.run(0.1)
     assert joined(client) == MANY
     assert link.unanswered == 0
+
+
+def closed(world: Any) -> Membership:
+    """Give the world a ring that is being handed over; returns the same ring, open."""
+    announce(world, msgspec.structs.replace(world.membership, version=2, ring=("b2",), previous_ring=("b1",)))
+    return msgspec.structs.replace(world.membership, version=3, previous_ring=None)
+
+
+def announce(world: Any, membership: Membership) -> None:
+    world.membership = membership
+    for broker in ("b2", "b1"):
+        world.prepare(broker)
+
+
+def test_topics_that_wait_for_the_ring_are_all_looked_up_when_it_opens(rig: Any) -> None:
+    world = rig("b1", "b2")
+    client = world.client(limits=Limits(attended=10))
+    opened = closed(world)
+    subscribe_all(client, MANY, world.now_s)
+    world.run(0.3)
+    assert joined(client) == 0
+    announce(world, opened)
+    world.run(0.2)  # far less than turns of ten topics each would take
+    assert joined(client) == MANY
+
+
+def test_a_topic_that_nobody_needs_any_more_does_not_wait_for_the_ring(rig: Any) -> None:
+    world = rig("b1", "b2")
+    client = world.client()
+    opened = closed(world)
+    mailbox = subscribe_all(client, 2, world.now_s)
+    world.run(0.3)
+    client.machine.unsubscribe(b"t0", mailbox, world.now_s)
+    announce(world, opened)
+    world.run(0.5)
+    assert {b"t0", b"t1"} & world.channels("b2") == {b"t1"}
+    assert world.servers["b2"].keys.fields(FIRST_USES).keys() == {b"t1"}
 
 
 def test_many_topics_come_back_after_a_cut_without_asking_the_directory(rig: Any) -> None:

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING
 from nearcast.core.client.news import Kind, Note
 from nearcast.core.model.membership import Membership
 from nearcast.core.model.placement import Record, Unreadable
+from nearcast.core.model.settings import NEVER_S
 
 if TYPE_CHECKING:
     from nearcast.core.client.machine import Client
@@ -37,31 +38,31 @@ class Finder:
         self._client = client
         self._asked_s: dict[bytes, float] = {}  # topics being looked up, and when the current lookup started
         self._open: dict[bytes, ClientLink] = {}  # questions in flight
-        self._lines: dict[str, OrderedDict[bytes, None]] = {}  # directory -> topics waiting for room, or for a link
-        self._standing: dict[bytes, str] = {}  # topics in line, and their directory
+        # Directory -> topics waiting for room, or for a link; None -> topics waiting for the ring to open.
+        self._lines: dict[str | None, OrderedDict[bytes, None]] = {}
+        self._standing: dict[bytes, str | None] = {}  # topics in line, and their directory
 
     def ask(self, topic: bytes, now_s: float) -> None:
         """Look up a topic. Callers that still need it ask again later."""
-        if topic in self._open or now_s - self._asked_s.get(topic, -1e9) < self._client.timing.retry_s:
+        if topic in self._open or now_s - self._asked_s.get(topic, NEVER_S) < self._client.timing.retry_s:
             return
         self._asked_s[topic] = now_s
-        directory = self._standing.get(topic)
-        if directory is None:
+        if topic not in self._standing:
             self._put(topic, now_s)
-        else:
+        elif (directory := self._standing[topic]) is not None:
             self._client.links.reach(directory, now_s)
 
     def forget(self, topic: bytes) -> None:
         """Nobody needs the topic any more."""
         self._asked_s.pop(topic, None)
+        if topic in self._standing:
+            del self._lines[self._standing.pop(topic)][topic]
 
     def _put(self, topic: bytes, now_s: float) -> None:
         client = self._client
         directory = client.membership.directory(topic)
-        if directory is None:
-            return
-        link = client.links.reach(directory, now_s)
-        if link is not None and client.links.has_room(link):
+        link = client.links.reach(directory, now_s) if directory is not None else None
+        if directory is not None and link is not None and client.links.has_room(link):
             self._send(topic, directory, link)
         else:
             self._lines.setdefault(directory, OrderedDict())[topic] = None
@@ -93,7 +94,8 @@ class Finder:
         lines, self._lines, self._standing = self._lines, {}, {}
         for line in lines.values():
             for topic in line:
-                self._put(topic, now_s)
+                if self._client.looks_for(topic, now_s):
+                    self._put(topic, now_s)
 
     def _answered(
         self,
