@@ -11,7 +11,7 @@ from typer.testing import CliRunner, Result
 from nearcast.cli.app import app
 from nearcast.cli.settings import balancing_arguments, chosen_coordinating
 from nearcast.cli.subscribers import COLUMNS, gateway_row
-from nearcast.core.controller.gateways import SeatRule
+from nearcast.core.controller.gateways import AssignmentRule
 from nearcast.core.wire.bus import GatewayView
 from nearcast.errors import UsageError
 
@@ -36,7 +36,7 @@ def test_a_gateway_is_one_row() -> None:
 
 def test_options_become_settings_and_are_passed_on() -> None:
     settings = chosen_coordinating("ll", "sdm", ["alpha=0.05"], 3.0)
-    assert (settings.placement, settings.balance_s) == (SeatRule.LL, 3.0)
+    assert (settings.placement, settings.balance_s) == (AssignmentRule.LL, 3.0)
     assert settings.balancer is not None
     assert settings.balancer.name == "multistage sdm"
     assert chosen_coordinating("nr", "none", None, 10.0).balancer is None
@@ -67,7 +67,7 @@ class TestOnACluster:
     def test_no_gateways_are_shown(self, cluster: dict[str, Any]) -> None:
         result = nearcast(cluster, "subscribers", "--output", "json")
         assert (result.exit_code, result.stderr) == (0, "")
-        assert json.loads(result.stdout) == {"gateways": {}, "cov": 0.0, "seats": {}, "moving": {}}
+        assert json.loads(result.stdout) == {"gateways": {}, "cov": 0.0, "assignments": {}, "moving": {}}
 
     @pytest.mark.parametrize(
         ("arguments", "code", "says"),

@@ -95,7 +95,7 @@ async def _balance(cluster: LocalCluster, desks: dict[str, Desk]) -> None:
     assert any("multistage ldm: subscribers move, 4 from b1 to b2" in decision.text for decision in decisions)
     moved = next(iter(desks["b2"].users))
     state = await console.move_subscriber(moved, "b1", timeout_s=WAIT_S)
-    assert state.seats == {moved: "b1"}
+    assert state.assignments == {moved: "b1"}
 
 
 async def _survive_a_new_controller(cluster: LocalCluster, links: dict[str, BusCoordination]) -> None:

@@ -156,17 +156,17 @@ def chosen_coordinating(
     placement: str, balance: str, thresholds: list[str] | None, every_s: float
 ) -> CoordinationSettings:
     """The settings; unusable ones are refused here, where errors are seen."""
-    from nearcast.core.controller.gateways import SeatRule
+    from nearcast.core.controller.gateways import AssignmentRule
     from nearcast.core.controller.subscribers import CoordinationSettings
     from nearcast.policies.catalog import balancer_named
 
-    if placement not in tuple(SeatRule):
-        raise UsageError(f"no placement is called {placement!r}: choose one of {', '.join(SeatRule)}")
+    if placement not in tuple(AssignmentRule):
+        raise UsageError(f"no placement is called {placement!r}: choose one of {', '.join(AssignmentRule)}")
     settings = settings_given("--balance-set", thresholds, "alpha=0.1")
     if balance == NO_BALANCE and settings:
         raise UsageError("--balance-set needs a scheme: add --balance ldm")
     balancer = None if balance == NO_BALANCE else balancer_named(balance, settings)
-    return CoordinationSettings(placement=SeatRule(placement), balancer=balancer, balance_s=every_s)
+    return CoordinationSettings(placement=AssignmentRule(placement), balancer=balancer, balance_s=every_s)
 
 
 def balancing_arguments(placement: str, balance: str, thresholds: list[str] | None, every_s: float) -> list[str]:

@@ -107,7 +107,7 @@ def _show(state: State, output: Output) -> None:
     data = {
         "gateways": state.gateways,
         "cov": cov,
-        "seats": state.seats,
+        "assignments": state.assignments,
         "moving": {user: {"from": source, "to": target} for user, (source, target) in state.moving.items()},
     }
     online = sum(view.subscribers for view in state.gateways.values())

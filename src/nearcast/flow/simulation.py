@@ -18,6 +18,7 @@ import numpy as np
 
 from nearcast.core.controller.planner import PlanningSettings
 from nearcast.core.model.planning import AddBroker, KeepBroker, Policy, Proposal, ProposedChange, RemoveBroker
+from nearcast.core.model.settings import NEVER_S
 from nearcast.errors import UsageError
 from nearcast.flow.brokers import Buffered, Connections, Queues, Service
 from nearcast.flow.control import Fleet, Measured, Moves, Observer, Place, Placements
@@ -48,8 +49,8 @@ class Steering:
         self._observer = observer
         self._settings = settings
         self._known = frozenset(fleet.rows)  # brokers the policy has seen
-        self._asked_s = -1e9
-        self._changed_s = -1e9
+        self._asked_s = NEVER_S
+        self._changed_s = NEVER_S
 
     def step(self, now_s: float, series: Series) -> None:
         if not self._is_due(now_s):

@@ -70,7 +70,7 @@ class BusCoordination:
 
     def __init__(self, store_url: str, whereabouts: Whereabouts) -> None:
         self._requester = Requester(store_url)
-        self._seats = Inquiry(self._requester, bus.decode_seat)
+        self._assignments = Inquiry(self._requester, bus.decode_assignment)
         self._whereabouts = whereabouts
         self._gateway: Served | None = None
         self.workers = Workers(Troubles(log))
@@ -97,14 +97,14 @@ class BusCoordination:
         self, user: str, latitude: float | None = None, longitude: float | None = None, *, home: str = ""
     ) -> tuple[str, str]:
         """requestbroker: broker and URL of the gateway that serves the user. `home`: what the directory says."""
-        seat = await self._ask(lambda request: bus.RequestBroker(request, user, latitude, longitude, home))
-        return seat.broker, seat.url
+        assignment = await self._ask(lambda request: bus.RequestBroker(request, user, latitude, longitude, home))
+        return assignment.broker, assignment.url
 
-    async def _ask(self, make: Callable[[str], bus.RegisterUser | bus.RequestBroker]) -> bus.Seat:
-        seat = await self._seats.ask(make, ASK_S)
-        if seat.problem:
-            raise Refused(seat.problem)
-        return seat
+    async def _ask(self, make: Callable[[str], bus.RegisterUser | bus.RequestBroker]) -> bus.Assignment:
+        assignment = await self._assignments.ask(make, ASK_S)
+        if assignment.problem:
+            raise Refused(assignment.problem)
+        return assignment
 
     # --- reports
 
@@ -134,7 +134,7 @@ class BusCoordination:
 
     async def _listen(self) -> None:
         assert self._gateway is not None
-        await self._seats.open()
+        await self._assignments.open()
         await self._requester.listen(GATEWAY_CHANNEL + self._gateway.broker.encode(), self._heard)
 
     async def _report(self) -> None:

@@ -136,7 +136,7 @@ class Operations:
                 session.send(Refused(None, f"subscription {subscription}: {problems[subscription]}"))
                 continue
             cursor = max(entry.cursor, login.cursors.get(subscription, 0))
-            self._gateway.audience.add(session, Delivery(subscription, entry.channel, entry.from_execution, cursor))
+            self._gateway.listeners.add(session, Delivery(subscription, entry.channel, entry.from_execution, cursor))
 
     async def _brought_home(self, session: Session) -> None:
         """Wait until the user's subscriptions are known here: she may ask about them earlier."""
@@ -220,7 +220,7 @@ class Operations:
             raise
         if session.is_open and subscription not in session.deliveries:
             delivery = Delivery(subscription, entry.channel, entry.from_execution, entry.cursor)
-            gateway.audience.add(session, delivery)
+            gateway.listeners.add(session, delivery)
         return Done(wanted.ref, subscription, entry.from_execution)
 
     async def _finish(self, job: Coroutine[Any, Any, Done]) -> Done:
@@ -236,7 +236,7 @@ class Operations:
     async def _drop(self, session: Session, unwanted: Unsubscribe) -> Done:
         gateway, subscription = self._gateway, unwanted.subscription
         await gateway.directory.remove(session.user, gateway.broker, subscription)
-        gateway.audience.remove(session, [subscription])
+        gateway.listeners.remove(session, [subscription])
         gateway.let_go(session.user, subscription)
         return Done(unwanted.ref)
 

@@ -243,11 +243,11 @@ class NotificationLoop:
     """Of one gateway; `run` it until cancelled."""
 
     def __init__(
-        self, data: DataCluster, broker: str, audience: Listeners, backend_subscriptions: BackendSubscriptions
+        self, data: DataCluster, broker: str, listeners: Listeners, backend_subscriptions: BackendSubscriptions
     ) -> None:
         self._data = data
         self._broker = broker
-        self._audience = audience
+        self._listeners = listeners
         self._backend_subscriptions = backend_subscriptions
         self._cursor: int | None = None
         self._heard_s = 0.0
@@ -276,7 +276,7 @@ class NotificationLoop:
         answer = await self._data.notifications(self._broker, before)
         if before is None or answer.cursor < before:
             # The lists requested from now on include everything up to this cursor.
-            self._audience.lost_touch()
+            self._listeners.lost_touch()
         self._cursor = answer.cursor
         self._heard_s = self._now_s()
         await asyncio.gather(*(self._serve(group) for group in _by_channel(answer.notifications)))
@@ -284,7 +284,7 @@ class NotificationLoop:
     async def _serve(self, notifications: Iterable[Notification]) -> None:
         """Serve the executions of one channel one after the other."""
         for notification in notifications:
-            await self._audience.serve(notification)
+            await self._listeners.serve(notification)
 
     @staticmethod
     def _now_s() -> float:

@@ -153,8 +153,8 @@ class Gateway:
         self.data = DataCluster(self.directory.data_url, data_token, settings.requests)
         self.results = Results(self.data, settings.results_kept, settings.results_kept_bytes)
         self.backend_subscriptions = BackendSubscriptions(self.data, broker, url, self.sharing.is_held)
-        self.audience = Listeners(self.results, self.sharing.is_held, self.backend_subscriptions.release)
-        self._notifications = NotificationLoop(self.data, broker, self.audience, self.backend_subscriptions)
+        self.listeners = Listeners(self.results, self.sharing.is_held, self.backend_subscriptions.release)
+        self._notifications = NotificationLoop(self.data, broker, self.listeners, self.backend_subscriptions)
         self._operations = Operations(self)
         self.upkeep = Upkeep(self)
         self._revocation = Revocation(self)
@@ -369,7 +369,7 @@ class Gateway:
             log.info("at the end of a session of %s: %s", session.user, error)
 
     def _leave(self, session: Session) -> None:
-        self.audience.remove(session, session.deliveries)
+        self.listeners.remove(session, session.deliveries)
         for topic in list(session.topics):
             self.topics.leave(session, topic)
 

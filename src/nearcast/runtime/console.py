@@ -204,7 +204,7 @@ class Console:
         state = await self._accepted(lambda request: bus.PlaceSubscriber(request, user, broker), timeout_s)
         try:
             async with asyncio.timeout(timeout_s):
-                while wait and (user in state.moving or state.seats.get(user) != broker):
+                while wait and (user in state.moving or state.assignments.get(user) != broker):
                     await asyncio.sleep(0.1)
                     state = await self.subscribers(user, timeout_s=timeout_s)
         except TimeoutError:

@@ -21,6 +21,8 @@ from collections import Counter
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from nearcast.core.model.settings import NEVER_S
+
 # --- pauses between attempts
 
 
@@ -62,7 +64,7 @@ class Troubles:
         self._log = log
         self._counts: Counter[str] = Counter()
         self._last: dict[str, str] = {}
-        self._shown: tuple[float, str] = (-1e9, "")
+        self._shown: tuple[float, str] = (NEVER_S, "")
         self._logged_s: dict[_Kind, float] = {}
         self._unlogged: Counter[_Kind] = Counter()
 

@@ -11,10 +11,17 @@ from typing import Any
 import pytest
 from hiredis import Reader
 
-from nearcast.core.controller.gateways import SeatRule
+from nearcast.core.controller.gateways import AssignmentRule
 from nearcast.core.controller.subscribers import LISTEN_S, CoordinationSettings
 from nearcast.core.model.names import ANSWER_CHANNEL, CONTROLLER_CHANNEL, GATEWAY_CHANNEL
-from nearcast.core.model.planning import Cause, MoveSubscriber, Reason, Seats, SubscriberSnapshot, mean_rates
+from nearcast.core.model.planning import (
+    Cause,
+    MoveSubscriber,
+    Reason,
+    SubscriberProposal,
+    SubscriberSnapshot,
+    mean_rates,
+)
 from nearcast.core.wire import bus
 from nearcast.core.wire.bus import REPORT_S
 from nearcast.core.wire.link import command
@@ -30,14 +37,14 @@ class ToBrokerThree:
 
     name = "test"
 
-    def seat(self, audience: SubscriberSnapshot) -> Seats:
+    def propose(self, snapshot: SubscriberSnapshot) -> SubscriberProposal:
         moves = tuple(
             MoveSubscriber(user, gateway, "b3", REASON)
-            for gateway, online in audience.online.items()
+            for gateway, online in snapshot.online.items()
             for user in online
             if gateway != "b3"
         )
-        return Seats(self.name, moves, 1.2, 0.1)
+        return SubscriberProposal(self.name, moves, 1.2, 0.1)
 
 
 class Hall:
@@ -87,7 +94,7 @@ class Hall:
             self.run(0.05)
         return None
 
-    def seat(self, user: str, *arguments: Any) -> str:
+    def assigned(self, user: str, *arguments: Any) -> str:
         answer = self.ask(bus.RequestBroker, user, *arguments)
         assert answer.problem == ""
         assert answer.url == f"http://{answer.broker}"
@@ -102,7 +109,7 @@ class Hall:
                 continue
             channel, payload = push[1], push[2]
             if channel == ANSWER_CHANNEL + b"me":
-                answer = bus.decode_seat(payload) or bus.decode_state(payload)
+                answer = bus.decode_assignment(payload) or bus.decode_state(payload)
                 assert answer is not None
                 self.answers[answer.request] = answer
             else:
@@ -160,41 +167,43 @@ def test_names_are_checked(hall: Hall) -> None:
 
 
 def test_the_nearest_gateway_over_ground(hall: Hall) -> None:
-    assert hall.seat("in.graz", 47.1, 15.4) == "b1"
-    assert hall.seat("in.san.diego", 32.7, -117.2) == "b2"
-    assert hall.seat("in.apia", -13.8, -171.8) == "b3"  # beyond the date line: in degrees of longitude b2 were nearer
+    assert hall.assigned("in.graz", 47.1, 15.4) == "b1"
+    assert hall.assigned("in.san.diego", 32.7, -117.2) == "b2"
+    assert (
+        hall.assigned("in.apia", -13.8, -171.8) == "b3"
+    )  # beyond the date line: in degrees of longitude b2 were nearer
 
 
 def test_who_does_not_say_where_it_is_gets_one_after_the_other(hall: Hall) -> None:
-    assert [hall.seat(f"u{number}") for number in range(4)] == ["b1", "b2", "b3", "b1"]
+    assert [hall.assigned(f"u{number}") for number in range(4)] == ["b1", "b2", "b3", "b1"]
 
 
 def test_at_random_with_the_controllers_dice(cluster_of: Any) -> None:
     runs = []
     for _ in range(2):
-        hall = hall_of(cluster_of, placement=SeatRule.RND)
-        runs.append([hall.seat(f"u{number}") for number in range(12)])
+        hall = hall_of(cluster_of, placement=AssignmentRule.RND)
+        runs.append([hall.assigned(f"u{number}") for number in range(12)])
     assert runs[0] == runs[1]
     assert set(runs[0]) == set(NAMES)
 
 
 def test_the_least_loaded_counts_shared_subscriptions_once_on_the_way_in(cluster_of: Any) -> None:
-    hall = hall_of(cluster_of, placement=SeatRule.LL)
+    hall = hall_of(cluster_of, placement=AssignmentRule.LL)
     hall.rates = {"k1": 100.0, "k2": 100.0}
     hall.online["b1"] = {"a": ("k1",), "b": ("k2",)}  # in 200, out 200
     hall.online["b2"] = {"c": ("k1",), "d": ("k1",)}  # in 100, out 200
     hall.online["b3"] = {"e": ("k1", "k2"), "f": ("k1",)}  # in 200, out 300
     hall.report()
-    assert hall.seat("new") == "b2"
+    assert hall.assigned("new") == "b2"
 
 
 def test_who_is_online_keeps_its_gateway_and_so_does_who_has_a_home_or_a_promise(hall: Hall) -> None:
     hall.online["b2"]["ada"] = ()
     hall.report()
-    assert hall.seat("ada", 48.2, 16.4) == "b2"
-    assert hall.seat("ben", 48.2, 16.4, "b3") == "b3"
-    assert hall.seat("cyd", 48.2, 16.4) == "b1"
-    assert hall.seat("cyd", -36.8, 174.8) == "b1"  # asked twice, perhaps because the answer was lost
+    assert hall.assigned("ada", 48.2, 16.4) == "b2"
+    assert hall.assigned("ben", 48.2, 16.4, "b3") == "b3"
+    assert hall.assigned("cyd", 48.2, 16.4) == "b1"
+    assert hall.assigned("cyd", -36.8, 174.8) == "b1"  # asked twice, perhaps because the answer was lost
 
 
 def test_a_gateway_that_is_silent_takes_nobody_and_is_forgotten(hall: Hall) -> None:
@@ -202,14 +211,14 @@ def test_a_gateway_that_is_silent_takes_nobody_and_is_forgotten(hall: Hall) -> N
     hall.report()
     hall.silent.add("b2")
     hall.run(3 * REPORT_S + 0.5)
-    assert hall.seat("ada", 33.7, -117.8, "b2") != "b2"
+    assert hall.assigned("ada", 33.7, -117.8, "b2") != "b2"
     assert set(hall.ask(bus.ShowSubscribers).gateways) == {"b1", "b3"}
 
 
 def test_only_gateways_of_members_take_subscribers(hall: Hall) -> None:
     stranger = bus.GatewayReport("b9", "http://b9", "x", 0.0, 0.0)
     hall._publish(stranger)
-    assert hall.seat("u", 0.0, 0.0) != "b9"
+    assert hall.assigned("u", 0.0, 0.0) != "b9"
     assert not hall.ask(bus.ShowSubscribers).gateways["b9"].takes
 
 
@@ -222,7 +231,7 @@ def test_without_a_gateway_the_answer_says_what_to_do(cluster_of: Any) -> None:
 
 def test_a_new_leader_listens_before_it_answers(cluster_of: Any) -> None:
     """It must not send a user away from where it is, only because it has not heard of it yet."""
-    cluster = cluster_of(*NAMES, coordinating=CoordinationSettings(placement=SeatRule.RR))
+    cluster = cluster_of(*NAMES, coordinating=CoordinationSettings(placement=AssignmentRule.RR))
     cluster.run(1.0)
     hall = Hall(cluster)
     hall.silent = {"b3"}
@@ -230,7 +239,7 @@ def test_a_new_leader_listens_before_it_answers(cluster_of: Any) -> None:
     assert hall.ask(bus.RequestBroker, "ada", patience_s=1.0) is None
     hall.silent.clear()
     hall.report()
-    assert hall.seat("ada") == "b3"  # every member's gateway has reported: no need to wait longer
+    assert hall.assigned("ada") == "b3"  # every member's gateway has reported: no need to wait longer
 
 
 def test_a_new_leader_does_not_wait_for_brokers_without_a_gateway(cluster_of: Any) -> None:
@@ -239,7 +248,7 @@ def test_a_new_leader_does_not_wait_for_brokers_without_a_gateway(cluster_of: An
     hall = Hall(cluster)
     hall.silent = {"b2"}
     hall.run(LISTEN_S)
-    assert hall.seat("ada") == "b1"
+    assert hall.assigned("ada") == "b1"
 
 
 # --- balancing
@@ -300,7 +309,7 @@ def test_a_user_on_its_way_is_sent_to_its_target(hall: Hall) -> None:
     hall.obedient = False
     hall.online["b1"] = {"ada": ()}
     answer(hall, balanced(hall))
-    assert hall.seat("ada") == "b3"
+    assert hall.assigned("ada") == "b3"
 
 
 def test_a_user_at_both_is_still_moving_and_one_at_none_has_gone(hall: Hall) -> None:
@@ -338,7 +347,7 @@ def test_a_target_that_falls_silent_gets_nobody(hall: Hall) -> None:
 def test_an_answer_to_another_question_or_none_changes_nothing(hall: Hall) -> None:
     hall.online["b1"] = {"ada": ()}
     asked = balanced(hall)
-    hall.cluster.leader.answered(asked.number - 1, ToBrokerThree().seat(asked.view), hall.cluster.rig.now_s)
+    hall.cluster.leader.answered(asked.number - 1, ToBrokerThree().propose(asked.view), hall.cluster.rig.now_s)
     hall.cluster.leader.answered(asked.number, None, hall.cluster.rig.now_s)
     hall.run(1.0)
     assert hall.orders == []
@@ -382,7 +391,7 @@ def test_the_leader_after_it_learns_everything_from_reports(cluster_of: Any) -> 
     hall.run(3.0)
     assert cluster.leader is not first
     hall.run(LISTEN_S)
-    assert hall.seat("ada") == "b1"
+    assert hall.assigned("ada") == "b1"
     asked = balanced(hall)
     assert asked.view.online["b1"] == {"ada": ("k1",)}
     answer(hall, asked)
@@ -400,7 +409,7 @@ def test_a_person_moves_a_user(hall: Hall) -> None:
     assert state.moving == {"ada": ("b1", "b2")}
     hall.run(2.5)
     state = hall.ask(bus.ShowSubscribers, ("ada", "nobody"))
-    assert (state.seats, state.moving) == ({"ada": "b2"}, {})
+    assert (state.assignments, state.moving) == ({"ada": "b2"}, {})
     assert state.gateways["b2"].subscribers == state.gateways["b2"].frontend == 1
     assert "ada: b1 -> b2 (as asked)" in hall.texts()
 
@@ -442,7 +451,7 @@ def test_a_shuffle_is_asked_for_at_once_and_answered_when_it_is_planned(hall: Ha
     for _ in range(2):
         leader.heard(bus.ShuffleSubscribers("me.s"), now_s)  # asked again, the answer has not come yet
     assert balanced(hall, 0.2) is None  # one question at a time
-    hall.cluster.leader.answered(usual.number, Seats("test"), hall.cluster.rig.now_s)
+    hall.cluster.leader.answered(usual.number, SubscriberProposal("test"), hall.cluster.rig.now_s)
     asked = balanced(hall, 0.2)
     assert asked.view.shuffle
     assert "me.s" not in hall.answers
@@ -475,5 +484,5 @@ def test_the_mean_of_rates_is_over_those_who_mention_them() -> None:
 
 def test_a_decision_about_many_gateways_is_one_line() -> None:
     moves = tuple(MoveSubscriber(f"u{number}", f"b{number}", "b0", REASON) for number in range(1, 9))
-    assert "3 between others; coefficient" in str(Seats("test", moves))
-    assert "nobody moves" in str(Seats("test"))
+    assert "3 between others; coefficient" in str(SubscriberProposal("test", moves))
+    assert "nobody moves" in str(SubscriberProposal("test"))

@@ -400,7 +400,7 @@ def test_nobody_registers_a_name_before_the_operator_knows_of_the_loss(cluster: 
     lose(cluster)
     cluster.run(3.0)
     leader = cluster.leader.leading
-    said: list[bus.Seat] = []
+    said: list[bus.Assignment] = []
     leader.reply = said.append
     leader.heard(bus.RegisterUser("gateway.1", "ann"), cluster.rig.now_s)
     assert "nobody can register at the moment" in said.pop().problem

@@ -28,7 +28,7 @@ from nearcast.core.model.names import (
     readiness_channel,
 )
 from nearcast.core.model.placement import Record, Unreadable
-from nearcast.core.model.settings import DEFAULT_TIMING, Pace, Timing
+from nearcast.core.model.settings import DEFAULT_TIMING, NEVER_S, Pace, Timing
 from nearcast.core.wire import bus
 from nearcast.core.wire.backend import AgentLink, Credentials, Denied, Figures, ServerLink, Standing
 from nearcast.core.wire.effects import Disconnect, Effect
@@ -86,7 +86,7 @@ class Agent:
         self._inside = False  # the claim was confirmed on this connection
         self._refusal = ""  # the controller's, since the last grant
         self._refused_since_s = 0.0  # without a break, and while the other one was heard
-        self._refused_s = -1e9
+        self._refused_s = NEVER_S
         self._run_id = ""
         self._ready = False
         self._ended = False  # the server's process was seen to end
@@ -102,10 +102,10 @@ class Agent:
         self._collection = Collection(identity.broker, self._answer)
         self._recollection = Recollection(identity.broker, self._answer)
         self._ending = Ending(timing)
-        self._beat_at_s = -1e9
-        self._hello_at_s = -1e9
+        self._beat_at_s = NEVER_S
+        self._hello_at_s = NEVER_S
         self._unanswered_s: float | None = None  # since when our hellos have not been answered
-        self._measure_at_s = -1e9
+        self._measure_at_s = NEVER_S
         self._orders: dict[type, Callable[[bus.Order, AgentLink], None]] = {
             bus.Install: self._install,
             bus.InstallMembers: self._install_members,
@@ -131,7 +131,7 @@ class Agent:
     def server_ended(self) -> None:
         """The server's process is gone for certain, according to whatever watches it."""
         self._ended = True
-        self._hello_at_s = -1e9
+        self._hello_at_s = NEVER_S
 
     def tick(self, now_s: float) -> None:
         if self.refused:

@@ -17,6 +17,7 @@ import msgspec
 from nearcast.core.client.news import Kind, Note, State, StateChange
 from nearcast.core.model.membership import Ready, decode_membership
 from nearcast.core.model.names import GRANTS, MEMBERS, WANTED, inbox_channel
+from nearcast.core.model.settings import NEVER_S
 from nearcast.core.wire.backend import (
     CLIENT_NAMES,
     ClientLink,
@@ -64,9 +65,9 @@ class Links:
         self._peers: dict[str, _Peer] = {}
         self._seeds: dict[str, str] = {}  # peer name -> url
         self._budget = float(RECONNECT_BURST)
-        self._reseed_at_s = -1e9
+        self._reseed_at_s = NEVER_S
         self._ticked_s = 0.0
-        self._awake_s = -1e9
+        self._awake_s = NEVER_S
         self.last_error: NearcastError | None = None
         self._unread = ""  # why a membership could not be read
         self.opened = 0

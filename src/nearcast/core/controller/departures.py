@@ -43,6 +43,7 @@ from nearcast.core.model.journal import (
 )
 from nearcast.core.model.names import PROVIDER_CHANNEL
 from nearcast.core.model.placement import Mode, Placement
+from nearcast.core.model.settings import NEVER_S
 from nearcast.core.wire import bus
 
 if TYPE_CHECKING:
@@ -139,7 +140,7 @@ class Departures:
         if membership.brokers[name].leaving:
             self._await_patterns(name, entry, now_s)
             return
-        if now_s - self._looked_s.get(name, -1e9) < LOOK_S:
+        if now_s - self._looked_s.get(name, NEVER_S) < LOOK_S:
             return
         self._looked_s[name] = now_s
         resting, moving = self._topics_of(name)
@@ -268,7 +269,7 @@ class Provisioning:
         left = entry.rented and entry.state in (BrokerState.LEFT, BrokerState.RENTED)
         # Without a run id it was never here: a hello under this name now comes from the one that was rented.
         heard = bool(entry.run_id) and self._leader.members.heard_lately(name, entry.run_id, now_s)
-        return left and (heard or now_s - self._lost_s.get(name, -1e9) < START_S)
+        return left and (heard or now_s - self._lost_s.get(name, NEVER_S) < START_S)
 
     def _await(self, name: str, entry: BrokerEntry, now_s: float) -> None:
         since_s = self._since_s.setdefault(name, now_s)
@@ -288,6 +289,6 @@ class Provisioning:
         self._leader.ledger.write_broker(name, msgspec.structs.replace(entry, state=BrokerState.LEFT))
 
     def _say(self, name: str, message: bus.ToProvider, now_s: float) -> None:
-        if now_s - self._said_s.get(name, -1e9) >= SAY_AGAIN_S:
+        if now_s - self._said_s.get(name, NEVER_S) >= SAY_AGAIN_S:
             self._said_s[name] = now_s
             self._leader.told.append((PROVIDER_CHANNEL, bus.encode(message)))

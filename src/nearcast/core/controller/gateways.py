@@ -3,7 +3,7 @@
 `Gateways` is soft state. A gateway is known from its first report on, which the paper calls registerbroker. It is
 forgotten after a while of silence. Nothing is written down.
 
-`Seating` decides where a newcomer goes before it has subscribed to anything: stage 1 of BAD, section 5.1, for one user
+`Assigner` decides where a newcomer goes before it has subscribed to anything: stage 1 of BAD, section 5.1, for one user
 at a time. `policies/multistage/policy.py` does the same for arrays of subscribers with NumPy, which a controller
 without a balancer does not need. A test checks that the two agree.
 """
@@ -87,7 +87,7 @@ class Gateways:
     def online_at(self, user: str, broker: str) -> bool:
         return broker in self._known and user in self._known[broker].report.online
 
-    def audience(self, brokers: Iterable[str], *, shuffle: bool = False) -> SubscriberSnapshot:
+    def snapshot(self, brokers: Iterable[str], *, shuffle: bool = False) -> SubscriberSnapshot:
         chosen = {name: self._known[name] for name in sorted(brokers)}
         return SubscriberSnapshot(
             {name: one.report.online for name, one in chosen.items()},
@@ -99,15 +99,15 @@ class Gateways:
 # --- where a newcomer goes
 
 
-class SeatRule(StrEnum):
+class AssignmentRule(StrEnum):
     NR = "nr"  # the nearest to the user
     RR = "rr"  # each in turn
     RND = "rnd"  # any
     LL = "ll"  # the one with the least load by the newest reports
 
 
-class Seating:
-    def __init__(self, rule: SeatRule, rng: Random) -> None:
+class Assigner:
+    def __init__(self, rule: AssignmentRule, rng: Random) -> None:
         self._rule = rule
         self._rng = rng
         self._next = 0
@@ -118,11 +118,11 @@ class Seating:
         The nearest is not known if the user, or every gateway, has not said where it is. Then they are taken in turn.
         """
         names = sorted(gateways)
-        if self._rule is SeatRule.RND:
+        if self._rule is AssignmentRule.RND:
             return self._rng.choice(names)
-        if self._rule is SeatRule.LL:
+        if self._rule is AssignmentRule.LL:
             return min(names, key=lambda name: gateways[name].load_bytes_per_s)
-        if self._rule is SeatRule.NR and latitude is not None and longitude is not None:
+        if self._rule is AssignmentRule.NR and latitude is not None and longitude is not None:
             sites = {name: site for name in names if (site := _site(gateways[name])) is not None}
             if sites:
                 user = on_sphere(latitude, longitude)

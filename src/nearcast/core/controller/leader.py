@@ -29,7 +29,7 @@ from nearcast.core.controller.subscribers import Coordination, CoordinationSetti
 from nearcast.core.model.journal import Journal, Known, MoveEntry, Pace, Phase, Position, TopicEntry, lost, topic_key
 from nearcast.core.model.names import ANSWER_CHANNEL
 from nearcast.core.model.placement import Placement, Record, single
-from nearcast.core.model.settings import DEFAULT_TIMING, Timing
+from nearcast.core.model.settings import DEFAULT_TIMING, NEVER_S, Timing
 from nearcast.core.wire import bus
 
 COUNT_EVERY_S = 0.05
@@ -128,7 +128,7 @@ class Leader:
         said = msgspec.structs.replace(message, journal=self._position)
         self.told.append((bus.agent_channel(broker, agent), bus.encode(said)))
 
-    def reply(self, answer: bus.State | bus.Seat) -> None:
+    def reply(self, answer: bus.State | bus.Assignment) -> None:
         asker, _, _ = answer.request.partition(".")
         self.told.append((ANSWER_CHANNEL + asker.encode(), bus.encode(answer)))
 
@@ -256,7 +256,7 @@ class Leader:
                 counts.setdefault(broker, {})[move.topic] = move.epoch
 
     def _order_counts(self, broker: str, epochs: dict[str, int], now_s: float) -> None:
-        if now_s - self._counted_s.get(broker, -1e9) < COUNT_EVERY_S:
+        if now_s - self._counted_s.get(broker, NEVER_S) < COUNT_EVERY_S:
             return
         self._counted_s[broker] = now_s
         topics = list(epochs)

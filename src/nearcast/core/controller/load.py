@@ -20,6 +20,7 @@ from nearcast.core.model.counters import TopicCounters
 from nearcast.core.model.journal import BrokerEntry, BrokerState, TopicEntry
 from nearcast.core.model.placement import Plan, single
 from nearcast.core.model.planning import BrokerLoad, Snapshot, TopicLoad
+from nearcast.core.model.settings import NEVER_S
 from nearcast.core.wire.bus import Report
 from nearcast.core.wire.frames import PUSH_BYTES
 
@@ -43,7 +44,7 @@ class LoadWindow:
         kept = self._reports.get(broker)
         return kept[-1][1] if kept else None
 
-    def window(self, broker: str, since_s: float = -1e9) -> tuple[Report, ...]:
+    def window(self, broker: str, since_s: float = NEVER_S) -> tuple[Report, ...]:
         """The reports that were heard since then."""
         return tuple(report for heard_s, report in self._reports.get(broker, ()) if heard_s >= since_s)
 

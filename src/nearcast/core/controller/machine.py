@@ -30,7 +30,7 @@ from nearcast.core.controller.recovery import Recovery
 from nearcast.core.controller.subscribers import CoordinationSettings
 from nearcast.core.model.journal import Journal, Known, lost, read_entries
 from nearcast.core.model.names import CONTROLLER_CHANNEL
-from nearcast.core.model.settings import CLOCKS, DEFAULT_TIMING, Timing
+from nearcast.core.model.settings import CLOCKS, DEFAULT_TIMING, NEVER_S, Timing
 from nearcast.core.wire import bus
 from nearcast.core.wire.backend import Credentials, ServerLink
 from nearcast.core.wire.effects import Effect
@@ -85,10 +85,10 @@ class Controller:
         )
         self._term = 0
         self._led = 0  # number of leaderships that have ended
-        self._campaign_at_s = -1e9
+        self._campaign_at_s = NEVER_S
         # In flight: for which candidate, since when, and how many commits we had seen before.
         self._campaigns: deque[tuple[str, float, int]] = deque()
-        self._leader_until_s = -1e9
+        self._leader_until_s = NEVER_S
         self._seen = ("", 0.0)  # how another controller held the leadership, and when we first saw that
         self._journal = Journal()  # as far as it has been read
         self._known: dict[str, Known] = {}  # of each cluster, from agents and from our own leaderships

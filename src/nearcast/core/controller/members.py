@@ -28,6 +28,7 @@ from nearcast.core.model.journal import (
     records_for,
 )
 from nearcast.core.model.membership import BrokerInfo, Membership, ring_of
+from nearcast.core.model.settings import NEVER_S
 from nearcast.core.wire import bus
 
 if TYPE_CHECKING:
@@ -93,7 +94,7 @@ class Members:
         return now_s - self._since_s > self.agreement.dead_s or all(name in self._heard_s for name in expected)
 
     def granted_lately(self, broker: str, now_s: float) -> bool:
-        return now_s - self._granted_s.get(broker, -1e9) < self._leader.timing.lease_s
+        return now_s - self._granted_s.get(broker, NEVER_S) < self._leader.timing.lease_s
 
     # --- hellos
 
@@ -171,7 +172,7 @@ class Members:
         return now_s - self._heard_s.get(broker, self._since_s)
 
     def _heard_now(self, broker: str, now_s: float) -> bool:
-        return now_s - self._heard_s.get(broker, -1e9) <= 2 * self._leader.timing.heartbeat_s
+        return now_s - self._heard_s.get(broker, NEVER_S) <= 2 * self._leader.timing.heartbeat_s
 
     def agent_of(self, broker: str) -> int | None:
         """The agent that speaks for the broker, if it has been heard."""
@@ -180,7 +181,7 @@ class Members:
 
     def heard_lately(self, broker: str, run_id: str, now_s: float) -> bool:
         """Whether this run of a broker has said hello within the last T_dead."""
-        hello, at_s = self._hellos.get(broker), self._heard_s.get(broker, -1e9)
+        hello, at_s = self._hellos.get(broker), self._heard_s.get(broker, NEVER_S)
         return hello is not None and hello.run_id == run_id and now_s - at_s < self._leader.timing.dead_s
 
     def _welcome(self, hello: bus.Hello, entry: BrokerEntry | None) -> bool:

@@ -23,6 +23,7 @@ from enum import StrEnum
 from nearcast.core.model import placement as records
 from nearcast.core.model.journal import MoveEntry, Phase, TopicEntry
 from nearcast.core.model.placement import Record
+from nearcast.core.model.settings import NEVER_S
 from nearcast.core.wire.bus import Answer, Order
 
 
@@ -74,7 +75,7 @@ class Move:
         due = [
             broker
             for broker in sorted(self.targets(directory))
-            if broker not in self._done and alive(broker) and now_s - self._sent_s.get(broker, -1e9) >= retry_s
+            if broker not in self._done and alive(broker) and now_s - self._sent_s.get(broker, NEVER_S) >= retry_s
         ]
         self._sent_s.update((broker, now_s) for broker in due)
         return due
@@ -124,7 +125,7 @@ class Orders:
 
     def need(self, key: Hashable, broker: str, make: Callable[[int], Order], on_answer: OnAnswer, now_s: float) -> None:
         """Send the order unless one with the same key was sent a moment ago."""
-        if now_s - self._sent_s.get(key, -1e9) < self._retry_s:
+        if now_s - self._sent_s.get(key, NEVER_S) < self._retry_s:
             return
         self._number += 1
         self._sent_s[key] = now_s

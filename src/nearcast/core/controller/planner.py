@@ -26,6 +26,7 @@ from nearcast.core.model.planning import (
     ProposedChange,
     RemoveBroker,
 )
+from nearcast.core.model.settings import NEVER_S
 from nearcast.core.wire import bus
 from nearcast.errors import UsageError
 
@@ -71,7 +72,7 @@ class Planner:
         self.decisions: deque[bus.Decision] = deque(maxlen=DECISIONS_KEPT)
         self._asking = False  # the policy, which has not answered yet
         self._proposals = leader.term << 32  # numbered: no two requests of one name, whoever leads
-        self._checked_s = -1e9
+        self._checked_s = NEVER_S
         self._changed_s = now_s
         self._moved_s = now_s  # when topics were last seen moving
         self._known: frozenset[str] | None = None  # brokers that the policy has seen

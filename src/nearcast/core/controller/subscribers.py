@@ -24,9 +24,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from nearcast.core.controller.gateways import Gateway, Gateways, Seating, SeatRule
+from nearcast.core.controller.gateways import Assigner, AssignmentRule, Gateway, Gateways
 from nearcast.core.model.names import GATEWAY_CHANNEL, user_problem
-from nearcast.core.model.planning import Balancer, Seats, SubscriberSnapshot
+from nearcast.core.model.planning import Balancer, SubscriberProposal, SubscriberSnapshot
+from nearcast.core.model.settings import NEVER_S
 from nearcast.core.wire import bus
 from nearcast.core.wire.bus import REPORT_S
 from nearcast.errors import UsageError
@@ -49,7 +50,7 @@ class _Trip:
         self.source = source
         self.target = target
         self.since_s = now_s
-        self.said_s = -1e9
+        self.said_s = NEVER_S
 
 
 class SubscriberMoves:
@@ -71,10 +72,10 @@ class SubscriberMoves:
         self._give_up_s = give_up_s
         self._waiting: dict[str, tuple[str, str]] = {}
         self._trips: dict[str, _Trip] = {}
-        self._stepped_s = -1e9
+        self._stepped_s = NEVER_S
         self.said: list[tuple[str, dict[str, tuple[str, str]]]] = []  # (source, user -> (target, its URL)), to send
         self.given_up: list[str] = []  # users that did not move in time, for the log
-        self.ended_s = -1e9  # when the last one ended
+        self.ended_s = NEVER_S  # when the last one ended
 
     def __len__(self) -> int:
         return len(self._waiting) + len(self._trips)
@@ -160,7 +161,7 @@ MOVING_SHOWN = 100
 class CoordinationSettings(msgspec.Struct, frozen=True, kw_only=True):
     """How subscribers get their gateways. Without a balancer they stay where they were placed."""
 
-    placement: SeatRule = SeatRule.NR
+    placement: AssignmentRule = AssignmentRule.NR
     balancer: Balancer | None = None
     balance_s: float = 10.0  # between two looks at the loads
     silence_s: float = 3 * REPORT_S  # a gateway that has not reported for this long is gone
@@ -181,8 +182,8 @@ class Balancing:
         self.name = f"balancer {balancer.name}"
         self._balancer = balancer
 
-    def decide(self, view: SubscriberSnapshot) -> Seats:
-        return self._balancer.seat(view)
+    def decide(self, view: SubscriberSnapshot) -> SubscriberProposal:
+        return self._balancer.propose(view)
 
 
 class Coordination:
@@ -192,7 +193,7 @@ class Coordination:
         self._since_s = now_s
         self._gateways = Gateways(settings.silence_s)
         self._moves = SubscriberMoves(self._gateways, self._takes, settings.moves_at_once, settings.give_up_s)
-        self._seating = Seating(settings.placement, rng)
+        self._assigner = Assigner(settings.placement, rng)
         self._promised: dict[str, str] = {}
         self._asking = False  # the balancer, which has not answered yet
         self._balanced_s = now_s
@@ -212,9 +213,11 @@ class Coordination:
             self._place_all(now_s)
             self._step(now_s)
         elif isinstance(message, bus.RegisterUser):
-            self._leader.reply(bus.Seat(message.request, problem=user_problem(message.user) or self._unsure_of_names))
+            self._leader.reply(
+                bus.Assignment(message.request, problem=user_problem(message.user) or self._unsure_of_names)
+            )
         elif isinstance(message, bus.RequestBroker):
-            self._seat(message, now_s)
+            self._assign(message, now_s)
         elif isinstance(message, bus.ShowSubscribers):
             self._show(message.request, message.users)
         elif isinstance(message, bus.PlaceSubscriber):
@@ -244,20 +247,20 @@ class Coordination:
             self._empty_leaving(now_s)
             self._balance(now_s)
 
-    def _seated(self, seats: Seats | None, now_s: float) -> None:
+    def _proposed(self, proposal: SubscriberProposal | None, now_s: float) -> None:
         """The balancer's answer; None if it failed."""
         self._asking = False
         request, self._shuffling = self._shuffling, ""
-        if seats is None:
+        if proposal is None:
             if request:
                 self._refuse(request, "the balancer failed: see the controller's log")
             return
-        if seats.problem and seats.problem != self._last_problem:
-            self._leader.planner.decided(f"{seats.policy}: {seats.problem}", now_s)
-        self._last_problem = seats.problem
-        begun = [move for move in seats.moves if self._moves.add(move.subscriber, move.source, move.target)]
+        if proposal.problem and proposal.problem != self._last_problem:
+            self._leader.planner.decided(f"{proposal.policy}: {proposal.problem}", now_s)
+        self._last_problem = proposal.problem
+        begun = [move for move in proposal.moves if self._moves.add(move.subscriber, move.source, move.target)]
         if begun:
-            self._leader.planner.decided(str(msgspec.structs.replace(seats, moves=tuple(begun))), now_s)
+            self._leader.planner.decided(str(msgspec.structs.replace(proposal, moves=tuple(begun))), now_s)
         self._step(now_s)
         if request:
             self._shuffled = request
@@ -299,28 +302,28 @@ class Coordination:
 
     # --- users
 
-    def _seat(self, asked: bus.RequestBroker, now_s: float) -> None:
+    def _assign(self, asked: bus.RequestBroker, now_s: float) -> None:
         problem = user_problem(asked.user)
         if problem:
-            self._leader.reply(bus.Seat(asked.request, problem=problem))
+            self._leader.reply(bus.Assignment(asked.request, problem=problem))
             return
         taking = self._taking()
         if now_s - self._since_s < LISTEN_S and not taking.keys() >= self._leader.members.carriers():
             return
         if not taking:
             problem = "no gateway of a member broker reports: start agents with a gateway, or wait for them"
-            self._leader.reply(bus.Seat(asked.request, problem=problem))
+            self._leader.reply(bus.Assignment(asked.request, problem=problem))
             return
-        broker = self._seat_of(asked, taking)
-        self._leader.reply(bus.Seat(asked.request, broker, taking[broker].report.url))
+        broker = self._gateway_of(asked, taking)
+        self._leader.reply(bus.Assignment(asked.request, broker, taking[broker].report.url))
 
-    def _seat_of(self, asked: bus.RequestBroker, taking: dict[str, Gateway]) -> str:
+    def _gateway_of(self, asked: bus.RequestBroker, taking: dict[str, Gateway]) -> str:
         """Where it is or is going, else its latest answer, else its home; otherwise the placement policy chooses."""
         user = asked.user
         for broker in (self._moves.target(user), self._gateways.where(user), self._promised.get(user), asked.home):
             if broker in taking:
                 return broker
-        broker = self._seating.choose(taking, asked.latitude, asked.longitude)
+        broker = self._assigner.choose(taking, asked.latitude, asked.longitude)
         self._promised.pop(user, None)
         self._promised[user] = broker
         if len(self._promised) > PROMISES_MAX:
@@ -342,8 +345,8 @@ class Coordination:
         self._balanced_s = now_s
         self._asking = True
         self._shuffling, self._shuffle = self._shuffle, ""
-        audience = self._gateways.audience(taking, shuffle=bool(self._shuffling))
-        self._leader.questions.ask(Balancing(settings.balancer), audience, self._seated)
+        snapshot = self._gateways.snapshot(taking, shuffle=bool(self._shuffling))
+        self._leader.questions.ask(Balancing(settings.balancer), snapshot, self._proposed)
 
     def _ask_shuffle(self, request: str) -> None:
         if request in (self._shuffle, self._shuffling):
@@ -404,12 +407,12 @@ class Coordination:
     def _show(self, request: str, users: tuple[str, ...] = ()) -> None:
         taking, moving = self._taking(), self._moves.by_source()
         views = {name: _view(self._gateways[name], name in taking, moving[name]) for name in self._gateways.names()}
-        seats = {user: found for user in users if (found := self._gateways.where(user)) is not None}
+        assignments = {user: found for user in users if (found := self._gateways.where(user)) is not None}
         shown = dict(pair for pair, _ in zip(self._moves, range(MOVING_SHOWN), strict=False))
         wanted = {user: pair for user, pair in self._moves if user in users} if users else {}
         leader = self._leader
         state = bus.State(request, leader.leader, leader.term, leader.ledger.version)
-        leader.reply(msgspec.structs.replace(state, gateways=views, seats=seats, moving=shown | wanted))
+        leader.reply(msgspec.structs.replace(state, gateways=views, assignments=assignments, moving=shown | wanted))
 
     def _refuse(self, request: str, problem: str) -> None:
         leader = self._leader

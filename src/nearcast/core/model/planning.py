@@ -6,9 +6,9 @@ topic's figures are sums over all its brokers; how a replicated topic divides am
 `Proposal` is what a policy wants changed, and why. Policies propose, the controller disposes. Every change carries its
 reason in a machine-readable form, what it is expected to achieve, and what it costs.
 
-`SubscriberSnapshot` is the audience at one moment: who is online at which gateway, and what each user wants. A balancer
-answers it with `Seats`, a new assignment. Taking this view only copies references, because that happens on the
-controller's loop. The slow part is done where the balancer runs.
+`SubscriberSnapshot` shows the subscribers at one moment: who is online at which gateway, and what each user wants. A
+balancer answers it with `SubscriberProposal`: who moves where. Taking this view only copies references, because that
+happens on the controller's loop. The slow part is done where the balancer runs.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ class Policy(Protocol):
     def propose(self, snapshot: Snapshot, plan: Plan) -> Proposal: ...
 
 
-# --- the audience and its seats
+# --- subscribers and their gateways
 
 
 Online = Mapping[str, tuple[str, ...]]  # user -> ids of the backend subscriptions it wants
@@ -168,7 +168,7 @@ class SubscriberSnapshot(msgspec.Struct, frozen=True):
         return mean_rates(one for reports in self.rates.values() for one in reports)
 
 
-class Seats(msgspec.Struct, frozen=True):
+class SubscriberProposal(msgspec.Struct, frozen=True):
     """What a balancer proposes: who goes where, and the effect on the coefficient of variation of the loads."""
 
     policy: str
@@ -192,11 +192,11 @@ class Seats(msgspec.Struct, frozen=True):
 
 
 class Balancer(Protocol):
-    """A pure function: the same audience gives the same seats."""
+    """A pure function: the same snapshot gives the same proposal."""
 
     name: str
 
-    def seat(self, audience: SubscriberSnapshot) -> Seats: ...
+    def propose(self, snapshot: SubscriberSnapshot) -> SubscriberProposal: ...
 
 
 def mean_rates(reports: Iterable[Mapping[str, float]]) -> dict[str, float]:

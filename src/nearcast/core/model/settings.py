@@ -10,6 +10,7 @@ import msgspec
 from nearcast.errors import UsageError
 
 CLOCKS = 1.1  # how much two clocks may differ in speed; clocks that only move forward
+NEVER_S = float("-inf")  # when something happened that has not happened yet
 LONGEST_S = 30 * 86400.0  # of any timer: anything longer was meant in another unit
 
 

@@ -31,6 +31,7 @@ import msgspec
 from nearcast.core.model.journal import Position
 from nearcast.core.model.membership import Membership
 from nearcast.core.model.placement import Record, Unreadable
+from nearcast.core.model.settings import NEVER_S
 from nearcast.errors import AuthenticationFailed, ClusterError, ConnectFailed
 
 CLIENT_NAMES = "nearcast-"  # prefix of the names of client connections: an agent uses it to cut them off
@@ -83,7 +84,7 @@ class Proof:
     __slots__ = ("_found", "_open", "asked_s")
 
     def __init__(self) -> None:
-        self.asked_s = -1e9  # when the newest question was sent
+        self.asked_s = NEVER_S  # when the newest question was sent
         self._open: deque[float] = deque()  # when the questions that have no answer yet were sent
         self._found: deque[tuple[float, int]] = deque()  # (when it was sent, the beat it found), not proven yet
 

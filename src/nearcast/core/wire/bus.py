@@ -208,14 +208,14 @@ class GatewayReport(msgspec.Struct, frozen=True, tag=True):
 
 
 class RegisterUser(msgspec.Struct, frozen=True, tag=True):
-    """May a user have this name? The answer is a Seat without a broker."""
+    """May a user have this name? The answer is a Assignment without a broker."""
 
     request: str
     user: str
 
 
 class RequestBroker(msgspec.Struct, frozen=True, tag=True):
-    """Which gateway should serve this user? The answer is a Seat."""
+    """Which gateway should serve this user? The answer is a Assignment."""
 
     request: str
     user: str
@@ -224,7 +224,7 @@ class RequestBroker(msgspec.Struct, frozen=True, tag=True):
     home: str = ""  # the broker recorded as the user's home, if the asker has looked
 
 
-class Seat(msgspec.Struct, frozen=True, tag=True):
+class Assignment(msgspec.Struct, frozen=True, tag=True):
     """The gateway of a user. `problem` is set if there is none, and says what to do."""
 
     request: str
@@ -361,7 +361,7 @@ class State(msgspec.Struct, frozen=True, tag=True):
     brokers: dict[str, BrokerView] = {}
     decisions: list[Decision] = []  # the newest of the policy, oldest first
     gateways: dict[str, GatewayView] = {}  # in answers about subscribers
-    seats: dict[str, str] = {}  # where the requested users are; offline users are missing
+    assignments: dict[str, str] = {}  # where the requested users are; offline users are missing
     moving: dict[str, tuple[str, str]] = {}  # user -> (from, to), only some if there are many
     loss: LossEntry | None = None  # the last time the store had lost data
     next_start: int = 0  # where to continue asking for topics; 0: these were the last
@@ -380,7 +380,7 @@ _to_agent: msgspec.json.Decoder[ToAgent] = msgspec.json.Decoder(ToAgent)
 _to_provider: msgspec.json.Decoder[ToProvider] = msgspec.json.Decoder(ToProvider)
 _to_gateway = msgspec.json.Decoder(MoveSubscribers)
 _state = msgspec.json.Decoder(State)
-_seat = msgspec.json.Decoder(Seat)
+_assignment = msgspec.json.Decoder(Assignment)
 
 
 def decode_for_controller(payload: bytes) -> ToController | None:
@@ -403,8 +403,8 @@ def decode_state(payload: bytes) -> State | None:
     return _decoded(_state, payload)
 
 
-def decode_seat(payload: bytes) -> Seat | None:
-    return _decoded(_seat, payload)
+def decode_assignment(payload: bytes) -> Assignment | None:
+    return _decoded(_assignment, payload)
 
 
 _Message = TypeVar("_Message")

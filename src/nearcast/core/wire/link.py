@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 
 from hiredis import ProtocolError, PushNotification, Reader, ReplyError
 
+from nearcast.core.model.settings import NEVER_S
 from nearcast.core.wire.backend import (
     Flow,
     FrameSink,
@@ -108,7 +109,7 @@ class Link:
         self.heard_s = 0.0  # when bytes were last read, however long they had been waiting
         self.sound_s = 0.0  # what the server sent before then has been read, and it had its lease then
         self.proof = Proof()  # what was read about the lease
-        self.lease_until_s = -1e9  # until then replies of this server count
+        self.lease_until_s = NEVER_S  # until then replies of this server count
         self.lease_waiters: dict[LeaseWaiter, None] = {}
         self.asking_members = False  # a question for the membership is in flight
         self.users: dict[Flow, None] = {}  # ordered, so that one seed gives one run

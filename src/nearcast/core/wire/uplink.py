@@ -10,7 +10,7 @@ from collections.abc import Callable
 from functools import partial
 from random import Random
 
-from nearcast.core.model.settings import Timing
+from nearcast.core.model.settings import NEVER_S, Timing
 from nearcast.core.wire.backend import Credentials, LinkRefused, unanswered
 from nearcast.core.wire.effects import Connect, Disconnect, Effect
 from nearcast.core.wire.valkey import ValkeyLink
@@ -27,15 +27,15 @@ class Uplink:
         self.url = url
         self.link: ValkeyLink | None = None  # set while the connection is open and greeted
         self.problem = ""
-        self.answered_s = -1e9  # when the newest probe was answered
+        self.answered_s = NEVER_S  # when the newest probe was answered
         self._credentials = credentials
         self._on_open = on_open
         self.timing = timing
         self._rng = rng
         self._greeting: ValkeyLink | None = None
         self._connecting = False
-        self._retry_at_s = -1e9
-        self._probed_s = -1e9
+        self._retry_at_s = NEVER_S
+        self._probed_s = NEVER_S
         self._probing = False
 
     def connected(self, now_s: float) -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from nearcast.core.model.planning import MoveSubscriber, Seats, SubscriberSnapshot
+from nearcast.core.model.planning import MoveSubscriber, SubscriberProposal, SubscriberSnapshot
 from nearcast.errors import UsageError
 from nearcast.policies.multistage.loads import Assignment, BrokerLoads, Demand, Floats, MultistageConfig, Numbers
 from nearcast.policies.multistage.moves import Balance, MigrationPlan, Moves, migrate, shuffled
@@ -54,36 +54,36 @@ def _balance(loads: BrokerLoads) -> Balance:
 
 
 class MultistageBalancer:
-    """A pure function: the same audience gives the same seats."""
+    """A pure function: the same snapshot gives the same proposal."""
 
     def __init__(self, config: MultistageConfig) -> None:
         self.name = f"multistage {config.scheme}"
         self._policy = Multistage(config)
 
-    def seat(self, audience: SubscriberSnapshot) -> Seats:
-        users, demand, assignment = arrays_of(audience)
-        plan = self._policy.propose(demand, assignment, shuffle=audience.shuffle)
-        moves: tuple[MoveSubscriber, ...] = tuple(plan.changes(users, sorted(audience.online)))
-        return Seats(self.name, moves, plan.before.cov, plan.after.cov, plan.problem)
+    def propose(self, snapshot: SubscriberSnapshot) -> SubscriberProposal:
+        users, demand, assignment = arrays_of(snapshot)
+        plan = self._policy.propose(demand, assignment, shuffle=snapshot.shuffle)
+        moves: tuple[MoveSubscriber, ...] = tuple(plan.changes(users, sorted(snapshot.online)))
+        return SubscriberProposal(self.name, moves, plan.before.cov, plan.after.cov, plan.problem)
 
 
-def arrays_of(audience: SubscriberSnapshot) -> tuple[list[str], Demand, Assignment]:
+def arrays_of(snapshot: SubscriberSnapshot) -> tuple[list[str], Demand, Assignment]:
     """Users and gateways are numbered in the order of their names, subscriptions as they come.
 
     A user that two gateways report, because it is moving, counts at the first. A subscription without a rate has had no
     results yet: it costs nothing.
     """
-    gateways = sorted(audience.online)
+    gateways = sorted(snapshot.online)
     home: dict[str, int] = {}
     wanted: dict[str, tuple[str, ...]] = {}
     for number, gateway in enumerate(gateways):
-        for user, subscriptions in audience.online[gateway].items():
+        for user, subscriptions in snapshot.online[gateway].items():
             if user not in home:
                 home[user], wanted[user] = number, subscriptions
     users = sorted(home)
     numbers: dict[str, int] = {}
     rows = [[numbers.setdefault(name, len(numbers)) for name in wanted[user]] for user in users]
-    rates = audience.mean_rates()
+    rates = snapshot.mean_rates()
     demand = Demand.of(rows, [rates.get(name, 0.0) for name in numbers])
     return users, demand, Assignment(len(gateways), np.array([home[user] for user in users], dtype=np.int32))
 

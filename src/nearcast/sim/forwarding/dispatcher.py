@@ -24,7 +24,7 @@ from random import Random
 
 from nearcast.core.model.membership import Ring
 from nearcast.core.model.names import AGENT_CHANNEL, CONTROLLER_CHANNEL, decode_topic, encode_topic, inbox_channel
-from nearcast.core.model.settings import DEFAULT_TIMING
+from nearcast.core.model.settings import DEFAULT_TIMING, NEVER_S
 from nearcast.core.wire.link import Link, Reply
 from nearcast.sim.forwarding.client import Tethered
 from nearcast.sim.forwarding.wire import (
@@ -45,8 +45,6 @@ from nearcast.sim.forwarding.wire import (
 )
 
 STORE = "store"  # the server on which dispatchers and the load balancer talk
-
-_LONG_AGO_S = -1e9
 
 
 # --- load balancer
@@ -75,7 +73,7 @@ class LoadBalancer(Tethered):
 
     def rested(self, topic: bytes, now_s: float) -> bool:
         """Whether T_wait has passed since the topic's last move."""
-        return now_s - self._moved_s.get(topic, _LONG_AGO_S) >= self._timers.wait_s
+        return now_s - self._moved_s.get(topic, NEVER_S) >= self._timers.wait_s
 
     def move(self, topic: bytes, broker: str, now_s: float) -> None:
         self.moves += 1
@@ -101,7 +99,7 @@ class LoadBalancer(Tethered):
     def tick(self, now_s: float) -> None:
         super().tick(now_s)
         for broker, version in self._holding.items():
-            late = now_s - self._sent_s.get(broker, _LONG_AGO_S) >= DEFAULT_TIMING.retry_s
+            late = now_s - self._sent_s.get(broker, NEVER_S) >= DEFAULT_TIMING.retry_s
             if version < self._plan.version and late:
                 self._send(broker, now_s)
 
