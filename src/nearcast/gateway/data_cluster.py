@@ -6,7 +6,6 @@ others may be), `Gone` (what was asked for is not there), or `DataClusterRefused
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
@@ -14,6 +13,7 @@ import httpx
 import msgspec
 
 from nearcast.errors import ClusterError
+from nearcast.runtime.http import HttpClient
 
 T = TypeVar("T")
 
@@ -97,13 +97,14 @@ class DataCluster:
 
     def __init__(self, locate: Callable[[], Awaitable[str]], token: str = "", requests: int = 8) -> None:
         headers = {"Authorization": f"Bearer {token}"} if token else {}
-        self._http = httpx.AsyncClient(headers=headers, timeout=ANSWER_S, trust_env=False)
+        self._http = HttpClient(requests, headers=headers)
+        self._polling = HttpClient(1, headers=headers)
         self._locate = locate
         self._url = ""
-        self._turns = asyncio.Semaphore(requests)
 
     async def close(self) -> None:
-        await self._http.aclose()
+        await self._http.close()
+        await self._polling.close()
 
     async def put_broker(self, broker: str, url: str) -> None:
         await self._ask("PUT", f"/brokers/{broker}", {"url": url})
@@ -133,17 +134,18 @@ class DataCluster:
         query: dict[str, Any] = {"wait_s": NOTIFICATION_WAIT_S}
         if after is not None:
             query["after"] = after
-        answer = await self._request("GET", f"/brokers/{broker}/notifications", None, query)
+        answer = await self._request(self._polling, "GET", f"/brokers/{broker}/notifications", None, query)
         return _decoded(answer, Notifications)
 
     async def rates(self) -> dict[str, float]:
         return _decoded(await self._ask("GET", "/rates"), _Rates).rates
 
     async def _ask(self, method: str, path: str, body: Any = None, query: dict[str, Any] | None = None) -> bytes:
-        async with self._turns:
-            return await self._request(method, path, body, query)
+        return await self._request(self._http, method, path, body, query)
 
-    async def _request(self, method: str, path: str, body: Any, query: dict[str, Any] | None) -> bytes:
+    async def _request(
+        self, http: HttpClient, method: str, path: str, body: Any, query: dict[str, Any] | None
+    ) -> bytes:
         self._url = self._url or await self._locate()
         if not self._url:
             raise Away("no data cluster: start `nearcast data`")
@@ -151,7 +153,7 @@ class DataCluster:
         headers = {"Content-Type": "application/json"} if content is not None else None
         timeout_s = ANSWER_S + (query or {}).get("wait_s", 0.0)
         try:
-            answer = await self._http.request(
+            answer = await http.request(
                 method, self._url + path, content=content, params=query, headers=headers, timeout=timeout_s
             )
         except (httpx.HTTPError, httpx.InvalidURL) as error:

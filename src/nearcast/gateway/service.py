@@ -203,7 +203,6 @@ class Gateway:
         await asyncio.gather(*self._tasks, *self._open.values(), return_exceptions=True)
         await self.topics.stop()
         await self.data.close()
-        await self._registrar.close()
         await self._store.close()
 
     async def _from_store(self, ask: Callable[[], Coroutine[Any, Any, Any]]) -> Any:

@@ -30,6 +30,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 import re
+import ssl
 from collections.abc import Iterable
 from enum import StrEnum
 from functools import lru_cache
@@ -114,8 +115,6 @@ class Registrar(Protocol):
     async def admit(self, applicant: Applicant) -> None:
         """Returns if the applicant may have a name; AccessDenied if not, ClusterError if that cannot be told now."""
 
-    async def close(self) -> None: ...
-
 
 def check_rule(rule: str, secret: str) -> None:
     """Raises UsageError, which says what is wrong with the rule."""
@@ -140,9 +139,6 @@ class _Open:
     async def admit(self, applicant: Applicant) -> None:
         pass
 
-    async def close(self) -> None:
-        pass
-
 
 class _Closed(_Open):
     async def admit(self, applicant: Applicant) -> None:
@@ -165,19 +161,15 @@ class _Hook:
 
     def __init__(self, url: str) -> None:
         self._url = url
-        self._http = httpx.AsyncClient(timeout=HOOK_S, trust_env=False, follow_redirects=False)
+        self._trust = ssl.create_default_context()  # made once: reading all certificates takes longer than an answer
         self._asking = 0
-
-    async def close(self) -> None:
-        await self._http.aclose()
 
     async def admit(self, applicant: Applicant) -> None:
         if self._asking >= HOOKS_AT_ONCE:
             raise ClusterError("too many registrations wait for the operator's service: try again later")
         self._asking += 1
         try:
-            async with asyncio.timeout(HOOK_S):
-                answer = await self._http.post(self._url, content=applicant.body, headers=_headers(applicant))
+            answer = await self._answer(applicant)
         except (httpx.HTTPError, httpx.InvalidURL, TimeoutError):
             raise ClusterError("the operator's service for registering does not answer: try again later") from None
         finally:
@@ -186,6 +178,14 @@ class _Hook:
             raise ClusterError(f"the operator's service for registering failed ({answer.status_code}): try again later")
         if not answer.is_success:
             raise AccessDenied(f"the operator's service did not let {applicant.user} in ({answer.status_code})")
+
+    async def _answer(self, applicant: Applicant) -> httpx.Response:
+        """From a client of its own, because it may be cut off: one in use by all would lose the connection for good."""
+        async with (
+            asyncio.timeout(HOOK_S),
+            httpx.AsyncClient(timeout=HOOK_S, trust_env=False, verify=self._trust) as http,
+        ):
+            return await http.post(self._url, content=applicant.body, headers=_headers(applicant))
 
 
 def _headers(applicant: Applicant) -> dict[bytes, bytes]:

@@ -47,6 +47,7 @@ from nearcast.core.wire.gateway import (
 )
 from nearcast.core.wire.gateway import Refused as RefusedFrame
 from nearcast.errors import AuthenticationFailed, ConnectFailed, ProtocolError, Refused
+from nearcast.runtime.http import HttpClient
 
 # --- carriers
 
@@ -54,6 +55,7 @@ from nearcast.errors import AuthenticationFailed, ConnectFailed, ProtocolError, 
 OPEN_S = 10.0
 ANSWER_S = 20.0
 POLL_WAIT_S = 20.0
+REQUESTS_AT_ONCE = 8  # of a client that polls: one waits for frames, the others bring some
 FRAME_BYTES_MAX = 64 << 20  # of one frame of a gateway
 CLOSE_S = 1.0
 
@@ -124,7 +126,7 @@ class _Fetched(msgspec.Struct):
 class LongPollCarrier:
     def __init__(self, url: str) -> None:
         self._url = url.rstrip("/")
-        self._http = httpx.AsyncClient(timeout=ANSWER_S, trust_env=False, verify=_trust())
+        self._http = HttpClient(REQUESTS_AT_ONCE, verify=_trust())
         self._session = ""
         self._frames: deque[FromGateway] = deque()
         self._last = 0
@@ -148,7 +150,7 @@ class LongPollCarrier:
 
     async def close(self) -> None:
         with contextlib.suppress(RuntimeError):
-            await self._http.aclose()
+            await self._http.close()
 
     async def _request(self, method: str, path: str, body: bytes | None = None) -> bytes:
         try:
