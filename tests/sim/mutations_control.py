@@ -24,11 +24,10 @@ from planting import (
 from nearcast.core.controller.departures import Departures
 from nearcast.core.controller.effects import Leadership
 from nearcast.core.controller.handover import Handover
-from nearcast.core.controller.leader import Leader
 from nearcast.core.controller.machine import Controller, Role
 from nearcast.core.controller.members import Members
-from nearcast.core.controller.moves import Move, Stage
-from nearcast.core.controller.planner import Planner
+from nearcast.core.controller.moves import Move, Moves, Stage
+from nearcast.core.controller.planner import Execution
 from nearcast.core.model.journal import MEMBERSHIP_KEY
 from nearcast.core.model.membership import Membership
 from nearcast.core.wire import bus
@@ -39,7 +38,7 @@ MUTATIONS, mutation = planting()
 
 @mutation("invariant 4", MOVES)
 def switch_without_waiting_for_subscribers(patch: Patch) -> None:
-    patch.setattr(Leader, "_await_ready", lambda self, move, counts, now_s: self._decide(move, forced=False))
+    patch.setattr(Moves, "_await_ready", lambda self, move, counts, now_s: self._decide(move, forced=False))
 
 
 @mutation("invariant 3", MOVES)
@@ -67,14 +66,14 @@ def counts_of_an_earlier_join_are_used(patch: Patch) -> None:
     counts: dict[tuple[Members, str], int] = {}
 
     def is_attended(self: Members, name: str, now_s: float) -> bool:
-        others = self.carriers()
+        others = self._roster.carriers()
         for broker in (name, *sorted(others)):
 
             def done(answer: Any, at_s: float) -> None:
                 counts[(self, answer.broker)] = answer.counts[""][0]
 
-            make = partial(bus.Count, term=self._leader.term, epochs={"": 0})
-            self._leader.orders.need(("patterns", broker), broker, make, done, now_s)
+            make = partial(bus.Count, term=self._office.term, epochs={"": 0})
+            self._office.orders.need(("patterns", broker), broker, make, done, now_s)
         if any((self, broker) not in counts for broker in (name, *others)):
             return False
         return counts[(self, name)] >= max((counts[(self, broker)] for broker in others), default=0)
@@ -87,8 +86,8 @@ def a_new_leader_leaves_the_ring_closed(patch: Patch) -> None:
     original = Members._drive_ring
 
     def drive_ring(self: Members, now_s: float) -> None:
-        membership = self._leader.journal.membership
-        if membership.previous_ring is None or membership.term == self._leader.term:
+        membership = self._office.journal.membership
+        if membership.previous_ring is None or membership.term == self._office.term:
             original(self, now_s)
 
     patch.setattr(Members, "_drive_ring", drive_ring)
@@ -98,7 +97,7 @@ def a_new_leader_leaves_the_ring_closed(patch: Patch) -> None:
 def the_ring_opens_before_its_records_are_there(patch: Patch) -> None:
     def drive(self: Handover, membership: Membership, now_s: float) -> None:
         opened = msgspec.structs.replace(membership, version=membership.version + 1, previous_ring=None)
-        self._leader.ledger.write({MEMBERSHIP_KEY: opened})
+        self._ledger.write({MEMBERSHIP_KEY: opened})
 
     patch.setattr(Handover, "drive", drive)
 
@@ -139,7 +138,7 @@ def a_late_word_that_an_earlier_run_has_ended_is_believed(patch: Patch) -> None:
     original = Members.hello
 
     def hello(self: Members, said: bus.Hello, now_s: float) -> None:
-        entry = self._leader.journal.brokers.get(said.broker)
+        entry = self._office.journal.brokers.get(said.broker)
         if said.dead and entry is not None:
             said = msgspec.structs.replace(said, run_id=entry.run_id)
         original(self, said, now_s)
@@ -155,4 +154,4 @@ def an_agent_with_the_server_of_another_broker_is_believed(patch: Patch) -> None
 
 @mutation("guarantee 5", PLANNED)
 def a_proposal_is_carried_out_by_halves(patch: Patch) -> None:
-    patch.setattr(Planner, "_refusal", lambda self, proposal: "")
+    patch.setattr(Execution, "problem", lambda self, proposal: "")

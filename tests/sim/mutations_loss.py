@@ -13,6 +13,7 @@ from nearcast.core.controller import machine as controller
 from nearcast.core.controller import members, rebuilding
 from nearcast.core.controller.members import Members
 from nearcast.core.controller.recovery import Recovery
+from nearcast.core.controller.roster import Roster
 from nearcast.core.model.journal import Journal
 from nearcast.core.model.placement import Record
 
@@ -33,7 +34,7 @@ def nobody_notes_how_far_the_journal_was(patch: Patch) -> None:
 
 @mutation("invariant", LOST_WITH_A_BROKER)
 def topics_of_a_missing_broker_get_the_next_epoch_that_is_known(patch: Patch) -> None:
-    patch.setattr(leader.Leader, "_unused", lambda self, epoch: epoch)
+    patch.setattr(Roster, "_unused", lambda self, epoch: epoch)
 
 
 @mutation("invariant", LOST_WITH_A_BROKER)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from nearcast.core.agent import records as collection
-from nearcast.core.controller.moves import Orders
+from nearcast.core.controller.office import Orders
 from nearcast.core.model.message import Interrupted
 from nearcast.core.model.placement import Mode
 from nearcast.core.wire import bus

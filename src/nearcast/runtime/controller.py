@@ -240,9 +240,9 @@ class Controller:
             for effect in machine.store:
                 self._desk.ask(effect)
             machine.store.clear()
-        for question in machine.asked:
+        for question in machine.questions:
             self._spawn(self._think(question))
-        machine.asked.clear()
+        machine.questions.clear()
         for alarm in machine.alarms:
             log.error("%s", alarm)
         machine.alarms.clear()

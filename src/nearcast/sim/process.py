@@ -198,8 +198,8 @@ class ControllerProcess(Process):
         self._desk = SimStoreDesk(self, Random(world.rng.getrandbits(64)))
 
     def _serve(self) -> None:
-        asked, self.controller.asked[:] = list(self.controller.asked), []
-        for question in asked:
+        questions, self.controller.questions[:] = list(self.controller.questions), []
+        for question in questions:
             answer = partial(self.controller.answered, question.number, question.decider.decide(question.view))
             self.world.timeline.after(THINKS_S, self.serve, self._hear, answer)
         self._serve_store()

@@ -331,13 +331,12 @@ def test_a_deposed_leader_does_not_grant(cluster: Any) -> None:
     leader, wired = cluster.leader, cluster.rig.wired[0]
     wired.deaf.add("store")
     cluster.rig.run(0.5)  # the agents say hello
-    told: list[tuple[bytes, bytes]] = []
-    leader.leading.told = told
+    outbox = leader.leading.outbox
     wired.deaf.clear()
     cluster.rig.now_s += 10.0
     wired.hear()
     assert leader.role is Role.FOLLOWER
-    assert told == []
+    assert outbox == []
 
 
 def test_a_dead_broker_is_given_up_and_its_topics_go_elsewhere(cluster: Any) -> None:
@@ -435,8 +434,8 @@ def test_a_topic_collected_on_a_broker_that_was_given_up_meanwhile_is_brought_el
     assert leader is not None
     changing = msgspec.structs.replace(leader.journal.membership, previous_ring=("b1", "b2", "b3"))
     leader.members._handover._collect("b1", changing, _Collected(), cluster.rig.now_s)
-    ((_, order),) = leader.orders.outgoing
-    leader.orders.outgoing.clear()
+    ((_, order),) = leader.office.orders.outgoing
+    leader.office.orders.outgoing.clear()
     found = {"late": settled(single(4, "b3", 3), term=0)}
     leader.heard(bus.Answer("b1", order.order, records=found), cluster.rig.now_s)
     cluster.run(1.0)

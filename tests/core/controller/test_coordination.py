@@ -127,7 +127,7 @@ class Hall:
                 self.online[target][user] = self.online[broker].pop(user)
 
     def texts(self) -> list[str]:
-        return [decision.text for decision in self.cluster.leader.leading.planner.decisions]
+        return [decision.text for decision in self.cluster.leader.leading.office.decisions]
 
 
 def hall_of(cluster_of: Any, **settings: Any) -> Hall:
@@ -142,8 +142,8 @@ def balanced(hall: Hall, seconds: float = 15.0) -> Any:
     """The next question to the balancer."""
     for _ in range(round(seconds / 0.05)):
         hall.run(0.05)
-        if hall.cluster.leader.asked:
-            return hall.cluster.leader.asked.pop()
+        if hall.cluster.leader.questions:
+            return hall.cluster.leader.questions.pop()
     return None
 
 

@@ -166,7 +166,7 @@ def test_a_new_leader_saves_topics_that_the_last_one_left_on_a_dead_broker(clust
     first = cluster.leader
     cluster.move("t", Mode.SINGLE, "b2")
     cluster.run(1.0)
-    first.leading.evacuate = lambda broker: cluster.stopped.add(first)  # it goes between the two steps
+    first.leading.moves.evacuate = lambda broker: cluster.stopped.add(first)  # it goes between the two steps
     cluster.kill("b2")
     cluster.run(0.5)
     assert first in cluster.stopped

@@ -13,8 +13,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from nearcast.core.controller.leader import EVACUATED_MAX, Leader, LeaderSettings
+from nearcast.core.controller.leader import Leader, LeaderSettings
 from nearcast.core.controller.ledger import Ledger
+from nearcast.core.controller.moves import EVACUATED_MAX
 from nearcast.core.controller.recovery import Recovery
 from nearcast.core.model.counters import TopicCounters
 from nearcast.core.model.journal import BrokerEntry, BrokerState, Journal, Known, LossEntry, TopicEntry
@@ -69,8 +70,8 @@ def test_a_lost_journal_is_put_together_a_part_at_a_time() -> None:
     while not ledger.pending("membership"):
         now_s += 0.05
         assert now_s < 60
-        orders = [bus.decode_for_agent(payload) for _, payload in recovery.told]
-        recovery.told.clear()
+        orders = [bus.decode_for_agent(payload) for _, payload in recovery.outbox]
+        recovery.outbox.clear()
         for order in orders:
             assert isinstance(order, bus.Recall)
             answer = told(order, names, recovery)
@@ -146,7 +147,7 @@ def test_looking_at_brokers_costs_no_more_with_many_topics() -> None:
     counted = {topic: TopicCounters(subscribers=1) for topic in list(topics)[:10_000]}
     leader.heard(bus.Report("b1", 0.0, 1.0, 5.0, 0.0, 1, 1, 0.0, 0.0, counted), 0.0)
     assert calls(leader.heard, bus.Show("me.1", brokers_only=True), 0.0) < 1000
-    ((_, payload),) = leader.told
+    ((_, payload),) = leader.outbox
     state = bus.decode_state(payload)
     assert state is not None
     assert set(state.brokers) == set(BROKERS)
@@ -167,8 +168,8 @@ def test_all_topics_are_shown_a_part_at_a_time() -> None:
     most, listed, start = 0, [], 0
     while start or not listed:
         most = max(most, calls(leader.heard, bus.Show("me.1", start=start), 0.0))
-        ((_, payload),) = leader.told
-        leader.told.clear()
+        ((_, payload),) = leader.outbox
+        leader.outbox.clear()
         part = bus.decode_state(payload)
         assert part is not None
         assert len(part.topics) <= bus.SHOWN_MAX
@@ -186,8 +187,8 @@ def test_named_topics_are_shown_a_part_at_a_time_too() -> None:
     names = tuple(f"t{number}" for number in range(bus.SHOWN_MAX + 1))
     for start, listed, following in ((0, names[:-1], bus.SHOWN_MAX), (bus.SHOWN_MAX, names[-1:], 0)):
         leader.heard(bus.Show("me.1", names, start=start), 0.0)
-        ((_, payload),) = leader.told
-        leader.told.clear()
+        ((_, payload),) = leader.outbox
+        leader.outbox.clear()
         part = bus.decode_state(payload)
         assert part is not None
         assert (tuple(part.topics), part.next_start) == (listed, following)
@@ -218,11 +219,11 @@ def most_until_pending(leader: Leader, key: str) -> int:
 
 def done(leader: Leader) -> list[bus.Answer]:
     """Every agent has carried out what it was told to."""
-    told = [bus.decode_for_agent(payload) for _, payload in leader.told]
-    leader.told.clear()
+    told = [bus.decode_for_agent(payload) for _, payload in leader.outbox]
+    leader.outbox.clear()
     answers = []
     for order in told:
         if isinstance(order, bus.Install | bus.InstallMembers | bus.Collect):
             versions = {"": MEMBERS.version} if isinstance(order, bus.InstallMembers) else {}
-            answers.append(bus.Answer(leader.orders._waiting[order.order][1], order.order, versions=versions))
+            answers.append(bus.Answer(leader.office.orders._waiting[order.order][1], order.order, versions=versions))
     return answers

@@ -6,8 +6,8 @@ from functools import partial
 
 import pytest
 
-from nearcast.core.controller import moves as module
-from nearcast.core.controller.moves import Orders
+from nearcast.core.controller import office as module
+from nearcast.core.controller.office import Orders
 from nearcast.core.wire.bus import Answer, Reset
 
 
@@ -79,7 +79,7 @@ def test_an_answer_of_another_broker_is_ignored() -> None:
 
 
 def test_orders_nobody_answers_are_forgotten_at_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "OUTSTANDING_MAX", 3)
+    monkeypatch.setattr(module, "ORDERS_MAX", 3)
     desk = Desk()
     numbers = [desk.need(f"need {number}", 0.0) for number in range(4)]
     for order in numbers:

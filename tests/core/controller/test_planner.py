@@ -47,13 +47,13 @@ def planned(cluster_of: Any) -> Any:
 
 def question(cluster: Any, seconds: float = 3.0) -> Any:
     """The next question to the policy; one that is open is answered with nothing, since it does not know the newest."""
-    for asked in cluster.leader.asked:
+    for asked in cluster.leader.questions:
         cluster.leader.answered(asked.number, Proposal("test"), cluster.rig.now_s)
-    cluster.leader.asked.clear()
+    cluster.leader.questions.clear()
     for _ in range(round(seconds / 0.05)):
         cluster.run(0.05)
-        if cluster.leader.asked:
-            return cluster.leader.asked.pop()
+        if cluster.leader.questions:
+            return cluster.leader.questions.pop()
     return None
 
 
@@ -70,7 +70,7 @@ def report(cluster: Any, broker: str, output_bytes_per_s: float, **topics: Topic
 
 def test_without_a_policy_nobody_is_asked(cluster: Any) -> None:
     cluster.run(3.0)
-    assert cluster.leader.asked == []
+    assert cluster.leader.questions == []
 
 
 def test_the_policy_sees_loads_and_where_topics_are(planned: Any) -> None:
@@ -96,7 +96,7 @@ def test_the_policy_sees_loads_and_where_topics_are(planned: Any) -> None:
 def test_one_question_at_a_time(planned: Any) -> None:
     assert question(planned) is not None
     planned.run(3.0)
-    assert planned.leader.asked == []
+    assert planned.leader.questions == []
 
 
 def test_after_a_change_the_policy_waits(planned: Any) -> None:
@@ -191,7 +191,7 @@ def test_a_broker_that_has_just_joined_is_shown_as_fresh_at_once(cluster_of: Any
     late = next(wired for wired in cluster.rig.wired if wired.machine is cluster.agents["b3"])
     cluster.rig.wired.remove(late)
     cluster.run(4.0)
-    asked = cluster.leader.asked.pop()
+    asked = cluster.leader.questions.pop()
     answer(cluster, asked, PlaceTopic("t", Mode.SINGLE, ("b1",), REASON))
     cluster.rig.wired.append(late)
     asked = question(cluster, 5.0)
@@ -206,7 +206,7 @@ def test_a_policy_lets_a_broker_leave_and_changes_its_mind(planned: Any) -> None
     answer(planned, question(planned), RemoveBroker("b3", REASON))
     planned.run(0.05)
     assert planned.states()["b3"] is BrokerState.LEAVING
-    planned.leader.leading.planner._carry_out(KeepBroker("b3", REASON))
+    planned.leader.leading.execution.change(KeepBroker("b3", REASON))
     planned.run(3.0)
     assert planned.states()["b3"] is BrokerState.MEMBER
 
@@ -214,7 +214,7 @@ def test_a_policy_lets_a_broker_leave_and_changes_its_mind(planned: Any) -> None
 def test_a_policy_does_not_call_off_what_a_person_wants(planned: Any) -> None:
     planned.leader.leading.heard(bus.Drain("me.1", "b3"), planned.rig.now_s)
     planned.run(0.1)
-    planned.leader.leading.planner._carry_out(KeepBroker("b3", REASON))
+    planned.leader.leading.execution.change(KeepBroker("b3", REASON))
     planned.run(5.0)
     assert planned.states()["b3"] is BrokerState.LEFT
 
@@ -249,7 +249,7 @@ def test_a_new_leader_does_not_judge_by_what_it_has_not_heard(cluster_of: Any) -
     cluster.run(3.0)
     silent = next(wired for wired in cluster.rig.wired if wired.machine is cluster.agents["b2"])
     silent.machine.meter.measure = lambda *args: None  # it has nothing to report
-    cluster.leader.leading.planner.book._reports.clear()
+    cluster.leader.leading._load._reports.clear()
     assert question(cluster, 3.0) is None
     del silent.machine.meter.measure
     assert question(cluster, 3.0) is not None
@@ -263,7 +263,7 @@ def test_a_new_leader_waits_before_its_first_question(cluster_of: Any) -> None:
     cluster.rig.wired = [wired for wired in cluster.rig.wired if wired.machine is not first]
     cluster.run(2.0)
     leads_s = cluster.rig.now_s
-    assert cluster.leader.asked == []
+    assert cluster.leader.questions == []
     assert question(cluster, 10.0) is not None
     assert cluster.rig.now_s - leads_s >= 2.0
 
@@ -290,7 +290,7 @@ def test_a_broker_that_joins_while_the_policy_thinks_is_still_fresh(cluster_of: 
     cluster.run(4.0)
     assert cluster.states()["b2"] is BrokerState.MEMBER
     answer(cluster, thinking)
-    (asked,) = cluster.leader.asked  # at once
+    (asked,) = cluster.leader.questions  # at once
     assert asked.view.fresh == {"b2"}
 
 
@@ -299,6 +299,6 @@ def test_a_proposal_that_cannot_be_done_whole_is_not_begun(planned: Any) -> None
     answer(planned, question(planned), AddBroker(REASON), RemoveBroker("b3", REASON), wrong)
     planned.run(0.5)
     assert planned.states() == dict.fromkeys(("b1", "b2", "b3"), BrokerState.MEMBER)
-    (decision,) = planned.leader.leading.planner.decisions
+    (decision,) = planned.leader.leading.office.decisions
     assert "refused, nothing of it is done" in decision.text
     assert "unknown broker 'nobody'" in decision.text

@@ -302,7 +302,7 @@ def test_a_membership_older_than_one_that_is_known_does_not_say_who_is_expected(
     ledger = Ledger(0, Journal(), 3)
     recovery = Recovery(ledger, KNOWN, timing=DEFAULT_TIMING, store_url="", wall_offset_s=0.0, now_s=0.0)
     recovery.heard(hello("b1", known=Known("ours", members=5)), 0.1)
-    (_, payload) = recovery.told.pop()
+    (_, payload) = recovery.outbox.pop()
     recall = bus.decode_for_agent(payload)
     assert isinstance(recall, bus.Recall)
     recovery.heard(bus.Answer("b1", recall.order, membership=alone), 0.2)
@@ -317,7 +317,7 @@ def test_a_broker_is_not_given_up_while_a_lease_of_the_leader_before_may_last() 
     ledger = Ledger(0, Journal(), 3)
     recovery = Recovery(ledger, KNOWN, timing=timing, store_url="", wall_offset_s=0.0, now_s=0.0)
     recovery.heard(hello("b1", known=KNOWN), 0.1)
-    (_, payload) = recovery.told.pop()
+    (_, payload) = recovery.outbox.pop()
     recall = bus.decode_for_agent(payload)
     assert isinstance(recall, bus.Recall)
     recovery.heard(bus.Answer("b1", recall.order, membership=OLD), 0.2)
@@ -330,7 +330,7 @@ def test_a_broker_is_not_given_up_while_a_lease_of_the_leader_before_may_last() 
 
 def recall_of(recovery: Recovery) -> bus.Recall:
     """The last one that was asked."""
-    recall = bus.decode_for_agent(recovery.told[-1][1])
+    recall = bus.decode_for_agent(recovery.outbox[-1][1])
     assert isinstance(recall, bus.Recall)
     return recall
 
@@ -401,7 +401,7 @@ def test_nobody_registers_a_name_before_the_operator_knows_of_the_loss(cluster: 
     cluster.run(3.0)
     leader = cluster.leader.leading
     said: list[bus.Assignment] = []
-    leader.reply = said.append
+    leader.office.reply = said.append
     leader.heard(bus.RegisterUser("gateway.1", "ann"), cluster.rig.now_s)
     assert "nobody can register at the moment" in said.pop().problem
     assert cluster.ask(bus.AcknowledgeLoss("me.1")).problem == ""

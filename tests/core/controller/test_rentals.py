@@ -48,7 +48,7 @@ class Lot:
         self.cluster.rig.wired.remove(self._wired)
 
     def ask(self, change: Any) -> None:
-        self.cluster.leader.leading.planner._carry_out(change)
+        self.cluster.leader.leading.execution.change(change)
 
     def rented(self) -> None:
         self.ask(AddBroker(REASON))

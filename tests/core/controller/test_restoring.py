@@ -7,7 +7,7 @@ from collections import deque
 import pytest
 
 from nearcast.core.controller.handover import INSTALL_BATCH, Restoring
-from nearcast.core.controller.moves import Orders
+from nearcast.core.controller.office import Orders
 from nearcast.core.model.placement import settled, single
 from nearcast.core.wire import bus
 

@@ -24,6 +24,7 @@ release is repeated for as long as a start may take.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING
@@ -47,7 +48,10 @@ from nearcast.core.model.settings import NEVER_S
 from nearcast.core.wire import bus
 
 if TYPE_CHECKING:
-    from nearcast.core.controller.leader import Leader
+    from nearcast.core.controller.members import Members
+    from nearcast.core.controller.moves import Moves
+    from nearcast.core.controller.office import Office
+    from nearcast.core.controller.roster import Roster
 
 
 LOOK_S = 0.1  # between two looks at the topics of a leaving broker: there may be very many
@@ -55,8 +59,20 @@ MOVES_AT_ONCE = 200  # topics of one leaving broker that are moving at the same 
 
 
 class Departures:
-    def __init__(self, leader: Leader) -> None:
-        self._leader = leader
+    def __init__(
+        self,
+        office: Office,
+        roster: Roster,
+        members: Members,
+        moves: Moves,
+        looks_after: Callable[[str, str], bool],  # whether the policy decides where a topic of a broker goes
+    ) -> None:
+        self._office = office
+        self._ledger, self._orders, self._timing = office.ledger, office.orders, office.timing
+        self._roster = roster
+        self._members = members
+        self._moves = moves
+        self._looks_after = looks_after
         self._looked_s: dict[str, float] = {}
         self._marked_s: dict[str, float] = {}  # since when a broker has been marked as carrying nothing
         self._unwatched: set[str] = set()  # of these, the ones no pattern subscriber holds any more
@@ -66,74 +82,70 @@ class Departures:
     def begin(self, broker: str, *, by_policy: bool = False) -> str:
         """Let a broker leave. Returns what is wrong with that, in words; empty if it is leaving."""
         problem = self.problem(broker)
-        entry = self._leader.journal.brokers.get(broker)
+        entry = self._ledger.journal.brokers.get(broker)
         if problem or entry is None or entry.state is BrokerState.LEAVING:
             return problem
-        self._leader.log(f"broker {broker} is leaving")
+        self._office.log(f"broker {broker} is leaving")
         leaving = msgspec.structs.replace(entry, state=BrokerState.LEAVING, by_policy=by_policy)
-        self._leader.ledger.write_broker(broker, leaving)
+        self._ledger.write_broker(broker, leaving)
         return ""
 
     def problem(self, broker: str) -> str:
         """Why the broker cannot leave now; empty if it can, or is leaving."""
-        entry = self._leader.journal.brokers.get(broker)
+        entry = self._ledger.journal.brokers.get(broker)
         problem = self._problem(broker, entry)
         if problem or entry is None or entry.state is BrokerState.LEAVING:
             return problem
         if entry.state is not BrokerState.MEMBER:
             return f"broker {broker!r} is {entry.state}: only a member can leave"
-        staying = [name for name in self._leader.members.carriers() if name != broker]
-        if not any(not self._leader.ledger.pending(broker_key(name)) for name in staying):
+        staying = [name for name in self._roster.carriers() if name != broker]
+        if not any(not self._ledger.pending(broker_key(name)) for name in staying):
             return f"broker {broker!r} is the last member: add another one first"
         return ""
 
     def problem_of_staying(self, broker: str) -> str:
         """Why a broker that is leaving cannot stay; empty if it can."""
-        entry = self._leader.journal.brokers.get(broker)
+        entry = self._ledger.journal.brokers.get(broker)
         problem = self._problem(broker, entry)
         if problem or entry is None or entry.state is not BrokerState.LEAVING:
             return problem
-        if self._leader.ledger.membership().brokers[broker].leaving:
+        if self._ledger.membership().brokers[broker].leaving:
             return f"broker {broker!r} carries nothing any more: wait until it has left, then let it join again"
         return ""
 
     def cancel(self, broker: str, *, by_policy: bool = False) -> str:
         """Let a broker stay after all, or come back after it has left."""
-        entry = self._leader.journal.brokers.get(broker)
+        entry = self._ledger.journal.brokers.get(broker)
         problem = self.problem_of_staying(broker)
         if problem or entry is None:
             return problem
         if entry.state is BrokerState.LEAVING and not (by_policy and not entry.by_policy):
-            self._leader.log(f"broker {broker} stays")
-            self._leader.ledger.write_broker(broker, msgspec.structs.replace(entry, state=BrokerState.MEMBER))
+            self._office.log(f"broker {broker} stays")
+            self._ledger.write_broker(broker, msgspec.structs.replace(entry, state=BrokerState.MEMBER))
         elif entry.state is BrokerState.LEFT and not by_policy:
-            self._leader.ledger.write_broker(broker, msgspec.structs.replace(entry, state=BrokerState.DEAD))
+            self._ledger.write_broker(broker, msgspec.structs.replace(entry, state=BrokerState.DEAD))
         return ""
 
     def _problem(self, broker: str, entry: BrokerEntry | None) -> str:
         if entry is None:
-            return self.unknown(broker)
-        if self._leader.ledger.pending(broker_key(broker)):
+            return self._roster.unknown(broker)
+        if self._ledger.pending(broker_key(broker)):
             return f"broker {broker!r} is changing its state this moment: try again"
         return ""
-
-    def unknown(self, broker: str) -> str:
-        choice = ", ".join(sorted(self._leader.journal.brokers)) or "none"
-        return f"no broker {broker!r}; the cluster has: {choice}"
 
     # --- every tick
 
     def tick(self, now_s: float) -> None:
-        for name, entry in self._leader.journal.brokers.items():
-            if entry.state is BrokerState.LEAVING and not self._leader.ledger.pending(broker_key(name)):
+        for name, entry in self._ledger.journal.brokers.items():
+            if entry.state is BrokerState.LEAVING and not self._ledger.pending(broker_key(name)):
                 self._go_on(name, entry, now_s)
             elif entry.state is not BrokerState.LEAVING:
                 self._marked_s.pop(name, None)
                 self._unwatched.discard(name)
 
     def _go_on(self, name: str, entry: BrokerEntry, now_s: float) -> None:
-        membership = self._leader.journal.membership
-        if self._leader.ledger.pending(MEMBERSHIP_KEY) or membership.previous_ring is not None:
+        membership = self._ledger.journal.membership
+        if self._ledger.pending(MEMBERSHIP_KEY) or membership.previous_ring is not None:
             return
         if name in membership.ring or name not in membership.brokers:
             return
@@ -149,13 +161,13 @@ class Departures:
         else:
             marked = msgspec.structs.replace(membership.brokers[name], leaving=True)
             brokers = {**membership.brokers, name: marked}
-            changed = self._leader.members.changed(membership, brokers, membership.ring)
-            self._leader.ledger.write({MEMBERSHIP_KEY: changed})
+            changed = self._members.next_membership(membership, brokers, membership.ring)
+            self._ledger.write({MEMBERSHIP_KEY: changed})
 
     def _topics_of(self, name: str) -> tuple[list[str], int]:
         """The topics at rest on a broker, and how many are moving from it or to it."""
         resting, moving = [], 0
-        for topic, entry in self._leader.journal.topics.items():
+        for topic, entry in self._ledger.journal.topics.items():
             if entry.move is not None:
                 moving += name in entry.placement.brokers or name in entry.move.target.brokers
             elif name in entry.placement.brokers:
@@ -164,33 +176,33 @@ class Departures:
 
     def _empty(self, name: str, entry: BrokerEntry, resting: list[str]) -> None:
         """Move the topics at rest there elsewhere, some at a time. The policy moves those it looks after itself."""
-        topics = self._leader.journal.topics
+        topics = self._ledger.journal.topics
         for topic in resting:
-            if self._leader.ledger.pending(topic_key(topic)):
+            if self._ledger.pending(topic_key(topic)):
                 continue
-            if entry.by_policy and self._leader.planner.looks_after(name, topic):
+            if entry.by_policy and self._looks_after(name, topic):
                 continue
             old = topics[topic].placement
             moved = TopicEntry(old, MoveEntry(Phase.PREPARE, self._elsewhere(topic, name, old)))
-            self._leader.ledger.write_topic(topic, moved, partial(self._leader.began, topic, Pace.EAGER))
+            self._ledger.write_topic(topic, moved, partial(self._moves.began, topic, Pace.EAGER))
 
     def _elsewhere(self, topic: str, name: str, old: Placement) -> Placement:
         """The same placement without the broker; the directory if none is left."""
-        members = self._leader.journal.membership.version
-        left = tuple(broker for broker in old.brokers if broker != name and broker in self._leader.members.carriers())
+        members = self._ledger.journal.membership.version
+        left = tuple(broker for broker in old.brokers if broker != name and broker in self._roster.carriers())
         if len(left) > 1:
             return Placement(old.epoch + 1, old.mode, left, members)
-        directory = self._leader.members.directory(topic)
+        directory = self._roster.directory(topic)
         assert directory is not None
         return Placement(old.epoch + 1, Mode.SINGLE, left or (directory,), members)
 
     def _await_patterns(self, name: str, entry: BrokerEntry, now_s: float) -> None:
         since_s = self._marked_s.setdefault(name, now_s)
-        if not all(self._leader.members.told(other) for other in self._leader.journal.membership.ring):
+        if not all(self._members.is_informed(other) for other in self._ledger.journal.membership.ring):
             return  # every subscriber must hear about it, wherever it listens
-        if name in self._unwatched or now_s - since_s > self._leader.timing.ready_s:
+        if name in self._unwatched or now_s - since_s > self._timing.ready_s:
             self._leave(name, entry)
-        elif self._leader.members.told(name):
+        elif self._members.is_informed(name):
             self._count_patterns(name, now_s)
 
     def _count_patterns(self, name: str, now_s: float) -> None:
@@ -198,21 +210,21 @@ class Departures:
             if answer.counts[""][0] == 0 and name in self._marked_s:
                 self._unwatched.add(name)
 
-        make = partial(bus.Count, term=self._leader.term, epochs={"": 0})
-        self._leader.orders.need(("unwatched", name), name, make, done, now_s)
+        make = partial(bus.Count, term=self._ledger.term, epochs={"": 0})
+        self._orders.need(("unwatched", name), name, make, done, now_s)
 
     def _leave(self, name: str, entry: BrokerEntry) -> None:
-        membership = self._leader.journal.membership
+        membership = self._ledger.journal.membership
         brokers = {broker: info for broker, info in membership.brokers.items() if broker != name}
 
         def left(now_s: float) -> None:
-            self._leader.log(f"broker {name} has left")
-            self._leader.members.departed(name)
+            self._office.log(f"broker {name} has left")
+            self._members.departed(name)
 
-        self._leader.ledger.write(
+        self._ledger.write(
             {
                 broker_key(name): msgspec.structs.replace(entry, state=BrokerState.LEFT),
-                MEMBERSHIP_KEY: self._leader.members.changed(membership, brokers, membership.ring),
+                MEMBERSHIP_KEY: self._members.next_membership(membership, brokers, membership.ring),
             },
             left,
         )
@@ -227,8 +239,10 @@ START_S = 30.0  # a rented broker that has not said hello by then is not coming,
 
 
 class Provisioning:
-    def __init__(self, leader: Leader) -> None:
-        self._leader = leader
+    def __init__(self, office: Office, members: Members) -> None:
+        self._office = office
+        self._ledger = office.ledger
+        self._members = members
         self._said_s: dict[str, float] = {}
         self._since_s: dict[str, float] = {}  # since when a broker is expected, or expected back
         self._lost_s: dict[str, float] = {}  # when a broker that did not come back was released
@@ -237,28 +251,28 @@ class Provisioning:
     def rent(self) -> str:
         """Ask for one more broker; returns its name."""
         name = self._free_name()
-        before = self._leader.journal.brokers.get(name)
+        before = self._ledger.journal.brokers.get(name)
         # Keep the run id and URL of an earlier broker of this name: that one is to be stopped, not mistaken for the new
         # one.
         url, run_id = (before.url, before.run_id) if before is not None else ("", "")
-        self._leader.ledger.write_broker(name, BrokerEntry(url, "", run_id, BrokerState.RENTED, rented=True))
+        self._ledger.write_broker(name, BrokerEntry(url, "", run_id, BrokerState.RENTED, rented=True))
         return name
 
     def _free_name(self) -> str:
         return next(name for number in count(1) if self._is_free(name := f"{PREFIX}{number}"))
 
     def _is_free(self, name: str) -> bool:
-        entry = self._leader.journal.brokers.get(name)
-        if self._leader.ledger.pending(broker_key(name)):
+        entry = self._ledger.journal.brokers.get(name)
+        if self._ledger.pending(broker_key(name)):
             return False
         return entry is None or (entry.state is BrokerState.LEFT and name not in self._running)
 
     def tick(self, now_s: float) -> None:
-        brokers = self._leader.journal.brokers
+        brokers = self._ledger.journal.brokers
         self._running = {name for name, entry in brokers.items() if self._still_runs(name, entry, now_s)}
         for name, entry in brokers.items():
             if name in self._running:
-                self._say(name, bus.Release(name, self._leader.term, entry.url), now_s)
+                self._say(name, bus.Release(name, self._ledger.term, entry.url), now_s)
             if entry.rented and entry.state in (BrokerState.RENTED, BrokerState.DEAD):
                 self._await(name, entry, now_s)
             else:
@@ -268,7 +282,7 @@ class Provisioning:
         """Whether it should have been stopped: it has left, and still says hello."""
         left = entry.rented and entry.state in (BrokerState.LEFT, BrokerState.RENTED)
         # Without a run id it was never here: a hello under this name now comes from the one that was rented.
-        heard = bool(entry.run_id) and self._leader.members.heard_lately(name, entry.run_id, now_s)
+        heard = bool(entry.run_id) and self._members.heard_lately(name, entry.run_id, now_s)
         return left and (heard or now_s - self._lost_s.get(name, NEVER_S) < START_S)
 
     def _await(self, name: str, entry: BrokerEntry, now_s: float) -> None:
@@ -276,19 +290,19 @@ class Provisioning:
         if now_s - since_s > START_S:
             self._give_back(name, entry, now_s)
         elif entry.state is BrokerState.RENTED and name not in self._running:
-            self._say(name, bus.Rent(name, self._leader.term), now_s)
+            self._say(name, bus.Rent(name, self._ledger.term), now_s)
 
     def _give_back(self, name: str, entry: BrokerEntry, now_s: float) -> None:
-        if self._leader.ledger.pending(broker_key(name)):
+        if self._ledger.pending(broker_key(name)):
             return
         if entry.state is BrokerState.DEAD:
             self._lost_s[name] = now_s
-            self._leader.log(f"{name} was given up {START_S:g} s ago and did not come back: it is given back")
+            self._office.log(f"{name} was given up {START_S:g} s ago and did not come back: it is given back")
         else:
-            self._leader.log(f"no provider has started {name} within {START_S:g} s: is one running?")
-        self._leader.ledger.write_broker(name, msgspec.structs.replace(entry, state=BrokerState.LEFT))
+            self._office.log(f"no provider has started {name} within {START_S:g} s: is one running?")
+        self._ledger.write_broker(name, msgspec.structs.replace(entry, state=BrokerState.LEFT))
 
     def _say(self, name: str, message: bus.ToProvider, now_s: float) -> None:
         if now_s - self._said_s.get(name, NEVER_S) >= SAY_AGAIN_S:
             self._said_s[name] = now_s
-            self._leader.told.append((PROVIDER_CHANNEL, bus.encode(message)))
+            self._office.publish(PROVIDER_CHANNEL, message)

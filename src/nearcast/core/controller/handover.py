@@ -28,8 +28,8 @@ from nearcast.core.model.placement import Record
 from nearcast.core.wire import bus
 
 if TYPE_CHECKING:
-    from nearcast.core.controller.leader import Leader
-    from nearcast.core.controller.moves import Orders
+    from nearcast.core.controller.office import Office, Orders
+    from nearcast.core.controller.roster import Roster
 
 
 INSTALL_BATCH = 500  # records in one order: a few milliseconds of a server's time
@@ -109,8 +109,11 @@ class _Collected:
 
 
 class Handover:
-    def __init__(self, leader: Leader) -> None:
-        self._leader = leader
+    def __init__(self, office: Office, roster: Roster, restoring: Restoring, evacuate: Callable[[str], None]) -> None:
+        self._ledger, self._orders = office.ledger, office.orders
+        self._roster = roster
+        self._restoring = restoring
+        self._evacuate = evacuate  # a broker's topics
         self._collected: dict[tuple[int, str], _Collected] = {}  # membership version, old directory
         self._handed_over: tuple[int, set[str]] = (-1, set())  # version, topics whose new directory has them
         self._handing_over: dict[str, dict[str, records.Record]] = {}  # to each new directory, at the moment
@@ -123,7 +126,7 @@ class Handover:
         old, new = membership.previous_ring or (), membership.ring
         waiting = False
         for name in old:
-            if self._leader.members.carries(name):
+            if self._roster.carries(name):
                 collected = self._collected.setdefault((membership.version, name), _Collected())
                 self._collect(name, membership, collected, now_s)
                 waiting |= not collected.complete
@@ -135,7 +138,7 @@ class Handover:
         if self._install_at_new(old, new, now_s):
             self._collected = {}
             opened = msgspec.structs.replace(membership, version=membership.version + 1, previous_ring=None)
-            self._leader.ledger.write({MEMBERSHIP_KEY: opened})
+            self._ledger.write({MEMBERSHIP_KEY: opened})
 
     def _collect(self, name: str, membership: Membership, collected: _Collected, now_s: float) -> None:
         """Ask for the next batch of an old directory's records, unless one is being written to the journal."""
@@ -147,42 +150,42 @@ class Handover:
             if collected.writing or collected.after != after or collected.complete:
                 return  # the same batch again
             collected.writing = True
-            self._leader.ledger.write(self._unknown(answer.records), partial(written, answer))
+            self._ledger.write(self._unknown(answer.records), partial(written, answer))
 
         def written(answer: bus.Answer, at_s: float) -> None:
             collected.writing = False
             collected.complete = not answer.more
             collected.after = max(answer.records, default="")
-            self._evacuate(answer.records)
+            self._evacuate_dead(answer.records)
             self._collect(name, membership, collected, at_s)
 
         old, new = membership.previous_ring or (), membership.ring
         make = partial(
-            bus.Collect, term=self._leader.term, old_ring=old, new_ring=new, after=after, members=membership.version
+            bus.Collect, term=self._ledger.term, old_ring=old, new_ring=new, after=after, members=membership.version
         )
-        self._leader.orders.need(("collect", name, membership.version, after), name, make, done, now_s)
+        self._orders.need(("collect", name, membership.version, after), name, make, done, now_s)
 
     def _unknown(self, found: dict[str, records.Record]) -> dict[str, Entry]:
         """Entries for the topics that the journal does not know yet."""
-        topics, ledger = self._leader.journal.topics, self._leader.ledger
+        topics, ledger = self._ledger.journal.topics, self._ledger
         return {
             topic_key(topic): TopicEntry(record.placement)
             for topic, record in found.items()
             if topic not in topics and not ledger.pending(topic_key(topic))
         }
 
-    def _evacuate(self, found: dict[str, records.Record]) -> None:
+    def _evacuate_dead(self, found: dict[str, records.Record]) -> None:
         """Found topics may be on a broker that was given up while the journal did not know about them."""
         for broker in sorted({broker for record in found.values() for broker in record.placement.brokers}):
-            if not self._leader.members.carries(broker):
-                self._leader.evacuate(broker)
+            if not self._roster.carries(broker):
+                self._evacuate(broker)
 
     def _install_at_new(self, old: tuple[str, ...], new: tuple[str, ...], now_s: float) -> bool:
         """Whether every planned topic whose directory changed has its record at the new one."""
         if self._go_on(now_s):
             return False
         if self._unseen is None:
-            self._unseen = iter(list(self._leader.journal.topics))
+            self._unseen = iter(list(self._ledger.journal.topics))
             self._missing, self._switching = {}, False
         part = list(islice(self._unseen, LOOKED_AT))
         self._look(part, ring_of(old), ring_of(new))
@@ -195,24 +198,24 @@ class Handover:
     def _look(self, topics: list[str], before: Ring, after: Ring) -> None:
         """Find out which of these topics a new directory does not have yet."""
         for topic in topics:
-            name, entry = topic.encode(), self._leader.journal.topics[topic]
+            name, entry = topic.encode(), self._ledger.journal.topics[topic]
             owner = after.owner(name)
-            if topic in self._handed_over[1] or before.owner(name) == owner or not self._leader.members.carries(owner):
+            if topic in self._handed_over[1] or before.owner(name) == owner or not self._roster.carries(owner):
                 continue
             if entry.move is not None and entry.move.phase is Phase.SWITCH:
                 self._switching = True  # its move updates the new directory itself when it settles
                 continue
-            self._missing.setdefault(owner, {})[topic] = records.settled(entry.placement, self._leader.term)
+            self._missing.setdefault(owner, {})[topic] = records.settled(entry.placement, self._ledger.term)
 
     def _go_on(self, now_s: float) -> bool:
         """Whether records are in flight: all topics are checked again once these are installed."""
         version = self._handed_over[0]
         for owner, wanted in list(self._handing_over.items()):
-            if not self._leader.members.carries(owner):
+            if not self._roster.carries(owner):
                 del self._handing_over[owner]
                 continue
             there = partial(self._arrived, owner, wanted)
-            self._leader.restoring.drive(("handover", version, owner), owner, partial(_each, wanted), there, now_s)
+            self._restoring.drive(("handover", version, owner), owner, partial(_each, wanted), there, now_s)
         return bool(self._handing_over)
 
     def _arrived(self, owner: str, wanted: dict[str, records.Record]) -> None:

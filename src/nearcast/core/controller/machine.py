@@ -50,7 +50,7 @@ class Role(StrEnum):
 class Controller:
     """Inputs: connected, received, lost, tick, retire, and answers of the store, the policy and the balancer.
 
-    Outputs: outgoing(), effects, store, asked, notes, alarms.
+    Outputs: outgoing(), effects, store, questions, notes, alarms.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class Controller:
         self.timing = timing
         self.effects: list[Effect] = []
         self.store: list[StoreEffect] = []
-        self.asked: list[Ask] = []  # of policies
+        self.questions: list[Ask] = []  # for policies
         self.wall_offset_s = 0.0
         self.notes: list[str] = []
         self.alarms: list[str] = []  # what an operator must know
@@ -231,7 +231,7 @@ class Controller:
         if self.leading is not None:
             self.leading.tick(now_s)
             self._commit(now_s)
-            self.asked += self.leading.questions.take()
+            self.questions += self.leading.questions.take()
 
     def retire(self, now_s: float) -> None:
         """The last input: the process is being stopped in good order, and another controller should lead at once.
@@ -246,10 +246,10 @@ class Controller:
         speaker = self.leading or self.recovery
         if speaker is not None:
             link = self.bus.link
-            for channel, payload in speaker.told:
+            for channel, payload in speaker.outbox:
                 if link is not None:
                     link.tell(channel, payload)
-            speaker.told.clear()
+            speaker.outbox.clear()
         if self.leading is not None:
             self.notes += self.leading.notes
             self.leading.notes.clear()

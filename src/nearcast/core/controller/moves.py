@@ -1,30 +1,30 @@
-"""Moves and orders: how the controller takes a topic from one placement to the next (PROTOCOL "Controller").
+"""Moves: how the controller takes topics from one placement to the next (PROTOCOL "Controller").
 
-A `Move` is one topic's way to its next placement:
-
-    PREPARE  install the prepare record at all old members
-    READY    wait until at each old member all subscribers hold the new placement, or time is up
-    SWITCH   install the switch record, the fence, at all old members; no way back from here
-    SETTLE   install the settled record at old and new members, the directory and every other broker that knew
-
-The journal knows only PREPARE and SWITCH. A new leader does not know what is installed where, so it simply installs it
-again. A dead broker counts as done in every stage.
-
-`Orders` are in flight to agents. Each is repeated until it is answered. Needs are stated every tick ("install this
-there"); an order already in flight is not sent twice within the retry time. So a lost order, a lost answer and a
-restarted agent all look the same, and heal the same way.
+A `Move` is one topic's way; `Moves` drives all of them, many at once. Topics whose broker died are moved from here too,
+by force.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Iterator
 from enum import StrEnum
+from functools import partial
+from itertools import islice
 
+import msgspec
+
+from nearcast.core.controller.handover import INSTALL_BATCH
+from nearcast.core.controller.office import Office
+from nearcast.core.controller.roster import Roster
 from nearcast.core.model import placement as records
-from nearcast.core.model.journal import MoveEntry, Phase, TopicEntry
-from nearcast.core.model.placement import Record
+from nearcast.core.model.journal import MoveEntry, Pace, Phase, TopicEntry, topic_key
+from nearcast.core.model.placement import Placement, Record
 from nearcast.core.model.settings import NEVER_S
-from nearcast.core.wire.bus import Answer, Order
+from nearcast.core.wire import bus
+
+COUNT_EVERY_S = 0.05
+EVACUATED_MAX = 10_000  # topics of dead brokers moving at once: a tick looks at all moves, which takes about 50 ms
+LAZY_SLOTS = 50  # how many lazy moves of one broker may begin per T_lazy
 
 
 class Stage(StrEnum):
@@ -39,6 +39,17 @@ _AFTER = {Stage.PREPARE: Stage.READY, Stage.SWITCH: Stage.SETTLE, Stage.SETTLE: 
 
 
 class Move:
+    """One topic's way to its next placement:
+
+        PREPARE  install the prepare record at all old members
+        READY    wait until at each old member all subscribers hold the new placement, or time is up
+        SWITCH   install the switch record, the fence, at all old members; no way back from here
+        SETTLE   install the settled record at old and new members, the directory and every other broker that knew
+
+    The journal knows only PREPARE and SWITCH. A new leader does not know what is installed where, so it simply installs
+    it again. A dead broker counts as done in every stage.
+    """
+
     def __init__(self, topic: str, entry: TopicEntry, now_s: float, not_before_s: float = 0.0) -> None:
         assert entry.move is not None
         self.topic = topic
@@ -108,37 +119,222 @@ class Move:
         self._sent_s.clear()
 
 
-OnAnswer = Callable[[Answer, float], None]
-OUTSTANDING_MAX = 10_000
+# --- all moves
 
 
-# --- orders
+class Moves:
+    """The moves in progress, and the topics that have to leave dead brokers."""
 
+    def __init__(self, office: Office, roster: Roster, now_s: float) -> None:
+        self._office = office
+        self._ledger, self._orders, self._timing = office.ledger, office.orders, office.timing
+        self._roster = roster
+        self.done = 0
+        topics = office.journal.topics
+        self._moves = {topic: Move(topic, entry, now_s) for topic, entry in topics.items() if entry.move is not None}
+        # The leader before us may have given a broker up and stopped before its topics began to move.
+        self._evacuating: dict[str, None] = {}
+        for entry in topics.values():
+            self._leave_behind(entry.placement)
+        self._counted_s: dict[str, float] = {}
+        self._lazy_at_s: dict[str, float] = {}
+        self._touched: dict[str, None] = {}  # topics whose move may be able to continue now
 
-class Orders:
-    def __init__(self, term: int, retry_s: float) -> None:
-        self.outgoing: list[tuple[str, Order]] = []
-        self._retry_s = retry_s
-        self._number = term << 32  # so that an answer to an earlier leader's order matches none of ours
-        self._sent_s: dict[Hashable, float] = {}
-        self._waiting: dict[int, tuple[Hashable, str, OnAnswer]] = {}
+    def __len__(self) -> int:
+        return len(self._moves)
 
-    def need(self, key: Hashable, broker: str, make: Callable[[int], Order], on_answer: OnAnswer, now_s: float) -> None:
-        """Send the order unless one with the same key was sent a moment ago."""
-        if now_s - self._sent_s.get(key, NEVER_S) < self._retry_s:
+    def stage(self, topic: str) -> Stage | None:
+        """The stage of the topic's move; None if it is at rest."""
+        move = self._moves.get(topic)
+        return move.stage if move is not None else None
+
+    def tick(self, now_s: float) -> None:
+        """Touch every move; `go_on` drives them."""
+        self._evacuate_all(now_s)
+        self._touched.update(dict.fromkeys(self._moves))
+
+    def go_on(self, now_s: float) -> None:
+        """Drive the moves that an answer or a commit has touched."""
+        touched, self._touched = self._touched, {}
+        self._drive([self._moves[topic] for topic in touched if topic in self._moves], now_s)
+
+    def began(self, topic: str, pace: Pace, now_s: float) -> None:
+        """The journal has a new move."""
+        entry = self._ledger.journal.topics[topic]
+        not_before_s = now_s if pace is Pace.EAGER else self._lazy_slot(entry.placement.brokers[0], now_s)
+        self._moves[topic] = Move(topic, entry, now_s, not_before_s)
+        self._touched[topic] = None
+
+    def _lazy_slot(self, broker: str, now_s: float) -> float:
+        slot_s = max(now_s, self._lazy_at_s.get(broker, 0.0)) + self._timing.lazy_s / LAZY_SLOTS
+        self._lazy_at_s[broker] = slot_s
+        return min(slot_s, now_s + self._timing.lazy_s)
+
+    def _drive(self, moves: list[Move], now_s: float) -> None:
+        installs: dict[str, dict[str, Record]] = {}
+        counts: dict[str, dict[str, int]] = {}
+        for move in moves:
+            if now_s < move.not_before_s or self._ledger.pending(topic_key(move.topic)):
+                continue
+            if self._reconsider(move):
+                continue
+            if move.stage is Stage.READY:
+                self._await_ready(move, counts, now_s)
+            else:
+                self._install(move, installs, now_s)
+        for broker, wanted in installs.items():
+            self._order_installs(broker, wanted, now_s)
+        for broker, epochs in counts.items():
+            self._order_counts(broker, epochs, now_s)
+
+    def _install(self, move: Move, installs: dict[str, dict[str, Record]], now_s: float) -> None:
+        directory = self._roster.directory(move.topic)
+        if move.complete(directory, self._roster.carries):
+            move.advance(now_s)
+            self._touched[move.topic] = None
+            if move.stage is Stage.SETTLED:
+                done = TopicEntry(move.entry.target)
+                self._ledger.write_topic(move.topic, done, partial(self._ended, move))
             return
-        self._number += 1
-        self._sent_s[key] = now_s
-        self._waiting[self._number] = (key, broker, on_answer)
-        if len(self._waiting) > OUTSTANDING_MAX:
-            key, _, _ = self._waiting.pop(next(iter(self._waiting)))
-            self._sent_s.pop(key, None)
-        self.outgoing.append((broker, make(self._number)))
+        for broker in move.due(directory, self._roster.carries, now_s, self._timing.retry_s):
+            installs.setdefault(broker, {})[move.topic] = move.record(self._ledger.term)
 
-    def answered(self, answer: Answer, now_s: float) -> None:
-        waiting = self._waiting.pop(answer.order, None)
-        if waiting is None or waiting[1] != answer.broker:
-            return  # answered twice, or an order of an earlier leader
-        key, _, on_answer = waiting
-        self._sent_s.pop(key, None)
-        on_answer(answer, now_s)
+    def _ended(self, move: Move, now_s: float) -> None:
+        self._moves.pop(move.topic, None)
+        self.done += 1
+        self._rescue(move.topic, now_s)
+        self._leave_behind(move.entry.target)
+
+    def _order_installs(self, broker: str, wanted: dict[str, Record], now_s: float) -> None:
+        topics = list(wanted)
+        for start in range(0, len(topics), INSTALL_BATCH):
+            batch = {topic: wanted[topic] for topic in topics[start : start + INSTALL_BATCH]}
+            make = partial(bus.Install, term=self._ledger.term, records=batch)
+            self._orders.need(("install", broker, now_s, start), broker, make, self._installed, now_s)
+
+    def _installed(self, answer: bus.Answer, now_s: float) -> None:
+        for topic, version in answer.versions.items():
+            move = self._moves.get(topic)
+            if move is not None and move.stage is not Stage.READY and move.stage is not Stage.SETTLED:
+                move.installed(answer.broker, version, self._ledger.term)
+                self._touched[topic] = None
+
+    # --- readiness
+
+    def _await_ready(self, move: Move, counts: dict[str, dict[str, int]], now_s: float) -> None:
+        members = [broker for broker in move.old.brokers if self._roster.carries(broker)]
+        if move.ready >= set(members):
+            self._decide(move, forced=False)
+        elif now_s - move.since_s > self._timing.ready_s:
+            self._office.log(
+                f"topic {move.topic} is moved by force: not all subscribers got ready in {self._timing.ready_s} s"
+            )
+            self._decide(move, forced=True)
+        else:
+            for broker in members:
+                counts.setdefault(broker, {})[move.topic] = move.epoch
+
+    def _order_counts(self, broker: str, epochs: dict[str, int], now_s: float) -> None:
+        if now_s - self._counted_s.get(broker, NEVER_S) < COUNT_EVERY_S:
+            return
+        self._counted_s[broker] = now_s
+        topics = list(epochs)
+        for start in range(0, len(topics), INSTALL_BATCH):
+            batch = {topic: epochs[topic] for topic in topics[start : start + INSTALL_BATCH]}
+            make = partial(bus.Count, term=self._ledger.term, epochs=batch)
+            self._orders.need(("count", broker, now_s, start), broker, make, partial(self._counted, batch), now_s)
+
+    def _counted(self, epochs: dict[str, int], answer: bus.Answer, now_s: float) -> None:
+        for topic, (subscribers, ready) in answer.counts.items():
+            move = self._moves.get(topic)
+            if move is None or move.stage is not Stage.READY or move.epoch != epochs.get(topic):
+                continue
+            self._touched[topic] = None
+            if subscribers == ready:
+                move.ready.add(answer.broker)
+            else:
+                move.ready.discard(answer.broker)
+
+    def _decide(self, move: Move, *, forced: bool) -> None:
+        """Write down that the topic switches; the fences follow once that is in the store."""
+        entry = msgspec.structs.replace(move.entry, phase=Phase.SWITCH, forced=forced)
+        self._redirect(move, entry)
+
+    def _redirect(self, move: Move, entry: MoveEntry) -> None:
+        def decided(now_s: float) -> None:
+            move.decided(entry, now_s)
+            self._touched[move.topic] = None
+
+        self._ledger.write_topic(move.topic, TopicEntry(move.old, entry), decided)
+
+    # --- dead brokers
+
+    def forget(self, broker: str) -> None:
+        """A server came back with an empty memory: current moves install there again."""
+        for move in self._moves.values():
+            move.forget(broker)
+
+    def evacuate(self, broker: str) -> None:
+        """A broker was given up: move the topics at rest that name it elsewhere. Moves handle it themselves."""
+        self._evacuating[broker] = None
+
+    def _leave_behind(self, placement: Placement) -> None:
+        """Evacuate the brokers of the placement that are no longer there."""
+        self._evacuating |= {broker: None for broker in placement.brokers if not self._roster.is_at(broker, placement)}
+
+    def _evacuate_all(self, now_s: float) -> None:
+        """Repeat until no topic at rest names such a broker: an entry that is being written cannot be changed yet.
+
+        Nothing can be evacuated while there is no ring: after a loss of the store all brokers may be gone, and join
+        again.
+        """
+        room = EVACUATED_MAX - len(self._moves) - self._ledger.waiting
+        if room <= 0 or not self._ledger.journal.membership.ring:
+            return
+        for broker in list(self._evacuating):
+            for topic in islice(self._resting(broker), room):
+                room -= self._rescue(topic, now_s)
+            if room > 0 and next(self._resting(broker), None) is None:
+                del self._evacuating[broker]
+
+    def _resting(self, broker: str) -> Iterator[str]:
+        """The topics at rest that name a broker which is no longer there."""
+        for topic, entry in self._ledger.journal.topics.items():
+            if (
+                entry.move is None
+                and broker in entry.placement.brokers
+                and not self._roster.is_at(broker, entry.placement)
+            ):
+                yield topic
+
+    def _rescue(self, topic: str, now_s: float) -> bool:
+        """Move a topic at rest away from dead brokers, by force. Returns whether the move has just begun."""
+        entry = self._ledger.journal.topics[topic]
+        if entry.move is not None or self._ledger.pending(topic_key(topic)) or self._roster.whole(entry.placement):
+            return False
+        target = self._roster.refuge(topic, entry.placement, entry.placement.epoch + 1)
+        if target is None:
+            return False
+        moved = TopicEntry(entry.placement, MoveEntry(Phase.SWITCH, target, forced=True))
+        self._ledger.write_topic(topic, moved, partial(self.began, topic, Pace.EAGER))
+        return True
+
+    def _reconsider(self, move: Move) -> bool:
+        """Change a move after a broker in it died. True: a new decision is on its way to the store."""
+        target, old = move.entry.target, move.old
+        if move.stage in (Stage.PREPARE, Stage.READY):
+            if self._roster.whole(target) and self._roster.whole(old):
+                return False
+            aim = target if self._roster.whole(target) else old
+            refuge = self._roster.refuge(move.topic, aim, target.epoch + 1)
+            if refuge is None:
+                return False
+            told = tuple(sorted({*move.entry.told, *target.brokers}))
+            # Giving up a move is a switch too: to a fresh epoch with the old placement, where everyone already is.
+            forced = not (refuge.same_place(old) and self._roster.whole(old))
+            self._redirect(move, MoveEntry(Phase.SWITCH, refuge, forced, told))
+            return True
+        if move.stage is Stage.SWITCH and not move.entry.forced and not self._roster.whole(old):
+            self._redirect(move, msgspec.structs.replace(move.entry, forced=True))
+            return True
+        return False

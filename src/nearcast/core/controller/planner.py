@@ -10,7 +10,6 @@ last moved. A new leader has heard nothing yet, so it waits T_wait first.
 
 from __future__ import annotations
 
-from collections import deque
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -31,12 +30,15 @@ from nearcast.core.wire import bus
 from nearcast.errors import UsageError
 
 if TYPE_CHECKING:
-    from nearcast.core.controller.leader import Leader
+    from nearcast.core.controller.departures import Departures, Provisioning
+    from nearcast.core.controller.moves import Moves
+    from nearcast.core.controller.office import Office
+    from nearcast.core.controller.questions import Questions
+    from nearcast.core.controller.requests import Requests
+    from nearcast.core.controller.roster import Roster
 
 
 REPORT_S = 1.0  # the time a report covers
-DECISIONS_KEPT = 200
-DECISIONS_SHOWN = 20
 
 
 class PlanningSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,14 +66,75 @@ class Proposing:
         return self._policy.propose(*view.snapshot())
 
 
+class Execution:
+    """Carries out proposals, each whole or not at all."""
+
+    def __init__(
+        self, term: int, moves: Moves, requests: Requests, departures: Departures, provisioning: Provisioning
+    ) -> None:
+        self._moves = moves
+        self._requests = requests
+        self._departures = departures
+        self._provisioning = provisioning
+        self._placed = term << 32  # numbers of requests: no two of one name, whoever leads
+
+    @property
+    def busy(self) -> bool:
+        """Whether topics are moving, or about to move."""
+        return len(self._moves) > 0 or len(self._requests) > 0
+
+    def problem(self, proposal: Proposal) -> str:
+        """Why the proposal cannot be carried out now, in words; empty if all of it can."""
+        placements = {change.topic: (change.mode, change.brokers) for change in proposal.placements}
+        found = [self._requests.problem(placements)]
+        for change in proposal.changes:
+            if isinstance(change, RemoveBroker):
+                found.append(self._departures.problem(change.broker))
+            elif isinstance(change, KeepBroker):
+                found.append(self._departures.problem_of_staying(change.broker))
+        return "; ".join(filter(None, found))
+
+    def carry_out(self, proposal: Proposal, now_s: float) -> None:
+        """Do all of a proposal that has no problem."""
+        self._place(proposal.placements, now_s)
+        for change in proposal.changes:
+            self.change(change)
+
+    def _place(self, placements: list[PlaceTopic], now_s: float) -> None:
+        if placements:
+            wanted = {change.topic: (change.mode, change.brokers) for change in placements}
+            self._placed += 1
+            request = bus.MoveTopics(f".{self._placed}", wanted, Pace.LAZY if len(wanted) > 1 else Pace.EAGER)
+            self._requests.heard(request, now_s)
+
+    def change(self, change: ProposedChange) -> None:
+        if isinstance(change, AddBroker):
+            for _ in range(change.count):
+                self._provisioning.rent()
+        elif isinstance(change, RemoveBroker):
+            self._departures.begin(change.broker, by_policy=True)
+        elif isinstance(change, KeepBroker):
+            self._departures.cancel(change.broker, by_policy=True)
+
+
 class Planner:
-    def __init__(self, leader: Leader, planning: PlanningSettings | None, now_s: float) -> None:
-        self._leader = leader
+    def __init__(
+        self,
+        office: Office,
+        roster: Roster,
+        load: LoadWindow,
+        questions: Questions,
+        execution: Execution,
+        planning: PlanningSettings | None,
+        now_s: float,
+    ) -> None:
+        self._office = office
+        self._roster = roster
+        self._load = load
+        self._questions = questions
+        self._execution = execution
         self._planning = planning
-        self.book = LoadWindow()
-        self.decisions: deque[bus.Decision] = deque(maxlen=DECISIONS_KEPT)
         self._asking = False  # the policy, which has not answered yet
-        self._proposals = leader.term << 32  # numbered: no two requests of one name, whoever leads
         self._checked_s = NEVER_S
         self._changed_s = now_s
         self._moved_s = now_s  # when topics were last seen moving
@@ -79,22 +142,18 @@ class Planner:
         self._shown: frozenset[str] = frozenset()  # brokers of the open question
         self._last_problem = ""
 
-    def looks_after(self, broker: str, topic: str) -> bool:
-        """Whether the policy decides where this topic of a broker goes: it sees load on it."""
-        return self._planning is not None and self.book.mentions(broker, topic)
-
     # --- asking
 
     def tick(self, now_s: float) -> None:
         planning = self._planning
         if planning is None or planning.policy is None:
             return
-        if self._leader.busy:
+        if self._execution.busy:
             self._moved_s = now_s
             return
         if self._asking or now_s - self._checked_s < planning.check_s:
             return
-        carriers = self._leader.members.carriers()
+        carriers = self._roster.carriers()
         if self._known is None:
             self._known = carriers
         waits = now_s - self._changed_s < planning.wait_s and carriers <= self._known
@@ -102,25 +161,25 @@ class Planner:
             return
         self._checked_s = now_s
         self._asking, self._shown = True, carriers
-        self._leader.questions.ask(Proposing(planning.policy), self._view(planning, now_s), self._proposed)
+        self._questions.ask(Proposing(planning.policy), self._view(planning, now_s), self._proposed)
 
     def _reports(self, broker: str) -> tuple[bus.Report, ...]:
         """The reports of seconds in which nothing moved."""
-        return self.book.window(broker, self._moved_s + REPORT_S)
+        return self._load.window(broker, self._moved_s + REPORT_S)
 
     def _view(self, planning: PlanningSettings, now_s: float) -> PlanningInput:
-        journal = self._leader.journal
+        journal = self._office.journal
         states = [entry.state for entry in journal.brokers.values()]
         coming = sum(state in (BrokerState.RENTED, BrokerState.JOINING) for state in states)
-        carrying = {name: entry for name, entry in journal.brokers.items() if self._leader.members.carries(name)}
+        carrying = {name: entry for name, entry in journal.brokers.items() if self._roster.carries(name)}
         return PlanningInput(
             at_s=now_s,
-            version=self._leader.ledger.version,
+            version=self._office.ledger.version,
             members=journal.membership.version,
             brokers=carrying,
             windows={name: self._reports(name) for name in carrying},
             topics=dict(journal.topics),
-            fresh=self._leader.members.carriers() - (self._known or frozenset()),
+            fresh=self._roster.carriers() - (self._known or frozenset()),
             capacity_bytes_per_s=planning.capacity_bytes_per_s,
             spare=max(0, planning.brokers_max - coming - len(carrying)),
             coming=coming,
@@ -134,53 +193,19 @@ class Planner:
         if proposal is None:
             return
         if proposal.problem and proposal.problem != self._last_problem:
-            self.decided(f"{proposal.policy}: {proposal.problem}", now_s)
+            self._office.decided(f"{proposal.policy}: {proposal.problem}", now_s)
         self._last_problem = proposal.problem
         self._known = self._shown  # a broker that has joined meanwhile is still fresh
         if not proposal.changes:
             return
         self._changed_s = now_s
-        refused = self._refusal(proposal)
+        refused = self._execution.problem(proposal)
         if refused:
-            self.decided(f"{proposal.policy}: a proposal was refused, nothing of it is done: {refused}", now_s)
+            self._office.decided(f"{proposal.policy}: a proposal was refused, nothing of it is done: {refused}", now_s)
             return
-        self._place(proposal.placements, now_s)
+        self._execution.carry_out(proposal, now_s)
         for change in proposal.changes:
-            self._carry_out(change)
-            self.decided(f"{proposal.policy}: {describe(change)}", now_s)
-
-    def _refusal(self, proposal: Proposal) -> str:
-        """Why the proposal cannot be carried out now, in words; empty if all of it can."""
-        placements = {change.topic: (change.mode, change.brokers) for change in proposal.placements}
-        found = [self._leader.requests.problem(placements)]
-        departures = self._leader.departures
-        for change in proposal.changes:
-            if isinstance(change, RemoveBroker):
-                found.append(departures.problem(change.broker))
-            elif isinstance(change, KeepBroker):
-                found.append(departures.problem_of_staying(change.broker))
-        return "; ".join(filter(None, found))
-
-    def _place(self, placements: list[PlaceTopic], now_s: float) -> None:
-        if placements:
-            wanted = {change.topic: (change.mode, change.brokers) for change in placements}
-            self._proposals += 1
-            request = bus.MoveTopics(f".{self._proposals}", wanted, Pace.LAZY if len(wanted) > 1 else Pace.EAGER)
-            self._leader.requests.heard(request, now_s)
-
-    def _carry_out(self, change: ProposedChange) -> None:
-        if isinstance(change, AddBroker):
-            for _ in range(change.count):
-                self._leader.provisioning.rent()
-        elif isinstance(change, RemoveBroker):
-            self._leader.departures.begin(change.broker, by_policy=True)
-        elif isinstance(change, KeepBroker):
-            self._leader.departures.cancel(change.broker, by_policy=True)
-
-    def decided(self, text: str, now_s: float) -> None:
-        """Write a decision down, for `nearcast plan decisions` and the log."""
-        self.decisions.append(bus.Decision(now_s + self._leader.wall_offset_s, text))
-        self._leader.log(text)
+            self._office.decided(f"{proposal.policy}: {describe(change)}", now_s)
 
 
 def describe(change: ProposedChange) -> str:

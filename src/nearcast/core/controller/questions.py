@@ -25,7 +25,7 @@ class Decider(Protocol[View, Answer]):
 
 class Questions:
     def __init__(self, term: int) -> None:
-        self.asked: list[Ask] = []  # for the driver
+        self.outgoing: list[Ask] = []  # for the driver
         self._number = term << 32
         self._open: dict[int, Callable[[Any, float], None]] = {}
 
@@ -33,7 +33,7 @@ class Questions:
         """Have a view decided upon, and `answered` called with what was decided; with None if that failed."""
         self._number += 1
         self._open[self._number] = answered
-        self.asked.append(Ask(self._number, decider, view))
+        self.outgoing.append(Ask(self._number, decider, view))
 
     def answered(self, number: int, answer: Any, now_s: float) -> None:
         """An answer has come; one that nobody waits for is not heard."""
@@ -42,5 +42,5 @@ class Questions:
             then(answer, now_s)
 
     def take(self) -> list[Ask]:
-        asked, self.asked = self.asked, []
-        return asked
+        outgoing, self.outgoing = self.outgoing, []
+        return outgoing

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from functools import partial
 
 from nearcast.core.controller.ledger import Ledger
-from nearcast.core.controller.moves import Orders
+from nearcast.core.controller.office import Orders
 from nearcast.core.controller.rebuilding import Found, newest_membership, rebuilding
 from nearcast.core.model.journal import LOSS_KEY, Known, LossEntry
 from nearcast.core.model.membership import Membership
@@ -39,13 +39,13 @@ class _Recalled:
 
 
 class Recovery:
-    """Inputs: heard, tick. Outputs: told, alarms, and a ledger with something to commit when it is over."""
+    """Inputs: heard, tick. Outputs: outbox, alarms, and a ledger with something to commit when it is over."""
 
     def __init__(
         self, ledger: Ledger, known: Known, *, timing: Timing, store_url: str, wall_offset_s: float, now_s: float
     ) -> None:
         self.ledger = ledger
-        self.told: list[tuple[bytes, bytes]] = []
+        self.outbox: list[tuple[bytes, bytes]] = []
         self.alarms = [
             f"THE STORE HAS LOST DATA of cluster {known.cluster}: it has {ledger.version} commits of its journal, which"
             f" had {known.journal[1]} or more; asking the brokers what they have"
@@ -94,7 +94,7 @@ class Recovery:
 
     def _greeted(self, hello: bus.Hello, now_s: float) -> None:
         if hello.known.cluster != self._known.cluster:
-            self._told_all(now_s)
+            self._heard_all(now_s)
             return
         recalled = self._recalled.get(hello.broker)
         if recalled is None or recalled.hello.run_id != hello.run_id:
@@ -102,7 +102,7 @@ class Recovery:
         else:
             recalled.hello, recalled.at_s = hello, now_s  # it may be a different agent
 
-    def _told_all(self, now_s: float) -> None:
+    def _heard_all(self, now_s: float) -> None:
         self._first_s = now_s if self._first_s is None else self._first_s
 
     def _ask(self, name: str, recalled: _Recalled, now_s: float) -> None:
@@ -118,7 +118,7 @@ class Recovery:
             recalled.membership = recalled.membership or answer.membership
             recalled.complete = not answer.more
             if recalled.complete:
-                self._told_all(at_s)
+                self._heard_all(at_s)
 
         make = partial(bus.Recall, term=self.ledger.term, after=after)
         self.orders.need(("recall", name, recalled.hello.run_id, after), name, make, done, now_s)
@@ -126,7 +126,7 @@ class Recovery:
     def _flush_orders(self) -> None:
         for broker, order in self.orders.outgoing:
             channel = bus.agent_channel(broker, self._recalled[broker].hello.agent)
-            self.told.append((channel, bus.encode(order)))
+            self.outbox.append((channel, bus.encode(order)))
         self.orders.outgoing.clear()
 
     # --- the end

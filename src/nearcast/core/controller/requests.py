@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from nearcast.core.controller.planner import DECISIONS_SHOWN
 from nearcast.core.model.journal import LOSS_KEY, MoveEntry, Phase, TopicEntry, broker_key, topic_key
 from nearcast.core.model.names import encode_topic
 from nearcast.core.model.placement import Placement, Plan, single
@@ -21,11 +20,17 @@ from nearcast.core.wire import bus
 from nearcast.errors import InvalidTopic
 
 if TYPE_CHECKING:
-    from nearcast.core.controller.leader import Leader
+    from nearcast.core.controller.departures import Departures
+    from nearcast.core.controller.load import LoadWindow
+    from nearcast.core.controller.members import Members
+    from nearcast.core.controller.moves import Moves
+    from nearcast.core.controller.office import Office
+    from nearcast.core.controller.roster import Roster
 
 
 REQUEST_S = 30.0  # a request that cannot begin within this time is refused
 REQUESTS_MAX = 1000
+DECISIONS_SHOWN = 20
 
 
 class _Pending:
@@ -37,8 +42,16 @@ class _Pending:
 
 
 class Requests:
-    def __init__(self, leader: Leader) -> None:
-        self._leader = leader
+    def __init__(
+        self, office: Office, roster: Roster, members: Members, moves: Moves, departures: Departures, load: LoadWindow
+    ) -> None:
+        self._office = office
+        self._ledger, self._orders = office.ledger, office.orders
+        self._roster = roster
+        self._members = members
+        self._moves = moves
+        self._departures = departures
+        self._load = load
         self._pending: list[_Pending] = []
         # What a directory said about topics no plan names. It holds for one membership and one run of the server: after
         # that, the topic may have been used for the first time again, elsewhere.
@@ -87,7 +100,7 @@ class Requests:
         unknown = [topic for topic in topics if not self._known(topic, now_s)]
         if unknown or any(self._busy(topic) for topic in topics):
             return False
-        ledger = self._leader.ledger
+        ledger = self._ledger
         current = Plan(ledger.version, {topic: self._current(topic) for topic in topics})
         if not _by_policy(request.request):
             self._pin(current)
@@ -95,18 +108,18 @@ class Requests:
             assert change.before is not None
             assert change.after is not None
             entry = TopicEntry(change.before, MoveEntry(Phase.PREPARE, change.after))
-            ledger.write_topic(change.topic, entry, partial(self._leader.began, change.topic, request.pace))
+            ledger.write_topic(change.topic, entry, partial(self._moves.began, change.topic, request.pace))
         ledger.write({}, lambda at_s: self._answer(request.request, tuple(topics), at_s))
         return True
 
     def _pin(self, current: Plan) -> None:
         """What someone has put in a place stays there whatever the ring does, even if it was there before."""
         for topic, placement in current.topics.items():
-            if topic not in self._leader.journal.topics:
-                self._leader.ledger.write_topic(topic, TopicEntry(placement))
+            if topic not in self._ledger.journal.topics:
+                self._ledger.write_topic(topic, TopicEntry(placement))
 
     def _wanted(self, request: bus.MoveTopics, current: Plan) -> Plan:
-        members = self._leader.journal.membership.version
+        members = self._ledger.journal.membership.version
         return Plan(
             current.version + 1,
             {
@@ -117,8 +130,8 @@ class Requests:
 
     def problem(self, wanted: bus.Placements) -> str:
         """What is wrong with placing topics like this, in words for the person who asked; empty if it can be done."""
-        carriers = self._leader.members.carriers()
-        brokers = self._leader.journal.brokers
+        carriers = self._roster.carriers()
+        brokers = self._ledger.journal.brokers
         for topic, (_, named) in wanted.items():
             try:
                 encode_topic(topic)
@@ -132,16 +145,16 @@ class Requests:
         return "; ".join(Plan(0, placements).validate(carriers))
 
     def _busy(self, topic: str) -> bool:
-        return self._leader.stage(topic) is not None or self._leader.ledger.pending(topic_key(topic))
+        return self._moves.stage(topic) is not None or self._ledger.pending(topic_key(topic))
 
     def _known(self, topic: str, now_s: float) -> bool:
         """Whether the topic's placement is known; a topic nobody has placed is looked up at its directory."""
-        journal = self._leader.journal
+        journal = self._ledger.journal
         if topic in journal.topics:
             return True
         membership = journal.membership
         directory = membership.directory(topic.encode())
-        if directory is None or self._leader.ledger.pending(broker_key(directory)):
+        if directory is None or self._ledger.pending(broker_key(directory)):
             return False
         view = (membership.version, journal.brokers[directory].run_id)
         if topic in self._looked_up and self._looked_up[topic][0] == view:
@@ -150,39 +163,37 @@ class Requests:
         def found(answer: bus.Answer, at_s: float) -> None:
             self._looked_up[topic] = (view, answer.records[topic].placement)
 
-        make = partial(bus.Lookup, term=self._leader.term, topic=topic, membership=membership)
-        self._leader.orders.need(("lookup", topic, view), directory, make, found, now_s)
+        make = partial(bus.Lookup, term=self._ledger.term, topic=topic, membership=membership)
+        self._orders.need(("lookup", topic, view), directory, make, found, now_s)
         return False
 
     def _current(self, topic: str) -> Placement:
-        entry = self._leader.journal.topics.get(topic)
+        entry = self._ledger.journal.topics.get(topic)
         return entry.placement if entry is not None else self._looked_up.pop(topic)[1]
 
     # --- brokers
 
     def _drain(self, request: bus.Drain) -> None:
-        departures = self._leader.departures
+        departures = self._departures
         problem = departures.cancel(request.broker) if request.cancel else departures.begin(request.broker)
         self._answer_when_written(request.request, problem)
 
     def _set_capacity(self, request: bus.SetCapacity) -> None:
-        entry = self._leader.journal.brokers.get(request.broker)
+        entry = self._ledger.journal.brokers.get(request.broker)
         problem = ""
         if entry is None:
-            problem = (
-                f"no broker {request.broker!r}; the cluster has: {', '.join(self._leader.journal.brokers) or 'none'}"
-            )
+            problem = self._roster.unknown(request.broker)
         elif not request.bytes_per_s > 0:
             problem = f"a capacity of {request.bytes_per_s:g} bytes per second: it must be above 0"
-        elif self._leader.ledger.pending(broker_key(request.broker)):
+        elif self._ledger.pending(broker_key(request.broker)):
             problem = f"broker {request.broker!r} is changing its state this moment: try again"
         else:
             changed = msgspec.structs.replace(entry, capacity_bytes_per_s=request.bytes_per_s)
-            self._leader.ledger.write_broker(request.broker, changed)
+            self._ledger.write_broker(request.broker, changed)
         self._answer_when_written(request.request, problem)
 
     def _acknowledge_loss(self, request: bus.AcknowledgeLoss) -> None:
-        ledger, loss = self._leader.ledger, self._leader.journal.loss
+        ledger, loss = self._ledger, self._ledger.journal.loss
         problem = ""
         if loss is None:
             problem = "the store has lost nothing that is known"
@@ -196,16 +207,15 @@ class Requests:
         if problem:
             self._refuse(request, problem)
         else:
-            self._leader.ledger.write({}, lambda at_s: self._send(self._state(request, {}, at_s)))
+            self._ledger.write({}, lambda at_s: self._send(self._state(request, {}, at_s)))
 
     # --- answers
 
     def _refuse(self, request: str, problem: str) -> None:
-        leader = self._leader
-        self._send(bus.State(request, leader.leader, leader.term, leader.ledger.version, problem))
+        self._send(self._office.state(request, problem))
 
     def _show(self, request: bus.Show, now_s: float) -> None:
-        names: Collection[str] = request.topics or self._leader.journal.topics
+        names: Collection[str] = request.topics or self._ledger.journal.topics
         if request.brokers_only:
             names = ()
         end = request.start + bus.SHOWN_MAX
@@ -218,43 +228,36 @@ class Requests:
         self._send(msgspec.structs.replace(answer, next_start=next_start))
 
     def _state(self, request: str, states: dict[str, bus.TopicState], now_s: float) -> bus.State:
-        leader = self._leader
-        brokers = {name: self._broker_view(name, now_s) for name in leader.journal.brokers}
-        decisions = list(leader.planner.decisions)[-DECISIONS_SHOWN:]
-        return bus.State(
-            request,
-            leader.leader,
-            leader.term,
-            leader.ledger.version,
-            topics=states,
-            brokers=brokers,
-            decisions=decisions,
-            loss=leader.journal.loss,
+        journal = self._ledger.journal
+        brokers = {name: self._broker_view(name, now_s) for name in journal.brokers}
+        decisions = list(self._office.decisions)[-DECISIONS_SHOWN:]
+        return msgspec.structs.replace(
+            self._office.state(request), topics=states, brokers=brokers, decisions=decisions, loss=journal.loss
         )
 
     def _broker_view(self, name: str, now_s: float) -> bus.BrokerView:
-        entry, members = self._leader.journal.brokers[name], self._leader.members
-        responds = members.alive(name) and members.granted_lately(name, now_s)
-        report = self._leader.planner.book.latest(name)
+        entry = self._ledger.journal.brokers[name]
+        responds = self._roster.alive(name) and self._members.granted_lately(name, now_s)
+        report = self._load.latest(name)
         if report is not None:
             report = msgspec.structs.replace(report, topics={})  # up to 10,000 of them, and they are not used here
         capacity = entry.capacity_bytes_per_s
         return bus.BrokerView(entry.url, entry.site, entry.state, responds, report, capacity, entry.rented)
 
     def _topic_state(self, topic: str) -> bus.TopicState | None:
-        leader = self._leader
-        entry = leader.journal.topics.get(topic)
+        journal = self._ledger.journal
+        entry = journal.topics.get(topic)
         if entry is None:
-            directory, members = leader.members.directory(topic), leader.journal.membership.version
+            directory, members = self._roster.directory(topic), journal.membership.version
             return bus.TopicState(single(members, directory, members), planned=False) if directory else None
         target = entry.move.target if entry.move is not None else None
-        return bus.TopicState(entry.placement, target, leader.stage(topic) or "")
+        return bus.TopicState(entry.placement, target, self._moves.stage(topic) or "")
 
     def _send(self, state: bus.State) -> None:
         if not _by_policy(state.request):
-            self._leader.reply(state)
+            self._office.reply(state)
         elif state.problem:  # the policy asked: it looks at the next snapshot
-            self._leader.log(f"a proposal was refused: {state.problem}")
+            self._office.log(f"a proposal was refused: {state.problem}")
 
 
 def _by_policy(request: str) -> bool:

@@ -33,7 +33,9 @@ from nearcast.core.wire.bus import REPORT_S
 from nearcast.errors import UsageError
 
 if TYPE_CHECKING:
-    from nearcast.core.controller.leader import Leader
+    from nearcast.core.controller.office import Office
+    from nearcast.core.controller.questions import Questions
+    from nearcast.core.controller.roster import Roster
 
 
 SAY_AGAIN_S = 1.0
@@ -73,7 +75,7 @@ class SubscriberMoves:
         self._waiting: dict[str, tuple[str, str]] = {}
         self._trips: dict[str, _Trip] = {}
         self._stepped_s = NEVER_S
-        self.said: list[tuple[str, dict[str, tuple[str, str]]]] = []  # (source, user -> (target, its URL)), to send
+        self.outgoing: list[tuple[str, dict[str, tuple[str, str]]]] = []  # (source, user -> (target, its URL)), to send
         self.given_up: list[str] = []  # users that did not move in time, for the log
         self.ended_s = NEVER_S  # when the last one ended
 
@@ -146,7 +148,7 @@ class SubscriberMoves:
                 trip.said_s = now_s
                 url = self._gateways[trip.target].report.url
                 orders.setdefault(trip.source, {})[user] = (trip.target, url)
-        self.said += orders.items()
+        self.outgoing += orders.items()
 
 
 # --- coordination
@@ -187,8 +189,18 @@ class Balancing:
 
 
 class Coordination:
-    def __init__(self, leader: Leader, settings: CoordinationSettings, rng: Random, now_s: float) -> None:
-        self._leader = leader
+    def __init__(
+        self,
+        office: Office,
+        roster: Roster,
+        questions: Questions,
+        settings: CoordinationSettings,
+        rng: Random,
+        now_s: float,
+    ) -> None:
+        self._office = office
+        self._roster = roster
+        self._questions = questions
         self._settings = settings
         self._since_s = now_s
         self._gateways = Gateways(settings.silence_s)
@@ -213,7 +225,7 @@ class Coordination:
             self._place_all(now_s)
             self._step(now_s)
         elif isinstance(message, bus.RegisterUser):
-            self._leader.reply(
+            self._office.reply(
                 bus.Assignment(message.request, problem=user_problem(message.user) or self._unsure_of_names)
             )
         elif isinstance(message, bus.RequestBroker):
@@ -228,7 +240,7 @@ class Coordination:
     @property
     def _unsure_of_names(self) -> str:
         """Whether a name may be another user's: the store has lost data, and with it registrations."""
-        loss = self._leader.journal.loss
+        loss = self._office.journal.loss
         if loss is None or loss.acknowledged:
             return ""
         return (
@@ -241,7 +253,7 @@ class Coordination:
         if not self._gateways:
             return
         for broker in self._gateways.forget_silent(now_s):
-            self._leader.log(f"gateway {broker} is silent: nobody is sent there")
+            self._office.log(f"gateway {broker} is silent: nobody is sent there")
         self._step(now_s)
         if not self._moves:
             self._empty_leaving(now_s)
@@ -256,11 +268,11 @@ class Coordination:
                 self._refuse(request, "the balancer failed: see the controller's log")
             return
         if proposal.problem and proposal.problem != self._last_problem:
-            self._leader.planner.decided(f"{proposal.policy}: {proposal.problem}", now_s)
+            self._office.decided(f"{proposal.policy}: {proposal.problem}", now_s)
         self._last_problem = proposal.problem
         begun = [move for move in proposal.moves if self._moves.add(move.subscriber, move.source, move.target)]
         if begun:
-            self._leader.planner.decided(str(msgspec.structs.replace(proposal, moves=tuple(begun))), now_s)
+            self._office.decided(str(msgspec.structs.replace(proposal, moves=tuple(begun))), now_s)
         self._step(now_s)
         if request:
             self._shuffled = request
@@ -270,32 +282,31 @@ class Coordination:
 
     def _takes(self, broker: str) -> bool:
         """Whether subscribers may be sent there: it reports, and its broker is a member that stays."""
-        return broker in self._gateways and broker in self._leader.members.carriers()
+        return broker in self._gateways and broker in self._roster.carriers()
 
     def _taking(self) -> dict[str, Gateway]:
-        carriers = self._leader.members.carriers()
+        carriers = self._roster.carriers()
         return {name: self._gateways[name] for name in self._gateways.names() if name in carriers}
 
     def _empty_leaving(self, now_s: float) -> None:
         """Send the subscribers of a leaving broker to the other gateways in turn."""
         taking = sorted(self._taking())
         for broker in self._gateways.names():
-            if taking and broker not in taking and self._leader.members.carries(broker):
+            if taking and broker not in taking and self._roster.carries(broker):
                 users = self._gateways[broker].report.online
                 for number, user in enumerate(users):
                     self._moves.add(user, broker, taking[number % len(taking)])
                 if users:
-                    self._leader.planner.decided(f"{broker} leaves: its {len(users)} subscribers move", now_s)
+                    self._office.decided(f"{broker} leaves: its {len(users)} subscribers move", now_s)
 
     def _step(self, now_s: float) -> None:
         self._moves.step(now_s)
-        for source, moves in self._moves.said:
-            order = bus.encode(bus.MoveSubscribers(self._leader.term, moves))
-            self._leader.told.append((GATEWAY_CHANNEL + source.encode(), order))
-        self._moves.said.clear()
+        for source, moves in self._moves.outgoing:
+            self._office.publish(GATEWAY_CHANNEL + source.encode(), bus.MoveSubscribers(self._office.term, moves))
+        self._moves.outgoing.clear()
         if self._moves.given_up:
             users = self._moves.given_up
-            self._leader.log(
+            self._office.log(
                 f"{len(users)} subscribers did not move in {self._settings.give_up_s:g} s: {users[0]}, ..."
             )
             users.clear()
@@ -305,17 +316,17 @@ class Coordination:
     def _assign(self, asked: bus.RequestBroker, now_s: float) -> None:
         problem = user_problem(asked.user)
         if problem:
-            self._leader.reply(bus.Assignment(asked.request, problem=problem))
+            self._office.reply(bus.Assignment(asked.request, problem=problem))
             return
         taking = self._taking()
-        if now_s - self._since_s < LISTEN_S and not taking.keys() >= self._leader.members.carriers():
+        if now_s - self._since_s < LISTEN_S and not taking.keys() >= self._roster.carriers():
             return
         if not taking:
             problem = "no gateway of a member broker reports: start agents with a gateway, or wait for them"
-            self._leader.reply(bus.Assignment(asked.request, problem=problem))
+            self._office.reply(bus.Assignment(asked.request, problem=problem))
             return
         broker = self._gateway_of(asked, taking)
-        self._leader.reply(bus.Assignment(asked.request, broker, taking[broker].report.url))
+        self._office.reply(bus.Assignment(asked.request, broker, taking[broker].report.url))
 
     def _gateway_of(self, asked: bus.RequestBroker, taking: dict[str, Gateway]) -> str:
         """Where it is or is going, else its latest answer, else its home; otherwise the placement policy chooses."""
@@ -346,7 +357,7 @@ class Coordination:
         self._asking = True
         self._shuffling, self._shuffle = self._shuffle, ""
         snapshot = self._gateways.snapshot(taking, shuffle=bool(self._shuffling))
-        self._leader.questions.ask(Balancing(settings.balancer), snapshot, self._proposed)
+        self._questions.ask(Balancing(settings.balancer), snapshot, self._proposed)
 
     def _ask_shuffle(self, request: str) -> None:
         if request in (self._shuffle, self._shuffling):
@@ -388,7 +399,7 @@ class Coordination:
             return True
         source = self._gateways.where(asked.user)
         if source is not None and self._moves.add(asked.user, source, asked.broker):
-            self._leader.planner.decided(f"{asked.user}: {source} -> {asked.broker} (as asked)", now_s)
+            self._office.decided(f"{asked.user}: {source} -> {asked.broker} (as asked)", now_s)
             self._step(now_s)
         self._show(asked.request, (asked.user,))
         return True
@@ -410,13 +421,12 @@ class Coordination:
         assignments = {user: found for user in users if (found := self._gateways.where(user)) is not None}
         shown = dict(pair for pair, _ in zip(self._moves, range(MOVING_SHOWN), strict=False))
         wanted = {user: pair for user, pair in self._moves if user in users} if users else {}
-        leader = self._leader
-        state = bus.State(request, leader.leader, leader.term, leader.ledger.version)
-        leader.reply(msgspec.structs.replace(state, gateways=views, assignments=assignments, moving=shown | wanted))
+        state = self._office.state(request)
+        state = msgspec.structs.replace(state, gateways=views, assignments=assignments, moving=shown | wanted)
+        self._office.reply(state)
 
     def _refuse(self, request: str, problem: str) -> None:
-        leader = self._leader
-        leader.reply(bus.State(request, leader.leader, leader.term, leader.ledger.version, problem))
+        self._office.reply(self._office.state(request, problem))
 
 
 def _view(gateway: Gateway, takes: bool, moving: int) -> bus.GatewayView:

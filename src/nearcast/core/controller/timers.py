@@ -12,6 +12,7 @@ a broker with the new membership, no question sent later is counted with the lon
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -20,25 +21,26 @@ from nearcast.core.model.journal import MEMBERSHIP_KEY
 from nearcast.core.model.settings import Agreed
 
 if TYPE_CHECKING:
-    from nearcast.core.controller.leader import Leader
+    from nearcast.core.controller.office import Office
     from nearcast.core.model.membership import Membership
 
 
 class Agreement:
-    def __init__(self, leader: Leader) -> None:
-        self._leader = leader
-        self._ours = leader.timing.agreed
-        self._told_since_s: float | None = None  # since when all brokers have had the newest membership
+    def __init__(self, office: Office) -> None:
+        self._office = office
+        self._ledger = office.ledger
+        self._ours = office.timing.agreed
+        self._informed_since_s: float | None = None  # since when all brokers have had the newest membership
 
     @property
     def dead_s(self) -> float:
         """T_dead, long enough for any lease that clients may use."""
-        return max(self._ours.dead_s, self._now_in(self._leader.journal.membership).dead_s)
+        return max(self._ours.dead_s, self._now_in(self._ledger.journal.membership).dead_s)
 
     @property
     def lease_over_s(self) -> float:
         """How long after a grant no client relies on it any more."""
-        settled = self._now_in(self._leader.journal.membership) == self._ours
+        settled = self._now_in(self._ledger.journal.membership) == self._ours
         return self._ours.lease_over_s if settled else self.dead_s
 
     def after(self, membership: Membership) -> Agreed:
@@ -46,30 +48,29 @@ class Agreement:
         before = self._now_in(membership)
         return msgspec.structs.replace(self._ours, dead_s=max(self._ours.dead_s, before.dead_s))
 
-    def tick(self, now_s: float) -> None:
-        """Write down what is not agreed yet."""
-        membership = self._leader.journal.membership
-        if membership.version == 0 or self._leader.ledger.pending(MEMBERSHIP_KEY):
-            return
+    def due(self, informed: Callable[[], bool], now_s: float) -> Agreed | None:
+        """The timers to write down now; None if nothing is to be written.
+
+        `informed` says whether every live broker has the newest membership.
+        """
+        membership = self._ledger.journal.membership
+        if membership.version == 0 or self._ledger.pending(MEMBERSHIP_KEY):
+            return None
         timers = self.after(membership)
-        if membership.timers == timers and timers != self._ours and self._all_go_by_ours(membership, now_s):
+        if membership.timers == timers and timers != self._ours and self._all_go_by_ours(informed(), now_s):
             timers = self._ours
-        if membership.timers != timers:
-            self._leader.log(f"the timers are now {_in_words(timers)}")
-            self._write(membership, timers)
+        if membership.timers == timers:
+            return None
+        self._office.log(f"the timers are now {_in_words(timers)}")
+        return timers
 
-    def _write(self, membership: Membership, timers: Agreed) -> None:
-        changed = self._leader.members.changed(membership, dict(membership.brokers), membership.ring)
-        self._leader.ledger.write({MEMBERSHIP_KEY: msgspec.structs.replace(changed, timers=timers)})
-
-    def _all_go_by_ours(self, membership: Membership, now_s: float) -> bool:
+    def _all_go_by_ours(self, informed: bool, now_s: float) -> bool:
         """Whether no lease longer than ours counts any more."""
-        members = self._leader.members
-        if not all(members.told(name) for name in membership.brokers if members.alive(name)):
-            self._told_since_s = None
-        elif self._told_since_s is None:
-            self._told_since_s = now_s
-        return self._told_since_s is not None and now_s - self._told_since_s > self.dead_s
+        if not informed:
+            self._informed_since_s = None
+        elif self._informed_since_s is None:
+            self._informed_since_s = now_s
+        return self._informed_since_s is not None and now_s - self._informed_since_s > self.dead_s
 
     def _now_in(self, membership: Membership) -> Agreed:
         """What its readers use. A membership without timers is from a leader that had the defaults, like all."""

@@ -373,6 +373,7 @@ Request = AboutTopics | AboutSubscribers
 FromGateway = GatewayReport | RegisterUser | RequestBroker
 ToController = Hello | Report | Answer | AboutTopics | AboutSubscribers | FromGateway
 ToAgent = Grant | Refusal | Order
+FromController = ToAgent | ToProvider | MoveSubscribers | State | Assignment
 
 encode = msgspec.json.Encoder().encode
 _to_controller: msgspec.json.Decoder[ToController] = msgspec.json.Decoder(ToController)
