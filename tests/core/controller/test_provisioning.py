@@ -1,4 +1,4 @@
-"""Rented brokers: what their provider is told, and what becomes of the cluster if it does not do it."""
+"""Provisioning: what the provider of rented brokers is told, and what becomes of the cluster if it does not do it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NAME = "rented-1"
 REASON = Reason(Cause.HIGH_LOAD, "load ratio of b1", 0.95, 0.8)
 
 
-class Lot:
+class Provider:
     """A cluster of two brokers and one server for rent, and what its provider hears."""
 
     def __init__(self, cluster: Any) -> None:
@@ -50,99 +50,99 @@ class Lot:
     def ask(self, change: Any) -> None:
         self.cluster.leader.leading.planner._carry_out(change)
 
-    def rented(self) -> None:
+    def start_one(self) -> None:
         self.ask(AddBroker(REASON))
         self.start()
         self.cluster.run(4.0)
         assert self.state is BrokerState.MEMBER
 
-    def left(self) -> None:
+    def remove_it(self) -> None:
         self.ask(RemoveBroker(NAME, REASON))
         self.cluster.run(8.0)
         assert self.state is BrokerState.LEFT
 
 
 @pytest.fixture
-def lot(cluster_of: Callable[..., Any]) -> Lot:
-    return Lot(cluster_of("b1", "b2", NAME, planning=PlanningSettings(check_s=1e9, brokers_max=3)))
+def provider(cluster_of: Callable[..., Any]) -> Provider:
+    return Provider(cluster_of("b1", "b2", NAME, planning=PlanningSettings(check_s=1e9, brokers_max=3)))
 
 
-def test_the_name_of_one_that_still_runs_is_not_rented_again(lot: Lot) -> None:
-    lot.rented()
-    lot.left()
-    lot.heard.clear()
-    lot.ask(AddBroker(REASON))  # its provider has not stopped the one before
-    lot.cluster.run(2.5)
-    assert set(lot.heard) == {bus.Release(NAME, 1, f"redis://{NAME}"), bus.Rent("rented-2", 1)}
+def test_the_name_of_one_that_still_runs_is_not_rented_again(provider: Provider) -> None:
+    provider.start_one()
+    provider.remove_it()
+    provider.heard.clear()
+    provider.ask(AddBroker(REASON))  # its provider has not stopped the one before
+    provider.cluster.run(2.5)
+    assert set(provider.heard) == {bus.Release(NAME, 1, f"redis://{NAME}"), bus.Rent("rented-2", 1)}
 
 
-def test_one_that_still_runs_under_a_name_that_was_rented_again_is_released_first(lot: Lot) -> None:
-    lot.rented()
-    lot.left()
-    lot.stop()
-    lot.cluster.run(4.0)  # silent for so long that its name is free
-    lot.ask(AddBroker(REASON))
-    lot.cluster.run(0.2)
-    assert lot.state is BrokerState.RENTED
-    lot.start()
-    lot.cluster.run(1.0)
-    lot.heard.clear()
-    lot.cluster.run(2.0)
-    assert set(lot.heard) == {bus.Release(NAME, 1, f"redis://{NAME}")}
-    lot.stop()
-    lot.cluster.run(3.5)
-    lot.heard.clear()
-    lot.cluster.run(1.5)
-    assert set(lot.heard) == {bus.Rent(NAME, 1)}
+def test_one_that_still_runs_under_a_name_that_was_rented_again_is_released_first(provider: Provider) -> None:
+    provider.start_one()
+    provider.remove_it()
+    provider.stop()
+    provider.cluster.run(4.0)  # silent for so long that its name is free
+    provider.ask(AddBroker(REASON))
+    provider.cluster.run(0.2)
+    assert provider.state is BrokerState.RENTED
+    provider.start()
+    provider.cluster.run(1.0)
+    provider.heard.clear()
+    provider.cluster.run(2.0)
+    assert set(provider.heard) == {bus.Release(NAME, 1, f"redis://{NAME}")}
+    provider.stop()
+    provider.cluster.run(3.5)
+    provider.heard.clear()
+    provider.cluster.run(1.5)
+    assert set(provider.heard) == {bus.Rent(NAME, 1)}
 
 
-def test_one_that_was_never_stopped_is_released_when_its_name_is_given_back(lot: Lot) -> None:
-    lot.rented()
-    lot.left()
-    lot.stop()
-    lot.cluster.run(4.0)
-    lot.ask(AddBroker(REASON))
-    lot.cluster.run(31.0)
-    assert lot.state is BrokerState.LEFT
-    lot.start()
-    lot.heard.clear()
-    lot.cluster.run(2.0)
-    assert set(lot.heard) == {bus.Release(NAME, 1, f"redis://{NAME}")}
+def test_one_that_was_never_stopped_is_released_when_its_name_is_given_back(provider: Provider) -> None:
+    provider.start_one()
+    provider.remove_it()
+    provider.stop()
+    provider.cluster.run(4.0)
+    provider.ask(AddBroker(REASON))
+    provider.cluster.run(31.0)
+    assert provider.state is BrokerState.LEFT
+    provider.start()
+    provider.heard.clear()
+    provider.cluster.run(2.0)
+    assert set(provider.heard) == {bus.Release(NAME, 1, f"redis://{NAME}")}
 
 
-def test_one_that_says_hello_before_its_server_answers_is_awaited(lot: Lot) -> None:
-    lot.ask(AddBroker(REASON))
-    lot.cluster.run(0.5)
+def test_one_that_says_hello_before_its_server_answers_is_awaited(provider: Provider) -> None:
+    provider.ask(AddBroker(REASON))
+    provider.cluster.run(0.5)
     hello = bus.Hello(NAME, 7, 1, f"redis://{NAME}", "local", run_id="", answering=False)
-    lot.cluster.leader.leading.heard(hello, lot.cluster.rig.now_s)
-    lot.cluster.run(2.0)
-    assert set(lot.heard) == {bus.Rent(NAME, 1)}
+    provider.cluster.leader.leading.heard(hello, provider.cluster.rig.now_s)
+    provider.cluster.run(2.0)
+    assert set(provider.heard) == {bus.Rent(NAME, 1)}
 
 
-def test_one_that_was_given_up_and_does_not_come_back_is_given_back(lot: Lot) -> None:
+def test_one_that_was_given_up_and_does_not_come_back_is_given_back(provider: Provider) -> None:
     """Its server may be gone and its machine still there, to be paid for."""
-    lot.rented()
-    lot.stop()
-    lot.cluster.run(5.0)
-    assert lot.state is BrokerState.DEAD
-    lot.heard.clear()
-    lot.cluster.run(25.0)
-    assert lot.heard == []  # it may come back
-    lot.cluster.run(10.0)
-    assert lot.state is BrokerState.LEFT
-    assert set(lot.heard) == {bus.Release(NAME, 1, f"redis://{NAME}")}
-    lot.cluster.run(30.0)
-    lot.heard.clear()
-    lot.ask(AddBroker(REASON))
-    lot.cluster.run(1.0)
-    assert set(lot.heard) == {bus.Rent(NAME, 1)}
+    provider.start_one()
+    provider.stop()
+    provider.cluster.run(5.0)
+    assert provider.state is BrokerState.DEAD
+    provider.heard.clear()
+    provider.cluster.run(25.0)
+    assert provider.heard == []  # it may come back
+    provider.cluster.run(10.0)
+    assert provider.state is BrokerState.LEFT
+    assert set(provider.heard) == {bus.Release(NAME, 1, f"redis://{NAME}")}
+    provider.cluster.run(30.0)
+    provider.heard.clear()
+    provider.ask(AddBroker(REASON))
+    provider.cluster.run(1.0)
+    assert set(provider.heard) == {bus.Rent(NAME, 1)}
 
 
-def test_one_that_was_given_up_may_come_back(lot: Lot) -> None:
-    lot.rented()
-    lot.stop()
-    lot.cluster.run(20.0)
-    assert lot.state is BrokerState.DEAD
-    lot.start()
-    lot.cluster.run(40.0)
-    assert lot.state is BrokerState.MEMBER
+def test_one_that_was_given_up_may_come_back(provider: Provider) -> None:
+    provider.start_one()
+    provider.stop()
+    provider.cluster.run(20.0)
+    assert provider.state is BrokerState.DEAD
+    provider.start()
+    provider.cluster.run(40.0)
+    assert provider.state is BrokerState.MEMBER

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import pytest
 from pyspark.errors import StreamingQueryException
 
-from nearcast.pipeline import storage as io
+from nearcast.pipeline import storage
 from nearcast.pipeline.catalog.database import Database
 from nearcast.pipeline.catalog.datasets import FeedCatalog
 from nearcast.pipeline.datasets import Datasets
@@ -214,7 +214,7 @@ def test_a_stream_that_was_lost_is_told_and_not_counted_as_nothing(
 def test_a_lost_checkpoint_costs_nothing(spark: SparkSession, bench: Bench, valkey: RespConnection) -> None:
     fill(valkey, 1, 5)
     bench.run(spark)
-    io.remove(bench.warehouse.checkpoint("reports"))
+    storage.remove(bench.warehouse.checkpoint("reports"))
     fill(valkey, 6, 9)
     bench.run(spark)
     fill(valkey, 10, 12)
