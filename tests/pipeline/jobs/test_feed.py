@@ -230,9 +230,9 @@ from pathlib import Path
 from nearcast.pipeline.catalog.database import Database
 from nearcast.pipeline.datasets import Datasets
 from nearcast.pipeline.feeds import Feeds
-from nearcast.pipeline.io import Warehouse
+from nearcast.pipeline.storage import Warehouse
 from nearcast.pipeline.jobs.feed import FeedSettings
-from nearcast.pipeline.session import SessionSettings, open_session
+from nearcast.pipeline.spark import SessionSettings, open_session
 
 folder, url = sys.argv[1:]
 warehouse = Warehouse(Path(folder))
