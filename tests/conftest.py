@@ -1,4 +1,4 @@
-"""No test writes into the folders of whoever runs it: clients of gateways keep their tokens in a folder of the test.
+"""No test writes into the folders of the person who runs it: clients of gateways keep their tokens in a test folder.
 
 And tests of one `xdist_group` run in one process.
 """

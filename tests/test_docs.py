@@ -42,6 +42,31 @@ def test_a_broken_link_is_found(tmp_path: Path) -> None:
     assert broken_links(path) == ["notes.md: #other", "notes.md: gone.md"]
 
 
+# --- the files of tests
+
+
+def named_tests(text: str) -> list[str]:
+    """The files below tests/ that a document names; a name without a folder means the folder of the one before it."""
+    found, folder = list[str](), "tests/"
+    for path, name in re.findall(r"\b(tests/(?:\w+/)*)?(test_\w+\.py)", text):
+        folder = path or folder
+        found.append(folder + name)
+    return found
+
+
+def test_the_tests_that_documents_name_are_there() -> None:
+    documents = [*REPOSITORY.glob("*.md"), REPOSITORY / "Makefile", *(REPOSITORY / "docs").glob("*.md")]
+    named = [(path.name, test) for path in documents for test in named_tests(path.read_text(encoding="utf-8"))]
+    assert len(named) >= 20
+    assert [(document, test) for document, test in named if not (REPOSITORY / test).is_file()] == []
+
+
+def test_tests_are_read_with_their_folders() -> None:
+    text = "`tests/core/test_a.py` and `test_b.py`, `tests/sim`, [c](../tests/test_c.py)"
+    assert named_tests(text) == ["tests/core/test_a.py", "tests/core/test_b.py", "tests/test_c.py"]
+    assert named_tests("test_d.py says so") == ["tests/test_d.py"]
+
+
 # --- the map of the layout
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from nearcast.cli import shared as asking
+from nearcast.cli import shared
 from nearcast.cli.app import app
 
 pytestmark = [pytest.mark.live, pytest.mark.xdist_group("cli")]
@@ -95,7 +95,7 @@ def test_a_placement_that_cannot_be_is_a_usage_error(
 def test_without_a_controller_the_command_says_what_to_start(
     cluster: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(asking, "ASK_S", 0.5)
+    monkeypatch.setattr(shared, "ASK_S", 0.5)
     controller = cluster["pids"]["controller-0"]
     os.kill(controller, signal.SIGSTOP)
     try:

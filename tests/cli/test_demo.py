@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from nearcast.cli import demo as command
+from nearcast.cli import demo
 from nearcast.cli.app import app
 from nearcast.demo.act import Summary
 from nearcast.demo.moves import CLIENTS_MIN, SITES, MovesSummary
@@ -103,7 +103,7 @@ def invoke(monkeypatch: pytest.MonkeyPatch, summaries: dict[str, Summary], *argu
     async def finished(*_: object) -> dict[str, Summary]:
         return summaries
 
-    monkeypatch.setattr(command, "_demo", finished)
+    monkeypatch.setattr(demo, "_demo", finished)
     result = CliRunner().invoke(app, ["demo", *arguments])
     return result.exit_code, result.stdout, result.stderr
 
@@ -153,7 +153,7 @@ def test_the_exit_code_says_whether_all_was_as_promised(
     ],
 )
 def test_the_table_of_a_summary(summary: Summary, rows: dict[str, str]) -> None:
-    shown = dict(command.summary_rows(summary))
+    shown = dict(demo.summary_rows(summary))
     assert {name: shown[name] for name in rows} == rows
 
 
@@ -166,7 +166,7 @@ def test_help_shows_an_example() -> None:
 
 
 def test_fewer_clients_than_sites_need_are_a_usage_error() -> None:
-    assert command.CLIENTS_MIN == CLIENTS_MIN
+    assert demo.CLIENTS_MIN == CLIENTS_MIN
     result = CliRunner().invoke(app, ["demo", "--clients", str(CLIENTS_MIN - 1)])
     assert result.exit_code == 2
     assert "--clients" in result.stderr

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from nearcast.demo import policy as policy_act
+from nearcast.demo import policy
 from nearcast.demo.policy import (
     CHATS_BUSY_PER_S,
     GUESTS,
@@ -58,7 +58,7 @@ def test_servers_and_replicas_come_and_go_and_no_subscriber_notices() -> None:
 
 
 def test_what_the_policy_does_not_do_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(policy_act, "PATIENCE_S", 1.0)
+    monkeypatch.setattr(policy, "PATIENCE_S", 1.0)
     summary, _ = play(Scene(title="quiet", seconds=0.0, goals=(Goal.SERVER_ADDED, Goal.COLLAPSED)))
     assert summary.missed == ["not within 1 s: a server is added and carries topics"]
     assert summary.exact

@@ -75,7 +75,7 @@ class Terminal:
         return self._process.poll() is not None
 
     def until_printed(self, lines: int) -> None:
-        """Until so many lines are there, or it has ended."""
+        """Until this many lines are there, or it has ended."""
         until_s = time.monotonic() + RUN_S
         while len(shape(self.printed.rpartition("\n")[0])) < lines and not self.ended:
             assert time.monotonic() < until_s, f"{self.name}: printed only\n{self.printed}"

@@ -13,9 +13,7 @@ from typer.testing import CliRunner
 from nearcast.cli import reproduce
 from nearcast.cli.app import app
 from nearcast.experiments.checks import ReplaySettings
-from nearcast.experiments.dynamoth import elasticity
-from nearcast.experiments.dynamoth import elasticity as game
-from nearcast.experiments.dynamoth import scalability as growth
+from nearcast.experiments.dynamoth import elasticity, scalability
 from nearcast.workloads.rgame import Ramp
 
 COMMANDS = ("dynamoth-4a", "dynamoth-4b", "dynamoth-5", "dynamoth-6", "dynamoth-7")
@@ -44,8 +42,8 @@ def test_json_stands_alone_on_stdout_and_the_files_are_where_they_should_be(tmp_
 
 @pytest.mark.parametrize("command", ["dynamoth-5", "dynamoth-6", "dynamoth-7"])
 def test_the_other_experiments_print_a_table(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    small = game.Game(tiles_per_side=3, servers=2)
-    tiny = growth.Growth(game=small, players_first=20, players_last=60, hold_s=5.0, seeds=(0,), virtual_nodes=(8,))
+    small = elasticity.Game(tiles_per_side=3, servers=2)
+    tiny = scalability.Growth(game=small, players_first=20, players_last=60, hold_s=5.0, seeds=(0,), virtual_nodes=(8,))
     moving = elasticity.ElasticitySettings(
         game=small,
         players=Ramp(((0.0, 20), (60.0, 60), (90.0, 10))),
@@ -96,5 +94,5 @@ def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
 
 def test_the_command_has_the_settings_of_the_experiments() -> None:
     given = reproduce._game(reproduce.TILES_PER_SIDE, reproduce.SPEED_TILES_PER_S, reproduce.WAIT_S)
-    assert given == game.Game()
-    assert reproduce._growth(given, reproduce.PLAYERS, 0, 5) == growth.Growth()
+    assert given == elasticity.Game()
+    assert reproduce._growth(given, reproduce.PLAYERS, 0, 5) == scalability.Growth()

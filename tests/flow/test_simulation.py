@@ -168,7 +168,7 @@ def test_one_seed_gives_one_series() -> None:
 
 
 def test_another_process_gives_the_same_series() -> None:
-    """Sets of strings are ordered anew in every process."""
+    """Every process orders sets of strings differently."""
     command = [
         "-m",
         "nearcast",

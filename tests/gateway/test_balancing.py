@@ -182,7 +182,7 @@ def test_balancing_and_a_shuffle_lose_and_repeat_nothing(tmp_path: Path, data_cl
             with contextlib.suppress(ClusterError):  # balancing may have sent it back before we looked
                 await console.move_subscriber(user.user, target, timeout_s=5.0)
             await _until_all_came(crowd, traffic)
-            await _check_seats(cluster, console, crowd)
+            await _check_assignments(cluster, console, crowd)
 
     asyncio.run(scenario())
 
@@ -218,7 +218,7 @@ def _wrong(came: list[Any], expected: list[Any]) -> str | None:
     return f"{len(came)} of {len(expected)} came; missing {missing[:10]}, repeated {repeated[:10]}, else out of order"
 
 
-async def _check_seats(cluster: LocalCluster, console: Console, crowd: Crowd) -> None:
+async def _check_assignments(cluster: LocalCluster, console: Console, crowd: Crowd) -> None:
     """Everybody is where the controller thinks, and nobody has a second session."""
 
     def settled(state: bus.State) -> bool:

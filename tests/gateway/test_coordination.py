@@ -17,15 +17,15 @@ WAIT_S = 30.0
 BALANCE = ["--balance", "ldm", "--balance-set", "beta_bytes_per_s=0", "--balance-set", "theta_bytes_per_s=0"]
 
 
-class Desk:
+class PlayedGateway:
     """What coordination sees of a gateway: users, who go when they are told to."""
 
-    def __init__(self, broker: str, all_desks: dict[str, Desk]) -> None:
+    def __init__(self, broker: str, all_gateways: dict[str, PlayedGateway]) -> None:
         self.broker = broker
         self.url = f"http://{broker}.example.com"
         self.users: dict[str, list[str]] = {}
         self.told: list[tuple[str, str, str]] = []
-        self._all = all_desks
+        self._all = all_gateways
 
     def online(self) -> dict[str, Sequence[str]]:
         return dict(self.users)
@@ -46,15 +46,15 @@ class Desk:
 def test_reports_questions_and_moves_over_the_bus() -> None:
     async def scenario() -> None:
         async with await LocalCluster.start(2, controller_options=[*BALANCE, "--balance-every", "2"]) as cluster:
-            desks: dict[str, Desk] = {}
+            gateways: dict[str, PlayedGateway] = {}
             links: dict[str, BusCoordination] = {}
             for broker, longitude in (("b1", 16.4), ("b2", -117.8)):
-                desks[broker] = Desk(broker, desks)
+                gateways[broker] = PlayedGateway(broker, gateways)
                 links[broker] = BusCoordination(cluster.store_url, Whereabouts(latitude=40.0, longitude=longitude))
-                await links[broker].start(desks[broker])
+                await links[broker].start(gateways[broker])
             try:
                 await _ask_for_users(links)
-                await _balance(cluster, desks)
+                await _balance(cluster, gateways)
                 await _survive_a_new_controller(cluster, links)
             finally:
                 for link in links.values():
@@ -75,15 +75,15 @@ async def _ask_for_users(links: dict[str, BusCoordination]) -> None:
         await links["b1"].register("ada lovelace")
 
 
-async def _balance(cluster: LocalCluster, desks: dict[str, Desk]) -> None:
+async def _balance(cluster: LocalCluster, gateways: dict[str, PlayedGateway]) -> None:
     """Eight equal subscribers on one of two gateways: half of them go."""
-    desks["b1"].users = {f"u{number}": ["k1"] for number in range(8)}
+    gateways["b1"].users = {f"u{number}": ["k1"] for number in range(8)}
 
     async def even() -> bool:
-        return len(desks["b2"].users) == 4
+        return len(gateways["b2"].users) == 4
 
     await until(even)
-    assert {(broker, url) for _, broker, url in desks["b1"].told} == {("b2", "http://b2.example.com")}
+    assert {(broker, url) for _, broker, url in gateways["b1"].told} == {("b2", "http://b2.example.com")}
     console = await cluster.console()
 
     async def shown() -> bool:
@@ -93,7 +93,7 @@ async def _balance(cluster: LocalCluster, desks: dict[str, Desk]) -> None:
     await until(shown)
     decisions = (await console.state()).decisions
     assert any("multistage ldm: subscribers move, 4 from b1 to b2" in decision.text for decision in decisions)
-    moved = next(iter(desks["b2"].users))
+    moved = next(iter(gateways["b2"].users))
     state = await console.move_subscriber(moved, "b1", timeout_s=WAIT_S)
     assert state.assignments == {moved: "b1"}
 

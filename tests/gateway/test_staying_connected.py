@@ -23,7 +23,7 @@ Behaviour = Callable[[ServerConnection], Awaitable[None]]
 
 @contextlib.asynccontextmanager
 async def a_gateway_that(behaves: Behaviour) -> AsyncIterator[str]:
-    """Welcomes whoever logs in, and then does this."""
+    """Welcomes everyone who logs in, and then does this."""
 
     async def session(connection: ServerConnection) -> None:
         await connection.recv()

@@ -112,7 +112,7 @@ async def through_the_loss(cluster: LocalCluster, client: nearcast.Client, contr
         assert got == list(range(len(got)))
 
 
-def test_clients_of_a_cluster_that_was_started_anew_are_told_and_go_on_in_the_new_one() -> None:
+def test_clients_of_a_cluster_that_starts_over_are_told_and_go_on_in_the_new_one() -> None:
     async def scenario() -> None:
         first = await LocalCluster.start(brokers=2)
         ports = [int(url.rpartition(":")[2]) for url in (first.store_url, *first.urls.values())]

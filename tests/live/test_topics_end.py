@@ -102,7 +102,7 @@ async def a_world() -> AsyncIterator[World]:
 
 
 async def formed(store: LocalServer, brokers: int) -> bool:
-    """Whether so many brokers are members; the store has nothing to show before a controller has led once."""
+    """Whether this many brokers are members; the store has nothing to show before a controller has led once."""
     with contextlib.suppress(ClusterError):
         async with Console(store.url) as console:
             views = (await console.state()).brokers

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from nearcast.errors import UsageError
-from nearcast.pipeline import spark as java
+from nearcast.pipeline import spark
 from nearcast.pipeline.spark import find_java, java_version
 
 
@@ -46,7 +46,7 @@ def test_an_old_java_is_passed_over_for_the_one_in_the_wheel(tmp_path: Path) -> 
     make_java(tmp_path / "old", 'version "11.0.1"')
     found = find_java({"PATH": str(tmp_path / "old" / "bin")}, tmp_path / "private")
     assert found.bundled
-    assert found.version >= java.OLDEST_JAVA
+    assert found.version >= spark.OLDEST_JAVA
     assert found.home == tmp_path / "private" / "java"
 
 
@@ -61,7 +61,7 @@ def test_the_launcher_drops_one_flag_and_keeps_the_other_arguments(tmp_path: Pat
 
 
 def test_no_java_at_all_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(java, "_wheel_runtime", lambda: None)
+    monkeypatch.setattr(spark, "_wheel_runtime", lambda: None)
     make_java(tmp_path / "old", 'version "11.0.1"')
     with pytest.raises(UsageError, match=r"Java 11\): pip install 'nearcast\[data\]'"):
         find_java({"PATH": str(tmp_path / "old" / "bin")}, tmp_path)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from nearcast.errors import ClusterError
-from nearcast.pipeline import storage as io
+from nearcast.pipeline import storage
 from nearcast.pipeline.catalog.database import Database
 from nearcast.pipeline.datasets import Datasets
 from nearcast.pipeline.storage import Warehouse, require_shared
@@ -39,17 +39,17 @@ def elsewhere(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 def test_the_rows_of_a_write_are_those_in_the_footers(spark: SparkSession, tmp_path: Path) -> None:
     for rows in (0, 1, 1000):
-        written = io.write(spark.range(rows), tmp_path / str(rows), files=3)
+        written = storage.write(spark.range(rows), tmp_path / str(rows), files=3)
         assert written.rows == rows
         assert bool(written.bytes)
     empty = spark.createDataFrame([], "a INT").limit(0)
-    assert io.write(empty, tmp_path / "empty").rows == 0
-    assert io.write(spark.createDataFrame([(1,)], "a INT").join(empty, on="a"), tmp_path / "joined").rows == 0
+    assert storage.write(empty, tmp_path / "empty").rows == 0
+    assert storage.write(spark.createDataFrame([(1,)], "a INT").join(empty, on="a"), tmp_path / "joined").rows == 0
 
 
 def test_files_that_the_driver_does_not_see_fail_the_write(spark: SparkSession, elsewhere: Path) -> None:
     with pytest.raises(ClusterError, match=r"wrote 7 rows .* 0 are there"):
-        io.write(spark.range(7), elsewhere / "batch")
+        storage.write(spark.range(7), elsewhere / "batch")
 
 
 def test_a_batch_with_fewer_rows_than_were_counted_is_not_committed(spark: SparkSession, tmp_path: Path) -> None:

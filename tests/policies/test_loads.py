@@ -51,7 +51,7 @@ def test_topics_without_load_are_there() -> None:
 
 
 def test_an_estimate_is_what_the_cluster_then_has() -> None:
-    """Random placements, in a draft whose shelves are kept up to date, against a draft made anew."""
+    """Random placements, in a draft whose shelves are kept up to date, against a fresh draft."""
     for seed in range(40):
         rng, cluster = Random(seed), random_cluster(seed)
         draft = Draft(loads_of(cluster))
@@ -62,11 +62,11 @@ def test_an_estimate_is_what_the_cluster_then_has() -> None:
             draft.place(topic, mode, brokers, REASON)
         for change in draft.placements():
             cluster.put(change.topic, cluster.loads[change.topic], *change.brokers, mode=change.mode)
-        anew = Draft(loads_of(cluster))
+        fresh = Draft(loads_of(cluster))
         assert draft.predicted() == pytest.approx(cluster.ratios)
         for broker, shelf in enumerate(shelves):
-            assert shelf.single == anew.shelf(broker).single
-            assert shelf.replicated == anew.shelf(broker).replicated
+            assert shelf.single == fresh.shelf(broker).single
+            assert shelf.replicated == fresh.shelf(broker).replicated
 
 
 def test_a_copy_is_another_draft() -> None:

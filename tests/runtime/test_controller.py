@@ -1,4 +1,4 @@
-"""Controllers that are stopped in good order: whoever waits leads at once, and a dead store holds up nobody."""
+"""Controllers that are stopped in good order: the one that waits leads at once, and a dead store holds up nobody."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from nearcast.core.model.settings import Timing
-from nearcast.runtime import controller as store_desk
+from nearcast.runtime import controller as controller_module
 from nearcast.runtime.controller import Controller
 from nearcast.runtime.servers import LocalServer
 from nearcast.runtime.store import MemoryStore
@@ -51,7 +51,7 @@ class DeafStore(MemoryStore):
 
 def test_a_store_that_does_not_answer_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario() -> None:
-        monkeypatch.setattr(store_desk, "RESIGN_S", 0.1)
+        monkeypatch.setattr(controller_module, "RESIGN_S", 0.1)
         controller = Controller(NOBODY, store=DeafStore())
         await controller.start()
         await until_it_leads(controller)

@@ -234,7 +234,7 @@ def test_one_that_was_too_slow_is_let_go_when_it_is_closed(world: World, topic: 
     world.run(scenario)
 
 
-def test_whoever_only_takes_is_told_of_being_too_slow(world: World, topic: str) -> None:
+def test_a_reader_that_never_waits_is_told_that_it_is_too_slow(world: World, topic: str) -> None:
     async def scenario() -> None:
         async with nearcast.connect(world.broker.url) as client:
             subscription = await client.subscribe(topic, mailbox=10, overflow="disconnect")

@@ -14,7 +14,7 @@ import pytest
 import nearcast
 from nearcast.errors import ConnectFailed
 from nearcast.pipeline.sources.server import RespConnection
-from nearcast.runtime import driver as connection
+from nearcast.runtime import driver
 from nearcast.runtime.requester import Requester
 from nearcast.runtime.servers import LocalServer
 
@@ -99,7 +99,7 @@ def test_errors_of_a_port_with_tls_say_tls(
 
 
 def test_errors_of_a_port_without_tls_say_tls(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "CONNECT_TIMEOUT_S", CONNECT_S)
+    monkeypatch.setattr(driver, "CONNECT_TIMEOUT_S", CONNECT_S)
     monkeypatch.setattr("nearcast.pipeline.sources.server.CONNECT_TIMEOUT_S", CONNECT_S)
 
     async def scenario() -> None:

@@ -126,7 +126,7 @@ def leases_never_end(patch: Patch) -> None:
 
 @mutation("invariant 8", PAUSES)
 def a_grant_counts_from_the_moment_it_is_noted(patch: Patch) -> None:
-    """Whoever sees another grant than before takes it for one that came after the last question."""
+    """A client that sees a different grant than before takes it for one that came after the last question."""
     seen: dict[Proof, int] = {}
 
     def proven(self: Proof, granted: int) -> float | None:

@@ -31,7 +31,7 @@ from nearcast.core.controller.planner import Execution
 from nearcast.core.model.journal import MEMBERSHIP_KEY
 from nearcast.core.model.membership import Membership
 from nearcast.core.wire import bus
-from nearcast.sim.valkey import commands as scripts
+from nearcast.sim.valkey import commands
 
 MUTATIONS, mutation = planting()
 
@@ -52,7 +52,7 @@ def settle_before_switch(patch: Patch) -> None:
 
 @mutation("invariant 1", CONTROL)
 def older_records_replace_newer_ones(patch: Patch) -> None:
-    patch.setattr(scripts, "_is_older", lambda *args: False)
+    patch.setattr(commands, "_is_older", lambda *args: False)
 
 
 @mutation("guarantee 1", LEAVING)
@@ -148,7 +148,7 @@ def a_late_word_that_an_earlier_run_has_ended_is_believed(patch: Patch) -> None:
 
 @mutation("invariant", INTRUDED)
 def an_agent_with_the_server_of_another_broker_is_believed(patch: Patch) -> None:
-    patch.setattr(scripts, "_is_there", lambda server, key, holder: False)
+    patch.setattr(commands, "_is_there", lambda server, key, holder: False)
     patch.setattr(Members, "_refusal", lambda self, hello, entry, now_s: None)
 
 

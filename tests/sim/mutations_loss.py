@@ -9,8 +9,7 @@ from planting import LOST, LOST_WITH_A_BROKER, UNHEARD, WENT_BACK, Patch, planti
 
 from nearcast.core.agent.machine import Agent
 from nearcast.core.controller import leader as leader
-from nearcast.core.controller import machine as controller
-from nearcast.core.controller import members, rebuilding
+from nearcast.core.controller import machine, members, rebuilding
 from nearcast.core.controller.members import Members
 from nearcast.core.controller.recovery import Recovery
 from nearcast.core.controller.roster import Roster
@@ -22,14 +21,14 @@ MUTATIONS, mutation = planting()
 
 @mutation("invariant", LOST)
 def a_lost_journal_is_taken_for_a_new_one(patch: Patch) -> None:
-    patch.setattr(controller, "lost", lambda known, journal, version: False)
+    patch.setattr(machine, "lost", lambda known, journal, version: False)
     patch.setattr(leader, "lost", lambda known, journal, version: False)
 
 
 @mutation("invariant", WENT_BACK)
 def nobody_notes_how_far_the_journal_was(patch: Patch) -> None:
     patch.setattr(Agent, "_rest_on", lambda self, message: None)
-    patch.setattr(controller.Controller, "_remember", lambda self, known: None)
+    patch.setattr(machine.Controller, "_remember", lambda self, known: None)
 
 
 @mutation("invariant", LOST_WITH_A_BROKER)

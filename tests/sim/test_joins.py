@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from nearcast.core.agent import records as collection
+from nearcast.core.agent import records
 from nearcast.core.controller.office import Orders
 from nearcast.core.model.message import Interrupted
 from nearcast.core.model.placement import Mode
@@ -53,7 +53,7 @@ def joining(seed: int, away_s: float) -> World:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_pattern_subscribers_are_counted_anew_for_every_join(seed: int) -> None:
+def test_pattern_subscribers_are_counted_again_for_every_join(seed: int) -> None:
     world = joining(seed, away_s=2.5)
     assert [wrong for check in CHECKERS.values() for wrong in check(world)] == []
     assert world.history.moves >= 1, "the topic went to the new broker"
@@ -89,7 +89,7 @@ def test_records_are_asked_for_once_although_it_takes_long_to_write_them_down(mo
 
     monkeypatch.setattr(Orders, "need", need)
     monkeypatch.setattr(Orders, "answered", note_answered)
-    monkeypatch.setattr(collection, "BATCH", 1)
+    monkeypatch.setattr(records, "BATCH", 1)
     setup = Setup(topics=40, moves_per_s=0.0, traffic_s=6.0, script=(Add(3.0, "b3"),))
     world = World(1, setup, FaultPlan(Profile.CALM))
     world.faults.store_trouble = StoreTrouble(slow_s=0.2)

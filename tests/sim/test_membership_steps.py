@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import msgspec
 import pytest
 
-from nearcast.core.agent import records as collection
+from nearcast.core.agent import records
 from nearcast.core.model.placement import Mode
 from nearcast.sim.campaign import run_world
 from nearcast.sim.faults import LEADER, FaultPlan, Profile
@@ -100,8 +100,8 @@ def test_a_crash_at_some_step_boundaries_of_a_change(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", CHANGES)
-def test_records_are_collected_one_by_one_whoever_crashes(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(collection, "BATCH", 1)
+def test_records_are_collected_one_by_one_no_matter_who_crashes(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(records, "BATCH", 1)
     for case in list(_cases(CHANGES[name]))[7 :: 5 * SHARE]:
         _check(CHANGES[name], case)
 

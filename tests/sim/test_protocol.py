@@ -90,7 +90,7 @@ def _boundaries(seed: int) -> int:
 
 @pytest.mark.parametrize("part", range(STEPS))
 def test_a_crash_at_every_step_boundary(part: int) -> None:
-    """Whoever comes to the boundary, an agent or the controller, dies there and comes back."""
+    """The process that comes to the boundary, an agent or the controller, dies there and comes back."""
     seed = 4
     for boundary in range(1 + part, _boundaries(seed) + 1, STEPS):
         plan = FaultPlan(Profile.CALM, frozenset((boundary,)), counted_from_s=START_S)

@@ -28,7 +28,7 @@ SETUP = Setup(
 )
 SHARE = 307  # `make test` runs every 307th boundary, `make test-full` every 7th
 PARTS = 8  # that those are shared out to
-VICTIMS = ("", "agent b0", "agent b1", LEADER)  # the first is whoever comes to the boundary
+VICTIMS = ("", "agent b0", "agent b1", LEADER)  # the first: any process that comes to the boundary
 AWAY_S = (0.05, 0.3, 1.0, 4.0)
 
 
@@ -51,11 +51,11 @@ def test_records_end_in_this_world() -> None:
     assert sum(agent._ending.ended for agent in agents) > 5
 
 
-def test_whoever_dies_while_topics_end_nothing_is_lost_or_left() -> None:
+def test_nothing_is_lost_or_left_no_matter_who_dies_while_topics_end() -> None:
     die_at_every(SHARE)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(PARTS))
-def test_whoever_dies_at_any_step_while_topics_end_nothing_is_lost_or_left(part: int) -> None:
+def test_nothing_is_lost_or_left_no_matter_who_dies_at_which_step_while_topics_end(part: int) -> None:
     die_at_every(7 * PARTS, 1 + 7 * part)

@@ -21,14 +21,14 @@ def test_a_walk_is_the_same_in_any_steps() -> None:
     assert (seen == coarse.tiles(300.0, 50)).all()
 
 
-def test_a_player_walks_the_same_whoever_else_does() -> None:
+def test_a_player_s_walk_does_not_depend_on_the_other_players() -> None:
     assert (walk(players=500).tiles(77.0, 500)[:50] == walk(players=50).tiles(77.0, 50)).all()
     late = walk()
     late.tiles(50.0, 10)  # the others are looked at later
     assert (late.tiles(99.0, 50) == walk().tiles(99.0, 50)).all()
 
 
-def test_a_walk_can_begin_anew() -> None:
+def test_a_walk_can_start_over() -> None:
     again = walk()
     again.tiles(500.0, 50)
     assert (again.tiles(80.0, 50) == walk().tiles(80.0, 50)).all()

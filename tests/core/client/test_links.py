@@ -242,7 +242,7 @@ def test_a_server_whose_beats_are_not_granted_gives_no_lease(rig: Any) -> None:
 
 
 def test_a_grant_that_was_noted_late_proves_nothing(rig: Any) -> None:
-    """The agent slept between its beat and the leader's answer; whoever asked meanwhile has found that beat."""
+    """The agent slept between its beat and the leader's answer; a client that asked meanwhile has found that beat."""
     world = rig("b1")
     client = world.client()
     world.unleased.add("b1")

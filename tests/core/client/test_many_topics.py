@@ -33,7 +33,7 @@ def joined(client: Any) -> int:
     return sum(isinstance(effect, Done) for effect in client.effects)
 
 
-def test_only_so_many_records_are_asked_for_at_once(rig: Any) -> None:
+def test_records_are_asked_for_in_batches(rig: Any) -> None:
     world = rig("b1")
     client = world.client(limits=Limits(attaching=BATCH))
     client.deaf.add("b1")

@@ -6,12 +6,12 @@ from functools import partial
 
 import pytest
 
-from nearcast.core.controller import office as module
+from nearcast.core.controller import office
 from nearcast.core.controller.office import Orders
 from nearcast.core.wire.bus import Answer, Reset
 
 
-class Desk:
+class Sender:
     """Orders of one leader, and the answers that came."""
 
     def __init__(self, term: int = 3) -> None:
@@ -32,57 +32,57 @@ class Desk:
 
 
 def test_a_need_is_sent_once_and_again_after_the_retry_time() -> None:
-    desk = Desk()
-    sent = [desk.need("reset", now_s) is not None for now_s in (0.0, 0.1, 0.29, 0.31, 0.4, 0.62)]
+    sender = Sender()
+    sent = [sender.need("reset", now_s) is not None for now_s in (0.0, 0.1, 0.29, 0.31, 0.4, 0.62)]
     assert sent == [True, False, False, True, False, True]
 
 
 def test_two_needs_do_not_wait_for_each_other() -> None:
-    desk = Desk()
-    assert desk.need("one", 0.0) != desk.need("two", 0.0)
+    sender = Sender()
+    assert sender.need("one", 0.0) != sender.need("two", 0.0)
 
 
 @pytest.mark.parametrize("late", [False, True], ids=["the repeated order", "the first order"])
 def test_an_answer_to_either_sending_counts(late: bool) -> None:
-    desk = Desk()
-    first, second = desk.need("reset", 0.0), desk.need("reset", 0.4)
-    desk.answer(first if late else second, 0.5)
-    assert [at_s for _, at_s in desk.answers] == [0.5]
+    sender = Sender()
+    first, second = sender.need("reset", 0.0), sender.need("reset", 0.4)
+    sender.answer(first if late else second, 0.5)
+    assert [at_s for _, at_s in sender.answers] == [0.5]
 
 
 def test_a_second_answer_is_ignored() -> None:
-    desk = Desk()
-    order = desk.need("reset", 0.0)
-    desk.answer(order, 0.1)
-    desk.answer(order, 0.2)
-    assert len(desk.answers) == 1
+    sender = Sender()
+    order = sender.need("reset", 0.0)
+    sender.answer(order, 0.1)
+    sender.answer(order, 0.2)
+    assert len(sender.answers) == 1
 
 
 def test_after_the_answer_the_same_need_is_sent_at_once() -> None:
-    desk = Desk()
-    desk.answer(desk.need("reset", 0.0), 0.1)
-    assert desk.need("reset", 0.11) is not None
+    sender = Sender()
+    sender.answer(sender.need("reset", 0.0), 0.1)
+    assert sender.need("reset", 0.11) is not None
 
 
 def test_an_answer_to_an_order_of_another_term_is_ignored() -> None:
-    former, desk = Desk(term=2), Desk(term=3)
+    former, sender = Sender(term=2), Sender(term=3)
     old = former.need("reset", 0.0)
-    assert old != desk.need("reset", 0.0)
-    desk.answer(old, 0.1)
-    assert desk.answers == []
+    assert old != sender.need("reset", 0.0)
+    sender.answer(old, 0.1)
+    assert sender.answers == []
 
 
 def test_an_answer_of_another_broker_is_ignored() -> None:
-    desk = Desk()
-    desk.answer(desk.need("reset", 0.0), 0.1, broker="b2")
-    assert desk.answers == []
+    sender = Sender()
+    sender.answer(sender.need("reset", 0.0), 0.1, broker="b2")
+    assert sender.answers == []
 
 
 def test_orders_nobody_answers_are_forgotten_at_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "ORDERS_MAX", 3)
-    desk = Desk()
-    numbers = [desk.need(f"need {number}", 0.0) for number in range(4)]
+    monkeypatch.setattr(office, "ORDERS_MAX", 3)
+    sender = Sender()
+    numbers = [sender.need(f"need {number}", 0.0) for number in range(4)]
     for order in numbers:
-        desk.answer(order, 0.1)
-    assert [answer.order for answer, _ in desk.answers] == numbers[1:]
-    assert desk.need("need 0", 0.1) is not None
+        sender.answer(order, 0.1)
+    assert [answer.order for answer, _ in sender.answers] == numbers[1:]
+    assert sender.need("need 0", 0.1) is not None

@@ -1,4 +1,4 @@
-"""Questions: each is answered once, by whoever it was put to, and only to the leader that asked."""
+"""Questions: each is answered once, and only to the leader that asked."""
 
 from __future__ import annotations
 

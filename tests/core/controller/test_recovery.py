@@ -413,7 +413,7 @@ def test_there_is_nothing_to_acknowledge_where_nothing_was_lost(cluster: Any) ->
     assert "lost nothing" in cluster.ask(bus.AcknowledgeLoss("me.1")).problem
 
 
-def start_anew(world: Any, program: Any) -> None:
+def start_over(world: Any, program: Any) -> None:
     """All servers end and come back empty, as brokers of another cluster."""
     for name, server in world.servers.items():
         server.restart(f"{name}-again")
@@ -434,7 +434,7 @@ def old_cluster(rig: Any) -> Any:
     return world
 
 
-def test_a_client_forgets_a_cluster_that_was_started_anew(old_cluster: Any) -> None:
+def test_a_client_forgets_a_cluster_that_starts_over(old_cluster: Any) -> None:
     world = old_cluster
     world.install("b1", b"t", settled(single(30, "b1", 9), 1))
     world.install("b2", b"t", settled(single(30, "b1", 9), 1))
@@ -443,7 +443,7 @@ def test_a_client_forgets_a_cluster_that_was_started_anew(old_cluster: Any) -> N
     program.publish(b"t", b"before")
     world.run(0.5)
     mailbox.take()
-    start_anew(world, program)
+    start_over(world, program)
     world.run(8.0)
     assert program.machine.membership.cluster == "new"
     program.publish(b"t", b"after")
@@ -454,7 +454,7 @@ def test_a_client_forgets_a_cluster_that_was_started_anew(old_cluster: Any) -> N
     assert [event.payload for event in events if isinstance(event, Message)][-1] == b"after"
 
 
-def test_calls_that_wait_while_the_cluster_is_started_anew_go_on_in_the_new_one(old_cluster: Any) -> None:
+def test_calls_that_wait_while_the_cluster_starts_over_go_on_in_the_new_one(old_cluster: Any) -> None:
     world, program = old_cluster, old_cluster.client()
     world.run(0.5)
     for broker in ("b1", "b2"):
@@ -463,7 +463,7 @@ def test_calls_that_wait_while_the_cluster_is_started_anew_go_on_in_the_new_one(
     program.publish(b"t", b"waits")
     world.run(0.5)
     program.deaf.clear()
-    start_anew(world, program)
+    start_over(world, program)
     world.run(8.0)
     assert not [effect for effect in program.effects if isinstance(effect, Failed)]
     assert program.acked == [b"waits"]
@@ -486,7 +486,7 @@ def test_very_many_topics_leave_a_cluster_in_parts(old_cluster: Any, monkeypatch
     world.run(2.0)
     for mailbox in mailboxes:
         mailbox.take()
-    start_anew(world, program)
+    start_over(world, program)
     world.run(8.0)
     assert program.machine.membership.cluster == "new"
     assert all(topic_subscriber.whole for topic_subscriber in program.machine.topic_subscribers.values())

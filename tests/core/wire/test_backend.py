@@ -247,7 +247,7 @@ def test_what_a_client_writes_that_can_be_no_first_use_does_not_count(place: Pla
     assert "no first use" in refusal.text
     assert place.answer(link.find_first_uses, 4, lambda topic: True) == {}
     link.subscribe(b"t")
-    assert place.answer(lambda then: link.end_unused(4, [b"t"], then)) == 1, "whoever holds it"
+    assert place.answer(lambda then: link.end_unused(4, [b"t"], then)) == 1, "no matter who holds it"
     assert place.answer(link.look_up, b"t", 4) == first_use(4, "b1")
 
 
@@ -336,7 +336,7 @@ def test_beats_and_grants_are_read_at_one_moment(place: Place) -> None:
     assert heard == [b"2"]
 
 
-def test_beginning_anew_cuts_off_clients_and_forgets(place: Place) -> None:
+def test_starting_over_cuts_off_clients_and_forgets(place: Place) -> None:
     agent = place.link("nc-server")
     place.link(f"{CLIENT_NAMES}01")
     place.link("theirs")

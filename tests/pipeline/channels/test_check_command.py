@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from nearcast.cli.app import app
-from nearcast.pipeline import spark as session
+from nearcast.pipeline import spark as spark_module
 
 TEXT = (
     "CREATE CHANNEL near(lat DOUBLE, lon DOUBLE) PERIOD 10 SECONDS AS\n"
@@ -34,7 +34,7 @@ def run(folder, *more: str):
 @pytest.fixture
 def one_session(monkeypatch, spark):
     """The command opens a session of its own; the tests have one already, and there can be only one."""
-    monkeypatch.setattr(session, "open_session", lambda settings: contextlib.nullcontext(spark))
+    monkeypatch.setattr(spark_module, "open_session", lambda settings: contextlib.nullcontext(spark))
 
 
 @pytest.mark.usefixtures("one_session")

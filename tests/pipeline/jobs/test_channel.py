@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from nearcast.pipeline import storage as io
+from nearcast.pipeline import storage
 from nearcast.pipeline.catalog.catalog import Catalog
 from nearcast.pipeline.catalog.channels import StoredChannel, described
 from nearcast.pipeline.catalog.database import Conflict
@@ -162,7 +162,7 @@ def crash_after_opening(world, patch):
 
 
 def crash_before_writing(world, patch):
-    patch.setattr(io, "write", crash)
+    patch.setattr(storage, "write", crash)
 
 
 def crash_after_writing_a_part(world, patch):
@@ -171,7 +171,7 @@ def crash_after_writing_a_part(world, patch):
         (path / "part-left-over.parquet").write_bytes(b"half a file")
         raise Crash
 
-    patch.setattr(io, "write", half)
+    patch.setattr(storage, "write", half)
 
 
 def crash_before_the_commit(world, patch):
@@ -278,7 +278,7 @@ def test_a_channel_is_replaced_while_an_execution_runs(world, monkeypatch):
     world.report(*range(6))
     assert world.execute() == 1
     world.report(*range(6, 12))
-    write = io.write
+    write = storage.write
 
     def write_and_replace(frame, path):
         written = write(frame, path)
@@ -286,7 +286,7 @@ def test_a_channel_is_replaced_while_an_execution_runs(world, monkeypatch):
         create(world.spark, world.catalog, NEAR.replace("CREATE", "CREATE OR REPLACE").replace("s.name", "'none'"))
         return written
 
-    monkeypatch.setattr(io, "write", write_and_replace)
+    monkeypatch.setattr(storage, "write", write_and_replace)
     assert not world.job.run(world.catalog.next_execution(world.channel))
     assert not world.catalog.warehouse.results("near", 2).exists()
     world.restart()
@@ -373,7 +373,7 @@ def test_a_full_disk_blames_nobody_and_loses_nothing(several, monkeypatch):
         raise OSError("No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(io, "write", full)
+        patch.setattr(storage, "write", full)
         for _ in range(TRIES + 2):
             with pytest.raises(OSError, match="No space"):
                 several.execute()

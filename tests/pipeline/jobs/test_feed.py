@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import pytest
 from pyspark.errors import StreamingQueryException
 
-from nearcast.pipeline import storage as io
+from nearcast.pipeline import storage
 from nearcast.pipeline.catalog.database import Database
 from nearcast.pipeline.catalog.datasets import FeedCatalog
 from nearcast.pipeline.datasets import Datasets
@@ -214,7 +214,7 @@ def test_a_stream_that_was_lost_is_told_and_not_counted_as_nothing(
 def test_a_lost_checkpoint_costs_nothing(spark: SparkSession, bench: Bench, valkey: RespConnection) -> None:
     fill(valkey, 1, 5)
     bench.run(spark)
-    io.remove(bench.warehouse.checkpoint("reports"))
+    storage.remove(bench.warehouse.checkpoint("reports"))
     fill(valkey, 6, 9)
     bench.run(spark)
     fill(valkey, 10, 12)
@@ -230,9 +230,9 @@ from pathlib import Path
 from nearcast.pipeline.catalog.database import Database
 from nearcast.pipeline.datasets import Datasets
 from nearcast.pipeline.feeds import Feeds
-from nearcast.pipeline.io import Warehouse
+from nearcast.pipeline.storage import Warehouse
 from nearcast.pipeline.jobs.feed import FeedSettings
-from nearcast.pipeline.session import SessionSettings, open_session
+from nearcast.pipeline.spark import SessionSettings, open_session
 
 folder, url = sys.argv[1:]
 warehouse = Warehouse(Path(folder))

@@ -12,7 +12,7 @@ from pyspark.errors import StreamingQueryException
 from nearcast.core.model.counters import TopicCounters
 from nearcast.core.model.names import REPORT_STREAM
 from nearcast.core.wire.bus import Report, encode
-from nearcast.pipeline import storage as io
+from nearcast.pipeline import storage
 from nearcast.pipeline.catalog.database import Database
 from nearcast.pipeline.catalog.datasets import BROKERS, TOPICS, TelemetryCatalog
 from nearcast.pipeline.jobs import telemetry
@@ -46,7 +46,7 @@ class Cluster:
 
     def __init__(self, spark: SparkSession, url: str, folder: Path) -> None:
         self.spark, self.url = spark, url
-        self.warehouse = io.Warehouse(folder)
+        self.warehouse = storage.Warehouse(folder)
         self.database = Database(self.warehouse.catalog)
         self.catalog = TelemetryCatalog(self.database)
         self.settings = TelemetrySettings(keep_s=1e9)
@@ -202,7 +202,7 @@ def test_files_are_merged_by_levels_and_the_oldest_forgotten(
 def test_a_lost_checkpoint_goes_on_where_the_catalogue_says(cluster: Cluster, valkey: RespConnection) -> None:
     append(valkey, report("b1", NOON_S, one(1)), "a-1")
     cluster.run()
-    io.remove(cluster.warehouse.checkpoint(telemetry.CHECKPOINT))
+    storage.remove(cluster.warehouse.checkpoint(telemetry.CHECKPOINT))
     append(valkey, report("b1", NOON_S, one(10)), "a-2")
     cluster.run()
     assert cluster.published() == {(NOON_S, "t"): 11}

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from nearcast.core.model.names import DATA_KEY
-from nearcast.pipeline.service import process as announcement
+from nearcast.pipeline.service import process
 from nearcast.pipeline.service.process import Announcement
 from nearcast.runtime.requester import Requester
 from nearcast.runtime.servers import LocalServer
@@ -19,7 +19,7 @@ WAIT_S = 10.0
 
 
 def test_an_announcement_that_fails_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    original, raised = announcement.RespConnection, []
+    original, raised = process.RespConnection, []
 
     def surprise(url: str) -> Any:
         if not raised:
@@ -28,8 +28,8 @@ def test_an_announcement_that_fails_is_made_again(monkeypatch: pytest.MonkeyPatc
         return original(url)
 
     async def scenario() -> None:
-        monkeypatch.setattr(announcement, "RENEW_S", 0.05)
-        monkeypatch.setattr(announcement, "RespConnection", surprise)
+        monkeypatch.setattr(process, "RENEW_S", 0.05)
+        monkeypatch.setattr(process, "RespConnection", surprise)
         troubles = Troubles(logging.getLogger("test"))
         async with await LocalServer.start() as store, asyncio.timeout(WAIT_S):
             asker = Requester(store.url)

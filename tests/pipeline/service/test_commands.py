@@ -15,7 +15,7 @@ import pytest
 from fastapi.testclient import TestClient
 from typer.testing import CliRunner
 
-from nearcast.cli import data as data_api
+from nearcast.cli import data
 from nearcast.cli.app import app
 from nearcast.pipeline.catalog.catalog import Catalog
 from nearcast.pipeline.catalog.datasets import FeedProgress
@@ -259,7 +259,7 @@ def test_a_command_waits_for_spark_that_is_starting(engine, monkeypatch):
         load(*arguments, **more)
 
     monkeypatch.setattr(engine, "load", load_later)
-    monkeypatch.setattr(data_api, "time", SimpleNamespace(monotonic=time.monotonic, sleep=waited.append))
+    monkeypatch.setattr(data, "time", SimpleNamespace(monotonic=time.monotonic, sleep=waited.append))
     Path("shelters.csv").write_text("name\nhall\n")
     loaded = run("dataset", "load", "shelters", "shelters.csv", "--schema", "name STRING")
     assert loaded.exit_code == 0, loaded.stderr

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from nearcast.pipeline.catalog.database import EXPIRED_LEAST
-from nearcast.pipeline.service import engine as housekeeping_module
+from nearcast.pipeline.service import engine
 from nearcast.pipeline.service.engine import Housekeeping
 from nearcast.pipeline.service.state import ServiceSettings
 
@@ -153,7 +153,7 @@ def test_if_all_are_silent_or_a_clock_is_set_nobody_is_released(cluster, later, 
 
 
 def test_a_round_releases_a_part_and_a_broker_that_comes_back_keeps_the_rest(cluster, later, monkeypatch):
-    monkeypatch.setattr(housekeeping_module, "RELEASED_MOST", 2)
+    monkeypatch.setattr(engine, "RELEASED_MOST", 2)
     cluster.subscribe("b1", *"abcde")
     later(2 * AWAY_S)
     cluster.subscribe("b2", "fire")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from nearcast.pipeline import storage as io
+from nearcast.pipeline import storage
 from nearcast.pipeline.channels.analysis import analyse
 from nearcast.pipeline.channels.execution import schemas_of
 from nearcast.pipeline.channels.language import InvalidChannel, parse_channel
@@ -49,7 +49,7 @@ def test_every_type_is_delivered_in_its_form(spark, tmp_path):
     for shape, form in NESTED.items():
         wanted += [(shape.format(literal), form.format(shown)) for literal, shown in FORMS.items()]
     columns = ", ".join(f"{literal} AS c{index}" for index, (literal, _) in enumerate(wanted))
-    io.write(spark.sql(f"SELECT 's' AS subscription_id, {columns}"), tmp_path)
+    storage.write(spark.sql(f"SELECT 's' AS subscription_id, {columns}"), tmp_path)
     (row,) = Results(lambda channel, number: tmp_path).rows("c", 1, ["s"])["s"]
     found = [msgspec.json.encode(value).decode() for value in row.values()]
     assert found == [shown for _, shown in wanted]

@@ -99,7 +99,7 @@ def test_ranges_lie_between_two_offsets_by_stream() -> None:
     assert ranges(end, end) == []
 
 
-def test_a_stream_made_anew_is_read_from_its_beginning() -> None:
+def test_a_stream_that_was_deleted_and_created_again_is_read_from_its_beginning() -> None:
     assert ranges({"a": READ_TO_5}, {"a": Offset("3-0", 1, 3, restarts=1)}) == [StreamRange("a", "0-0", "3-0", 2)]
 
 

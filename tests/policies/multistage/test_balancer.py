@@ -58,7 +58,7 @@ def test_live_and_simulated_are_the_same_function(scheme: Scheme, shuffle: bool)
     assert proposal.moves
 
 
-def test_the_same_audience_gives_the_same_seats_and_is_not_changed() -> None:
+def test_the_same_snapshot_gives_the_same_assignment_and_is_not_changed() -> None:
     balancer = MultistageBalancer(EAGER)
     snapshot = crowd(2)
     assert balancer.propose(snapshot) == balancer.propose(crowd(2))

@@ -29,7 +29,7 @@ def test_loads_of_a_case_done_by_hand() -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_loads_after_moves_equal_loads_computed_anew(seed: int) -> None:
+def test_loads_after_moves_equal_loads_computed_from_scratch(seed: int) -> None:
     wanted, rates, home = random_lists(seed)
     rng, demand = Random(seed), Demand.of(wanted, rates)
     loads = BrokerLoads(demand, assignment(home, 4))
@@ -42,10 +42,10 @@ def test_loads_after_moves_equal_loads_computed_anew(seed: int) -> None:
         source, home[subscriber] = home[subscriber], target
         loads.move(subscriber, target)
         assert (loads.total[target], loads.total[source]) == (expected, left)
-    anew = BrokerLoads(demand, assignment(home, 4))
+    fresh = BrokerLoads(demand, assignment(home, 4))
     assert loads.home.tolist() == home
-    assert (loads.counts == anew.counts).all()
-    assert (loads.incoming, loads.total) == (anew.incoming, anew.total)
+    assert (loads.counts == fresh.counts).all()
+    assert (loads.incoming, loads.total) == (fresh.incoming, fresh.total)
     assert loads.total == [load_of(members_of(j, home), wanted, rates) for j in range(4)]
     assert (loads.spread.mean, loads.spread.cov) == pytest.approx(mean_and_cov(loads.total))
 

@@ -20,7 +20,7 @@ from nearcast.cli.report import chart_of
 from nearcast.core.model.counters import BUCKETS, TopicCounters, histogram, percentile_s
 from nearcast.pipeline.catalog.database import Database
 from nearcast.pipeline.catalog.datasets import BROKERS, TOPICS, Progress, SumFile, TelemetryCatalog, sums_path
-from nearcast.pipeline.jobs import telemetry as transforms
+from nearcast.pipeline.jobs import telemetry
 from nearcast.pipeline.jobs.telemetry import BROKER_MAXIMA, BROKER_SUMMED, SHARES, SUMMED, TOPIC_SUMS
 from nearcast.pipeline.storage import Warehouse, read
 from nearcast.pipeline.telemetry import TelemetryTables, histograms, percentiles_s, summarise
@@ -94,7 +94,7 @@ def test_merged_files_give_what_spark_and_plain_python_give(spark: SparkSession,
         (row["window_s"], row["topic"]): (*(row[name] for name in SUMMED), *latency)
         for row, latency in zip(found.to_pylist(), percentiles.tolist(), strict=True)
     }
-    merged = transforms.topic_table(transforms.topic_sums(read(spark, TOPIC_SUMS, folder.paths(TOPICS))))
+    merged = telemetry.topic_table(telemetry.topic_sums(read(spark, TOPIC_SUMS, folder.paths(TOPICS))))
     theirs = {(row.window_s, row.topic): tuple(row[name] for name in (*SUMMED, *SHARES)) for row in merged.collect()}
     plain = {
         key: (

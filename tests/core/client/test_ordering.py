@@ -1,4 +1,4 @@
-"""Lines: frames put in order, publisher by publisher; what is missing is asked for, waited for, and then told."""
+"""Publisher order: frames are put in order by publisher; what is missing is asked for, waited for, and then told."""
 
 from __future__ import annotations
 
@@ -29,37 +29,37 @@ class Gate:
 
 
 class Reader:
-    """Lines with a gate, a clock and a set of epochs that are still open somewhere."""
+    """A publisher order with a gate, a clock and a set of epochs that are still open somewhere."""
 
     def __init__(self, **limits: int) -> None:
         self.open: set[int] = set()  # epochs whose place may still yield frames
         self.gate = Gate(1)
         self.now_s = 0.0
-        self.lines = PublisherOrder("t", self, DEFAULT_TIMING, Limits(**limits))
+        self.order = PublisherOrder("t", self, DEFAULT_TIMING, Limits(**limits))
 
     def older_open(self, publisher: int, epoch: int) -> bool:
         return any(older < epoch for older in self.open)
 
     def run(self, *frames: bytes, gate: Gate | None = None) -> list[Any]:
-        self.lines.run(list(frames), gate or self.gate, self.now_s, 1000.0)
+        self.order.run(list(frames), gate or self.gate, self.now_s, 1000.0)
         return self.taken()
 
     def repair(self, frame: bytes) -> list[Any]:
-        self.lines.repair(frame, self.now_s, 1000.0)
+        self.order.repair(frame, self.now_s, 1000.0)
         return self.taken()
 
     def release(self) -> list[Any]:
-        self.lines.release(self.now_s, 1000.0)
+        self.order.release(self.now_s, 1000.0)
         return self.taken()
 
     def wait(self, seconds: float) -> list[Any]:
         self.now_s += seconds
-        self.lines.tick(self.now_s, 1000.0)
+        self.order.tick(self.now_s, 1000.0)
         return self.taken()
 
     def taken(self) -> list[Any]:
         """Numbers of messages, (first, last) of Gaps, payloads of foreign messages."""
-        events, self.lines.out = self.lines.out, []
+        events, self.order.out = self.order.out, []
         return [short(event) for event in events]
 
 
@@ -84,35 +84,35 @@ def reader() -> Reader:
 
 
 def test_a_message_carries_what_its_frame_says(reader: Reader) -> None:
-    reader.lines.run([frame(1)], reader.gate, 0.0, 6.5)
-    assert reader.lines.out == [Message("t", b"payload 1", 7, 1, 5.0, 6.5)]
-    assert reader.lines.out[0].latency_s == 1.5  # type: ignore[union-attr]
+    reader.order.run([frame(1)], reader.gate, 0.0, 6.5)
+    assert reader.order.out == [Message("t", b"payload 1", 7, 1, 5.0, 6.5)]
+    assert reader.order.out[0].latency_s == 1.5  # type: ignore[union-attr]
 
 
 def test_a_message_of_a_user_says_whose_it_is(reader: Reader) -> None:
     def of_ann(sequence: int) -> bytes:
         return HEADER.pack(USER_DATA, 1, 7, sequence, 0) + UserPayload.of("ann", b"%d" % sequence)
 
-    reader.lines.run([frame(1), of_ann(2), of_ann(4)], reader.gate, 0.0, 1000.0)
-    reader.lines.repair(of_ann(3), 0.0, 1000.0)
-    got = [(event.user, event.payload) for event in reader.lines.out if isinstance(event, Message)]
+    reader.order.run([frame(1), of_ann(2), of_ann(4)], reader.gate, 0.0, 1000.0)
+    reader.order.repair(of_ann(3), 0.0, 1000.0)
+    got = [(event.user, event.payload) for event in reader.order.out if isinstance(event, Message)]
     assert got == [("", b"payload 1"), ("ann", b"2"), ("ann", b"3"), ("ann", b"4")]
 
 
 def test_frames_in_order_are_delivered_in_order(reader: Reader) -> None:
     assert reader.run(*map(frame, range(1, 6))) == [1, 2, 3, 4, 5]
-    assert not reader.lines.unsettled
+    assert not reader.order.unsettled
 
 
 def test_publishers_are_numbered_apart(reader: Reader) -> None:
     frames = [frame(sequence, publisher=publisher) for sequence in (1, 2) for publisher in (7, 8)]
     assert reader.run(*frames) == [1, 1, 2, 2]
-    assert reader.lines.last == {7: 2, 8: 2}
+    assert reader.order.last == {7: 2, 8: 2}
 
 
 def test_a_duplicate_is_dropped_and_counted(reader: Reader) -> None:
     assert reader.run(frame(1), frame(2), frame(1), frame(2), frame(3)) == [1, 2, 3]
-    assert reader.lines.counters.duplicates == 2
+    assert reader.order.counters.duplicates == 2
 
 
 @pytest.mark.parametrize("first", [1, 2, 500])
@@ -122,7 +122,7 @@ def test_the_first_frame_of_an_unknown_publisher_is_its_baseline(reader: Reader,
 
 def test_a_skip_closes_its_number_without_a_message(reader: Reader) -> None:
     assert reader.run(frame(1), frame(2, word=SKIP), frame(3)) == [1, 3]
-    assert reader.lines.last == {7: 3}
+    assert reader.order.last == {7: 3}
 
 
 def test_a_skip_can_be_a_baseline(reader: Reader) -> None:
@@ -139,7 +139,7 @@ def test_a_skip_can_be_a_baseline(reader: Reader) -> None:
 )
 def test_a_foreign_payload_is_passed_on_as_it_is(reader: Reader, payload: bytes) -> None:
     assert reader.run(frame(1), payload, frame(2)) == [1, payload, 2]
-    assert reader.lines.counters.foreign == 1
+    assert reader.order.counters.foreign == 1
 
 
 def test_a_mark_on_the_topic_is_not_taken_for_a_message_of_ours(reader: Reader) -> None:
@@ -151,7 +151,7 @@ def test_a_mark_on_the_topic_is_not_taken_for_a_message_of_ours(reader: Reader) 
 def test_no_bytes_on_a_topic_raise(payloads: list[bytes]) -> None:
     reader = Reader()
     reader.run(*payloads)
-    assert reader.lines.counters.foreign == len(payloads)
+    assert reader.order.counters.foreign == len(payloads)
 
 
 # --- what comes too early
@@ -159,11 +159,11 @@ def test_no_bytes_on_a_topic_raise(payloads: list[bytes]) -> None:
 
 def test_a_frame_ahead_is_held_until_the_hole_is_filled(reader: Reader) -> None:
     assert reader.run(frame(1), frame(3), frame(4)) == [1]
-    assert reader.lines.wanted
-    assert reader.lines.unsettled
+    assert reader.order.wanted
+    assert reader.order.unsettled
     assert reader.repair(frame(2)) == [2, 3, 4]
-    assert not reader.lines.unsettled
-    assert reader.lines.counters.held == 2
+    assert not reader.order.unsettled
+    assert reader.order.counters.held == 2
 
 
 def test_while_one_publisher_waits_the_others_go_on(reader: Reader) -> None:
@@ -173,7 +173,7 @@ def test_while_one_publisher_waits_the_others_go_on(reader: Reader) -> None:
 
 def test_a_held_frame_that_comes_again_is_held_once(reader: Reader) -> None:
     reader.run(frame(1), frame(3), frame(3))
-    assert reader.lines.counters.held == 1
+    assert reader.order.counters.held == 1
     assert reader.repair(frame(2)) == [2, 3]
 
 
@@ -181,20 +181,20 @@ def test_a_hole_that_is_not_repaired_becomes_a_gap(reader: Reader) -> None:
     reader.run(frame(1), frame(4))
     assert reader.wait(0.9 * GAP_S) == []
     assert reader.wait(0.2 * GAP_S) == [(2, 3), 4]
-    assert (reader.lines.counters.gaps, reader.lines.counters.missing) == (1, 2)
-    assert not reader.lines.unsettled
+    assert (reader.order.counters.gaps, reader.order.counters.missing) == (1, 2)
+    assert not reader.order.unsettled
 
 
 def test_a_gap_says_whose_and_why(reader: Reader) -> None:
     reader.run(frame(1), frame(3))
-    reader.lines.tick(2 * GAP_S, 1000.0)
-    assert reader.lines.out[0] == Gap("t", 7, 2, 2, "not repaired in time")
+    reader.order.tick(2 * GAP_S, 1000.0)
+    assert reader.order.out[0] == Gap("t", 7, 2, 2, "not repaired in time")
 
 
 def test_the_clock_of_a_second_hole_starts_when_the_first_is_over(reader: Reader) -> None:
     reader.run(frame(1), frame(3), frame(5))
     assert reader.wait(1.1 * GAP_S) == [(2, 2), 3]
-    assert reader.lines.wanted
+    assert reader.order.wanted
     assert reader.wait(0.9 * GAP_S) == []
     assert reader.wait(0.2 * GAP_S) == [(4, 4), 5]
 
@@ -211,12 +211,12 @@ def test_at_the_limit_of_held_frames_those_ahead_are_asked_for_again(held: int) 
     reader.run(frame(1))
     kept, crowded = range(3, 3 + held), range(3 + held, 6 + held)
     assert reader.run(*map(frame, [*kept, *crowded])) == []
-    assert reader.lines.counters.crowded == 3
-    reader.lines.wanted.clear()
+    assert reader.order.counters.crowded == 3
+    reader.order.wanted.clear()
     assert reader.repair(frame(2)) == [2, *kept]
-    assert reader.lines.wanted
+    assert reader.order.wanted
     assert [number for sequence in crowded for number in reader.repair(frame(sequence))] == [*crowded]
-    assert not reader.lines.unsettled
+    assert not reader.order.unsettled
 
 
 def test_what_was_let_go_at_the_limit_and_not_repaired_becomes_a_gap() -> None:
@@ -235,7 +235,7 @@ def test_a_frame_ahead_waits_for_the_fence_of_an_older_place(reader: Reader) -> 
     reader.run(frame(1))
     reader.open = {1}
     assert reader.run(frame(3, epoch=2), gate=new) == []
-    assert not reader.lines.wanted
+    assert not reader.order.wanted
     assert reader.wait(5 * GAP_S) == []
     assert reader.run(frame(2)) == [2, 3]
 
@@ -246,7 +246,7 @@ def test_a_fence_starts_the_clock_of_a_hole(reader: Reader) -> None:
     reader.run(frame(3, epoch=2), gate=Gate(2))
     reader.open = set()
     assert reader.release() == []
-    assert reader.lines.wanted
+    assert reader.order.wanted
     assert reader.wait(1.1 * GAP_S) == [(2, 2), 3]
 
 
@@ -281,10 +281,10 @@ def test_at_the_limit_a_publisher_not_heard_before_loses_nothing_in_silence() ->
     assert reader.run(frame(1), frame(2), gate=old) == [1, 2, 3, 4]
     reader.open = set()
     reader.release()
-    assert reader.lines.wanted
+    assert reader.order.wanted
     assert reader.repair(frame(5, epoch=2)) == [5]
     assert reader.wait(GAP_S + 0.1) == [(6, 7)]
-    assert not reader.lines.unsettled
+    assert not reader.order.unsettled
 
 
 def test_at_the_limit_the_beginning_of_another_publishers_line_is_kept() -> None:
@@ -313,9 +313,9 @@ def test_at_the_limit_a_hole_that_an_older_place_may_fill_is_not_given_up() -> N
     reader.open = {1}
     assert reader.run(frame(3, epoch=2), frame(4, epoch=2), gate=Gate(2)) == []
     assert reader.run(frame(2)) == [2, 3]
-    assert reader.lines.wanted
+    assert reader.order.wanted
     assert reader.repair(frame(4, epoch=2)) == [4]
-    assert not reader.lines.unsettled
+    assert not reader.order.unsettled
 
 
 @pytest.mark.parametrize(("sequence", "delivered"), [(2, [2]), (1, []), (3, [])], ids=["next", "old", "ahead"])
@@ -324,19 +324,19 @@ def test_a_frame_out_of_place_is_delivered_only_if_it_is_next(
 ) -> None:
     reader.run(frame(1))
     assert reader.run(frame(sequence, epoch=9), gate=Gate(1)) == delivered
-    assert not reader.lines.unsettled
+    assert not reader.order.unsettled
 
 
 def test_a_late_frame_is_counted(reader: Reader) -> None:
     reader.run(frame(1))
     reader.run(frame(3, epoch=9), frame(1, epoch=9, publisher=8))
-    assert reader.lines.counters.late == 2
+    assert reader.order.counters.late == 2
 
 
 def test_a_frame_below_the_floor_is_no_baseline(reader: Reader) -> None:
     gate = Gate(1, 2, floor=2)
     assert reader.run(frame(5, epoch=1), frame(6, epoch=2), gate=gate) == [6]
-    assert reader.lines.counters.late == 1
+    assert reader.order.counters.late == 1
 
 
 # --- repairs
@@ -345,14 +345,14 @@ def test_a_frame_below_the_floor_is_no_baseline(reader: Reader) -> None:
 @pytest.mark.parametrize("word", [DATA, SKIP, MARK])
 def test_a_repair_of_an_unknown_publisher_says_nothing(reader: Reader, word: int) -> None:
     assert reader.repair(frame(3, word=word)) == []
-    assert reader.lines.last == {}
-    assert not reader.lines.unsettled
+    assert reader.order.last == {}
+    assert not reader.order.unsettled
 
 
 def test_a_repair_that_is_no_frame_of_ours_says_nothing(reader: Reader) -> None:
     reader.run(frame(1))
     assert reader.repair(frame(2, word=0x12345678)) == []
-    assert reader.lines.last == {7: 1}
+    assert reader.order.last == {7: 1}
 
 
 def test_repairs_fill_a_hole_in_any_order(reader: Reader) -> None:
@@ -365,10 +365,10 @@ def test_repairs_fill_a_hole_in_any_order(reader: Reader) -> None:
 def test_a_mark_ahead_becomes_a_gap_if_nothing_comes(reader: Reader) -> None:
     reader.run(frame(1))
     assert reader.repair(frame(4, word=MARK)) == []
-    assert reader.lines.unsettled
+    assert reader.order.unsettled
     assert reader.wait(1.1 * GAP_S) == [(2, 4)]
     assert reader.run(frame(5)) == [5]
-    assert not reader.lines.unsettled
+    assert not reader.order.unsettled
 
 
 @pytest.mark.parametrize("mark", [1, 2, 3])
@@ -377,7 +377,7 @@ def test_a_mark_that_was_reached_is_no_gap(reader: Reader, mark: int) -> None:
     reader.repair(frame(mark, word=MARK))
     assert reader.run(frame(2), frame(3)) == [2, 3]
     assert reader.wait(1.1 * GAP_S) == []
-    assert not reader.lines.unsettled
+    assert not reader.order.unsettled
 
 
 def test_a_gap_ends_below_the_lowest_held_frame_whatever_the_mark_says(reader: Reader) -> None:
@@ -419,12 +419,12 @@ def test_in_whatever_order_frames_come_the_line_is_whole(
     ]
     assert told == [number for number in range(1, 12) if number in lost or number not in skipped]
     assert {number for event in taken if type(event) is tuple for number in range(event[0], event[1] + 1)} == lost
-    assert not reader.lines.unsettled
+    assert not reader.order.unsettled
 
 
 def test_a_frame_of_an_epoch_that_no_record_has_spoken_of_is_noted(reader: Reader) -> None:
     assert reader.run(frame(1, epoch=1)) == [1]
     assert reader.run(frame(1, epoch=0, publisher=8)) == []  # late: from an epoch that is over here
-    assert not reader.lines.unheard
+    assert not reader.order.unheard
     assert reader.run(frame(2, epoch=5, publisher=8)) == []
-    assert reader.lines.unheard
+    assert reader.order.unheard

@@ -11,7 +11,6 @@ from typer.testing import CliRunner
 from nearcast.cli.app import app
 from nearcast.cli.reproduce import BAD
 from nearcast.experiments.bad import distribution, prototype, sensitivity
-from nearcast.experiments.bad import sensitivity as catalog
 from nearcast.experiments.bad.runs import Prototype, Simulation
 from nearcast.workloads.emergency.flow import ScaleSettings
 from nearcast.workloads.emergency.scenario import EmergencySettings
@@ -33,8 +32,8 @@ def test_help_shows_an_example(command: str) -> None:
 def test_json_and_files(command: str, key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     small = Prototype(emergency=EmergencySettings(users=40, reports=500))
     tiny = Simulation(scale=ScaleSettings(subscribers=400, per_channel=20, subscribe_s=60, seconds=200))
-    monkeypatch.setattr(catalog, "Prototype", lambda: small)
-    monkeypatch.setattr(catalog, "Simulation", lambda: tiny)
+    monkeypatch.setattr(sensitivity, "Prototype", lambda: small)
+    monkeypatch.setattr(sensitivity, "Simulation", lambda: tiny)
     arguments = ["reproduce", command, "--json", "--seeds", "2", "--first-seed", "3", "--workers", "1"]
     result = CliRunner().invoke(app, [*arguments, "--out", str(tmp_path)])
     assert result.exit_code == 0, result.stderr

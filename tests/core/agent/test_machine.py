@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from hiredis import Reader
 
-from nearcast.core.agent import records as collection
+from nearcast.core.agent import records as records_module
 from nearcast.core.agent.load import UNANSWERED_BYTES_MAX
 from nearcast.core.agent.machine import HURRIES_PER_S, HURRY_BURST, Agent, Identity
 from nearcast.core.model.journal import Pace
@@ -121,7 +121,7 @@ def test_every_beat_on_the_server_is_told_and_its_grant_is_noted_there(office: O
 
 
 def test_a_grant_of_an_earlier_run_of_the_server_is_not_noted(office: Office) -> None:
-    """Its beats were as high as those of this run, which begin anew."""
+    """Its beats were as high as those of this run, which start over."""
     hello = office.hello()
     office.order(bus.Grant(TERM, hello.beat, "an earlier run"))
     assert granted(office) == 0
@@ -246,7 +246,7 @@ def test_what_can_be_no_first_use_is_not_collected(office: Office) -> None:
 
 def leaving(office: Office, monkeypatch: pytest.MonkeyPatch, batch: int) -> tuple[bus.Collect, list[str]]:
     """An order to collect, the topics that it is about, and small batches."""
-    monkeypatch.setattr(collection, "BATCH", batch)
+    monkeypatch.setattr(records_module, "BATCH", batch)
     old, new = ("b1",), ("b2",)
     topics = sorted(f"t{number}" for number in range(60))
     for topic in topics:

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from nearcast.errors import UsageError
-from nearcast.testing import load as module
+from nearcast.testing import load as load_module
 from nearcast.testing.audit import Verdict
 from nearcast.testing.cluster import LocalCluster
 from nearcast.testing.load import Crowd, Load, LoadShape
@@ -53,7 +53,7 @@ def test_a_crowd_gets_everything_while_it_is_there() -> None:
 
 
 def test_what_never_comes_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "LEAVE_S", 0.3)
+    monkeypatch.setattr(load_module, "LEAVE_S", 0.3)
     gone, stayed, _ = visit(missing=True)
     assert gone.lost_prefix == 3  # of that publisher each of them got nothing
     assert not gone.exact

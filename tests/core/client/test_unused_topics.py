@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from nearcast.core.client import upkeep as forgetting
+from nearcast.core.client import upkeep
 from nearcast.core.model.message import Gap, Interrupted, Message
 from nearcast.core.model.names import CONTROL
 from nearcast.core.model.settings import Limits, Timing
@@ -108,7 +108,7 @@ def test_a_topic_does_not_end_while_a_message_waits_and_the_message_fails(rig: A
     assert client.acked == [b"a", b"c"]
 
 
-def test_who_still_has_an_ended_outflow_cannot_publish_on_it(rig: Any) -> None:
+def test_a_topic_publisher_that_has_ended_cannot_publish(rig: Any) -> None:
     world = rig("b1")
     client = world.client(timing=TIMING)
     topic_publisher = client.machine.topic_publisher(T, world.now_s)
@@ -158,9 +158,9 @@ def test_publishers_that_are_silent_for_long_are_forgotten(rig: Any) -> None:
     for number in range(1, 6):
         world.client(number, timing=TIMING).publish(T, b"a")
     reception = reader.machine.topic_subscribers[T].reception
-    world.run(TIMING.idle_s * forgetting.LINES_ROUNDS)
+    world.run(TIMING.idle_s * upkeep.LINES_ROUNDS)
     assert len(reception.lines.last) == 5  # their publishers may still repeat
-    world.run(TIMING.idle_s * forgetting.LINES_ROUNDS + 1)
+    world.run(TIMING.idle_s * upkeep.LINES_ROUNDS + 1)
     assert reader.machine.topic_subscribers[T].reception is None
     assert len(numbers(mailbox)) == 5
 
@@ -170,7 +170,7 @@ def test_a_forgotten_publisher_goes_on_where_it_was(rig: Any) -> None:
     reader, client = world.client(2, timing=TIMING), world.client(timing=Timing(idle_s=1000.0))
     mailbox = reader.subscribe(T)
     client.publish(T, b"a", b"b")
-    world.run(2 * TIMING.idle_s * forgetting.LINES_ROUNDS + 1)
+    world.run(2 * TIMING.idle_s * upkeep.LINES_ROUNDS + 1)
     assert reader.machine.topic_subscribers[T].reception is None
     client.publish(T, b"c", b"d")
     assert numbers(mailbox) == [1, 2, 3, 4]
@@ -187,7 +187,7 @@ def test_topics_of_a_pattern_are_forgotten_too(rig: Any) -> None:
         client.publish(topic, b"a")
     (flow,) = reader.machine.patterns.values()
     assert sorted(flow.topics()) == sorted(topics)
-    world.run(2 * TIMING.idle_s * forgetting.LINES_ROUNDS + 1)
+    world.run(2 * TIMING.idle_s * upkeep.LINES_ROUNDS + 1)
     assert flow.topics() == []
     client.publish(topics[0], b"b")
     assert [type(event) for event in mailbox.take() if isinstance(event, (Gap, Interrupted))] == []

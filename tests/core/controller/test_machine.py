@@ -132,7 +132,7 @@ def test_the_time_of_a_leader_counts_from_when_it_asked() -> None:
     assert controller.role is Role.FOLLOWER
 
 
-def test_a_new_term_ends_the_reign() -> None:
+def test_a_new_term_ends_the_leadership() -> None:
     controller = leader()
     controller.tick(LEADER_S / 4)
     controller.campaigned(Leadership(2, "c1.0@1#1", 0), LEADER_S / 4)
@@ -155,7 +155,7 @@ def test_a_leader_keeps_its_time_when_the_store_cannot_be_asked() -> None:
     assert isinstance(controller.store[-1], Campaign)
 
 
-def test_a_refused_commit_ends_the_reign_and_gives_the_lead_away() -> None:
+def test_a_refused_commit_ends_the_leadership_and_gives_it_away() -> None:
     controller = leader()
     controller.store.clear()
     controller.committed(1, False, 0.1)
@@ -164,7 +164,7 @@ def test_a_refused_commit_ends_the_reign_and_gives_the_lead_away() -> None:
     controller.committed(1, True, 0.2)
 
 
-def test_the_answer_to_a_commit_of_an_earlier_reign_is_not_taken_for_one_of_this() -> None:
+def test_the_answer_to_a_commit_of_an_earlier_term_does_not_count_in_this_one() -> None:
     controller = leader()
     controller.committed(1, False, 0.1)
     controller.tick(LEADER_S)

@@ -21,7 +21,7 @@ from nearcast.core.model.journal import MEMBERSHIP_KEY
 from nearcast.core.model.names import FEEDS, PROVIDER_CHANNEL, feed_keys
 from nearcast.core.wire import bus
 from nearcast.errors import ClusterError
-from nearcast.runtime import workers as troubles
+from nearcast.runtime import workers
 from nearcast.runtime.console import Console
 from nearcast.runtime.controller import Controller
 from nearcast.runtime.provider import DryProvider, ProviderDesk
@@ -69,7 +69,7 @@ def test_the_first_error_of_a_kind_is_logged_with_its_traceback_and_the_rest_are
     assert [(record.getMessage(), record.exc_info is not None) for record in caplog.records] == [
         ("a tick failed and goes on", True)
     ]
-    monkeypatch.setattr(troubles, "SHOWN_S", 0.0)
+    monkeypatch.setattr(workers, "SHOWN_S", 0.0)
     found.note("a tick", LookupError("a surprise"))
     assert caplog.records[-1].getMessage() == "a tick failed 500 times more: LookupError('a surprise')"
     assert found.of("a tick") == "failed 501 times, last: LookupError('a surprise')"
@@ -87,7 +87,7 @@ def test_a_trouble_is_a_problem_for_a_while(monkeypatch: pytest.MonkeyPatch) -> 
     assert found.problem == ""
     found.note("a tick", LookupError("a surprise"))
     assert found.problem == "a tick failed: LookupError('a surprise')"
-    monkeypatch.setattr(troubles, "SHOWN_S", 0.0)
+    monkeypatch.setattr(workers, "SHOWN_S", 0.0)
     assert found.problem == ""
 
 

@@ -113,16 +113,16 @@ def test_settings_say_what_is_wrong(wrong: dict[str, object]) -> None:
 
 
 def test_the_last_one_out_lets_go() -> None:
-    sharing = Sharing()
+    held = Sharing()
     for user in ("ann", "bob"):
-        sharing.hold(user, "s")
-        sharing.hold(user, "s")
-    assert not sharing.let_go("ann", "s")
-    assert not sharing.let_go("ann", "s")
-    assert sharing.is_held("s")
-    assert sharing.let_go("bob", "s")
-    assert not sharing.is_held("s")
-    assert (list(sharing.users), list(sharing.held_by("bob"))) == ([], [])
+        held.hold(user, "s")
+        held.hold(user, "s")
+    assert not held.let_go("ann", "s")
+    assert not held.let_go("ann", "s")
+    assert held.is_held("s")
+    assert held.let_go("bob", "s")
+    assert not held.is_held("s")
+    assert (list(held.users), list(held.held_by("bob"))) == ([], [])
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from math import isfinite
 import pytest
 from typer.testing import CliRunner
 
-from nearcast.bench import peers as burst
+from nearcast.bench import peers
 from nearcast.bench.client import ClientBench
 from nearcast.bench.peers import Limit, by_tasks, rate_of
 from nearcast.cli.app import app
@@ -72,7 +72,7 @@ def test_a_burst_ends_at_its_limit_of_messages() -> None:
 
 
 def test_a_lost_message_spoils_the_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(burst, "LOST_S", 0.05)
+    monkeypatch.setattr(peers, "LOST_S", 0.05)
     peer = LoopbackPeer(lose_every=100)
     with pytest.raises(Unavailable, match="10 of 1000 messages did not arrive"):
         asyncio.run(rate_of(peer, by_tasks(peer), Limit(5.0, messages=1000)))

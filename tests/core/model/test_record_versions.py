@@ -1,4 +1,4 @@
-"""Versions of records: they grow from step to step and from epoch to epoch, whoever writes them."""
+"""Versions of records: they grow from step to step and from epoch to epoch, no matter who writes them."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from nearcast.cli import shared as counting
+from nearcast.cli import shared
 from nearcast.cli.shared import Counting
 
 
@@ -26,7 +26,7 @@ def test_who_waits_long_at_a_terminal_sees_it_grow(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
-    monkeypatch.setattr(counting, "PATIENCE_S", patience_s)
+    monkeypatch.setattr(shared, "PATIENCE_S", patience_s)
     with Counting("topics") as count:
         count.tell(1000)
         count.tell(2000)

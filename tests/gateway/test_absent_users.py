@@ -10,7 +10,7 @@ import pytest
 from gateway_world import World, Worlds
 
 from nearcast.core.model.names import HOURS_KEY
-from nearcast.gateway import directory as attendance
+from nearcast.gateway import directory
 from nearcast.gateway.directory import Attendance, Store
 from nearcast.gateway.users import Users
 from nearcast.runtime.servers import LocalServer
@@ -75,7 +75,7 @@ def test_users_who_were_not_seen_are_forgotten_and_others_are_not() -> None:
 
         await store.ask("HINCRBY", HOURS_KEY, "count", DAYS * 24)
         await users.registrations(["ann"], here=True)
-        await store.ask("DEL", HOURS_KEY)  # time begins anew, for everybody
+        await store.ask("DEL", HOURS_KEY)  # time starts over, for everybody
         await attendance.forget()
         await store.ask("HINCRBY", HOURS_KEY, "count", DAYS * 24)
         await attendance.forget()
@@ -85,7 +85,7 @@ def test_users_who_were_not_seen_are_forgotten_and_others_are_not() -> None:
 
 
 def test_a_round_forgets_a_few(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attendance, "FORGOTTEN_A_ROUND", 4)
+    monkeypatch.setattr(directory, "FORGOTTEN_A_ROUND", 4)
 
     async def scenario(store: Store, users: Users, attendance: Attendance) -> None:
         for number in range(10):

@@ -9,7 +9,7 @@ from gateway_world import ROW, Worlds, no_more, take_results
 
 from nearcast.core.wire.gateway import Result, TopicMessage
 from nearcast.errors import Closed, ConnectFailed
-from nearcast.subscriber import transport as line_module
+from nearcast.subscriber import transport
 from nearcast.subscriber.client import Subscriber
 from nearcast.subscriber.transport import Progress
 from nearcast.testing.waiting import until
@@ -98,7 +98,7 @@ def test_when_its_gateway_is_gone_a_client_goes_to_another(world: Worlds) -> Non
 
 def test_a_move_waits_for_what_the_gateway_is_still_to_do(world: Worlds, monkeypatch: pytest.MonkeyPatch) -> None:
     """The gateway it goes to would not know of the new subscription, and nobody would deliver it."""
-    monkeypatch.setattr(line_module, "LEAVE_S", 0.3)
+    monkeypatch.setattr(transport, "LEAVE_S", 0.3)
 
     async def scenario() -> None:
         async with world() as w:

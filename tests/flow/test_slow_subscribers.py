@@ -15,7 +15,7 @@ MESSAGE_BYTES = 100.0
 
 
 class Steps:
-    """One topic with so many subscribers and publications a second, step by step."""
+    """One topic with a given number of subscribers and publications per second, step by step."""
 
     def __init__(self, mode: Mode = Mode.SINGLE, brokers: tuple[int, ...] = (0,), subscribers: int = 1) -> None:
         self._connections = Connections(SETTINGS)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from nearcast.core.agent import load as agent_load
+from nearcast.core.agent import load
 from nearcast.core.agent.load import LoadMeter
 from nearcast.core.model.counters import ClientReport, TopicCounters
 from nearcast.core.wire.backend import Figures
@@ -100,7 +100,7 @@ def test_what_no_client_can_have_counted_is_dropped_and_the_rest_is_reported(
 
 
 def test_topics_beyond_the_limit_are_dropped_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(agent_load, "TOPICS_MAX", 2)
+    monkeypatch.setattr(load, "TOPICS_MAX", 2)
     meter = LoadMeter("b1")
     meter.measure(info(0), 1.0, 0.0)
     one = TopicCounters(published=1)
