@@ -16,18 +16,18 @@
     │   ├── ServerNotFound
     │   ├── ServerFailed
     │   └── Refused
-    ├── LimitReached                     the load: a queue is full; slow down, or raise its limit
+    ├── LimitReached                     the load: a queue is full, so slow down or raise its limit
     │   ├── PublishBufferFull
     │   └── SlowSubscriber
-    ├── Closed                           the caller, or nobody: the object was closed
-    └── ProtocolError                    the peer: it sent what the protocol does not allow
+    ├── Closed                           the caller, or no one: the object was closed
+    └── ProtocolError                    the peer: it violated the protocol
 
 A message says what was wrong, where, and what to do. Catch `ClusterError` to retry, `UsageError` never.
 """
 
 
 class NearcastError(Exception):
-    """Base of all: catch it to catch everything nearcast raises, and nothing else."""
+    """The base class: catch it to catch everything nearcast raises, and nothing else."""
 
 
 class UsageError(NearcastError, ValueError):
@@ -55,7 +55,7 @@ class ConnectFailed(ClusterError):
 
 
 class AuthenticationFailed(ClusterError):
-    """The server refused user or password: correct them in its URL."""
+    """The server refused the user or password: correct them in its URL."""
 
 
 class AccessDenied(ClusterError):
@@ -67,21 +67,21 @@ class NotACluster(ClusterError):
 
 
 class Unavailable(ClusterError):
-    """No broker of the topic answered in time: retry; if it stays so, restore a broker of its placement."""
+    """No broker of the topic answered in time: retry, and if that keeps failing, restore a broker of its placement."""
 
 
 class TimedOut(Unavailable, TimeoutError):
     """A call took longer than its `timeout_s`: look at what the message says it waited for, or give it more time.
 
-    `sent` is said of a publish: False if the message was never sent and never will be, so that publishing it again
-    cannot double it; True if it may have arrived, or may still arrive, once.
+    `sent` is set for a publish: False if the message was never sent and never will be, so that publishing it again
+    cannot duplicate it; True if it may have arrived, or may still arrive, once.
     """
 
     sent: bool | None = None
 
 
 class Unsupported(ClusterError):
-    """The topic is used in a way that only a newer version of nearcast knows: upgrade this program."""
+    """The topic is used in a way that only a newer version of nearcast supports: upgrade this program."""
 
 
 class ServerNotFound(ClusterError):
@@ -101,11 +101,11 @@ class LimitReached(NearcastError):
 
 
 class PublishBufferFull(LimitReached):
-    """Too many messages wait for their acknowledgement: await earlier publishes before new ones."""
+    """Too many messages are waiting for acknowledgement: await earlier publishes before new ones."""
 
 
 class SlowSubscriber(LimitReached):
-    """The subscriber takes messages slower than they come: read faster, or raise its limit."""
+    """The subscriber reads messages more slowly than they arrive: read faster, or raise its limit."""
 
 
 class Closed(NearcastError):

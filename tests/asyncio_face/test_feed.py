@@ -192,7 +192,7 @@ def test_answers_that_nobody_reads_have_a_limit():
         for _ in range(8):
             await feed.ping(b"", None)
         for command in (feed.ping(b"", None), feed.subscribe([A], None), feed.unsubscribe([A], None, pattern=False)):
-            with pytest.raises(LimitReached, match=r"8 answers wait: read them with get_message"):
+            with pytest.raises(LimitReached, match=r"8 answers are waiting: read them with get_message"):
                 await command
         assert len(await everything(feed)) == 8
         await feed.ping(b"", None)

@@ -83,4 +83,4 @@ def test_the_table_shows_the_goals_and_a_library_that_is_not_there() -> None:
     rows = {row[0].strip(): row[1:] for row in _client_rows(ClientBench(**figures))}
     assert rows["valkey-glide, 64 tasks"] == ("not installed", "")
     assert rows["nearcast publish, 64 tasks"] == ("123,457 /s", "")
-    assert rows["against redis-py, 64 tasks"] == ("1.00 x", ">= 8 x")
+    assert rows["relative to redis-py, 64 tasks"] == ("1.00 x", ">= 8 x")

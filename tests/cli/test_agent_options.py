@@ -23,7 +23,7 @@ HERE = ["--gateway", "127.0.0.1:0"]
         ([*HERE, "--trust-proxy", "proxy.example.com"], "bad proxy"),
         ([*HERE, "--allow", "news"], "bad right 'news'"),
         ([*HERE, "--register", "secret"], "set NEARCAST_REGISTER_SECRET"),
-        ([*HERE, "--register", "friends"], "registering cannot be 'friends'"),
+        ([*HERE, "--register", "friends"], "bad registration rule 'friends'"),
         (["--gateway", "0.0.0.0:0"], "say who may register"),
         ([*HERE, "--gateway-url", "https://paris.example.com"], "say who may register"),
         ([*HERE, "--position", "paris"], "bad --position"),

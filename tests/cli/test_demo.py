@@ -131,7 +131,7 @@ IDLE = replace(POLICY, missed=["not within 40 s: a server is added"])
         (
             {"moves": MOVES, "policy": IDLE},
             1,
-            "what an act is to show did not happen: not within 40 s: a server is added\n",
+            "an act did not show what it should: not within 40 s: a server is added\n",
         ),
     ],
 )
@@ -145,7 +145,7 @@ def test_the_exit_code_says_whether_all_was_as_promised(
 @pytest.mark.parametrize(
     ("summary", "rows"),
     [
-        (MOVES, {"moves": "1, of them 1 changes of mode", "guarantee": "kept", "latency": "p50 12 ms, p99 unknown"}),
+        (MOVES, {"moves": "1, including 1 changes of mode", "guarantee": "kept", "latency": "p50 12 ms, p99 unknown"}),
         (POLICY, {"servers": "2 added, 2 removed", "hot topics": "2 replicated, 2 collapsed"}),
         (BROKEN, {"guarantee": "BROKEN"}),
         (IDLE, {"policy check": "FAILED"}),
@@ -176,8 +176,8 @@ def test_fewer_clients_than_sites_need_are_a_usage_error() -> None:
     ("arguments", "said"),
     [
         (("--act", "third"), "--act"),
-        (("--act", "policy", "--seconds", "20"), "--seconds is for the moves"),
-        (("--act", "policy", "--clients", "48"), "--clients is for the moves"),
+        (("--act", "policy", "--seconds", "20"), "--seconds is for act 1"),
+        (("--act", "policy", "--clients", "48"), "--clients is for act 1"),
     ],
 )
 def test_options_that_do_not_fit_are_usage_errors(arguments: tuple[str, ...], said: str) -> None:

@@ -24,7 +24,7 @@ def test_a_machine_too_small_is_told_and_plays_the_others(
 ) -> None:
     monkeypatch.setattr(demo, "available_bytes", lambda: 1 << 30)
     assert demo._chosen(ActName.ALL) == (ActName.MOVES, ActName.POLICY)
-    assert "act 3 is left out: it needs 3.2 GB of memory, 1.1 GB are free" in capsys.readouterr().err
+    assert "act 3 is left out: it needs 3.2 GB of memory, but 1.1 GB are free" in capsys.readouterr().err
 
 
 def test_the_act_alone_is_refused_where_it_cannot_be_played(monkeypatch: pytest.MonkeyPatch) -> None:

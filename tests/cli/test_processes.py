@@ -157,8 +157,8 @@ def test_a_controller_is_not_led_to_a_brokers_server() -> None:
             said = written.decode().splitlines()
             assert lost.returncode == 2
             assert said == [
-                f"error: --store {server.url} is the server of broker b1, and no store: the store of its cluster is"
-                f" {store.url}. If this server shall be the store, stop its agent and empty it first (FLUSHALL)"
+                f"error: --store {server.url} is the server of broker b1, not a store: the store of its cluster is"
+                f" {store.url}. To make this server the store, stop its agent and empty it first (FLUSHALL)"
             ]
 
     asyncio.run(scenario())
@@ -173,7 +173,7 @@ def test_a_broker_that_nobody_has_admitted_is_no_store_either() -> None:
             requester = Requester(server.url)
             await until_there(requester, "nc:agent")
             await requester.close()
-            with pytest.raises(Misplaced, match="the server of broker b1, and no store: give the URL of the store"):
+            with pytest.raises(Misplaced, match="the server of broker b1, not a store: give the URL of the store"):
                 await check_store(server.url)
 
     asyncio.run(scenario())
@@ -191,7 +191,7 @@ def test_a_server_that_has_been_both_is_warned_of(caplog: pytest.LogCaptureFixtu
             await requester.close()
 
     asyncio.run(scenario())
-    assert "is the server of a broker, and a store too: give the URL of the store" in caplog.text
+    assert "is the server of a broker, and also a store: give the URL of the store" in caplog.text
 
 
 def test_a_controller_waits_for_its_store() -> None:
@@ -200,7 +200,7 @@ def test_a_controller_waits_for_its_store() -> None:
             port = before.port
         async with nearcast("controller", "--store", f"redis://127.0.0.1:{port}") as controller:
             assert controller.stderr is not None
-            assert b"the store cannot be asked" in await asyncio.wait_for(controller.stderr.readline(), 15)
+            assert b"the store does not answer" in await asyncio.wait_for(controller.stderr.readline(), 15)
             async with await LocalServer.start(port=port) as store:
                 requester = Requester(store.url)
                 await until_there(requester, "nc:store:leader")

@@ -39,7 +39,7 @@ def test_a_store_that_has_lost_data_is_told_once() -> None:
         try:
             cluster = await announced(process)
             os.kill(cluster["pids"]["store"], signal.SIGKILL)
-            while (await process.stderr.readline()) != b"store has ended; the rest goes on without it\n":
+            while (await process.stderr.readline()) != b"store has ended; the others continue without it\n":
                 pass
             async with await LocalServer.start(port=urlsplit(cluster["store"]).port):
                 while (await process.stderr.readline()) != WARNING:

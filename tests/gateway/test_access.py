@@ -18,7 +18,7 @@ def test_sessions_are_bounded_in_all_and_unknown_ones_by_address() -> None:
     admission = Admission(GatewaySettings(connections=3, unknown_per_address=2))
     admission.opened("a")
     admission.opened("a")
-    assert "wait for their login" in admission.problem("a", 0.0)
+    assert "have not logged in yet" in admission.problem("a", 0.0)
     assert admission.problem("b", 0.0) == ""
     admission.logged_in("a")
     assert admission.problem("a", 0.0) == ""

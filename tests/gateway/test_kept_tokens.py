@@ -80,7 +80,7 @@ def test_a_kept_token_that_is_refused_is_replaced_if_the_name_is_free(world: Wor
         async with Subscriber.connect(url, "ann", tokens=file) as again:
             assert again.token != ann.token
         await w.gateways["b1"].users.reset("ann")
-        with pytest.raises(Refused, match="registered already"):
+        with pytest.raises(Refused, match="already registered"):
             await Subscriber.connect(url, "ann", tokens=file).__aenter__()
 
     play(world, scenario)
@@ -94,6 +94,6 @@ def test_a_file_that_cannot_be_used_keeps_nobody_out(
     async def scenario(w: World, url: str) -> None:
         async with Subscriber.connect(url, "ann", tokens=tmp_path / "t.json"):
             pass
-        assert "is not a file of tokens" in caplog.text
+        assert "is not a token file" in caplog.text
 
     play(world, scenario)

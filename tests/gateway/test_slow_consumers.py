@@ -86,6 +86,6 @@ def test_a_consumer_that_takes_nothing_is_disconnected_with_the_reason(world: Wo
             with contextlib.suppress(ConnectionClosed):
                 while True:
                     last = await hear(connection)
-            assert last == {"type": "bye", "reason": "you took nothing for 0.5 s"}
+            assert last == {"type": "bye", "reason": "you read nothing for 0.5 s"}
 
     asyncio.run(scenario())

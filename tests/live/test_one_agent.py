@@ -128,7 +128,7 @@ def test_a_second_agent_waits_and_takes_over_when_the_first_is_killed() -> None:
                 await said(second, "has another agent of broker b1: waiting until that one is gone")
                 await there.settled_is_settled()
                 first.kill()
-                await said(second, "INFO the problem is over")
+                await said(second, "INFO the problem is resolved")
                 await there.settled_is_settled()
                 assert set(await there.members()) == {"b1", "b2"}
 

@@ -193,7 +193,7 @@ def test_a_report_is_drawn(busy: Folder, tmp_path: Path) -> None:
 def test_nothing_in_this_time_is_said(folder: Folder) -> None:
     result = run("--folder", folder.root, "--plot", folder.root / "empty.png")
     assert result.exit_code == 0
-    assert "no reports in this time" in result.stderr
+    assert "no reports in this period" in result.stderr
 
 
 @pytest.mark.parametrize(

@@ -72,4 +72,4 @@ def test_an_error_at_what_came_costs_that_connection_alone(caplog: pytest.LogCap
         assert troubles.of("reading from a server").startswith("failed 1 times, last: Surprise")
 
     asyncio.run(scenario())
-    assert "reading from a server failed and goes on" in caplog.text
+    assert "reading from a server failed, and continues" in caplog.text

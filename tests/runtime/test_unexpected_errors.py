@@ -67,11 +67,11 @@ def test_the_first_error_of_a_kind_is_logged_with_its_traceback_and_the_rest_are
     for _ in range(500):
         found.note("a tick", LookupError("a surprise"))
     assert [(record.getMessage(), record.exc_info is not None) for record in caplog.records] == [
-        ("a tick failed and goes on", True)
+        ("a tick failed, and continues", True)
     ]
     monkeypatch.setattr(workers, "SHOWN_S", 0.0)
     found.note("a tick", LookupError("a surprise"))
-    assert caplog.records[-1].getMessage() == "a tick failed 500 times more: LookupError('a surprise')"
+    assert caplog.records[-1].getMessage() == "a tick failed 500 more times: LookupError('a surprise')"
     assert found.of("a tick") == "failed 501 times, last: LookupError('a surprise')"
 
 

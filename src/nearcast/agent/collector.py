@@ -168,7 +168,7 @@ class FeedCollector:
         await self._ask(RELEASE, [self._keys.lease, self._keys.standby], self._agent)
 
     def _promoted(self, until_ms: float) -> None:
-        """We collect from now on. If nobody did for a while, say so before all else."""
+        """We collect from now on. If no agent did for a while, report that first."""
         begins_ms, ended_ms = self._buffer.dropped_ms, until_ms - DOUBT_S * 1000
         if until_ms != self._told_ms:  # else we were the last to collect, and have kept everything since
             begins_ms = max(begins_ms, self._attached_ms)

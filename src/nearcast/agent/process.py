@@ -80,7 +80,7 @@ async def watch_server(pid: int, url: str, on_end: Callable[[], None]) -> None:
     running = await _pid_of(url)
     if running not in (None, pid):
         address, _ = parse_url(url)
-        raise UsageError(f"process {pid} is not the server at {address.url}, which is process {running}: give that")
+        raise UsageError(f"process {pid} is not the server at {address.url}, which is process {running}: give that one")
     while True:
         await _end_of(pid)
         running = await _pid_of(url)

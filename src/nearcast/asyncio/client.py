@@ -175,7 +175,7 @@ class Redis:
         survey = await self.connection_pool.survey()
         return await survey.numpat()
 
-    if not TYPE_CHECKING:  # a type checker must go on finding names that are not here
+    if not TYPE_CHECKING:  # a type checker must still report names that are not here
 
         def __getattr__(self, name: str) -> NoReturn:
             raise AttributeError(

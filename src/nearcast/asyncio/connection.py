@@ -207,7 +207,7 @@ class ConnectionPool:
 
 
 class BlockingConnectionPool(ConnectionPool):
-    """The same: nobody ever waits for a connection. `timeout` is accepted."""
+    """The same, because no caller ever waits for a connection. `timeout` is accepted."""
 
     def __init__(
         self,

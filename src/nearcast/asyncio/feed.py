@@ -125,7 +125,7 @@ class Feed:
     def _check_room(self) -> None:
         """Unlike messages, answers have no policy at their limit: a program that reads none gets no more."""
         if self._answers >= 2 * self._mailbox.limit:  # as many as there may be messages
-            raise LimitReached(f"{self._answers} answers wait: read them with get_message() or listen() first")
+            raise LimitReached(f"{self._answers} answers are waiting: read them with get_message() or listen() first")
 
     # --- reading
 
@@ -160,7 +160,7 @@ class Feed:
 
     def _check_open(self) -> None:
         if self._mailbox.ended:
-            raise ClosedWhileUsed("another task closed this PubSub: subscribe again to go on")
+            raise ClosedWhileUsed("another task closed this PubSub: subscribe again to continue")
 
     def _collect(self) -> None:
         """Take what has come; a message that overtook its confirmation brings it along."""
@@ -197,7 +197,7 @@ class Feed:
 
 async def check_connected(client: Client, timeout_s: float | None) -> None:
     if not await client.sync(timeout_s=timeout_s):
-        raise ConnectFailed("no broker of the cluster is connected at the moment: look at the servers, or try again")
+        raise ConnectFailed("no broker of the cluster is connected at the moment: check the servers, or try again")
 
 
 def _kind(verb: str, pattern: bool) -> str:

@@ -175,7 +175,7 @@ class PubSub:
 
     def _warn_of_many(self) -> None:
         if len(self.connection_pool.pubsubs) == MANY and not self._share:
-            log.warning("%d PubSubs, each with connections of its own: consider Redis(share_connections=True)", MANY)
+            log.warning("%d PubSubs have connections of their own: consider Redis(share_connections=True)", MANY)
 
     async def aclose(self) -> None:
         """Leave everything; what was not read is gone. The object can be used again."""

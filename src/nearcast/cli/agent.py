@@ -1,4 +1,4 @@
-"""`nearcast agent`: one agent beside one server, with its gateway if wanted."""
+"""`nearcast agent`: one agent beside one server, optionally with a gateway."""
 
 from __future__ import annotations
 
@@ -30,21 +30,30 @@ ListenOption = Annotated[
     str, typer.Option("--gateway", metavar="HOST:PORT", help="Run a gateway for subscribers at this address.")
 ]
 UrlOption = Annotated[
-    str, typer.Option("--gateway-url", metavar="URL", help="Where subscribers reach it. Default: the same.")
+    str,
+    typer.Option(
+        "--gateway-url", metavar="URL", help="Where subscribers reach the gateway. Default: the address of --gateway."
+    ),
 ]
 OriginOption = Annotated[
-    list[str] | None, typer.Option("--origin", metavar="URL", help="A web site whose pages may use the gateway.")
+    list[str] | None,
+    typer.Option("--origin", metavar="URL", help="A web site whose pages may use the gateway. Repeatable."),
 ]
 ProxyOption = Annotated[
     list[str] | None,
-    typer.Option("--trust-proxy", metavar="NETWORK", help="A proxy before the gateway, which says who asks."),
+    typer.Option(
+        "--trust-proxy",
+        metavar="NETWORK",
+        help="A trusted proxy in front of the gateway, whose X-Forwarded-For header is believed. Repeatable.",
+    ),
 ]
 RegisterOption = Annotated[
     str,
     typer.Option(
         "--register",
         metavar="open|secret|closed|URL",
-        help="Who may take a free name. To be chosen, unless the gateway is for this machine only: then open.",
+        help="Who may register a free name. Required unless the gateway listens on loopback only, where it defaults "
+        "to open.",
     ),
 ]
 AllowOption = Annotated[
@@ -52,13 +61,17 @@ AllowOption = Annotated[
     typer.Option(
         "--allow",
         metavar="ACT:PATTERN",
-        help="Topics that users may use: publish:chat.* or subscribe:inbox.{user}. Others are refused.",
+        help="Topics that users may use, such as publish:chat.* or subscribe:inbox.{user}. All others are refused. "
+        "Repeatable.",
     ),
 ]
 ForgetOption = Annotated[
-    float, typer.Option("--forget-days", min=0, help="Users not seen for so long are forgotten; 0: nobody is.")
+    float,
+    typer.Option("--forget-days", min=0, help="Forget users not seen for this many days; 0 keeps all users."),
 ]
-PositionOption = Annotated[str, typer.Option("--position", metavar="LAT,LON", help="Where the gateway is, in degrees.")]
+PositionOption = Annotated[
+    str, typer.Option("--position", metavar="LAT,LON", help="The gateway's latitude and longitude, in degrees.")
+]
 
 
 log = logging.getLogger("nearcast.agent")
@@ -72,19 +85,19 @@ def agent(
     ],
     store: StoreUrl,
     advertise: Annotated[
-        str, typer.Option("--advertise", metavar="URL", help="Where clients reach it. Default: the same.")
+        str, typer.Option("--advertise", metavar="URL", help="Where clients reach the server. Default: as --server.")
     ] = "",
-    site: Annotated[str, typer.Option("--site", metavar="NAME", help="The place this broker is at.")] = "local",
+    site: Annotated[str, typer.Option("--site", metavar="NAME", help="The site of this broker.")] = "local",
     capacity: Annotated[
         str,
         typer.Option(
             "--capacity",
             metavar="RATE",
-            help="What the server can send, such as 1Gbit. Default: as calibrated, see `nearcast brokers calibrate`.",
+            help="How much the server can send, such as 1Gbit. Default: as measured by `nearcast brokers calibrate`.",
         ),
     ] = "",
     server_pid: Annotated[
-        int | None, typer.Option("--server-pid", min=1, help="The server's process, to see its death at once.")
+        int | None, typer.Option("--server-pid", min=1, help="The server's process ID, to notice its end at once.")
     ] = None,
     gateway: ListenOption = "",
     gateway_url: UrlOption = "",
@@ -95,14 +108,14 @@ def agent(
     forget_days: ForgetOption = 90.0,
     position: PositionOption = "",
 ) -> None:
-    """Run the agent beside one server, until it is stopped.
+    """Run the agent beside one server until it is stopped.
 
     Example: nearcast agent --broker b1 --site paris --server redis://127.0.0.1:6379
     --advertise redis://paris.example.com:6379 --store redis://store.example.com:6379 --gateway 0.0.0.0:8080
     --gateway-url https://paris.example.com --register closed
 
-    --register secret takes the secret in NEARCAST_REGISTER_SECRET. A data cluster that wants a token gets the one in
-    NEARCAST_GATEWAY_TOKEN.
+    --register secret reads the secret from NEARCAST_REGISTER_SECRET. If the data cluster requires a token, the gateway
+    presents the one in NEARCAST_GATEWAY_TOKEN.
     """
     from nearcast.agent.collector import Collector
     from nearcast.agent.process import Agent
@@ -138,7 +151,7 @@ def _advertised(url: str, given: str) -> str:
 
     address, credentials = parse_url(url)
     if given and (credentials.username or credentials.password):
-        raise UsageError("--advertise must hold no user or password: clients are told it and bring their own")
+        raise UsageError("--advertise must not contain a user or password: clients get this URL and use their own")
     return address.url
 
 
@@ -154,7 +167,7 @@ async def _serve(
     from nearcast.agent.process import watch_server
 
     await process.start()
-    log.info("agent of broker %s; clients use %s", broker, url)
+    log.info("agent of broker %s; clients connect to %s", broker, url)
     jobs = [
         log_problems(log, lambda: process.problem or collector.problem),
         until_told_to_stop(),

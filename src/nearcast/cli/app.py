@@ -1,4 +1,4 @@
-"""All commands, put together. Each file imports heavy modules inside its commands, so that `--help` is fast."""
+"""All commands in one app. Each module imports heavy modules inside its commands, so that `--help` is fast."""
 
 from __future__ import annotations
 

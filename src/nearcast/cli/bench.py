@@ -1,6 +1,6 @@
 """`nearcast bench`: measurements on this machine.
 
-client       the client beside other libraries
+client       the client compared with other libraries
 channels     one execution of a channel for all its subscriptions
 flow         the flow simulator
 multistage   balancing subscribers over brokers
@@ -37,16 +37,18 @@ CHANNELS_COLUMNS = ("", "measured", "goal")
 
 @errors_as_exit_codes()
 def channels(
-    records: Annotated[int, typer.Option("--records", min=1000, help="New records of an execution.")] = 10_000_000,
+    records: Annotated[int, typer.Option("--records", min=1000, help="New records per execution.")] = 10_000_000,
     subscriptions: Annotated[
         int, typer.Option("--subscriptions", min=20, help="Subscriptions, with 1,000 parameter sets.")
     ] = 100_000,
-    rounds: Annotated[int, typer.Option("--rounds", min=1, help="How often; the best counts.")] = 3,
-    sample: Annotated[int, typer.Option("--sample", min=1, help="Single queries to estimate all from.")] = 20,
+    rounds: Annotated[int, typer.Option("--rounds", min=1, help="How many rounds; the best counts.")] = 3,
+    sample: Annotated[
+        int, typer.Option("--sample", min=1, help="Single queries to run; the time of all is estimated from them.")
+    ] = 20,
     as_json: Annotated[bool, typer.Option("--json", help="The same as --output json.")] = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Time an equality channel and a distance channel, beside DuckDB and beside one query for each subscription.
+    """Time an equality channel and a distance channel, compared with DuckDB and with one query per subscription.
 
     Example: nearcast bench channels --records 10000000 --subscriptions 100000 --json
     """
@@ -62,16 +64,16 @@ def _channels_rows(found: ChannelsBench) -> list[tuple[str, str, str]]:
         ("equality", _seconds(found.equality_s), ""),
         ("  rows, bytes written", f"{found.equality_output.rows:,}, {found.equality_output.bytes:,}", ""),
         ("  DuckDB", _seconds(found.duckdb_equality_s), ""),
-        ("  against DuckDB", _ratio(found.ratio_equality), "<= 5 x"),
-        ("  one query each, estimated", _seconds(found.naive_equality_s_estimated), ""),
-        ("  one query each against ours", _ratio(found.ratio_naive), ">= 50 x"),
-        ("  one query per parameter set against ours", _ratio(found.ratio_naive_sets), ""),
+        ("  relative to DuckDB", _ratio(found.ratio_equality), "<= 5 x"),
+        ("  one query per subscription, estimated", _seconds(found.naive_equality_s_estimated), ""),
+        ("  one query per subscription, relative to ours", _ratio(found.ratio_naive), ">= 50 x"),
+        ("  one query per parameter set, relative to ours", _ratio(found.ratio_naive_sets), ""),
         (f"distance, {found.radius_m:g} m{share}", _seconds(found.distance_s), ""),
         ("  rows, bytes written", f"{found.distance_output.rows:,}, {found.distance_output.bytes:,}", ""),
         ("  DuckDB", _seconds(found.duckdb_distance_s), ""),
-        ("  against DuckDB", _ratio(found.ratio_distance), ""),
-        ("the same results", "yes" if found.identical else "NO", "yes"),
-        ("an execution over no new records", _seconds(found.overhead_s), "<= 0.5 s"),
+        ("  relative to DuckDB", _ratio(found.ratio_distance), ""),
+        ("same results", "yes" if found.identical else "NO", "yes"),
+        ("execution without new records", _seconds(found.overhead_s), "<= 0.5 s"),
     ]
 
 
@@ -91,15 +93,15 @@ FLOW_COLUMNS = ("clients", "topics", "simulated s", "policy calls", "seconds", "
 
 @errors_as_exit_codes()
 def flow(
-    clients: Annotated[int, typer.Option("--clients", min=10, help="Players of the game.")] = 10_000,
+    clients: Annotated[int, typer.Option("--clients", min=10, help="Players in the game.")] = 10_000,
     seconds: Annotated[int, typer.Option("--seconds", min=2, help="Simulated seconds.")] = 600,
     largest: Annotated[
-        int, typer.Option("--largest", help="Short runs with ten times the clients, and so on, up to this.")
+        int, typer.Option("--largest", help="Also do short runs with 10, 100, ... times the clients, up to this many.")
     ] = 1_000_000,
     as_json: Annotated[bool, typer.Option("--json", help="The same as --output json.")] = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Time the flow simulator with the Dynamoth policy, and how the time grows with the clients. Takes about a minute.
+    """Time the flow simulator with the Dynamoth policy, at growing numbers of clients. Takes about a minute.
 
     Example: nearcast bench flow --json
     """
@@ -142,11 +144,11 @@ MultistageRow = tuple[str, str, str, str, str, str]
 def multistage(
     subscribers: Annotated[int, typer.Option("--subscribers", min=1000, help="Subscribers, all online.")] = 1_000_000,
     backend: Annotated[int, typer.Option("--backend", min=30, help="Backend subscriptions.")] = 10_000,
-    brokers: Annotated[int, typer.Option("--brokers", min=2, help="Brokers they are on.")] = 100,
+    brokers: Annotated[int, typer.Option("--brokers", min=2, help="Brokers that serve them.")] = 100,
     as_json: Annotated[bool, typer.Option("--json", help="The same as --output json.")] = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Time a shuffle (GSH) and single moves (LDM, SDM) from the nearest placement, and Algorithm 1 in plain Python.
+    """Time a shuffle (GSH) and single moves (LDM, SDM) after nearest placement, and Algorithm 1 in plain Python.
 
     Example: nearcast bench multistage --subscribers 1000000 --backend 10000 --brokers 100 --json
     """
@@ -187,13 +189,13 @@ PLAN_GOALS = {(100_000, 100): "<= 1,000 ms"}  # by topics and brokers
 @errors_as_exit_codes()
 def plan(
     policy: Annotated[str, typer.Option("--policy", metavar="NAME", help="dynamoth or hash_ring.")] = "dynamoth",
-    topics: Annotated[int, typer.Option("--topics", min=1000, help="Topics of the cluster, all with load.")] = 100_000,
-    brokers: Annotated[int, typer.Option("--brokers", min=2, help="Brokers of the cluster.")] = 100,
-    rounds: Annotated[int, typer.Option("--rounds", min=1, help="How often; the medians count.")] = 5,
+    topics: Annotated[int, typer.Option("--topics", min=1000, help="Topics in the cluster, all loaded.")] = 100_000,
+    brokers: Annotated[int, typer.Option("--brokers", min=2, help="Brokers in the cluster.")] = 100,
+    rounds: Annotated[int, typer.Option("--rounds", min=1, help="How many rounds; medians are shown.")] = 5,
     as_json: Annotated[bool, typer.Option("--json", help="The same as --output json.")] = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Time a whole plan of a policy, and the paper's pseudocode in plain Python on a size that it finishes.
+    """Time a policy that plans for a whole cluster, and the paper's pseudocode in plain Python for a smaller one.
 
     Example: nearcast bench plan --policy dynamoth --topics 100000 --brokers 100 --json
     """
@@ -221,7 +223,7 @@ def _plan_rows(found: PlanBench) -> list[tuple[str, str, str]]:
         size = _size(reference.topics, reference.brokers)
         rows.append((f"the paper's pseudocode, {size}", _ms(reference.seconds_reference), ""))
         rows.append((f"{name}, {size}", _ms(reference.seconds), ""))
-        rows.append(("  pseudocode against it", f"{reference.ratio:.1f} x", ""))
+        rows.append(("  pseudocode, relative to it", f"{reference.ratio:.1f} x", ""))
     return rows
 
 
@@ -243,10 +245,10 @@ TelemetryRow = tuple[str, str, str]
 
 @errors_as_exit_codes()
 def telemetry(
-    rows: Annotated[int, typer.Option("--rows", min=20_000, help="Rows: topics of reports, second by second.")] = (
+    rows: Annotated[int, typer.Option("--rows", min=20_000, help="Rows, one per topic, broker and second.")] = (
         5_000_000
     ),
-    rounds: Annotated[int, typer.Option("--rounds", min=1, help="How often; the medians count.")] = 3,
+    rounds: Annotated[int, typer.Option("--rounds", min=1, help="How many rounds; medians are shown.")] = 3,
     as_json: Annotated[bool, typer.Option("--json", help="The same as --output json.")] = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
@@ -269,7 +271,7 @@ def _telemetry_rows(found: TelemetryBench) -> list[TelemetryRow]:
         rows.append((f"{size.rows:,} rows, {size.lines:,} lines", "", ""))
         rows.append(_telemetry_row("  Spark", size.rows, size.spark))
         rows.append(_telemetry_row("  DuckDB", size.rows, size.duckdb))
-    rows.append(("Spark's time by DuckDB's", f"{found.ratio_1:.2f} x", f"{found.ratio_2:.2f} x"))
+    rows.append(("Spark's time / DuckDB's", f"{found.ratio_1:.2f} x", f"{found.ratio_2:.2f} x"))
     rows.append(("identical to NumPy", "yes" if found.identical else "NO", ""))
     return rows
 
@@ -290,11 +292,11 @@ GOAL_TOPICS = 100_000
 
 
 def topics(
-    count: Annotated[int, typer.Option("--topics", min=4, help="Topics of the client.")] = GOAL_TOPICS,
+    count: Annotated[int, typer.Option("--topics", min=4, help="Topics that the client uses.")] = GOAL_TOPICS,
     as_json: Annotated[bool, typer.Option("--json", help="The same as --output json.")] = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Time one client that subscribes to many topics and loses its connections, beside redis-py, at three sizes.
+    """Time a client that subscribes to many topics and loses its connections, compared with redis-py, at three sizes.
 
     Example: nearcast bench topics --topics 100000 --json
     """
@@ -311,7 +313,7 @@ def _topics_rows(found: TopicsBench) -> list[tuple[str, str, str, str, str]]:
         name = f"{size.topics:,}"
         rows += [
             (name, "subscribed", f"{size.subscribe_s:.2f} s", f"{size.redis_py_subscribe_s:.2f} s", time_goal),
-            ("", "whole after a cut", f"{size.recover_s:.2f} s", f"{size.redis_py_recover_s:.2f} s", time_goal),
+            ("", "restored after a cut", f"{size.recover_s:.2f} s", f"{size.redis_py_recover_s:.2f} s", time_goal),
             ("", "memory", _memory(size.bytes_per_topic), _memory(size.redis_py_bytes_per_topic), memory_goal),
         ]
     return rows
@@ -348,13 +350,13 @@ def client(
         float, typer.Option("--seconds", min=0.01, help="How long each side is measured per round.")
     ] = 0.5,
     messages: Annotated[
-        int | None, typer.Option("--messages", min=1, help="End a measurement earlier, after so many messages.")
+        int | None, typer.Option("--messages", min=1, help="End each measurement early, after this many messages.")
     ] = None,
-    rounds: Annotated[int, typer.Option("--rounds", min=1, help="How often; the medians count.")] = 10,
+    rounds: Annotated[int, typer.Option("--rounds", min=1, help="How many rounds; medians are shown.")] = 10,
     as_json: Annotated[bool, typer.Option("--json", help="The same as --output json.")] = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Measure the client beside redis-py, valkey-glide and a bare loop, on a server of its own. Takes about a minute.
+    """Compare the client with redis-py, valkey-glide and a bare loop, on a server of its own. Takes about a minute.
 
     Example: nearcast bench client --json
     """
@@ -368,7 +370,7 @@ def client(
 
 
 def _progress(step: str) -> None:
-    """One line that is written over on a terminal; one line per step elsewhere."""
+    """One line that is overwritten on a terminal; one line per step elsewhere."""
     if sys.stderr.isatty():
         print(f"\r\x1b[K{step}", end="", file=sys.stderr, flush=True)
     elif step:
@@ -383,14 +385,14 @@ def _client_rows(found: ClientBench) -> list[tuple[str, str, str]]:
         ("redis-py, pipeline of 100", _rate(found.redis_py_pipeline_per_s), ""),
         ("valkey-glide, 64 tasks", glide, ""),
         ("nearcast publish, 64 tasks", _rate(found.publish_await_per_s), ""),
-        ("  against redis-py, 64 tasks", f"{found.ratio_await_vs_redis_py:.2f} x", ">= 8 x"),
+        ("  relative to redis-py, 64 tasks", f"{found.ratio_await_vs_redis_py:.2f} x", ">= 8 x"),
         ("nearcast publish_nowait", _rate(found.publish_nowait_per_s), ""),
-        ("  against redis-py, pipeline", f"{found.ratio_nowait_vs_redis_py_pipeline:.2f} x", ">= 4 x"),
-        ("  against the raw loop", f"{found.ratio_nowait_vs_raw:.2f} x", ">= 0.3 x"),
+        ("  relative to redis-py, pipeline", f"{found.ratio_nowait_vs_redis_py_pipeline:.2f} x", ">= 4 x"),
+        ("  relative to the raw loop", f"{found.ratio_nowait_vs_raw:.2f} x", ">= 0.3 x"),
         ("redis-py latency, p50", f"{found.redis_py_latency_p50_ms:.3f} ms", ""),
         ("nearcast latency, p50", f"{found.latency_p50_ms:.3f} ms", ""),
-        ("  against redis-py", f"{found.latency_p50_ratio_vs_redis_py:.2f} x", "<= 1 x"),
-        ("speed with agent against without", f"{found.agent_overhead_ratio:.2f} x", ">= 0.9 x"),
+        ("  relative to redis-py", f"{found.latency_p50_ratio_vs_redis_py:.2f} x", "<= 1 x"),
+        ("speed with agent, relative to without", f"{found.agent_overhead_ratio:.2f} x", ">= 0.9 x"),
     ]
 
 

@@ -1,4 +1,4 @@
-"""`nearcast brokers`: the brokers of the cluster, their load, and what they can carry.
+"""`nearcast brokers`: the brokers of the cluster, their load and their capacity.
 
 `nearcast brokers calibrate` measures how many bytes per second brokers can send.
 """
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 BUSY_SHARE = 0.2  # of a core, or of the capacity known so far: busier brokers need --force
-QUIET_WAIT_S = 3.0  # a report is the mean of a second: wait for what has just ended, a calibration for example
+QUIET_WAIT_S = 3.0  # reports are means over a second: load that has just ended, as of a calibration, still shows
 LOOK_S = 0.5
 
 CALIBRATION_COLUMNS = (
@@ -49,18 +49,18 @@ CALIBRATION_COLUMNS = (
 
 def calibrate(
     brokers: Annotated[list[str] | None, typer.Argument(metavar="BROKER", help="Default: all members.")] = None,
-    seconds: Annotated[float, typer.Option("--seconds", min=1, max=60, help="Full load on each, at most.")] = 5.0,
-    payload_bytes: Annotated[int, typer.Option("--payload-bytes", min=1, max=1 << 20, help="Of one message.")] = 200,
+    seconds: Annotated[float, typer.Option("--seconds", min=1, max=60, help="Longest full load per broker.")] = 5.0,
+    payload_bytes: Annotated[int, typer.Option("--payload-bytes", min=1, max=1 << 20, help="Per message.")] = 200,
     subscribers: Annotated[int, typer.Option("--subscribers", min=1, max=1000, help="Connections to use.")] = 32,
-    apply: Annotated[bool, typer.Option("--apply/--dry-run", help="Make what was found the capacity.")] = False,
-    force: Annotated[bool, typer.Option("--force", help="Also brokers that carry load.")] = False,
+    apply: Annotated[bool, typer.Option("--apply/--dry-run", help="Set the capacity to the result.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Also measure brokers that carry load.")] = False,
     url: Url = DEFAULT_URL,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Measure how many bytes per second brokers can send, one after the other, and print it.
+    """Measure how many bytes per second brokers can send, one broker after the other, and print the results.
 
-    Each is put under full load for a few seconds, on a private channel. Run it where the clients are, or beside the
-    server: it measures the server and the path to it. Load ratios are relative to the capacity found.
+    Each broker is put under full load for a few seconds, on a private channel. The result covers the server and the
+    path to it, so run this where the clients are, or beside the server. Load ratios are relative to the capacity.
 
     Example: nearcast brokers calibrate b1 b2 --apply
     """
@@ -111,7 +111,7 @@ def chosen(state: State, names: list[str]) -> list[str]:
 
 
 async def _quiet(console: Console, name: str, *, force: bool) -> BrokerView:
-    """The broker, once it carries little; or a refusal."""
+    """The broker, once it carries little load. Raises UsageError if it stays busy."""
     import asyncio
 
     for _ in range(round(QUIET_WAIT_S / LOOK_S)):
@@ -121,11 +121,13 @@ async def _quiet(console: Console, name: str, *, force: bool) -> BrokerView:
             return view
         await asyncio.sleep(LOOK_S)
     load = "has sent no report" if share is None else f"is at {share:.0%} of what it can carry"
-    raise UsageError(f"broker {name!r} {load}: calibrate it at a quiet time, or disturb its clients with --force")
+    raise UsageError(
+        f"broker {name!r} {load}: calibrate it at a quiet time, or use --force, which disturbs its clients"
+    )
 
 
 def busy_share(view: BrokerView) -> float | None:
-    """How busy the broker is, as far as known: by its processor, and by its capacity if it has one."""
+    """How busy the broker is, by its CPU and, if its capacity is known, by that; None without a report."""
     report = view.report
     if report is None:
         return None
@@ -162,7 +164,7 @@ Broker = Annotated[str, typer.Argument(metavar="BROKER")]
 
 @app.callback()
 def brokers(context: typer.Context, url: Url = DEFAULT_URL, output: OutputOption = Output.TABLE) -> None:
-    """Show the brokers of the cluster, whether they answer, and the load of the last second.
+    """Show the brokers of the cluster, whether they answer, and their load in the last second.
 
     Example: nearcast brokers --url redis://127.0.0.1:7001
     """
@@ -183,7 +185,7 @@ def capacity(
     url: Url = DEFAULT_URL,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Set how many bytes per second a broker can send: load ratios are relative to it.
+    """Set how many bytes per second a broker can send. Load ratios are relative to it.
 
     Example: nearcast brokers capacity b1 1Gbit
     """
@@ -203,9 +205,9 @@ async def _set_capacity(url: str, broker: str, rate: str) -> BrokerView:
 @app.command("drain")
 def drain(
     broker: Broker,
-    cancel: Annotated[bool, typer.Option("--cancel", help="Call it off: the broker stays.")] = False,
-    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Until the broker has left.")] = True,
-    timeout_s: Annotated[float, typer.Option("--timeout", metavar="SECONDS", min=0.1, help="For the whole.")] = 60.0,
+    cancel: Annotated[bool, typer.Option("--cancel", help="Cancel the drain; the broker stays.")] = False,
+    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until the broker has left.")] = True,
+    timeout_s: Annotated[float, typer.Option("--timeout", metavar="SECONDS", min=0.1, help="For all of it.")] = 60.0,
     url: Url = DEFAULT_URL,
     output: OutputOption = Output.TABLE,
 ) -> None:

@@ -1,4 +1,4 @@
-"""`nearcast channel`: parameterised queries at the data cluster, and a check of one there or against files."""
+"""`nearcast channel`: parameterised queries of the data cluster, and a check of one there or against files."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CHANNEL_COLUMNS = ("channel", "runs", "parameters", "result", "subscriptions", "
 EXECUTION_COLUMNS = ("execution", "new records", "results", "seconds", "latency s")
 
 Name = Annotated[str, typer.Argument(metavar="CHANNEL")]
-TextFile = Annotated[Path, typer.Option("--file", "-f", metavar="FILE", help="The text of the channel.")]
+TextFile = Annotated[Path, typer.Option("--file", "-f", metavar="FILE", help="A file with the channel's text.")]
 
 
 def text_of(file: Path) -> str:
@@ -33,7 +33,7 @@ def text_of(file: Path) -> str:
 def create(file: TextFile, data: DataUrl = DEFAULT_DATA, output: OutputOption = Output.TABLE) -> None:
     """Check a channel against the data cluster's datasets, and run it from now on.
 
-    A text that begins with CREATE OR REPLACE CHANNEL replaces another one of the same name: subscriptions stay.
+    A text that begins with CREATE OR REPLACE CHANNEL replaces a channel of the same name and keeps its subscriptions.
 
     Example: nearcast channel create -f near_me.sql
     """
@@ -43,7 +43,7 @@ def create(file: TextFile, data: DataUrl = DEFAULT_DATA, output: OutputOption = 
     if channel["made"] == "replaced":
         first = channel["from_execution"]
         held = channel["subscriptions"]
-        say(f"channel {channel['name']} was replaced: its {held} subscriptions go on with execution {first}")
+        say(f"channel {channel['name']} was replaced; its {held} subscriptions continue with execution {first}")
     show(output, channel, CHANNEL_COLUMNS, [_row(channel)])
 
 
@@ -61,7 +61,7 @@ def list_channels(data: DataUrl = DEFAULT_DATA, output: OutputOption = Output.TA
 def show_channel(
     name: Name,
     last: Annotated[int, typer.Option("--last", min=1, max=1000, help="Executions to show.")] = 10,
-    plan: Annotated[bool, typer.Option("--plan", help="With Spark's plan of the last one.")] = False,
+    plan: Annotated[bool, typer.Option("--plan", help="Also show Spark's plan of the last one.")] = False,
     data: DataUrl = DEFAULT_DATA,
     output: OutputOption = Output.TABLE,
 ) -> None:
@@ -83,7 +83,7 @@ def show_channel(
 
 @errors_as_exit_codes()
 def drop(name: Name, data: DataUrl = DEFAULT_DATA) -> None:
-    """End a channel, with its subscriptions and results.
+    """Drop a channel, with its subscriptions and results.
 
     Example: nearcast channel drop near_me
     """
@@ -106,7 +106,7 @@ def _row(channel: dict[str, Any]) -> tuple[str, ...]:
 
 def _execution_row(execution: dict[str, Any]) -> tuple[str, ...]:
     if execution["committed"] is None:
-        return (str(execution["execution"]), "", "", "runs", "")
+        return (str(execution["execution"]), "", "", "running", "")
     latency_s = execution["latency_s"]
     return (
         str(execution["execution"]),
@@ -137,16 +137,16 @@ def check(
         typer.Option(
             "--dataset",
             metavar="NAME=PATH",
-            help="Check against files, with a Spark of its own: .parquet or .csv; repeat it.",
+            help="Check against a .parquet or .csv file, on a local Spark. Repeatable.",
         ),
     ] = None,
-    explain: Annotated[bool, typer.Option("--explain", help="Show the query for all subscriptions.")] = False,
+    explain: Annotated[bool, typer.Option("--explain", help="Show the query that serves all subscriptions.")] = False,
     data: DataUrl = DEFAULT_DATA,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Check a channel against the data cluster's datasets, and show how its subscriptions will be joined with them.
 
-    Nothing is created. With --dataset no data cluster is needed.
+    Nothing is created. With --dataset, no data cluster is needed.
 
     Example: nearcast channel check -f near_me.sql --dataset reports=reports.parquet --dataset shelters=shelters.csv
     """
@@ -178,7 +178,7 @@ def _dataset(text: str) -> tuple[str, Path]:
     if not name.isidentifier() or Path(path).suffix not in (".parquet", ".csv"):
         raise UsageError(f"--dataset {text}: write NAME=PATH, with a path that ends in .parquet or .csv")
     if not Path(path).exists():
-        raise UsageError(f"--dataset {text}: there is no {path}")
+        raise UsageError(f"--dataset {text}: there is no file {path}")
     return name, Path(path)
 
 

@@ -1,4 +1,4 @@
-"""`nearcast controller`: one controller of the cluster; of several, one leads and the others wait."""
+"""`nearcast controller`: one controller of the cluster. If there are several, one leads and the others wait."""
 
 from __future__ import annotations
 
@@ -57,13 +57,13 @@ def controller(
     balance_every: BalanceEveryOption = DEFAULT_BALANCE_S,
     timers: TimerOption = None,
 ) -> None:
-    """Run a controller until it is stopped. Run two on two machines: one leads, the other takes over.
+    """Run a controller until it is stopped. Run two, on two machines: one leads, the other takes over if it fails.
 
-    Stopped with SIGTERM or Ctrl-C it gives up its lead, and the other one leads at once.
+    On SIGTERM or Ctrl-C it gives up its leadership, and the other one leads at once.
 
     With a policy it moves and replicates topics by itself, and with --max-brokers it asks the provider for servers.
-    With --balance it moves subscribers between gateways. --timer must be the same for all controllers: clients and
-    agents go by the timers of the leader. A --store that is a broker's server is refused.
+    With --balance it moves subscribers between gateways. Give all controllers the same --timer values, because clients
+    and agents use those of the leader. A --store that is a broker's server is refused.
 
     Example: nearcast controller --store redis://store.example.com:6379 --policy dynamoth --set lr_high=0.7
     --balance ldm --balance-set alpha=0.1 --balance-set beta_bytes_per_s=1000000

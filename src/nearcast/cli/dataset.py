@@ -23,15 +23,17 @@ Name = Annotated[str, typer.Argument(metavar="DATASET")]
 @errors_as_exit_codes()
 def load(
     name: Name,
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="Its name ends in .csv, .json or .parquet.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A .csv, .json or .parquet file.")],
     schema: Annotated[
-        str, typer.Option("--schema", metavar="COLUMNS", help="As in CREATE TABLE. Default: as the file looks.")
+        str, typer.Option("--schema", metavar="COLUMNS", help="As in CREATE TABLE. Default: inferred from the file.")
     ] = "",
-    key: Annotated[str, typer.Option("--key", metavar="COLUMN", help="A column with a value for one row each.")] = "",
+    key: Annotated[
+        str, typer.Option("--key", metavar="COLUMN", help="A column with a different value in each row.")
+    ] = "",
     data: DataUrl = DEFAULT_DATA,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Replace a static dataset with the records of a file, at once.
+    """Replace the records of a static dataset with those of a file, all at once.
 
     Example: nearcast dataset load shelters shelters.csv
     """

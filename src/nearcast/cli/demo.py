@@ -1,7 +1,7 @@
-"""`nearcast demo`: topics that move under players of games, a policy at work, and channels on Spark, shown live.
+"""`nearcast demo`: topics that move during games, a policy at work, and channels on Spark, shown live.
 
-`summary_rows` shows what an act came to, as rows of a table. `Backstage` prepares the third act, which needs packages,
-memory, and Spark: it is started while the acts before it are played.
+`summary_rows` sums up an act as rows of a table. `Backstage` prepares the third act, which needs Spark, while the acts
+before it are played.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def _what_happened(summary: Summary) -> Rows:
 
 def _moves(summary: MovesSummary) -> Rows:
     return [
-        ("moves", f"{summary.moves:,}, of them {summary.mode_changes:,} changes of mode"),
+        ("moves", f"{summary.moves:,}, including {summary.mode_changes:,} changes of mode"),
         ("kills", f"{summary.agent_kills} of agents, {summary.controller_kills} of the controller"),
     ]
 
@@ -107,7 +107,7 @@ def _ms(value: float | None) -> str:
     return "unknown" if value is None else f"{value:.0f} ms"
 
 
-CLIENTS_MIN = 36  # a test holds it to the demo, which is heavy to import
+CLIENTS_MIN = 36  # a test compares it with the demo's, which is slow to import
 
 
 class ActName(StrEnum):
@@ -125,25 +125,25 @@ def demo(
     act: Annotated[ActName, typer.Option("--act", help="Which act to play.")] = ActName.ALL,
     seconds: Annotated[
         float,
-        typer.Option("--seconds", min=1, help="How long the moves last. The policy ends when it has done its work."),
+        typer.Option("--seconds", min=1, help="How long act 1 lasts. Act 2 ends when the policy has done its work."),
     ] = 35,
     clients: Annotated[
-        int, typer.Option("--clients", min=CLIENTS_MIN, max=240, help="Of the moves; half publish, half subscribe.")
+        int, typer.Option("--clients", min=CLIENTS_MIN, max=240, help="In act 1: half publish, half subscribe.")
     ] = 48,
-    seed: Annotated[int, typer.Option("--seed", min=0, help="Of moves, kills, emulated network and traffic.")] = 0,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="For moves, kills, network and traffic.")] = 0,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Watch topics move, a policy at work, and notifications by Spark, and count what subscribers notice.
+    """Watch topics move, a policy at work and notifications from Spark, and count what subscribers notice.
 
-    Act 1, moves: three emulated sites; topics move all the time, agents and the controller are killed now and then.
+    Act 1, moves: three emulated sites; topics move all the time, and agents and the controller are killed at times.
 
-    Act 2, policy: people come and go; servers are added, hot topics divided, and all is taken back, in about 50 s.
+    Act 2, policy: people come and go; servers are added and hot topics divided, then both are undone, in about 50 s.
 
-    Act 3, channels: people get notifications that Spark computes, and move between gateways, in about a minute. A
-    machine without the packages or the memory for Spark says so, and plays the others.
+    Act 3, channels: people get notifications that Spark computes, and move between gateways, in about a minute.
+    Without the packages or the memory for Spark, this act is left out.
 
-    Each starts a cluster on this machine and ends it, also at Ctrl-C. The exit code is 1 if a message was lost, doubled
-    or reordered, or if an act did not show what it should.
+    Each act starts a cluster on this machine and stops it, also on Ctrl-C. The exit code is 1 if a message was lost,
+    duplicated or reordered, or if an act did not show what it should.
 
     Example: nearcast demo --act moves --seconds 20 --seed 7
     """
@@ -162,7 +162,7 @@ def demo(
 
 
 def _chosen(act: ActName) -> tuple[ActName, ...]:
-    """The acts to play; one that cannot be played here is left out, unless it is the only one wanted."""
+    """The acts to play. One that cannot be played here is left out, unless it is the only one asked for."""
     everything: tuple[ActName, ...] = (ActName.MOVES, ActName.POLICY, ActName.CHANNELS)
     names = everything if act is ActName.ALL else (act,)
     problem = obstacle() if ActName.CHANNELS in names else ""
@@ -185,7 +185,7 @@ def _check(context: typer.Context, names: tuple[ActName, ...]) -> None:
         for option in ("seconds", "clients"):
             source = context.get_parameter_source(option)
             if source is not None and source.name == "COMMANDLINE":
-                raise UsageError(f"--{option} is for the moves, which --act {names[0]} leaves out: drop one of the two")
+                raise UsageError(f"--{option} is for act 1, which --act {names[0]} leaves out: drop one of the two")
 
 
 async def _demo(names: tuple[ActName, ...], plan: MovesPlan, output: Output) -> dict[str, Summary]:
@@ -279,7 +279,7 @@ def _say_what_is_wrong(summaries: dict[str, Summary]) -> None:
         for example in summary.examples:
             say(f"  {example}")
         for goal in summary.missed:
-            say(f"what an act is to show did not happen: {goal}")
+            say(f"an act did not show what it should: {goal}")
 
 
 # --- the third act's preparation
@@ -296,12 +296,12 @@ def obstacle() -> str:
             return f"it needs {package}: pip install 'nearcast[{extra}]'"
     free = available_bytes()
     if free is not None and free < MEMORY_BYTES:
-        return f"it needs {MEMORY_BYTES / 1e9:.1f} GB of memory, {free / 1e9:.1f} GB are free: end some programs"
+        return f"it needs {MEMORY_BYTES / 1e9:.1f} GB of memory, but {free / 1e9:.1f} GB are free: close some programs"
     return ""
 
 
 def available_bytes(meminfo: Path = Path("/proc/meminfo")) -> int | None:
-    """Memory that programs could have; None where the system does not say."""
+    """Memory available to programs; None where the system does not say."""
     with contextlib.suppress(OSError):
         for line in meminfo.read_text().splitlines():
             if line.startswith("MemAvailable:"):
@@ -310,7 +310,7 @@ def available_bytes(meminfo: Path = Path("/proc/meminfo")) -> int | None:
 
 
 class Backstage:
-    """Opens the stage while the acts before it are played."""
+    """Opens the stage of the third act while the acts before it are played."""
 
     def __init__(self, plan: EmergencyPlan) -> None:
         self.plan = plan
@@ -323,7 +323,7 @@ class Backstage:
             self._opening = asyncio.create_task(open_stage(self.plan))
 
     async def stage(self) -> EmergencyStage:
-        """The stage; from now on the caller owns it, and closes it."""
+        """The stage, which the caller owns from now on and must close."""
         self.begin()
         assert self._opening is not None
         stage = await self._opening
@@ -331,7 +331,7 @@ class Backstage:
         return stage
 
     async def close(self) -> None:
-        """Close the stage if nobody has asked for it."""
+        """Close the stage if it was never handed out."""
         opening, self._opening = self._opening, None
         if opening is None:
             return

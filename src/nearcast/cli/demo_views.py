@@ -1,9 +1,4 @@
-"""What `nearcast demo` looks like: a live screen on a terminal, a few lines every few seconds elsewhere.
-
-`Look` and `View` are what all acts share. `MovesLook` is the first act: games, where their topics are, and the brokers
-at their sites. `PolicyLook` is the second: brokers with their load ratios, topics that are divided, and what the policy
-decided. `ChannelsLook` is the third: gateways with their subscribers and loads, and the newest notifications.
-"""
+"""What `nearcast demo` looks like: a live screen on a terminal, a few lines every few seconds elsewhere."""
 
 from __future__ import annotations
 
@@ -32,8 +27,8 @@ from nearcast.workloads.emergency.run import Noticed
 
 DRAW_S = 0.5
 EVENTS_S = 1.0  # how often events are printed where there is no screen
-LINES_S = 5.0  # and how often the state
-WIDE = 100  # from this width on there is room for more space between columns
+LINES_S = 5.0  # how often the state is printed there
+WIDE = 100  # from this width on, columns are further apart
 STYLES = {Kind.KILL: "red", Kind.SCENE: "bold", Kind.SERVER: "green"}
 
 
@@ -42,8 +37,8 @@ class Look(ABC):
 
     name: str
     explanation: tuple[str, ...]
-    drawn: frozenset[Kind]  # the events worth a line on the screen
-    printed: frozenset[Kind]  # and where there is none
+    drawn: frozenset[Kind]  # the events shown on the screen
+    printed: frozenset[Kind]  # the events printed where there is none
 
     def __init__(self, act: Act[Any]) -> None:
         self._act = act
@@ -67,10 +62,10 @@ class Look(ABC):
         return [Text(line, style="dim") for line in self.explanation]
 
     def screen(self, size: ConsoleDimensions, note: str = "") -> Group:
-        """Everything there is to see, as high as the terminal allows."""
+        """The whole screen, with as many events as the terminal's height allows."""
         tables = self.tables(2 if size.width >= WIDE else 1)
         head = [self._headline(note), Text(self.totals()), *self.remarks()]
-        # What is left of the height, with an empty line before each table and the events, and a line for the cursor.
+        # The height left over, after an empty line before each table and the events, and a line for the cursor.
         room = size.height - len(head) - sum(table.row_count + 2 for table in tables) - 2
         events = [event for event in self._act.events_since(0) if event.kind in self.drawn]
         parts = [part for table in tables for part in ("", table)]
@@ -148,7 +143,7 @@ def _event(event: Happening) -> Text:
 
 
 def plain_table(columns: Iterable[str], gap: int, *, left: int, widths: dict[str, int]) -> Table:
-    """The first `left` columns hold words, the others figures. Widths are fixed: nothing jumps when a word changes."""
+    """The first `left` columns hold words, the others figures. Widths are fixed, so that nothing jumps."""
     table = Table(box=None, pad_edge=False, padding=(0, gap, 0, 0), header_style="bold underline")
     for number, name in enumerate(columns):
         justify: JustifyMethod = "left" if number < left else "right"
@@ -180,10 +175,12 @@ CHANNELS_WIDTHS = {"gateway": len("gateway"), "load": CHANNELS_BAR, "kB/s": len(
 
 
 class ChannelsLook(Look):
+    """Gateways with their subscribers and loads, and the newest notifications."""
+
     name = "act 3, channels"
     explanation = (
-        "People of a city ask for emergencies near them. Spark joins the reports with where they are and with",
-        "shelters; gateways deliver, and people move between gateways. Each must get what it is owed, once.",
+        "People in a city subscribe to emergencies near them. Spark joins the reports with people's positions and",
+        "with shelters. Gateways deliver, and people move between gateways. All must get each result exactly once.",
     )
     drawn = frozenset({Kind.DECISION})
     printed = drawn
@@ -258,6 +255,8 @@ MOVES_BROKER_COLUMNS = ("broker at", "topics", "in kB/s", "out kB/s", "CPU %", *
 
 
 class MovesLook(Look):
+    """Games, where their topics are, and the brokers at their sites."""
+
     name = "act 1, moves"
     explanation = (
         "Each game is a topic, played at the sites in its name, over emulated distances.",
@@ -313,7 +312,7 @@ class MovesLook(Look):
 
 
 def _placed(game: WatchedTopic) -> tuple[str, str, str]:
-    """Where it is; while it moves, where it goes."""
+    """Where it is or, while it moves, where it goes."""
     if game.placement is None:
         return "", "", ""
     shown, arrow = (game.placement, "") if game.target is None else (game.target, "> ")
@@ -351,10 +350,12 @@ POLICY_WIDTHS = {
 
 
 class PolicyLook(Look):
+    """Brokers with their load ratios, divided topics, and what the policy decided."""
+
     name = "act 2, policy"
     explanation = (
-        f"People come and go. A load ratio above {LR_HIGH:g} is too much for a server: the policy",
-        "adds servers, divides hot topics and takes it back. Subscribers must not notice.",
+        f"People come and go. A load ratio above {LR_HIGH:g} is too much for a server: the policy adds",
+        "servers and divides hot topics, and later undoes both. Subscribers must not notice.",
     )
     drawn = frozenset({Kind.KILL, Kind.DECISION, Kind.SERVER})
     printed = drawn | {Kind.SCENE}
@@ -388,7 +389,7 @@ class PolicyLook(Look):
     # --- brokers
 
     def _shown(self) -> list[tuple[str, BrokerView]]:
-        """Including brokers that have left: that is worth seeing."""
+        """All brokers, including those that have left."""
         return sorted(self._act.brokers.items())[:BROKERS_MAX]
 
     def _brokers(self, gap: int) -> Table:
@@ -402,7 +403,7 @@ class PolicyLook(Look):
             table.add_row(
                 printable(name), view.state, _bar(view), _ratio(view), load, topics, style="dim" if left else ""
             )
-        for _ in range(BROKERS_MAX - len(shown)):  # room for brokers to come: nothing below jumps
+        for _ in range(BROKERS_MAX - len(shown)):  # room for more brokers, so that nothing below jumps
             table.add_row("")
         return table
 
@@ -437,7 +438,7 @@ def _mode(watched: WatchedTopic) -> str:
 
 
 def _place(watched: WatchedTopic) -> str:
-    """Where it is; while it moves, where it goes."""
+    """Where it is or, while it moves, where it goes."""
     if watched.target is not None:
         return f"> {'+'.join(watched.target.brokers)}"
     return "+".join(watched.placement.brokers) if watched.placement is not None else ""

@@ -27,17 +27,17 @@ class Format(StrEnum):
 @errors_as_exit_codes()
 def create(
     name: Name,
-    topic: Annotated[str, typer.Option("--topic", metavar="PATTERN", help="A topic, or a pattern as emergency.*")],
+    topic: Annotated[str, typer.Option("--topic", metavar="PATTERN", help="A topic, or a pattern such as emergency.*")],
     schema: Annotated[str, typer.Option("--schema", metavar="COLUMNS", help="As in CREATE TABLE.")],
-    key: Annotated[str, typer.Option("--key", metavar="COLUMN", help="Keep the newest record of each value.")] = "",
-    format: Annotated[Format, typer.Option("--format", help="How messages are written.")] = Format.JSON,
+    key: Annotated[str, typer.Option("--key", metavar="COLUMN", help="Keep the newest record per value.")] = "",
+    format: Annotated[Format, typer.Option("--format", help="How messages are encoded.")] = Format.JSON,
     wait_s: Annotated[
-        float, typer.Option("--wait", metavar="SECONDS", min=0, max=60, help="Until an agent collects it, at most.")
+        float, typer.Option("--wait", metavar="SECONDS", min=0, max=60, help="Longest wait for an agent to collect it.")
     ] = 10.0,
     data: DataUrl = DEFAULT_DATA,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Store the messages of topics as records of the dataset of the same name. Doing it again changes nothing.
+    """Store the messages of topics as records of the dataset of the same name. Repeating it changes nothing.
 
     Example: nearcast feed create emergency_reports --topic 'emergency.*'
     --schema 'kind STRING NOT NULL, lat DOUBLE, lon DOUBLE, message STRING'
@@ -46,13 +46,13 @@ def create(
     made = call(data, "POST", "/feeds", json=body, params={"wait_s": wait_s})
     _show([made], output)
     if not made["collector"]:
-        say(f"warning: no agent collects {name} yet; what is published before one does is not stored")
+        say(f"warning: no agent collects {name} yet; messages published before one does are not stored")
 
 
 @app.command("list")
 @errors_as_exit_codes()
 def list_feeds(data: DataUrl = DEFAULT_DATA, output: OutputOption = Output.TABLE) -> None:
-    """Show all feeds, with what became of their messages.
+    """Show all feeds, and what became of their messages.
 
     Example: nearcast feed list
     """
@@ -77,25 +77,25 @@ def alter(
 @app.command("drop")
 @errors_as_exit_codes()
 def drop(name: Name, data: DataUrl = DEFAULT_DATA) -> None:
-    """End a feed. Its dataset stays, see `nearcast dataset drop`.
+    """Drop a feed. Its dataset stays; see `nearcast dataset drop`.
 
     Example: nearcast feed drop emergency_reports
     """
     readers = call(data, "DELETE", path("feeds", name))["readers"]
     say(f"feed {name} was dropped")
     if readers:
-        say(f"warning: {', '.join(readers)} read its dataset, which gets no new records from now on")
+        say(f"warning: its dataset gets no more new records, but {', '.join(readers)} still read it")
 
 
 @app.command("dead-letters")
 @errors_as_exit_codes()
 def dead_letters(
     name: Name,
-    last: Annotated[int, typer.Option("--last", min=1, max=1000, help="How many, the newest first.")] = 20,
+    last: Annotated[int, typer.Option("--last", min=1, max=1000, help="How many to show, newest first.")] = 20,
     data: DataUrl = DEFAULT_DATA,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Show the records of a feed that could not be read, with the reason, and what it missed.
+    """Show the messages of a feed that could not become records, with the reason, and those it missed.
 
     Example: nearcast feed dead-letters emergency_reports
     """
@@ -108,9 +108,9 @@ def dead_letters(
 def _show(feeds: list[dict[str, Any]], output: Output) -> None:
     rows = [
         (
-            *(feed["name"], feed["topic"], feed["format"], feed["key"], feed["collector"] or "nobody"),
+            *(feed["name"], feed["topic"], feed["format"], feed["key"], feed["collector"] or "none"),
             *(str(feed[part]) for part in ("records", "dead", "gaps")),
-            f"{feed['lost']} and more" if feed["remade"] else str(feed["lost"]),
+            f"at least {feed['lost']}" if feed["remade"] else str(feed["lost"]),
             ", ".join(f"{name} {kind}" for name, kind in feed["columns"].items() if not name.startswith("_")),
         )
         for feed in feeds

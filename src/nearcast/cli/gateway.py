@@ -1,4 +1,4 @@
-"""The gateway of `nearcast agent --gateway`: made from the options, and served until the agent ends."""
+"""The gateway of `nearcast agent --gateway`: made from the options, and run until the agent ends."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ log = logging.getLogger("nearcast.agent")
 
 
 class GatewayProcess:
-    """A gateway that already listens, and serves once asked to."""
+    """A gateway that already listens, but serves only after `serve` is called."""
 
     def __init__(self, gateway: Gateway, listening: socket.socket) -> None:
         self._gateway = gateway
@@ -34,7 +34,7 @@ class GatewayProcess:
         server = GatewayServer(self._gateway, self._listening)
         try:
             await server.start()
-            log.info("gateway of broker %s; subscribers use %s", self._gateway.broker, self._gateway.url)
+            log.info("gateway of broker %s; subscribers connect to %s", self._gateway.broker, self._gateway.url)
             await server.ended()
         finally:
             await server.stop()
@@ -54,8 +54,8 @@ class GatewayOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def open_gateway(options: GatewayOptions, identity: Identity, server_url: str, store_url: str) -> GatewayProcess:
-    """Listen at HOST:PORT. Raises UsageError, which says what is wrong with an option."""
-    logging.getLogger("httpx").setLevel(logging.WARNING)  # it tells of each request
+    """Listen at HOST:PORT. Raises UsageError if an option is wrong."""
+    logging.getLogger("httpx").setLevel(logging.WARNING)  # at INFO it logs every request
     settings = GatewaySettings(
         origins=tuple(options.origins),
         proxies=tuple(options.proxies),
@@ -83,12 +83,12 @@ def open_gateway(options: GatewayOptions, identity: Identity, server_url: str, s
 
 
 def _need_local(listening: socket.socket, advertised: str) -> None:
-    """Whether the world may take names is the operator's decision, not a default's."""
+    """Refuse a gateway that others can reach: who may register there is for the operator to decide."""
     host = urlsplit(advertised).hostname or listening.getsockname()[0]
     if not (_is_loopback(listening.getsockname()[0]) and _is_loopback(host)):
         listening.close()
         raise UsageError(
-            f"the gateway can be reached from elsewhere ({host}): say who may register, "
+            f"the gateway can be reached from other machines ({host}): say who may register, "
             "with --register open, secret, closed or a URL"
         )
 
@@ -113,5 +113,5 @@ def _position(text: str) -> tuple[float | None, float | None]:
     try:
         latitude, longitude = (float(part) for part in text.split(","))
     except ValueError:
-        raise UsageError(f"bad --position {text!r}: give latitude and longitude in degrees, as 48.86,2.35") from None
+        raise UsageError(f"bad --position {text!r}: give latitude and longitude in degrees: 48.86,2.35") from None
     return latitude, longitude

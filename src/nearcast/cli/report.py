@@ -1,6 +1,6 @@
-"""`nearcast report`: what topics and brokers did, from the tables that the data cluster keeps of agents' reports.
+"""`nearcast report`: what topics and brokers did, from the data cluster's tables of agents' reports.
 
-`chart_of` draws it: load of brokers, messages and latencies over time.
+`chart_of` charts it: load of brokers, messages and latencies over time.
 """
 
 from __future__ import annotations
@@ -47,19 +47,19 @@ _UNITS_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 def report(
     folder: Annotated[
         Path,
-        typer.Option("--folder", metavar="DIR", help="Of the data cluster: the --folder of `nearcast data`."),
+        typer.Option("--folder", metavar="DIR", help="The data cluster's folder: the --folder of `nearcast data`."),
     ],
     since: Annotated[str, typer.Option("--since", metavar="TIME", help="How far back: 90s, 15m, 1h, 2d.")] = "1h",
     topic: Annotated[str, typer.Option("--topic", metavar="PATTERN", help="Only these topics: game.*")] = "*",
     broker: Annotated[str, typer.Option("--broker", metavar="PATTERN", help="Only these brokers.")] = "*",
-    top: Annotated[int, typer.Option("--top", min=1, help="Topics in the table, most delivered bytes first.")] = 20,
-    plot: Annotated[Path | None, typer.Option("--plot", metavar="FILE", help="Also draw them into a PNG.")] = None,
+    top: Annotated[int, typer.Option("--top", min=1, help="Topics to show, most delivered bytes first.")] = 20,
+    plot: Annotated[Path | None, typer.Option("--plot", metavar="FILE", help="Also draw a chart, as PNG.")] = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Rates, bytes, subscribers and latencies of topics, load, CPU and memory of brokers, from stored telemetry.
+    """Show rates, bytes, subscribers and latencies of topics, and load, CPU and memory of brokers.
 
-    The data cluster keeps it, so that must be running, or have run. Spark is not needed here. Latencies are upper
-    limits of histogram buckets, 41 % apart.
+    The data cluster stores these figures, so it must be running, or have run. Spark is not needed here. Latencies are
+    upper limits of histogram buckets, which are 41 % apart.
 
     Example: nearcast report --folder /var/lib/nearcast --since 1h --topic 'game.*' --plot last_hour.png
     """
@@ -77,7 +77,7 @@ def report(
         from nearcast.experiments.plot import draw
 
         draw(chart_of(found), plot)
-        say(f"drawn: {plot}")
+        say(f"chart: {plot}")
     if output is Output.JSON:
         print_json(found)
     else:
@@ -93,7 +93,7 @@ def seconds_of(text: str) -> float:
 
 def _print(found: Summary, top: int) -> None:
     if not found.covered_s:
-        say("no reports in this time: is `nearcast data` running, and since when?")
+        say("no reports in this period: is `nearcast data` running, and since when?")
         return
     shown = found.topics[:top]
     more = f", {len(shown)} of {len(found.topics)} shown" if len(shown) < len(found.topics) else ""
@@ -138,7 +138,7 @@ BROKERS_SHOWN = len(Colour)  # one colour each; those with the highest load
 
 
 def chart_of(found: Summary) -> Chart:
-    """Over the whole time that was asked for; a window without reports leaves a hole."""
+    """Covers the whole requested period; a window without reports leaves a hole."""
     busiest = sorted(found.brokers, key=lambda line: -line.output_bytes_per_s)[:BROKERS_SHOWN]
     brokers = {
         line.broker: dict(zip(line.windows_s, line.window_output_bytes_per_s, strict=True))

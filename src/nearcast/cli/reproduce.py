@@ -20,23 +20,23 @@ if TYPE_CHECKING:
     from nearcast.flow.network import Delays
 
 
-app = typer.Typer(help="The experiments of the papers, run again.", no_args_is_help=True)
+app = typer.Typer(help="Run the papers' experiments again.", no_args_is_help=True)
 
-Out = Annotated[Path | None, typer.Option("--out", help="Folder for PNG and JSON; ./results/NAME if not given.")]
+Out = Annotated[Path | None, typer.Option("--out", help="Folder for PNG and JSON. Default: ./results/NAME.")]
 AsJson = Annotated[bool, typer.Option("--json", help="The same as --output json.")]
 Matrix = Annotated[
     Path | None, typer.Option("--matrix", help="Round trips in ms as CSV, instead of the lognormal model.")
 ]
-Live = Annotated[bool, typer.Option("--live", help="On real servers of this machine, a fifth of the size.")]
-Seeds = Annotated[int, typer.Option("--seeds", min=1, help="How many runs that differ by chance.")]
-FirstSeed = Annotated[int, typer.Option("--first-seed", min=0, help="The first of them.")]
-Players = Annotated[int, typer.Option("--players", min=121, max=100_000, help="How many there are at the end.")]
-Tiles = Annotated[int, typer.Option("--tiles", min=1, max=100, help="Tiles of the map along each side.")]
-Wait = Annotated[float, typer.Option("--wait", min=0, help="T_wait: seconds between two rebalancings, at least.")]
-Speed = Annotated[float, typer.Option("--speed", min=0.001, help="How many tiles a player walks in a second.")]
-Workers = Annotated[int | None, typer.Option("--workers", min=1, help="Processes; one per core if not given.")]
+Live = Annotated[bool, typer.Option("--live", help="Use real servers on this machine, at a fifth of the size.")]
+Seeds = Annotated[int, typer.Option("--seeds", min=1, help="How many runs, each with its own seed.")]
+FirstSeed = Annotated[int, typer.Option("--first-seed", min=0, help="The seed of the first run.")]
+Players = Annotated[int, typer.Option("--players", min=121, max=100_000, help="Players at the end.")]
+Tiles = Annotated[int, typer.Option("--tiles", min=1, max=100, help="Tiles along each side of the map.")]
+Wait = Annotated[float, typer.Option("--wait", min=0, help="T_wait: least number of seconds between rebalancings.")]
+Speed = Annotated[float, typer.Option("--speed", min=0.001, help="Tiles that a player walks per second.")]
+Workers = Annotated[int | None, typer.Option("--workers", min=1, help="Processes. Default: one per core.")]
 
-# A test holds these to the experiments, which are heavy to import.
+# A test compares these with the experiments, which are slow to import.
 PLAYERS = 1200
 TILES_PER_SIDE = 12
 SPEED_TILES_PER_S = 0.1
@@ -59,7 +59,7 @@ BAD = {
 
 @app.callback()
 def reproduce() -> None:
-    """The experiments of the papers, run again. Each writes a picture, and the series as JSON beside it."""
+    """Run the papers' experiments again. Each writes a picture, and its series as JSON."""
 
 
 @app.command("dynamoth-4a")
@@ -99,7 +99,7 @@ def _crowd(name: str, live: bool, matrix: Path | None, progress: Progress) -> Re
         from nearcast.experiments.dynamoth.replication_live import LIVE, run_live
 
         if matrix is not None:
-            raise UsageError("--matrix is for the simulator: leave out --live or --matrix")
+            raise UsageError("--matrix is for the simulator only: leave out --live or --matrix")
         return run(lambda: run_live(CROWDS[name], LIVE[name], progress))
     from nearcast.experiments.dynamoth.replication import run_flow
 
@@ -166,7 +166,7 @@ def dynamoth_6(
 
 @app.command("dynamoth-7")
 def dynamoth_7(
-    seed: Annotated[int, typer.Option("--seed", min=0, help="Of the players' walks and the network.")] = 0,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="For the players' walks and the network.")] = 0,
     tiles: Tiles = TILES_PER_SIDE,
     speed: Speed = SPEED_TILES_PER_S,
     wait: Wait = WAIT_S,
@@ -175,7 +175,7 @@ def dynamoth_7(
     as_json: AsJson = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Players come and go, 800, 200, 600: servers follow the load, and no message is lost.
+    """Players come and go (800, 200, 600): servers follow the load, and no message is lost.
 
     Example: nearcast reproduce dynamoth-7 --seed 3 --json
     """

@@ -1,8 +1,8 @@
 """Options that configure a cluster: how it plans, its timers, and how subscribers get their gateways.
 
-Planning is the policy, its thresholds, and how far the cluster may grow. The timers are an option of controllers only:
-everybody else goes by what the leader says. Subscribers' gateways depend on the placement of newcomers, on balancing,
-and on its thresholds.
+Planning is the policy, its thresholds, and how far the cluster may grow. Only controllers have an option for timers;
+all other processes use those of the leader. Subscribers' gateways depend on the rule that places new subscribers, on
+balancing, and on its thresholds.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 PolicyOption = Annotated[
     str,
     typer.Option(
-        "--policy", metavar="NAME", help="Who decides where topics go: dynamoth, hash_ring, or none (only you do)."
+        "--policy", metavar="NAME", help="What moves topics by itself: dynamoth, hash_ring, or none (only on request)."
     ),
 ]
 ThresholdOption = Annotated[
@@ -33,10 +33,13 @@ ThresholdOption = Annotated[
     typer.Option("--set", metavar="NAME=VALUE", help="A threshold of the policy, such as lr_high=0.7. Repeatable."),
 ]
 WaitOption = Annotated[
-    float, typer.Option("--wait", min=0, metavar="SECONDS", help="Between two changes of the plan by the policy.")
+    float, typer.Option("--wait", min=0, metavar="SECONDS", help="Shortest time between two changes by the policy.")
 ]
 BrokersMaxOption = Annotated[
-    int, typer.Option("--max-brokers", min=0, help="Ask the provider for more brokers up to so many in all; 0: never.")
+    int,
+    typer.Option(
+        "--max-brokers", min=0, help="Ask the provider for brokers, up to this many in total; 0 never asks for any."
+    ),
 ]
 
 DEFAULT_WAIT_S = 10.0
@@ -52,13 +55,13 @@ def chosen_policy(name: str, thresholds: list[str] | None, brokers_max: int = 0)
         if settings:
             raise UsageError("--set needs a policy: add --policy dynamoth")
         if brokers_max:
-            raise UsageError("--max-brokers needs a policy, which asks for more brokers: add --policy dynamoth")
+            raise UsageError("--max-brokers needs a policy to ask for brokers: add --policy dynamoth")
         return None
     return policy_named(name, settings)
 
 
 def settings_given(option: str, texts: list[str] | None, example: str) -> dict[str, str]:
-    """The values of a repeatable NAME=VALUE. A name given twice is refused: it is unclear which value is meant."""
+    """The values of a repeatable NAME=VALUE option. A name given twice is refused as ambiguous."""
     settings: dict[str, str] = {}
     for text in texts or []:
         name, equals, value = (part.strip() for part in text.partition("="))
@@ -66,14 +69,14 @@ def settings_given(option: str, texts: list[str] | None, example: str) -> dict[s
             raise UsageError(f"{option} {text}: write it as NAME=VALUE, for example {example}")
         if name in settings:
             raise UsageError(
-                f"{option} {text}: {name} is given twice, before as {settings[name]}; leave one of them out"
+                f"{option} {text}: {name} is given twice, first as {settings[name]}; leave one of them out"
             )
         settings[name] = value
     return settings
 
 
 def planning_arguments(name: str, thresholds: list[str] | None, wait_s: float, brokers_max: int) -> list[str]:
-    """The same options for `nearcast controller` in a process of its own; checked here, where errors are seen."""
+    """The same options for a `nearcast controller` process; checked here, where the user sees errors."""
     chosen_policy(name, thresholds, brokers_max)
     arguments = ["--policy", name, "--wait", str(wait_s), "--max-brokers", str(brokers_max)]
     for threshold in thresholds or []:
@@ -106,12 +109,12 @@ def chosen_timing(timers: list[str] | None) -> Timing:
         try:
             chosen[name] = float(value)
         except ValueError:
-            raise UsageError(f"--timer {name}={value}: {value} is no number of seconds") from None
+            raise UsageError(f"--timer {name}={value}: {value} is not a number of seconds") from None
     return Timing(**chosen)
 
 
 def timer_arguments(timers: list[str] | None) -> list[str]:
-    """The same option for `nearcast controller` in a process of its own; checked here, where errors are seen."""
+    """The same option for a `nearcast controller` process; checked here, where the user sees errors."""
     chosen_timing(timers)
     return [part for text in timers or [] for part in ("--timer", text)]
 
@@ -124,7 +127,7 @@ PlacementOption = Annotated[
     typer.Option(
         "--placement",
         metavar="RULE",
-        help="The gateway of a new subscriber: nr (nearest), rr (in turn), rnd (any), ll (least loaded).",
+        help="A new subscriber's gateway: nr (nearest), rr (round robin), rnd (random), ll (least loaded).",
     ),
 ]
 BalanceOption = Annotated[
@@ -132,7 +135,8 @@ BalanceOption = Annotated[
     typer.Option(
         "--balance",
         metavar="SCHEME",
-        help="Move subscribers between gateways: ldm (to the least loaded), sdm (to those that share most), or none.",
+        help="Move subscribers between gateways: ldm (to the least loaded), sdm (to the one that shares most "
+        "subscriptions), or none.",
     ),
 ]
 BalanceSetOption = Annotated[
@@ -144,7 +148,7 @@ BalanceSetOption = Annotated[
     ),
 ]
 BalanceEveryOption = Annotated[
-    float, typer.Option("--balance-every", min=0.1, metavar="SECONDS", help="Between two looks at the gateways.")
+    float, typer.Option("--balance-every", min=0.1, metavar="SECONDS", help="How often to check the gateways' balance.")
 ]
 
 DEFAULT_PLACEMENT = "nr"
@@ -155,13 +159,13 @@ NO_BALANCE = "none"
 def chosen_coordinating(
     placement: str, balance: str, thresholds: list[str] | None, every_s: float
 ) -> CoordinationSettings:
-    """The settings; unusable ones are refused here, where errors are seen."""
+    """The settings; wrong ones are refused here, where the user sees errors."""
     from nearcast.core.controller.gateways import AssignmentRule
     from nearcast.core.controller.subscribers import CoordinationSettings
     from nearcast.policies.catalog import balancer_named
 
     if placement not in tuple(AssignmentRule):
-        raise UsageError(f"no placement is called {placement!r}: choose one of {', '.join(AssignmentRule)}")
+        raise UsageError(f"there is no placement rule {placement!r}: choose one of {', '.join(AssignmentRule)}")
     settings = settings_given("--balance-set", thresholds, "alpha=0.1")
     if balance == NO_BALANCE and settings:
         raise UsageError("--balance-set needs a scheme: add --balance ldm")
@@ -170,7 +174,7 @@ def chosen_coordinating(
 
 
 def balancing_arguments(placement: str, balance: str, thresholds: list[str] | None, every_s: float) -> list[str]:
-    """The same options for `nearcast controller` in a process of its own."""
+    """The same options for a `nearcast controller` process."""
     chosen_coordinating(placement, balance, thresholds, every_s)
     arguments = ["--placement", placement, "--balance", balance, "--balance-every", str(every_s)]
     for threshold in thresholds or []:

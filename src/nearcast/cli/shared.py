@@ -1,9 +1,8 @@
-"""What commands share: options, output, exit codes, questions to the controller, rates and topic rows.
+"""What commands share: options, output, exit codes, requests to the controller, rates and topic rows.
 
-Commands print a table for people, or JSON for programs, alone on stdout. `Counting` shows people at a terminal how much
-has come so far.
+Commands print a table for people, or JSON for programs, and nothing else on stdout.
 
-Exit codes: 0 done, 1 the cluster could not, 2 the call was wrong, 130 interrupted.
+Exit codes: 0 success, 1 the cluster failed, 2 wrong usage, 130 interrupted.
 
 Rates are written as people write them: `125MB`, `1Gbit`, `80MiB/s`, `1.5e8`.
 """
@@ -50,11 +49,11 @@ OutputOption = Annotated[Output, typer.Option("--output", "-o", help="A table fo
 StoreUrl = Annotated[
     str,
     typer.Option(
-        "--store", envvar="NEARCAST_STORE", metavar="URL", help="The store's server; brokers and consoles need it too."
+        "--store", envvar="NEARCAST_STORE", metavar="URL", help="The store's server, which consoles must reach too."
     ),
 ]
 
-# Names stand in channel names, in comma lists and in tables.
+# Names appear in channel names, in comma-separated lists and in tables.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
@@ -81,7 +80,7 @@ def refuse_options_before(context: typer.Context) -> None:
 # --- output
 
 
-_WIDE = 1000  # a pipe has no width: do not fold lines that a program will cut into words
+_WIDE = 1000  # a pipe has no width: do not wrap lines that a program will split into words
 
 
 def show(output: Output, data: object, columns: Sequence[str], rows: Sequence[Sequence[str]], title: str = "") -> None:
@@ -112,19 +111,19 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], title: st
 
 
 def printable(text: str) -> str:
-    """Names come from anywhere: none may send commands to the terminal."""
+    """The text, escaped if needed: names come from anywhere and must not control the terminal."""
     return text if text.isprintable() else ascii(text)
 
 
 # --- counting
 
 
-PATIENCE_S = 1.0  # what takes less needs no progress line
-_CLEAR = "\r\x1b[K"  # the line is written over, and gone at the end
+PATIENCE_S = 1.0  # a faster command needs no progress line
+_CLEAR = "\r\x1b[K"  # the progress line is overwritten, and removed at the end
 
 
 class Counting:
-    """Shows nothing if it does not take long, or if stderr is not a terminal."""
+    """A progress line: how many have come so far. Not shown if it is fast, or if stderr is not a terminal."""
 
     def __init__(self, what: str) -> None:
         self._what = what
@@ -151,7 +150,7 @@ T = TypeVar("T")
 
 PROBLEM_LOOK_S = 1.0
 
-EXTRAS = {  # package -> the extra that brings it
+EXTRAS = {  # package -> the extra that installs it
     "duckdb": "dev",
     "fastapi": "gateway",
     "httpx": "gateway",
@@ -185,7 +184,7 @@ def errors_as_exit_codes() -> Iterator[None]:
 
 @errors_as_exit_codes()
 def run(main: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """Run the coroutine on the fastest event loop there is."""
+    """Run the coroutine, on uvloop if it is installed."""
     try:
         import uvloop
     except ImportError:
@@ -194,12 +193,12 @@ def run(main: Callable[[], Coroutine[Any, Any, T]]) -> T:
 
 
 def say(message: str) -> None:
-    """A message for people: to stderr, because stdout is for results."""
+    """Print a message for people, on stderr because stdout is for results."""
     print(message, file=sys.stderr, flush=True)
 
 
 def name_server() -> None:
-    """Say which server will be started, if it is one of this machine's and not our own."""
+    """Say which server binary will be used, if it is one found on PATH."""
     from nearcast.runtime.servers import server_on_path
 
     found = server_on_path()
@@ -221,7 +220,7 @@ async def until_told_to_stop() -> None:
 
 
 async def until_one_ends(*jobs: Coroutine[Any, Any, None]) -> None:
-    """Run them together until one is done, or fails: then the process ends, and says why."""
+    """Run them together until one is done or fails, then cancel the others. Raises its error if it failed."""
     tasks = [asyncio.create_task(job) for job in jobs]
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -234,14 +233,14 @@ async def until_one_ends(*jobs: Coroutine[Any, Any, None]) -> None:
 
 
 async def log_problems(log: logging.Logger, problem: Callable[[], str]) -> None:
-    """Log what keeps a process from working whenever that changes. Runs until cancelled."""
+    """Log a process's problem whenever it changes. Runs until cancelled."""
     known = ""
     while True:
         await asyncio.sleep(PROBLEM_LOOK_S)
         found = problem()
         if found != known:
             known = found
-            log.warning("%s", found) if found else log.info("the problem is over")
+            log.warning("%s", found) if found else log.info("the problem is resolved")
 
 
 def log_to_stderr() -> None:
@@ -251,7 +250,7 @@ def log_to_stderr() -> None:
 
 
 class _NotTwice(logging.Filter):
-    """Drops a line that repeats the line before: what fails is tried again several times a second."""
+    """Drops a line that repeats the one before, because failed work is retried several times a second."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -266,11 +265,11 @@ class _NotTwice(logging.Filter):
 # --- asking the controller
 
 
-ASK_S = 5.0  # for one answer: a new leader is there within about two seconds
+ASK_S = 5.0  # for one answer; a new leader takes over within about two seconds
 
 
 async def ask_state(url: str, *topics: str) -> State:
-    """The state of these topics, or of all placed ones if none is named; with all brokers in any case."""
+    """The state of these topics, or of all placed ones if none is named, and of all brokers."""
     from nearcast.core.model.names import encode_topic
     from nearcast.runtime.console import Console
 
@@ -290,14 +289,14 @@ async def ask_overview(url: str) -> State:
 
 
 def warned(state: State) -> State:
-    """The same state, after a warning if the store has lost data and nobody has acknowledged it."""
+    """The same state, after a warning if the store has lost data and the loss is not acknowledged."""
     if state.loss is not None and not state.loss.acknowledged:
         say("warning: the store has lost data, see `nearcast store`")
     return state
 
 
 def known(state: State, broker: str) -> BrokerView:
-    """The broker of this name; an unknown name is the caller's mistake."""
+    """The broker of this name. Raises UsageError for an unknown one."""
     view = state.brokers.get(broker)
     if view is None:
         raise UsageError(f"unknown broker {broker!r}; the cluster has: {', '.join(sorted(state.brokers))}")
@@ -316,7 +315,7 @@ BYTES_PER_S_MAX = 1e12  # 8 Tbit/s: more is a typo
 
 
 def bytes_per_s(text: str) -> float:
-    """The rate in bytes per second, or UsageError saying how to write one."""
+    """The rate in bytes per second. Raises UsageError, which says how to write one."""
     hint = "write a number of bytes per second, or one with a unit: 125MB, 80MiB, 1Gbit"
     found = _RATE.fullmatch(text.strip())
     if found is None:

@@ -1,7 +1,7 @@
 """`nearcast simulate`: the machines under virtual time, with faults.
 
-`simulate protocol` checks the move protocol; with `--variant forwarding` it runs Dynamoth's moves beside ours, on the
-same seeds. `simulate flow` runs a policy and a workload under the flow simulator.
+`simulate protocol` checks the move protocol; with `--variant forwarding` it compares Dynamoth's moves with ours, on the
+same seeds. `simulate flow` runs a policy and a workload in the flow simulator.
 """
 
 from __future__ import annotations
@@ -53,16 +53,16 @@ class FlowPolicy(StrEnum):
 
 @errors_as_exit_codes()
 def flow(
-    policy: Annotated[FlowPolicy, typer.Option("--policy", help="Who places topics.")] = FlowPolicy.DYNAMOTH,
+    policy: Annotated[FlowPolicy, typer.Option("--policy", help="What places topics.")] = FlowPolicy.DYNAMOTH,
     players: Annotated[
-        str, typer.Option("--players", metavar="N[:N...]", help="Players at equal distances over the run.")
+        str, typer.Option("--players", metavar="N[:N...]", help="Numbers of players, evenly spaced over the run.")
     ] = "120:1200",
-    tiles: Annotated[str, typer.Option("--tiles", metavar="XxY", help="The map.")] = "12x12",
+    tiles: Annotated[str, typer.Option("--tiles", metavar="XxY", help="The size of the map.")] = "12x12",
     seconds: Annotated[float, typer.Option("--seconds", min=1, help="Simulated seconds.")] = 600.0,
-    brokers: Annotated[int, typer.Option("--brokers", min=1, help="At the start.")] = 1,
-    brokers_max: Annotated[int, typer.Option("--brokers-max", min=1, help="With those that can be rented.")] = 8,
+    brokers: Annotated[int, typer.Option("--brokers", min=1, help="Brokers at the start.")] = 1,
+    brokers_max: Annotated[int, typer.Option("--brokers-max", min=1, help="Most brokers, rented ones included.")] = 8,
     matrix: Annotated[
-        Path | None, typer.Option("--matrix", help="A CSV file of round trips in ms instead of King-like delays.")
+        Path | None, typer.Option("--matrix", help="Round trips in ms as CSV, instead of the lognormal model.")
     ] = None,
     seed: Annotated[int, typer.Option("--seed", min=0)] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="The same as --output json.")] = False,
@@ -152,7 +152,7 @@ def _title(series: Series) -> str:
 
 app = typer.Typer(help="The protocol under virtual time, with faults.", no_args_is_help=True)
 
-SHOWN_MAX = 5  # violations printed of a failing seed
+SHOWN_MAX = 5  # violations printed per failing seed
 
 T = TypeVar("T")
 
@@ -188,10 +188,8 @@ app.command("flow")(flow)
 @app.command("protocol")
 def protocol(
     seeds: Annotated[int, typer.Option("--seeds", min=1, help="How many seeds to run.")] = 1000,
-    first_seed: Annotated[int, typer.Option("--first-seed", min=0, help="The first of them.")] = 0,
-    workers: Annotated[
-        int | None, typer.Option("--workers", min=1, help="Processes; one per core if not given.")
-    ] = None,
+    first_seed: Annotated[int, typer.Option("--first-seed", min=0, help="The first seed.")] = 0,
+    workers: Annotated[int | None, typer.Option("--workers", min=1, help="Processes. Default: one per core.")] = None,
     variant: Annotated[
         Variant | None, typer.Option("--variant", help="Compare with another protocol instead: see docs/forwarding.md.")
     ] = None,
@@ -203,8 +201,8 @@ def protocol(
 
     Example: nearcast simulate protocol --seeds 20000 --first-seed 5
 
-    With --variant forwarding: the moves of the Dynamoth paper beside ours, on the same seeds. Its losses are what the
-    comparison shows; the exit code is 1 if nearcast broke an invariant, or lost, doubled or reordered anything.
+    --variant forwarding compares the moves of the Dynamoth paper with ours, on the same seeds. Losses there are
+    expected; the exit code is 1 if nearcast broke an invariant, or lost, duplicated or reordered anything.
 
     Example: nearcast simulate protocol --variant forwarding --seeds 500
     """
@@ -254,9 +252,9 @@ def _protocol_rows(summary: Summary) -> list[tuple[str, str]]:
     return [
         ("seeds", f"{summary.seeds:,}"),
         ("failed", f"{len(summary.failed):,}"),
-        ("messages run on servers", f"{summary.messages:,}"),
+        ("messages published", f"{summary.messages:,}"),
         ("moves", f"{summary.moves:,}"),
-        ("of them forced", f"{summary.forced:,}"),
+        ("of which forced", f"{summary.forced:,}"),
         ("time", f"{summary.seconds:.1f} s"),
     ]
 
@@ -293,14 +291,14 @@ def compare(seeds: range, workers: int | None, output: Output) -> int:
         for outcome in found:
             outcomes[outcome.case].append(outcome)
             if outcome.violations:
-                say(f"seed {outcome.seed} of nearcast failed: {outcome.violations[0]}")
+                say(f"nearcast failed with seed {outcome.seed}: {outcome.violations[0]}")
     rows = [summarise(case, outcomes[case]) for case in CASES]
     comparison = Comparison(len(seeds), seeds.start, round(time.monotonic() - began_s, 1), rows)
     title = f"{comparison.seeds:,} seeds from {comparison.first_seed}, {comparison.seconds} s"
     show(output, comparison, FORWARDING_COLUMNS, [_cells(row) for row in rows], title)
     failed = [seed for row in rows for seed in row.failed]
     if failed:
-        say(f"nearcast failed in seeds {failed}")
+        say(f"nearcast failed with seeds {failed}")
     return 1 if failed else 0
 
 

@@ -1,4 +1,4 @@
-"""`nearcast store`: whether the store has lost data, and what came of it."""
+"""`nearcast store`: whether the store has lost data, and how the journal was rebuilt."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 
 app = typer.Typer(invoke_without_command=True)
 
-COLUMNS = ("leader", "term", "commits", "data lost", "acknowledged", "what came of it")
+COLUMNS = ("leader", "term", "commits", "data lost", "acknowledged", "outcome")
 
 
 @app.callback()
 def store(context: typer.Context, url: Url = DEFAULT_URL, output: OutputOption = Output.TABLE) -> None:
-    """Show the leader, how many commits the journal has, and whether the store has ever lost some.
+    """Show the leader, how many commits the journal has, and whether the store has ever lost data.
 
     Example: nearcast store --url redis://127.0.0.1:7001
     """
@@ -44,7 +44,7 @@ def store(context: typer.Context, url: Url = DEFAULT_URL, output: OutputOption =
 
 @app.command("acknowledge")
 def acknowledge(url: Url = DEFAULT_URL, output: OutputOption = Output.TABLE) -> None:
-    """Confirm that you know of the last loss: the warnings end, and users may register names again.
+    """Acknowledge the last loss: the warnings stop, and users may register names again.
 
     Names that were registered before the loss are then free. Restore `nc:u:*` and `nc:keys` first if you can.
 

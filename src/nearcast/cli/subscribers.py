@@ -28,14 +28,14 @@ if TYPE_CHECKING:
 app = typer.Typer(invoke_without_command=True)
 
 COLUMNS = (
-    *("gateway", "site", "takes", "url", "subscribers", "frontend", "backend"),
+    *("gateway", "site", "accepts", "url", "subscribers", "frontend", "backend"),
     *("in kB/s", "out kB/s", "load kB/s", "moving"),
 )
 
 
 @app.callback()
 def subscribers(context: typer.Context, url: Url = DEFAULT_URL, output: OutputOption = Output.TABLE) -> None:
-    """Show the gateways: subscribers online, their subscriptions, and the load that comes with them.
+    """Show the gateways: subscribers online, their subscriptions, and the load they cause.
 
     Example: nearcast subscribers --url redis://127.0.0.1:7001
     """
@@ -56,9 +56,9 @@ async def _ask(url: str) -> State:
 @app.command("move")
 def move(
     user: Annotated[str, typer.Argument(metavar="USER")],
-    to: Annotated[str, typer.Option("--to", metavar="BROKER", help="The broker whose gateway shall serve the user.")],
-    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Until the subscriber is there.")] = True,
-    timeout_s: Annotated[float, typer.Option("--timeout", metavar="SECONDS", min=0.1, help="For the whole.")] = 30.0,
+    to: Annotated[str, typer.Option("--to", metavar="BROKER", help="The broker whose gateway is to serve the user.")],
+    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until the subscriber is there.")] = True,
+    timeout_s: Annotated[float, typer.Option("--timeout", metavar="SECONDS", min=0.1, help="For all of it.")] = 30.0,
     url: Url = DEFAULT_URL,
     output: OutputOption = Output.TABLE,
 ) -> None:
@@ -82,7 +82,7 @@ async def _move(url: str, user: str, broker: str, *, wait: bool, timeout_s: floa
 
 @app.command("shuffle")
 def shuffle(url: Url = DEFAULT_URL, output: OutputOption = Output.TABLE) -> None:
-    """Place all subscribers again, the heaviest to the gateway with the least load; they move in waves.
+    """Place all subscribers again, heaviest first, each on the least loaded gateway; they move in waves.
 
     The controller must run with --balance.
 

@@ -29,11 +29,11 @@ if TYPE_CHECKING:
     from nearcast.core.wire.bus import TopicState
 
 
-app = typer.Typer(help="Where topics are, and moving them.", no_args_is_help=True)
+app = typer.Typer(help="Show where topics are, and move them.", no_args_is_help=True)
 
 
 class MoveMode(StrEnum):
-    """The modes that an operator may choose; a test compares them with `Mode`, which is heavy to import."""
+    """The modes that an operator may choose. A test compares them with `Mode`, which is slow to import."""
 
     SINGLE = "single"
     ALL_SUBSCRIBERS = "all_subscribers"
@@ -46,18 +46,18 @@ class MoveMode(StrEnum):
 @app.command("move")
 def move(
     topic: Annotated[str, typer.Argument(metavar="TOPIC")],
-    to: Annotated[str, typer.Option("--to", metavar="BROKER[,BROKER...]", help="The brokers that shall carry it.")],
+    to: Annotated[str, typer.Option("--to", metavar="BROKER[,BROKER...]", help="The brokers to carry it.")],
     mode: Annotated[MoveMode, typer.Option("--mode", help="How they share it.")] = MoveMode.SINGLE,
-    lazy: Annotated[bool, typer.Option("--lazy", help="Begin up to a second later, spread over time.")] = False,
-    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Until the move has ended.")] = True,
-    timeout_s: Annotated[float, typer.Option("--timeout", metavar="SECONDS", min=0.1, help="For the whole.")] = 30.0,
+    lazy: Annotated[bool, typer.Option("--lazy", help="Begin up to a second later, to spread moves out.")] = False,
+    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until the move has ended.")] = True,
+    timeout_s: Annotated[float, typer.Option("--timeout", metavar="SECONDS", min=0.1, help="For all of it.")] = 30.0,
     url: Url = DEFAULT_URL,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Place a topic on other brokers while its messages flow, and wait until that is done.
 
-    The topic stays where it was put: when brokers join or leave, and when nobody uses it. That holds even if it is
-    already there. A policy may move it, and a broker that leaves gives it away.
+    The topic then stays there when other brokers join or leave and while it is unused, even if it was there before.
+    Only a policy, or the departure of its own broker, still moves it.
 
     Example: nearcast topic move scores --to b1,b2 --mode all_subscribers
     """
@@ -73,9 +73,9 @@ async def _move(
     from nearcast.runtime.console import Console
 
     if any(sign in topic for sign in "*?["):
-        raise UsageError(f"topic {topic!r}: a topic is moved by its name, not by a pattern; name each of them")
+        raise UsageError(f"topic {topic!r}: topics are moved by name, not by pattern; name each of them")
     placement = Placement(0, Mode(mode), name_list("broker", to))
-    # Asked first: a missing controller shows soon, and an impossible placement is the caller's mistake.
+    # Ask first: a missing controller is noticed early, and an impossible placement is the caller's mistake.
     state = await ask_state(url, topic)
     found = problems(placement, frozenset(state.brokers))
     if found:
@@ -91,9 +91,9 @@ def show_topics(
     url: Url = DEFAULT_URL,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Show where topics are: those named, or all that somebody has placed.
+    """Show where topics are: those named, or all that have been placed.
 
-    A long list comes in parts, each as of the moment it was asked for.
+    A long list is fetched in parts, each as of the time of its request.
 
     Example: nearcast topic show scores chat
     """
@@ -117,7 +117,7 @@ def plan() -> None:
 def show_plan(url: Url = DEFAULT_URL, output: OutputOption = Output.TABLE) -> None:
     """Show the plan: its version, the leader, and every topic that has a placement.
 
-    A long list comes in parts, each as of the moment it was asked for; the version is that of the last part.
+    A long list is fetched in parts, each as of the time of its request; the version is that of the last part.
 
     Example: nearcast plan show --output json
     """
@@ -134,13 +134,13 @@ def show_plan(url: Url = DEFAULT_URL, output: OutputOption = Output.TABLE) -> No
 
 @plan_app.command("decisions")
 def decisions(url: Url = DEFAULT_URL, output: OutputOption = Output.TABLE) -> None:
-    """Show what the policy has decided lately, and why: the measure, its value and the threshold it crossed.
+    """Show the policy's latest decisions, and why: the measure, its value and the threshold it crossed.
 
     Example: nearcast plan decisions
     """
     state = run(lambda: ask_overview(url))
     rows = [(time.strftime("%H:%M:%S", time.localtime(decision.at_s)), decision.text) for decision in state.decisions]
     if not rows and output is Output.TABLE:
-        say("nothing was decided yet: is a controller running with --policy?")
+        say("nothing has been decided yet: is a controller running with --policy?")
         return
     show(output, state.decisions, ("time", "decision"), rows)

@@ -62,7 +62,7 @@ def up(
     port: Annotated[
         int | None,
         typer.Option(
-            "--port", min=1, max=65000, help="Of the store; brokers get the ports after it. Default: free ones."
+            "--port", min=1, max=65000, help="The store's port; brokers get the next ones. Default: free ports."
         ),
     ] = None,
     policy: PolicyOption = NO_POLICY,
@@ -75,13 +75,13 @@ def up(
     balance_every: BalanceEveryOption = DEFAULT_BALANCE_S,
     timers: TimerOption = None,
     dry: Annotated[
-        bool, typer.Option("--dry", help="Say which servers the policy asks for and gives back, and start none.")
+        bool, typer.Option("--dry", help="Print which servers the policy asks for and releases, but start none.")
     ] = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Run a whole cluster on this machine until Ctrl-C: a store, brokers and controllers, nothing kept on disk.
 
-    With --policy topics are moved and replicated as their load demands; with --max-brokers servers are added and
+    With --policy, topics are moved and replicated as their load demands; with --max-brokers, servers are added and
     removed.
 
     Example: nearcast up --brokers 1 --policy dynamoth --max-brokers 4 --port 7000
@@ -139,17 +139,17 @@ def _announce(cluster: LocalCluster, output: Output) -> None:
 
 
 async def _tell_of_ends(cluster: LocalCluster) -> None:
-    """A user who is trying things out may kill a process on purpose; any other end should not go unnoticed."""
+    """Report processes that end: a user may kill one on purpose, but any other end must not go unnoticed."""
     known: set[str] = set()
     while True:
         for name in sorted(set(cluster.ended) - known):
-            say(f"{name} has ended; the rest goes on without it")
+            say(f"{name} has ended; the others continue without it")
         known = set(cluster.ended)
         await asyncio.sleep(LOOK_S)
 
 
 async def _tell_of_losses(cluster: LocalCluster) -> None:
-    """Report each loss of the store once; the controllers' logs say it too, but nobody looks there."""
+    """Report each loss of the store's data once. Controllers log it too, but their logs are rarely read."""
     console = await cluster.console()
     told_s = 0.0
     while True:

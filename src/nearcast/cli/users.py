@@ -22,7 +22,7 @@ Name = Annotated[str, typer.Argument(metavar="USER")]
 
 @contextlib.asynccontextmanager
 async def _users(url: str) -> AsyncIterator[Users]:
-    """The users in the store of the cluster, reached with the password of the URL we were given."""
+    """The users in the cluster's store, which is reached with the credentials of the given URL."""
     from nearcast.gateway.directory import Store
     from nearcast.gateway.users import Users
     from nearcast.runtime.console import find_store
@@ -40,7 +40,7 @@ async def _users(url: str) -> AsyncIterator[Users]:
 def list_users(url: Url = DEFAULT_URL, output: OutputOption = Output.TABLE) -> None:
     """Show all registered users: the broker where each last was, and how many subscriptions it has.
 
-    Days are counted while gateways run.
+    Days not seen are counted only while gateways run.
 
     Example: nearcast users list --url redis://store.example.com:6379
     """
@@ -58,7 +58,7 @@ async def _list(url: str) -> list[User]:
 
 @app.command("add")
 def add(user: Name, url: Url = DEFAULT_URL, output: OutputOption = Output.TABLE) -> None:
-    """Register a user and print its token, whatever gateways demand of users that register themselves.
+    """Register a user and print its token, regardless of the gateways' --register.
 
     Example: nearcast users add ann
     """
@@ -72,9 +72,9 @@ async def _add(url: str, user: str) -> str:
 
 @app.command("reset")
 def reset(user: Name, url: Url = DEFAULT_URL, output: OutputOption = Output.TABLE) -> None:
-    """Print a new token for a user. All earlier ones end, and within seconds the sessions opened with them.
+    """Print a new token for a user. All earlier tokens become invalid, and their sessions end within seconds.
 
-    Subscriptions and what waits for the user stay.
+    Subscriptions and undelivered results are kept.
 
     Example: nearcast users reset ann
     """
@@ -91,12 +91,12 @@ async def _reset(url: str, user: str) -> str:
 
 @app.command("remove")
 def remove(user: Name, url: Url = DEFAULT_URL) -> None:
-    """Forget a user: its tokens, sessions, subscriptions and what waits for it. The name is then free.
+    """Remove a user, with its tokens, sessions, subscriptions and undelivered results. The name is then free.
 
     Example: nearcast users remove ann
     """
     run(lambda: _remove(url, user))
-    say(f"{user} is removed")
+    say(f"user {user} was removed")
 
 
 async def _remove(url: str, user: str) -> None:
@@ -111,17 +111,17 @@ async def _remove(url: str, user: str) -> None:
 def rotate_key(
     now: Annotated[
         bool,
-        typer.Option("--now", help="All tokens signed so far end at once, and within seconds the sessions."),
+        typer.Option("--now", help="Invalidate all earlier tokens at once; their sessions end within seconds."),
     ] = False,
     url: Url = DEFAULT_URL,
 ) -> None:
-    """Sign tokens with a new key from now on. Tokens signed before stay valid until they expire, or end --now.
+    """Sign tokens with a new key from now on. Earlier tokens stay valid until they expire, unless --now is given.
 
     Example: nearcast users rotate-key
     """
     number = run(lambda: _rotate(url, now))
-    earlier = "have ended" if now else "are good until they expire"
-    say(f"key {number} signs from now on; tokens signed by earlier ones {earlier}")
+    earlier = "are no longer valid" if now else "stay valid until they expire"
+    say(f"key {number} signs tokens from now on; those signed by earlier keys {earlier}")
 
 
 async def _rotate(url: str, now: bool) -> int:

@@ -1,14 +1,6 @@
 """Limits on what strangers and users may start at a gateway, all counted per minute or per address.
 
-`Admission` applies before the login: it limits sessions in all, sessions of one address that have not logged in, failed
-logins of one address per minute, and the web pages (`Origin`) that may connect. Programs that are not browsers send no
-Origin.
-
-`NewTopics` applies after the login: it limits how many unused topic names one user may introduce per minute. A new name
-costs memory, here and at the brokers, for as long as it is remembered there; a name in use costs nothing
-more, no matter who uses it.
-
-`PerMinute` does the counting: how often something happened in the last minute, by address or user.
+`Admission` applies before the login, `NewTopics` after it. `PerMinute` does the counting.
 """
 
 from __future__ import annotations
@@ -29,7 +21,10 @@ _REMEMBERED = 10_000  # addresses or users; beyond that the ones not seen for lo
 
 
 class PerMinute:
-    """Counts by name. It reads no clock: the caller passes the time, in seconds."""
+    """How often something happened in the last minute, by address or user.
+
+    It reads no clock: the caller passes the time, in seconds.
+    """
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -51,7 +46,11 @@ class PerMinute:
 
 
 class Admission:
-    """Of one gateway. It reads no clock: the caller passes the time, in seconds."""
+    """Limits before the login, of one gateway. It reads no clock: the caller passes the time, in seconds.
+
+    It limits the total number of sessions, the sessions of one address that have not logged in, the refused logins of
+    one address per minute, and the web pages (`Origin`) that may connect. Only browsers send an Origin.
+    """
 
     def __init__(self, settings: GatewaySettings) -> None:
         self._settings = settings
@@ -71,9 +70,9 @@ class Admission:
         if self._sessions >= self._settings.connections:
             return "the gateway is full: try again later"
         if self._unknown.get(address, 0) >= self._settings.unknown_per_address:
-            return "too many connections of this address wait for their login"
+            return "too many connections from this address have not logged in yet"
         if self._refused_logins.is_full(address, now_s):
-            return "too many refused logins of this address: wait a minute"
+            return "too many refused logins from this address: wait a minute"
         return ""
 
     def opened(self, address: str) -> None:
@@ -117,7 +116,11 @@ KNOWN_MAX = 100_000  # names; beyond that the one not used for longest counts as
 
 
 class NewTopics:
-    """Of one gateway."""
+    """Limits how many unused topic names a user of one gateway may introduce per minute.
+
+    A new name costs memory, here and at the brokers, for as long as it is remembered there. A name in use costs nothing
+    more, no matter who uses it.
+    """
 
     def __init__(self, per_minute: int) -> None:
         self._limit = per_minute

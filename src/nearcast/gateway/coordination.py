@@ -1,4 +1,4 @@
-"""The gateway's side of coordination: it reports who is online, asks for users, and passes on orders to move.
+"""The gateway's side of coordination: it reports who is online, asks on behalf of users, and passes on orders to move.
 
 It reports every two seconds, and half a second after each order to move, so that the next wave of moves need not wait.
 A lost report matters no more than a late one. While the controller or the store's server is away, sessions continue;
@@ -125,7 +125,7 @@ class BusCoordination:
                 await asyncio.sleep(MOVING_REPORT_S)
 
     async def _measure(self) -> None:
-        """Separate from the reports, which must not wait for the data cluster; while it is away the last rates hold."""
+        """Separate from the reports, which must not wait for the data cluster. While it is away, old rates apply."""
         assert self._gateway is not None
         while True:
             with contextlib.suppress(NearcastError):
@@ -156,5 +156,5 @@ class BusCoordination:
         self._term = order.term
         moved = [self._gateway.order_move(user, broker, url) for user, (broker, url) in order.moves.items()]
         # The controller is waiting to hear that a user has left, so report also when the user is not here any more.
-        log.info("the controller moves %d subscribers, %d of them are here", len(moved), sum(moved))
+        log.info("the controller moves %d subscribers, of which %d are here", len(moved), sum(moved))
         self._ordered.set()

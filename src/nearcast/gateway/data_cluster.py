@@ -148,7 +148,7 @@ class DataCluster:
     ) -> bytes:
         self._url = self._url or await self._locate()
         if not self._url:
-            raise Away("no data cluster: start `nearcast data`")
+            raise Away("no data cluster is running: start `nearcast data`")
         content = msgspec.json.encode(body) if body is not None else None
         headers = {"Content-Type": "application/json"} if content is not None else None
         timeout_s = ANSWER_S + (query or {}).get("wait_s", 0.0)
@@ -160,7 +160,7 @@ class DataCluster:
             url, self._url = self._url, ""  # it may come back elsewhere
             raise Away(f"the data cluster at {url} does not answer ({str(error) or type(error).__name__})") from None
         if answer.status_code == 500:
-            raise DataClusterFailed(f"the data cluster failed at {method} {path}: {answer.text[:200]}")
+            raise DataClusterFailed(f"the data cluster failed on {method} {path}: {answer.text[:200]}")
         if answer.status_code > 500:
             raise Away(f"the data cluster failed: {answer.status_code} {answer.text[:200]}")
         if answer.status_code in (404, 410):

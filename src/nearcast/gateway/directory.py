@@ -1,22 +1,13 @@
-"""The directory of a gateway's users on the store's server: subscriptions, cursors, and when each was last here.
+"""The directory of a gateway's users on the store's server: subscriptions, cursors, and when each was last seen.
 
     nc:u:USER      hash: home -> broker; s:ID -> {"channel", "parameters", "from", "cursor"};
-                   seen -> the hour in which the user was last here; see users.py for the rest
+                   seen -> the hour in which the user was last seen; see users.py for the rest
     nc:f:BROKER:ID set of the users who hold backend subscription ID at that broker
     nc:gateways    hash: broker -> URL of its gateway
     nc:data        {"url"} of the data cluster while it runs (written by it)
     nc:hours       hash: count -> how many hours; at -> when the last one was counted, in seconds since the Unix epoch
 
-`Directory`: a gateway that restarts finds here what it held. Cursors only grow, in whatever order they are written.
-Nothing is written for a user whose registration is not the one that logged in: she was reset or removed meanwhile.
-
-`Attendance` notes when users were last here, and forgets those who have stayed away for long. Time is counted in hours
-during which gateways run: a counter in the store, which one of them advances by at most one per hour of the store's
-clock. So a clock that jumps ahead by a year counts as one hour, and so does an outage of all gateways. Each round
-forgets only a limited number of the users it looks at, and their gateways release what they held as if the operator had
-removed them.
-
-`Store` is the store's server as gateways ask it: an answer, or ClusterError.
+`Directory` holds users and their subscriptions. `Attendance` forgets users who stay away. `Store` is the connection.
 """
 
 from __future__ import annotations
@@ -39,7 +30,7 @@ from nearcast.runtime.requester import Requester
 
 
 class Store:
-    """One connection, opened when needed."""
+    """The store's server: each request gets an answer or raises ClusterError. One connection, opened when needed."""
 
     def __init__(self, url: str, credentials: Credentials | None = None) -> None:
         """`credentials` are used for a URL that carries none."""
@@ -114,7 +105,11 @@ _data_address = msgspec.json.Decoder(_DataAddress)
 
 
 class Directory:
-    """Raises ClusterError while the store cannot be reached."""
+    """Where a gateway that restarts finds what it held. Raises ClusterError while the store cannot be reached.
+
+    Cursors only grow, in whatever order they are written. Nothing is written for a user whose registration is not the
+    one that logged in, because she has been reset or removed in the meantime.
+    """
 
     def __init__(self, store: Store) -> None:
         self._ask = store.ask
@@ -248,7 +243,13 @@ return forgotten
 
 
 class Attendance:
-    """Kept by every gateway. If `forget_days` is None, nobody is forgotten."""
+    """Notes when users were last seen, and forgets those who have stayed away for long. Kept by every gateway.
+
+    Time is counted in hours during which gateways run: a counter in the store, which one of them advances by at most
+    one per hour of the store's clock. So a clock that jumps ahead by a year counts as one hour, and so does an outage
+    of all gateways. Each round forgets only a limited number of the users it looks at, and their gateways release what
+    they held as if the operator had removed them. If `forget_days` is None, no user is forgotten.
+    """
 
     def __init__(self, store: Store, forget_days: float | None) -> None:
         self._store = store
@@ -263,7 +264,7 @@ class Attendance:
                 await self.count()
                 await self.forget()
             except ClusterError as error:
-                log.info("who has not been seen for long waits for the store: %s", error)
+                log.info("cannot check which users have stayed away until the store answers: %s", error)
 
     async def count(self) -> None:
         await self._store.ask("EVAL", _COUNT, 1, HOURS_KEY)
@@ -280,6 +281,6 @@ class Attendance:
         assert isinstance(forgotten, list)
         names = [key.decode().removeprefix(USER_KEY) for key in forgotten]
         if names:
-            log.info("%d users not seen for %g days are forgotten: %s", len(names), limits[0] / 24, ", ".join(names))
+            log.info("forgot %d users not seen for %g days: %s", len(names), limits[0] / 24, ", ".join(names))
         if len(names) < FORGOTTEN_A_ROUND:
             self._cursor = cursor  # else there may be more to forget in this part

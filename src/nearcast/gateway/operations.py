@@ -1,7 +1,7 @@
 """Operations: what a subscriber asks of a gateway, carried out against the data cluster, the store and the topics.
 
-An operation ends with its session: work that waits for a subscriber who is away would fill the memory. Only writes to
-the store are finished, because half a write would leave holders that nobody knows of.
+An operation ends with its session, because work for subscribers who have left would pile up in memory. Only writes to
+the store are completed, because a partial write would leave unknown holders behind.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ log = logging.getLogger("nearcast.gateway")
 ATTACH_S = 2.0  # how long a login waits for the data cluster; if it is away, the rest follows later
 SUBSCRIBE_S = 20.0  # how long a new subscription waits for it
 PARAMETERS_BYTES_MAX = 8192  # the data cluster takes half of it, in a form that may be shorter
-FAILED = "the gateway failed, which its operator can see: try again later"
+FAILED = "the gateway failed and has logged the error: try again later"
 
 
 class Operations:
@@ -89,7 +89,7 @@ class Operations:
             bringing.add_done_callback(lambda _: start())
 
     def forget(self, session: Session) -> None:
-        """The session has ended: nobody waits for its answers."""
+        """Cancel the work of a session that has ended."""
         bringing = self._bringing.pop(session, None)
         if bringing is not None:
             bringing.cancel()
@@ -113,7 +113,7 @@ class Operations:
             for subscription, future in asked.items():
                 granted = await future
                 if granted.subscription != subscription:
-                    problems[subscription] = granted.problem or "its channel was created anew: subscribe again"
+                    problems[subscription] = granted.problem or "its channel was created again: subscribe again"
         finally:
             for future in asked.values():
                 future.cancel()
@@ -128,7 +128,7 @@ class Operations:
             return
         error = bringing.exception()
         if error is not None:
-            session.end(f"your subscriptions could not be taken over, log in again: {error}")
+            session.end(f"your subscriptions could not be moved to this gateway: {error}; log in again")
             return
         problems = bringing.result()
         for subscription, entry in entries.items():
@@ -142,7 +142,7 @@ class Operations:
         """Wait until the user's subscriptions are known here: she may ask about them earlier."""
         bringing = self._bringing.get(session)
         if bringing is not None and not (await asyncio.wait([bringing], timeout=SUBSCRIBE_S))[0]:
-            raise NotPossible("your subscriptions are not here yet, the data cluster does not answer: try again later")
+            raise NotPossible("the data cluster does not answer, so subscriptions are not here yet: try again later")
 
     # --- the others
 
@@ -203,7 +203,7 @@ class Operations:
         except asyncio.CancelledError:
             if attaching.cancel():
                 raise
-            return attaching.result()  # it came at this very moment, and is held: go on, the session's end shows later
+            return attaching.result()  # it was granted just before, and is held: the session's end is handled later
         if attaching.cancel():
             raise NotPossible("the data cluster does not answer: try again later")
         return attaching.result()

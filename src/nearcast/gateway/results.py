@@ -1,17 +1,7 @@
 """How results get from the data cluster to a gateway's sessions: notified, fetched once, delivered or caught up.
 
-`NotificationLoop` is the long poll that learns which executions have results for the broker. Notifications are hints. A
-lost one is found in a list later, so the loop's only duty is to say when some may have been lost: at the first cursor,
-and whenever the data cluster does not know the cursor we have.
-
-`Listeners` knows which sessions listen to which backend subscription, and hands them a notified execution. An execution
-is fetched once for all subscriptions that have listeners, no matter how many subscribers there are.
-
-`Results` does the fetching, and keeps results for a while for sessions that catch up. A result frame is the same for
-every subscriber of a subscription, so it is encoded once and shared.
-
-`CatchUp` lists, fetches and hands over what a session's deliveries lack, until all are live. There is one task per
-session, asleep while there is nothing to do. `Delivery` decides what it does and when.
+`NotificationLoop` learns which executions have results, `Listeners` hands them to sessions, `Results` fetches them, and
+`CatchUp` brings a session that lacks some up to date.
 """
 
 from __future__ import annotations
@@ -48,7 +38,11 @@ class _ResultFrame(msgspec.Struct, tag_field="type", tag="result"):
 
 
 class Results:
-    """Of one gateway. Keeps at most `kept` executions and `kept_bytes` bytes; the least recently used go."""
+    """Fetches results, and keeps them for a while for sessions that catch up.
+
+    A result frame is the same for every subscriber of a subscription, so it is encoded once and shared. At most `kept`
+    executions and `kept_bytes` bytes are kept; the least recently used are dropped.
+    """
 
     def __init__(self, data: DataCluster, kept: int, kept_bytes: int) -> None:
         self._data = data
@@ -100,7 +94,11 @@ _NONE: dict[Session, Delivery] = {}
 
 
 class Listeners:
-    """Of one gateway. `unheld(subscription)` is called for a notification that no user here holds."""
+    """Knows which sessions of a gateway listen to which backend subscription, and hands them notified executions.
+
+    An execution is fetched once for all subscriptions that have listeners, no matter how many subscribers there are.
+    `unheld(subscription)` is called when a notified subscription is held by no user here.
+    """
 
     def __init__(self, results: Results, is_held: Callable[[str], bool], unheld: Callable[[str], None]) -> None:
         self._results = results
@@ -163,7 +161,11 @@ log = logging.getLogger("nearcast.gateway")
 
 
 class CatchUp:
-    """Of one session. `back`: how many past executions of a channel a subscriber gets at most."""
+    """Lists, fetches and hands over what a session's deliveries lack, until all are live.
+
+    There is one task per session, asleep while there is nothing to do. `Delivery` decides what it does and when.
+    `back`: how many past executions of a channel a subscriber gets at most.
+    """
 
     def __init__(self, session: Session, data: DataCluster, results: Results, back: int) -> None:
         self._session = session
@@ -190,7 +192,7 @@ class CatchUp:
                 self._work.set()
             except Exception:
                 log.exception("catching up of user %s failed", self._session.user)
-                self._session.end("the gateway failed to deliver, which its operator can see: log in again")
+                self._session.end("the gateway failed to deliver and has logged the error: log in again")
                 return
 
     async def _round(self) -> bool:
@@ -221,7 +223,7 @@ class CatchUp:
         return True
 
     async def _hand_over(self, delivery: Delivery, execution: int) -> bool:
-        """Whether to go on with the next one."""
+        """Whether to continue with the next one."""
         try:
             frames = await self._results.frames(delivery.channel, execution, [delivery.subscription])
         except Gone:
@@ -240,7 +242,11 @@ AWAY_S = 600.0  # after this long without an answer a cursor is not trusted
 
 
 class NotificationLoop:
-    """Of one gateway; `run` it until cancelled."""
+    """The long poll that learns which executions have results for the broker. `run` it until cancelled.
+
+    Notifications are hints. A lost one is found in a list later, so the loop only has to say when some may have been
+    lost: at the first cursor, and whenever the data cluster does not know our cursor.
+    """
 
     def __init__(
         self, data: DataCluster, broker: str, listeners: Listeners, backend_subscriptions: BackendSubscriptions

@@ -1,4 +1,4 @@
-"""The gateway's server: its HTTP interface, run by uvicorn inside the agent's process, which keeps its own signals.
+"""The gateway's server: its HTTP interface, run by uvicorn in the agent's process, which handles its own signals.
 
 WebSocket at /ws, long polls at /session, and what comes before a login:
 
@@ -110,7 +110,7 @@ class _Doors:
         asked = _decoded(body, _Register)
         address = self._gateway.admission.address_of(request)
         if not self._gateway.admission.may_register(address, time.monotonic()):
-            return _problem(429, "too many registrations of this address: wait a minute")
+            return _problem(429, "too many registrations from this address: wait a minute")
         shown = request.headers.get("authorization", "").encode("latin-1")  # as it was decoded
         applicant = Applicant(asked.user, address, _unambiguous(body, asked.user), shown)
         token = await self._gateway.register(applicant, asked.token)
@@ -170,7 +170,7 @@ async def _answer(gateway: Gateway, handler: Handler, request: Request) -> Respo
     try:
         return await handler(request)
     except ClientDisconnect:
-        return Response(status_code=400)  # nobody gets it: the connection is gone
+        return Response(status_code=400)  # never received: the connection is gone
     except UsageError as error:
         return _problem(422, str(error))
     except Refused as error:
@@ -183,7 +183,7 @@ async def _answer(gateway: Gateway, handler: Handler, request: Request) -> Respo
         return _problem(400, str(error))
     except Exception:
         log.exception("%s %.200s failed", request.method, request.url.path)
-        return _problem(500, "the gateway failed, which its operator can see: try again later")
+        return _problem(500, "the gateway failed and has logged the error: try again later")
 
 
 async def _read_body(request: Request, kind: type[T], limit_bytes: int) -> T:
@@ -300,7 +300,7 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
             super().handle_cont(event)
         else:
             self.frames = []
-            reason = f"a message of more than {FRAGMENTS} fragments: send larger ones"
+            reason = f"a message has more than {FRAGMENTS} fragments: send larger ones"
             self.cut(encode(Bye(reason)), TOO_BIG, reason)
 
     def cut(self, last_frame: bytes, code: int, reason: str) -> None:
@@ -372,7 +372,7 @@ class GatewayServer:
 
 
 def listen(address: str) -> tuple[socket.socket, str]:
-    """A socket that listens at HOST:PORT, and the URL under which it answers; port 0 takes a free one."""
+    """A socket that listens at HOST:PORT, and the URL at which it answers; port 0 picks a free port."""
     host, _, port = address.rpartition(":")
     host = host.strip("[]")
     if not host or not port.isdigit():

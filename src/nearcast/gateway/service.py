@@ -53,7 +53,7 @@ class Upkeep:
             try:
                 await self.store_all()
             except ClusterError as error:
-                log.info("cursors wait for the store: %s", error)
+                log.info("cursors cannot be stored until the store answers: %s", error)
 
     async def store_all(self) -> None:
         await self.store(self._gateway.open_sessions)
@@ -83,7 +83,7 @@ class Upkeep:
             try:
                 await self.let_go_of_strangers(users)
             except ClusterError as error:
-                log.info("users at home elsewhere wait for the store: %s", error)
+                log.info("cannot check which users have moved away until the store answers: %s", error)
 
     async def let_go_of_strangers(self, users: list[str]) -> None:
         """Release what is held here for users without a session here whose home is another broker now."""
@@ -98,7 +98,7 @@ class Upkeep:
 
 T = TypeVar("T")
 
-STOPPING = "the gateway stops"
+STOPPING = "the gateway is stopping"
 
 
 class Coordination(Protocol):
@@ -195,7 +195,7 @@ class Gateway:
             await self.upkeep.store_all()
             await self.directory.withdraw(self.broker)
         except ClusterError as error:
-            log.warning("cursors of the last second are not stored: %s", error)
+            log.warning("the cursors of the last second were not stored: %s", error)
         await self.workers.stop()
         self.backend_subscriptions.give_up()
         for task in [*self._tasks, *self._open.values()]:
@@ -212,7 +212,7 @@ class Gateway:
             try:
                 return await ask()
             except ClusterError as error:
-                log.warning("the gateway waits for the store: %s", error)
+                log.warning("the gateway is waiting for the store: %s", error)
                 await asyncio.sleep(pauses.next_s())
 
     async def _remember(self) -> None:
@@ -365,7 +365,7 @@ class Gateway:
             if session.user and session.user not in self._sessions:
                 await self.upkeep.let_go_of_strangers([session.user])
         except ClusterError as error:
-            log.info("at the end of a session of %s: %s", session.user, error)
+            log.info("the end of a session of %s could not be stored: %s", session.user, error)
 
     def _leave(self, session: Session) -> None:
         self.listeners.remove(session, session.deliveries)

@@ -4,29 +4,8 @@
     any other first frame, a refused login: answered, then ENDED with `bye`
 
 Frames come in through `receive`, which answers what it can and returns what the gateway has to carry out. Everything
-for the subscriber goes into the outbox; `wake` tells the transport that something is there.
-
-A `Delivery` decides which executions of one subscription go to one subscriber: each once, in order, none left out.
-Executions arrive in two ways: notifications, which are quick but may be lost, doubled or late, and the list of
-executions after a number, which is slow and complete. A delivery begins with the list and is *live* once a list had
-nothing more and no notification came meanwhile that the list could not know. Whenever notifications may have been lost
-it goes back to the list; so does the delivery of a subscriber without room.
-
-    CATCHING_UP --nothing more, nothing heard meanwhile--> LIVE
-    LIVE, CATCHING_UP --no room--> LAGGING --room--> CATCHING_UP
-    LIVE --notifications may be lost--> CATCHING_UP
-
-`position` is the last execution handed over, or known to hold nothing for us. It only grows, so an execution at or
-below it is a repeat. No clock, no waiting: the gateway asks with `list_after`, reports with `listed`, and does what the
-answer says.
-
-The `Outbox` holds frames waiting for a subscriber, with a limit for each kind and a policy at the limit.
-
-- Results are not taken beyond the limit; the caller leaves them in storage and catches up later.
-- Topic messages are not stored anywhere: the oldest go, and a `gap` with their count stands before what follows.
-- Answers and notices are always taken. Their number is bounded elsewhere: by the operations not answered yet.
-
-Results and messages are counted separately, so neither can crowd out the other.
+for the subscriber goes into the `Outbox`; `wake` tells the transport that something is there. A `Delivery` decides
+which executions of one subscription are sent.
 """
 
 from __future__ import annotations
@@ -77,7 +56,21 @@ class Step(msgspec.Struct, frozen=True):
 
 
 class Delivery:
-    """Of one subscription to one session. `cursor`: the last execution the subscriber has."""
+    """Decides which executions of one subscription go to one session: each once, in order, none left out.
+
+    Executions arrive in two ways: notifications, which are fast but may be lost, duplicated or late, and the list of
+    executions after a number, which is slow and complete. A delivery begins with the list, and is *live* once a list
+    had nothing more and no notification came in the meantime that the list could not include. Whenever notifications
+    may have been lost, it goes back to the list; so does the delivery of a subscriber without room.
+
+        CATCHING_UP --nothing more, nothing heard meanwhile--> LIVE
+        LIVE, CATCHING_UP --no room--> LAGGING --room--> CATCHING_UP
+        LIVE --notifications may be lost--> CATCHING_UP
+
+    `cursor` is the last execution the subscriber has. `position` is the last execution handed over, or known to hold
+    nothing for it. It only grows, so an execution at or below it is a repeat. There is no clock and no waiting: the
+    gateway asks with `list_after`, reports with `listed`, and does what the answer says.
+    """
 
     def __init__(self, subscription: str, channel: str, from_execution: int, cursor: int) -> None:
         self.subscription = subscription
@@ -155,7 +148,15 @@ _SLOW = "the subscriber is too slow"
 
 
 class Outbox:
-    """Encoded frames, in order within each kind."""
+    """Encoded frames waiting for a subscriber, in order within each kind, with a limit per kind.
+
+    - Results beyond the limit are not accepted; the caller leaves them in storage and catches up later.
+    - Topic messages are not stored anywhere. Beyond the limit the oldest are dropped, and a `gap` with their number
+      precedes what follows.
+    - Answers and notices are always accepted. The limit on unanswered operations bounds their number.
+
+    Results and messages are counted separately, so neither can crowd out the other.
+    """
 
     def __init__(self, settings: GatewaySettings) -> None:
         self._settings = settings
@@ -287,7 +288,7 @@ class Session:
             case Logout():
                 return frame
             case _ if self._unanswered >= self._settings.operations:
-                self.send(Refused(frame.ref, f"{self._unanswered} operations wait for their answer: wait too"))
+                self.send(Refused(frame.ref, f"{self._unanswered} operations are unanswered: wait for their answers"))
             case _:
                 self._unanswered += 1
                 return frame
@@ -370,7 +371,7 @@ class Session:
         self.end("login refused", final=final)
 
     def end(self, reason: str, *, final: bool = False) -> None:
-        """Put nothing more; the transport sends what waits, and closes."""
+        """Accept nothing more; the transport sends what is waiting, and closes."""
         if self.state is not SessionState.ENDED:
             self.outbox.put_last(Bye(reason, final))
             self.state = SessionState.ENDED

@@ -1,28 +1,7 @@
 """A gateway's settings: its limits and times, and its rules on addresses, registration and topics.
 
-`Proxies` finds the address that a request comes from, for the limits that apply before a login. Behind a proxy all
-requests come from the proxy's address. A trusted proxy says in `X-Forwarded-For` whom it asks for, and appends that to
-what it received itself. So the list is read from its end, as far as the proxies are ours; anybody can have written the
-part before that. An IPv6 address counts as its 64-bit network, which is what one customer has.
-
-A `Registrar` decides who may take a name that is free:
-
-    open      anybody
-    secret    clients that show the shared secret: `Authorization: Bearer SECRET`
-    closed    nobody: the operator does it, with `nearcast users add`
-    URL       clients that the operator's own service lets in: it gets the request, and answers 2xx or not
-
-This does not apply to a user who shows a valid token and wants a new one: she has her name already.
-
-`Rights` say which topics the users of a gateway may publish to and subscribe to. What no rule names is refused. A rule
-is `publish:PATTERN` or `subscribe:PATTERN`. In a pattern `*` stands for any characters, `?` for one, and `{user}` for
-the name of the logged-in user. Special characters in that name stand for themselves.
-
-A name must not reach into what belongs to another one: with `{user}.*` the user `ann` may use `ann.x`, and so all
-topics of a user `ann.b` too. The character between `{user}` and a `*` or `?` keeps the names apart. So there must be
-one, and the rule grants nothing to a user whose name contains it.
-
-`GatewaySettings` has every limit and time, each with its unit and what happens when it is reached.
+`Proxies` finds the address behind a request, a `Registrar` decides who may register, and `Rights` say which topics
+users may use. `GatewaySettings` has every limit and time, each with its unit and what happens when it is reached.
 """
 
 from __future__ import annotations
@@ -51,7 +30,13 @@ _CUSTOMER_BITS = 64
 
 
 class Proxies:
-    """The trusted ones, as addresses or networks in CIDR notation."""
+    """The trusted proxies, as addresses or networks in CIDR notation.
+
+    Behind a proxy all requests come from the proxy's address. A trusted proxy appends the address that it received the
+    request from to `X-Forwarded-For`. So the list is read from its end, as long as the proxies are trusted; the part
+    before that can have been written by anyone. An IPv6 address counts as its 64-bit network, which is what one
+    customer has.
+    """
 
     def __init__(self, networks: Iterable[str] = ()) -> None:
         self._networks = [_network(text) for text in networks]
@@ -112,6 +97,16 @@ class Applicant(msgspec.Struct, frozen=True):
 
 
 class Registrar(Protocol):
+    """Decides who may register a free name.
+
+        open      anyone
+        secret    clients that present the shared secret: `Authorization: Bearer SECRET`
+        closed    no one: the operator registers users, with `nearcast users add`
+        URL       clients that the operator's own service admits: it gets the request, and answers 2xx or not
+
+    A user who presents a valid token and asks for a new one is not subject to this, because she already has her name.
+    """
+
     async def admit(self, applicant: Applicant) -> None:
         """Returns if the applicant may have a name; AccessDenied if not, ClusterError if that cannot be told now."""
 
@@ -120,10 +115,10 @@ def check_rule(rule: str, secret: str) -> None:
     """Raises UsageError, which says what is wrong with the rule."""
     if rule == SECRET and len(secret) < SECRET_CHARACTERS_MIN:
         raise UsageError(
-            f"registering by secret needs one of at least {SECRET_CHARACTERS_MIN} characters: set {SECRET_VARIABLE}"
+            f"--register secret needs a secret of at least {SECRET_CHARACTERS_MIN} characters: set {SECRET_VARIABLE}"
         )
     if rule not in (OPEN, SECRET, CLOSED) and not rule.startswith(("http://", "https://")):
-        raise UsageError(f"registering cannot be {rule!r}: use {OPEN}, {SECRET}, {CLOSED} or a URL")
+        raise UsageError(f"bad registration rule {rule!r}: use {OPEN}, {SECRET}, {CLOSED} or a URL")
 
 
 def registrar(rule: str, secret: str) -> Registrar:
@@ -143,7 +138,7 @@ class _Open:
 class _Closed(_Open):
     async def admit(self, applicant: Applicant) -> None:
         raise AccessDenied(
-            f"nobody registers here: ask the operator for a token, who gets it by nearcast users add {applicant.user}"
+            f"registration is closed: ask the operator for a token (nearcast users add {applicant.user})"
         )
 
 
@@ -153,7 +148,7 @@ class _Secret(_Open):
 
     async def admit(self, applicant: Applicant) -> None:
         if not hmac.compare_digest(applicant.authorization, self._shown):
-            raise AccessDenied("registering needs the shared secret: Authorization: Bearer SECRET, or secret=...")
+            raise AccessDenied("registration needs the shared secret: Authorization: Bearer SECRET, or secret=...")
 
 
 class _Hook:
@@ -166,18 +161,18 @@ class _Hook:
 
     async def admit(self, applicant: Applicant) -> None:
         if self._asking >= HOOKS_AT_ONCE:
-            raise ClusterError("too many registrations wait for the operator's service: try again later")
+            raise ClusterError("too many registrations are waiting for the operator's service: try again later")
         self._asking += 1
         try:
             answer = await self._answer(applicant)
         except (httpx.HTTPError, httpx.InvalidURL, TimeoutError):
-            raise ClusterError("the operator's service for registering does not answer: try again later") from None
+            raise ClusterError("the operator's registration service does not answer: try again later") from None
         finally:
             self._asking -= 1
         if answer.status_code >= 500:
-            raise ClusterError(f"the operator's service for registering failed ({answer.status_code}): try again later")
+            raise ClusterError(f"the operator's registration service failed ({answer.status_code}): try again later")
         if not answer.is_success:
-            raise AccessDenied(f"the operator's service did not let {applicant.user} in ({answer.status_code})")
+            raise AccessDenied(f"the operator's service did not admit {applicant.user} ({answer.status_code})")
 
     async def _answer(self, applicant: Applicant) -> httpx.Response:
         """From a client of its own, because it may be cut off: one in use by all would lose the connection for good."""
@@ -216,14 +211,14 @@ class Rule(msgspec.Struct, frozen=True):
     def read(cls, pattern: str) -> Rule:
         """Raises UsageError, which says what is wrong with the pattern."""
         if not pattern:
-            raise UsageError("an empty pattern: use * for all topics")
+            raise UsageError("the pattern is empty: use * for all topics")
         parts = tuple(pattern.split(_USER))
         neighbours: list[str] = []
         for before, after in pairwise(parts):
             neighbours += [before[-1:]] if _WILD.search(before) else []
             neighbours += [after[:1]] if _WILD.search(after) else []
         if any(sign in ("", "*", "?") for sign in neighbours):
-            raise UsageError(f"pattern {pattern!r}: put a sign, such as a dot, between {_USER} and * or ?")
+            raise UsageError(f"pattern {pattern!r}: put a character, such as a dot, between {_USER} and * or ?")
         return cls(parts, "".join(neighbours))
 
     def matches(self, user: str, topic: str) -> bool:
@@ -248,7 +243,15 @@ def _expression(part: str) -> str:
 
 
 class Rights:
-    """Of all users of one gateway."""
+    """Which topics the users of one gateway may publish to and subscribe to. What no rule allows is refused.
+
+    A rule is `publish:PATTERN` or `subscribe:PATTERN`. In a pattern, `*` stands for any characters, `?` for one, and
+    `{user}` for the name of the logged-in user. Special characters in that name stand for themselves.
+
+    No user may reach the topics of another: with `{user}.*`, the user `ann` may use `ann.x`, and would therefore also
+    get all topics of a user `ann.b`. The character between `{user}` and a `*` or `?` separates the names. So there must
+    be one, and the rule grants nothing to a user whose name contains it.
+    """
 
     def __init__(self, rules: Iterable[str] = ()) -> None:
         self._rules: dict[Act, list[Rule]] = {act: [] for act in Act}
@@ -261,8 +264,8 @@ class Rights:
     def check(self, act: Act, user: str, topic: str) -> None:
         """Raises AccessDenied if no rule allows it."""
         if not any(rule.matches(user, topic) for rule in self._rules[act]):
-            how = f"--allow {act}:PATTERN of the agent with the gateway"
-            raise AccessDenied(f"you may not {act} topic {topic[:100]!r}: the operator allows topics with {how}")
+            how = f"--allow {act}:PATTERN of the gateway's agent"
+            raise AccessDenied(f"no right to {act} on topic {topic[:100]!r}: the operator allows topics with {how}")
 
 
 # --- limits and times
@@ -272,7 +275,7 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
     """What one gateway allows. The defaults suit a broker with a few thousand subscribers."""
 
     # Before authentication
-    connections: int = 10_000  # sessions in all; more are refused
+    connections: int = 10_000  # sessions in total; more are refused
     unknown_per_address: int = 256  # sessions of one address that have not logged in yet; more are refused
     login_s: float = 5.0  # a session that has not logged in by then is ended
     refused_logins_per_minute: int = 30  # of one address; then it must wait
@@ -304,7 +307,7 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
     results_kept_bytes: int = 64 << 20
     requests: int = 8  # to the data cluster at a time, not counting the long poll
     token_s: float = LIFE_S  # how long a token is valid
-    forget_days: float | None = 90.0  # users not seen for this long are forgotten; None: nobody is
+    forget_days: float | None = 90.0  # users not seen for this long are forgotten; None keeps all
 
     def __post_init__(self) -> None:
         for name, value in msgspec.structs.asdict(self).items():

@@ -78,7 +78,7 @@ class BackendSubscriptions:
         """
         size = len(msgspec.json.encode(wanted))
         if len(self._waiting) >= WAITING_MAX or self._waiting_bytes + size > WAITING_BYTES_MAX:
-            raise Refused(f"{len(self._waiting)} subscriptions wait for the data cluster: try again later")
+            raise Refused(f"{len(self._waiting)} subscriptions are waiting for the data cluster: try again later")
         future: asyncio.Future[Granted] = asyncio.get_running_loop().create_future()
         self._waiting[future] = _Waiting(wanted, size, hold, future)
         self._waiting_bytes += size
@@ -92,7 +92,7 @@ class BackendSubscriptions:
             self._waiting_bytes -= waiting.bytes
 
     def release(self, subscription: str) -> None:
-        """Perhaps nobody holds it any more: the worker checks, and unsubscribes."""
+        """It may have no holder any more: the worker checks, and unsubscribes."""
         self._unheld.add(subscription)
         self._work.set()
 
@@ -130,7 +130,7 @@ class BackendSubscriptions:
             for first in range(0, len(held), BATCH):
                 for granted in await self._ask(held[first : first + BATCH]):
                     if granted.problem:
-                        log.warning("a subscription of this broker is not taken again: %s", granted.problem)
+                        log.warning("a subscription of this broker could not be restored: %s", granted.problem)
             self._introduced = True
         while self._waiting or self._unheld:
             await self._attach_some()

@@ -65,7 +65,7 @@ class Topics:
             async with asyncio.timeout(ATTACH_S):
                 await (await self._connection()).publish(topic, payload, user=user)
         except TimeoutError:
-            raise ClusterError(f"topic {topic!r}: not acknowledged within {ATTACH_S:.0f} s: try again") from None
+            raise ClusterError(f"topic {topic!r}: no acknowledgement within {ATTACH_S:.0f} s; try again") from None
 
     async def join(self, session: Session, topic: str) -> None:
         """Returns once nothing published from then on is missed."""
@@ -81,7 +81,7 @@ class Topics:
                 await found.subscription
         except TimeoutError:
             self.leave(session, topic)
-            raise ClusterError(f"topic {topic!r}: not attached within {ATTACH_S:.0f} s: try again") from None
+            raise ClusterError(f"topic {topic!r}: not attached within {ATTACH_S:.0f} s; try again") from None
         except NearcastError:
             self.leave(session, topic)
             raise

@@ -53,7 +53,7 @@ class Polled:
 
     @property
     def is_forgotten(self) -> bool:
-        """Whether nobody polls any more."""
+        """Whether polling has stopped."""
         return not self._polling and self._now_s() - self._seen_s > self._gateway.settings.poll_s
 
     @property
@@ -65,7 +65,7 @@ class Polled:
         self._seen_s = self._now_s()
         for frame in frames:
             if self.session.is_choked:
-                raise Refused("too many frames wait for you: fetch them first")
+                raise Refused("too many frames are waiting for you: fetch them first")
             await self._carry_out(self.session.receive(bytes(frame)))
 
     async def _carry_out(self, asked: Login | Operation | Logout | None) -> None:
@@ -131,7 +131,7 @@ class LongPoll:
         return self._polled.get(name)
 
     async def watch(self) -> None:
-        """Close the sessions that have ended, or that nobody polls; runs until cancelled."""
+        """Close the sessions that have ended or are no longer polled; runs until cancelled."""
         while True:
             await asyncio.sleep(_LOOK_S)
             for name, polled in list(self._polled.items()):
@@ -225,7 +225,7 @@ class WebSocketSession:
                     async with asyncio.timeout(stall_s):
                         await self._socket.send_text(frame.decode())
                 except TimeoutError:
-                    self._cut(session, f"you took nothing for {stall_s:g} s")
+                    self._cut(session, f"you read nothing for {stall_s:g} s")
                     return
                 self._emptied.set()
             elif session.state is SessionState.ENDED:

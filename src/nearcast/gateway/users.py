@@ -5,10 +5,6 @@
 
 Gateways ask here at every login, and every two seconds for the users who are logged in. So what `nearcast users`
 changes applies at once to logins, and soon to sessions.
-
-`Revocation` ends sessions whose tokens are revoked, because the user was reset or removed, or the key was taken away. A
-token that merely expires ends no session: expiry is checked only at login. While the store is away, or has no keys at
-all, as after it lost its memory, nobody is sent away.
 """
 
 from __future__ import annotations
@@ -102,8 +98,8 @@ class Users:
         registration = secrets.token_hex(_REGISTRATION_BYTES)
         if not await self._registered(user, registration, again=False):
             raise Refused(
-                f"user {user!r} is registered already: show the token you got (token=...), choose another name, "
-                f"or have the operator give a new token: nearcast users reset {user}"
+                f"user {user!r} is already registered: present its token (token=...), choose another name, "
+                f"or have the operator issue a new token: nearcast users reset {user}"
             )
         return await self._issue(user, registration)
 
@@ -220,7 +216,11 @@ CHECK_S = 2.0  # between two looks at all users with a session
 
 
 class Revocation:
-    """Of one gateway."""
+    """Ends sessions of one gateway whose tokens are revoked: the user was reset or removed, or the key was removed.
+
+    A token that merely expires ends no session, because expiry is checked only at login. While the store is away, or
+    has no keys at all, as after it lost its data, no session is ended.
+    """
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
@@ -232,7 +232,7 @@ class Revocation:
             try:
                 await self.check()
             except ClusterError as error:
-                log.info("whether users are still registered waits for the store: %s", error)
+                log.info("cannot check whether users are still registered until the store answers: %s", error)
 
     async def check(self) -> None:
         users = self._gateway.users

@@ -209,7 +209,7 @@ class _Bench:
     async def _moment(self) -> _Moment:
         info = await self._requester.ask("INFO")
         if not isinstance(info, bytes):
-            raise Unavailable(f"the server does not tell its figures ({info}): let this user run INFO")
+            raise Unavailable(f"the server does not report its figures ({info}): let this user run INFO")
         fanout = self._fanout
         return _Moment(
             at_s=time.monotonic(),

@@ -234,7 +234,7 @@ class Client:
             raise
 
     def _not_acknowledged(self, publisher: TopicPublisher, sequence: int, limit_s: float | None) -> TimedOut:
-        """Nobody waits for the message any more: what has become of it."""
+        """The error for a caller that stops waiting, which says what became of the message."""
         why = for_acknowledgements([publisher], self._now_s())
         sent = bool(sequence) and not publisher.give_up(sequence)
         fate = "it may have arrived, or may still arrive" if sent else "the message was not sent"

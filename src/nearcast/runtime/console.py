@@ -167,7 +167,7 @@ class Console:
                     await asyncio.sleep(0.02)
                     state = await self.state(*placements, timeout_s=timeout_s)
         except TimeoutError:
-            raise Unavailable(f"the move did not end within {timeout_s:g} s: if it has begun it goes on") from None
+            raise Unavailable(f"the move did not end within {timeout_s:g} s; if it has begun, it continues") from None
         return {topic: state.topics[topic] for topic in placements}
 
     async def drain(
@@ -181,7 +181,7 @@ class Console:
                     await asyncio.sleep(0.05)
                     state = await self.overview(timeout_s=timeout_s)
         except TimeoutError:
-            raise Unavailable(f"{broker} did not leave within {timeout_s:g} s: it goes on") from None
+            raise Unavailable(f"{broker} did not leave within {timeout_s:g} s; the drain continues") from None
         return state.brokers[broker]
 
     async def set_capacity(self, broker: str, bytes_per_s: float, *, timeout_s: float = 10.0) -> bus.BrokerView:
@@ -208,7 +208,7 @@ class Console:
                     await asyncio.sleep(0.1)
                     state = await self.subscribers(user, timeout_s=timeout_s)
         except TimeoutError:
-            raise Unavailable(f"{user} did not move within {timeout_s:g} s: does its program still run?") from None
+            raise Unavailable(f"{user} did not move within {timeout_s:g} s: is its program still running?") from None
         return state
 
     async def shuffle_subscribers(self, *, timeout_s: float = 30.0) -> bus.State:

@@ -1,7 +1,7 @@
 """The controller process: one controller machine with its store and, optionally, a policy and a balancer.
 
-`Controller` runs the machine on the event loop. The policy and the balancer run in threads: a plan for a hundred
-thousand topics takes most of a second, and the loop must not stop for that long.
+`Controller` runs the machine on the event loop. The policy and the balancer run in threads, because a plan for a
+hundred thousand topics takes most of a second, and the loop must not stop for that long.
 
 `StoreDesk` stands between the machine and its store: it carries out what the machine asks and brings the answers back.
 Campaigns are sent one behind the other without waiting for answers, so that a slow disk does not cost the leadership.
@@ -10,7 +10,7 @@ flight. No error ends the desk: whatever goes wrong is logged, shown as `problem
 the machine recovers.
 
 `check_store` refuses a server that must not be the store. A controller that is given a broker's server by mistake would
-lead there, all alone, beside the controllers of the cluster, and nobody would notice. So a broker's server is refused,
+lead there alone, apart from the cluster's controllers, and it would go unnoticed. So a broker's server is refused,
 unless it was the store before.
 """
 
@@ -256,7 +256,7 @@ class Controller:
         task.add_done_callback(self._thinking.discard)
 
     async def _think(self, question: Ask) -> None:
-        """Have somebody decide, in a thread. If that fails, everything stays as it is, and the controller goes on."""
+        """Have the decider answer, in a thread. If it fails, nothing changes, and the controller continues."""
         answer: object = None
         try:
             answer = await asyncio.to_thread(question.decider.decide, question.view)
@@ -265,7 +265,7 @@ class Controller:
         self._answer(question, answer)
 
     def _answer(self, question: Ask, answer: object) -> None:
-        """An answer the machine cannot take is none."""
+        """Pass the answer on. One that the machine cannot take is ignored."""
         assert self._driver is not None
         try:
             self._machine.answered(question.number, answer, self._driver.now())
@@ -281,7 +281,7 @@ async def until_checked(url: str) -> None:
         try:
             return await check_store(url)
         except ClusterError as error:
-            log.warning("the store cannot be asked: %s", error)
+            log.warning("the store does not answer: %s", error)
             await asyncio.sleep(pauses.next_s())
 
 
@@ -300,12 +300,12 @@ async def check_store(url: str) -> None:
     advice = f"the store of its cluster is {store_url}" if store_url else "give the URL of the store"
     if has_led:  # refusing would leave a cluster that has run like this until now without a controller
         log.warning(
-            "--store %s is %s, and a store too: %s; it should be a server of its own", address.url, found, advice
+            "--store %s is %s, and also a store: %s; the store should be a separate server", address.url, found, advice
         )
         return
     raise Misplaced(
-        f"--store {address.url} is {found}, and no store: {advice}."
-        " If this server shall be the store, stop its agent and empty it first (FLUSHALL)"
+        f"--store {address.url} is {found}, not a store: {advice}."
+        " To make this server the store, stop its agent and empty it first (FLUSHALL)"
     )
 
 

@@ -61,8 +61,8 @@ class Guardian:
 
     def _spawn(self) -> subprocess.Popen[bytes]:
         script = str(Path(__file__).resolve())
-        # Own session: a Ctrl-C at the terminal must not reach it. No inherited output: whoever reads the
-        # program's output to its end must not wait for the guardian.
+        # A session of its own, because a Ctrl-C at the terminal must not reach it. No inherited output, because a
+        # reader of the program's output must not wait for the guardian.
         return subprocess.Popen(
             [sys.executable, "-I", "-S", script, str(self._owner_pid)],
             stdin=subprocess.PIPE,

@@ -40,4 +40,4 @@ class HttpClient:
         self._running.discard(task)
         self._turns.release()
         if not task.cancelled():
-            task.exception()  # if nobody waits for it any more, nobody else looks at it
+            task.exception()  # retrieved here because the caller may have stopped waiting

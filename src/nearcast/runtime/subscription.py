@@ -128,7 +128,7 @@ class Consumers:
                 self.driver.pause_reading(True)
 
     def taken(self) -> None:
-        """A mailbox was emptied: if it had stopped the sockets, go on reading."""
+        """A mailbox was emptied: if it had stopped the sockets, resume reading."""
         if self._blocked_until_s is not None and not any(box.full for box in self._of):
             self._unblock()
 
@@ -147,7 +147,7 @@ def not_open() -> Closed:
 
 
 def _looked_at(future: asyncio.Future[Any]) -> None:
-    """Retrieve the error: the waiter may have left, and a failure that nobody awaits is no news for the log."""
+    """Retrieve the error, because the waiter may have left, and asyncio would log a failure that is never awaited."""
     if not future.cancelled():
         future.exception()
 

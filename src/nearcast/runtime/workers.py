@@ -51,7 +51,7 @@ class Pauses:
 
 
 SHOWN_S = 60.0  # how long an error is shown after its last occurrence, and the time between two log lines
-KINDS_MAX = 100  # of errors that are told apart
+KINDS_MAX = 100  # kinds of errors that are distinguished
 
 _Kind = tuple[str, type[BaseException], int]  # what failed, how, and in which line
 _OTHERS: _Kind = ("", BaseException, 0)
@@ -94,10 +94,10 @@ class Troubles:
             kind = _OTHERS
         if kind not in self._logged_s:
             self._logged_s[kind] = now_s
-            self._log.error("%s failed and goes on", part, exc_info=error)
+            self._log.error("%s failed, and continues", part, exc_info=error)
         elif now_s - self._logged_s[kind] >= SHOWN_S:
             self._logged_s[kind] = now_s
-            self._log.error("%s failed %d times more: %s", part, self._unlogged.pop(kind, 0) + 1, text)
+            self._log.error("%s failed %d more times: %s", part, self._unlogged.pop(kind, 0) + 1, text)
         else:
             self._unlogged[kind] += 1
 

@@ -351,7 +351,7 @@ class Subscriber:
             self._spawn(self._resume_topics())
 
     async def _resume_topics(self) -> None:
-        """Rejoin the topics: nobody kept their messages while we were away."""
+        """Rejoin the topics. Their messages were not kept while we were away."""
         for topic in list(self._topics):
             with contextlib.suppress(ClusterError):
                 await self._operate(lambda ref, topic=topic: SubscribeTopic(ref, topic))  # type: ignore[misc]

@@ -1,12 +1,4 @@
-"""A client's passport: the token it logs in with, given by the program, kept from last time, or got by registering.
-
-A kept token is renewed when half of its life is over. One that is refused, because it was too old or the cluster is
-now another one, is forgotten, and the user is registered again if the name is free.
-
-`TokenFile` is the file in which a client keeps its tokens, so that its name is its own at the next start too. It is one
-JSON object, {gateway's URL: {user: token}}, that only its owner may read. Programs that use it at the same time lock
-it, and a new version replaces the old one as a whole.
-"""
+"""A client's passport: the token it logs in with, and the file in which it keeps its tokens."""
 
 from __future__ import annotations
 
@@ -30,7 +22,7 @@ Tokens = dict[str, dict[str, str]]
 
 
 def usual_path() -> Path:
-    """In the user's configuration folder, as the XDG base directory specification says."""
+    """In the user's configuration folder, according to the XDG Base Directory Specification."""
     folder = os.environ.get("XDG_CONFIG_HOME") or "~/.config"
     return Path(folder).expanduser() / "nearcast" / "tokens.json"
 
@@ -39,7 +31,11 @@ def usual_path() -> Path:
 
 
 class TokenFile:
-    """Raises OSError if it cannot be read or written."""
+    """The file in which a client keeps its tokens, so that it still owns its name at the next start.
+
+    It is one JSON object, {gateway's URL: {user: token}}, that only its owner may read. Programs that use it at the
+    same time lock it, and a new version replaces the old one as a whole. Raises OSError if reading or writing fails.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -60,7 +56,7 @@ class TokenFile:
         except FileNotFoundError:
             return {}
         except (msgspec.DecodeError, UnicodeError) as error:
-            raise OSError(f"{self.path} is not a file of tokens ({error}): move it away") from None
+            raise OSError(f"{self.path} is not a token file ({error}): move it away") from None
 
     def _change(self, change: Callable[[Tokens], object]) -> None:
         self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -89,7 +85,12 @@ log = logging.getLogger("nearcast.subscriber")
 
 
 class Passport:
-    """Of one user at the gateways of one cluster, of which `url` is one. `kept_in`: see `Subscriber.connect`."""
+    """The token of one user at the gateways of one cluster, of which `url` is one.
+
+    It is given by the program, kept from last time, or obtained by registering. A kept token is renewed when half of
+    its life is over. One that is refused, because it is too old or belongs to another cluster, is forgotten, and the
+    user is registered again if the name is free. `kept_in`: see `Subscriber.connect`.
+    """
 
     def __init__(
         self, url: str, user: str, token: str, kept_in: str | os.PathLike[str] | None, secret: str = ""
@@ -112,13 +113,13 @@ class Passport:
             try:
                 await self._register(self.token)
             except NearcastError as error:  # the token we have may still be valid
-                log.info("the token of %s is not renewed: %s", self.user, error)
+                log.info("the token of %s was not renewed: %s", self.user, error)
 
     async def replace(self) -> bool:
         """The token was refused: get another, unless the program gave it. Refused: the name is taken."""
         if self._is_given:
             return False
-        log.warning("the token kept for %s at %s is not good any more: registering again", self.user, self.url)
+        log.warning("the token kept for %s at %s is no longer valid: registering again", self.user, self.url)
         if self._file is not None:
             await self._use_file(self._file.forget, self.url, self.user)
         await self._register()
@@ -139,7 +140,7 @@ class Passport:
         try:
             return await asyncio.to_thread(act, *arguments)
         except OSError as error:
-            log.warning("tokens are not kept (%s): choose another file with tokens=..., or give token=...", error)
+            log.warning("tokens cannot be kept (%s): choose another file with tokens=..., or give token=...", error)
             return None
 
 

@@ -1,15 +1,4 @@
-"""How a subscriber's client talks to gateways: carriers of frames, lines over them, and progress across lines.
-
-A carrier brings a client's frames to a gateway and back, over a WebSocket or by long polls over plain HTTP. It opens
-with a login, returns what the gateway sends in order, and raises ConnectFailed once it is broken. Frames of unknown
-types are skipped: a newer gateway may send them.
-
-A `Line` is a client's session at one gateway. During a move a client has two.
-
-`Progress` is what the client has received, so that it receives each thing once. For results that is the last execution
-of each subscription; for topic messages, the last number of each publisher on each topic. Everything comes in order
-from each gateway, so what is at or below the last number is a repeat.
-"""
+"""How a subscriber's client talks to gateways: carriers of frames, lines over them, and progress across lines."""
 
 from __future__ import annotations
 
@@ -61,6 +50,12 @@ CLOSE_S = 1.0
 
 
 class Carrier(Protocol):
+    """Carries frames between a client and a gateway, over a WebSocket or by long polls over plain HTTP.
+
+    It opens with a login, returns what the gateway sends in order, and raises ConnectFailed once it is broken. Frames
+    of unknown types are skipped, because a newer gateway may send them.
+    """
+
     async def open(self, login: Login) -> None: ...
 
     async def send(self, frame: ToGateway) -> None: ...
@@ -211,7 +206,10 @@ LEAVE_S = 5.0  # for the answers and frames that are still in flight
 
 
 class Line:
-    """`receive(line, frame)` gets every frame that does not answer an operation."""
+    """A client's session at one gateway. During a move a client has two.
+
+    `receive(line, frame)` gets every frame that does not answer an operation.
+    """
 
     def __init__(self, url: str, carrier: Carrier, receive: Callable[[Line, FromGateway], Awaitable[None]]) -> None:
         self.url = url
@@ -249,7 +247,7 @@ class Line:
     async def ask(self, operation: Operation) -> Done:
         """The answer to an operation. ConnectFailed: the line ended before it came."""
         if self.reading is None or self.reading.done():
-            raise ConnectFailed(f"{self.url}: the line has ended")
+            raise ConnectFailed(f"{self.url}: the session has ended")
         future: asyncio.Future[Done] = asyncio.get_running_loop().create_future()
         self._unanswered[operation.ref] = future
         try:
@@ -290,7 +288,7 @@ class Line:
         except (ConnectFailed, ProtocolError, AuthenticationFailed) as error:
             self.goodbye = str(error)
         except Exception as error:
-            log.exception("a line to %s failed", self.url)
+            log.exception("the session at %s failed", self.url)
             self.goodbye = f"an unexpected error: {error!r}"
         finally:
             for future in self._unanswered.values():
@@ -318,7 +316,11 @@ _PUBLISHERS = 10_000  # remembered over all topics; the one not heard for longes
 
 
 class Progress:
-    """Of one client, over all its connections."""
+    """What one client has received over all its connections, so that it receives each thing once.
+
+    For results that is the last execution of each subscription; for topic messages, the last number of each publisher
+    on each topic. Everything comes in order from each gateway, so what is at or below the last number is a repeat.
+    """
 
     def __init__(self) -> None:
         self.cursors: dict[str, int] = {}
@@ -326,7 +328,7 @@ class Progress:
         self._heard: OrderedDict[tuple[str, str], int] = OrderedDict()
 
     def is_new(self, frame: FromGateway) -> bool:
-        """Whether the frame is no repeat; if so, it counts as received."""
+        """Whether the frame is not a repeat; a new one then counts as received."""
         match frame:
             case Result():
                 new = self._advance(frame.subscription, frame.execution)

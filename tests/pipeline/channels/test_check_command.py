@@ -61,7 +61,7 @@ def test_an_unknown_column_is_refused_with_its_place(files):
     ("more", "message"),
     [
         (["--dataset", "reports"], "write NAME=PATH"),
-        (["--dataset", "x=missing.csv"], "there is no missing.csv"),
+        (["--dataset", "x=missing.csv"], "there is no file missing.csv"),
         (["--file", "missing.sql"], "cannot read missing.sql"),
     ],
 )

@@ -143,7 +143,7 @@ def test_a_channel_is_replaced_under_its_subscriptions(engine, tmp_path):
     engine.catalog.subscriptions.attach("b1", near, dict.fromkeys(near.parameters, "fire"))
     (tmp_path / "near.sql").write_text(NEAR.replace("CREATE", "CREATE OR REPLACE"))
     replaced = run("channel", "create", "-f", "near.sql", "--output", "json")
-    assert replaced.stderr == "channel near was replaced: its 1 subscriptions go on with execution 1\n"
+    assert replaced.stderr == "channel near was replaced; its 1 subscriptions continue with execution 1\n"
     assert json.loads(replaced.stdout)["made"] == "replaced"
     assert run_json("channel", "create", "-f", "near.sql")["made"] == "unchanged"
     (tmp_path / "near.sql").write_text(NEAR.replace("CREATE", "CREATE OR REPLACE").replace("STRING", "INT"))
