@@ -84,7 +84,7 @@ def drop(name: Name, data: DataUrl = DEFAULT_DATA) -> None:
     readers = call(data, "DELETE", path("feeds", name))["readers"]
     say(f"feed {name} was dropped")
     if readers:
-        say(f"warning: its dataset gets no more new records, but {', '.join(readers)} still read it")
+        say(f"warning: its dataset gets no more new records, but it is still read by {', '.join(readers)}")
 
 
 @app.command("dead-letters")
