@@ -175,7 +175,7 @@ def test_a_dropped_name_goes_on_with_higher_numbers(spark: SparkSession, dataset
     datasets.create("d", "k STRING, n INT")
     append(spark, datasets, "d", [("a", 1)])
     datasets.drop("d")
-    with pytest.raises(UsageError, match="no dataset 'd': there are none"):
+    with pytest.raises(UsageError, match="unknown dataset 'd': the datasets are none"):
         datasets.schema("d")
     datasets.create("d", "n INT, k STRING", key="k")
     assert append(spark, datasets, "d", [(5, "x")]) == 2

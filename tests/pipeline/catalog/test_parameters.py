@@ -106,6 +106,6 @@ def test_another_user_than_the_login_is_refused(given):
 
 
 def test_without_a_login_a_channel_of_users_is_refused():
-    with pytest.raises(WrongParameters, match="nobody is") as refused:
+    with pytest.raises(WrongParameters, match="is not logged in") as refused:
         bound(OF_A_USER, {"kind": "fire", "user": "ann"}, "")
     assert "through a gateway" in refused.value.hint

@@ -95,7 +95,7 @@ def test_the_same_text_again_changes_nothing_and_without_another_one_it_is_creat
 @pytest.mark.parametrize("text", [NEW.replace("least INT", "least BIGINT"), OLD.replace("least", "lowest")])
 def test_other_parameters_are_refused_with_both_lists(catalog, text):
     before = dump(catalog)
-    with pytest.raises(Conflict, match=r"has the parameters kind STRING, least INT, the new text kind STRING, l"):
+    with pytest.raises(Conflict, match=r"has parameters kind STRING, least INT, but the new text has kind STRING, l"):
         create(catalog, text.replace("CREATE CHANNEL", "CREATE OR REPLACE CHANNEL"))
     assert dump(catalog) == before
 

@@ -50,7 +50,7 @@ def test_a_dataset_may_be_read_new_and_whole():
         ("CREATE CHANNEL (k STRING)", (1, 16), "name is missing"),
         ("CREATE CHANNEL c(k STRNG)", (1, 20), "unknown parameter type STRNG"),
         ("CREATE CHANNEL c(k INT, K INT)", (1, 25), "declared twice"),
-        ("CREATE CHANNEL c(k INT)\n PERIOD 0 SECONDS", (2, 9), "the period 0"),
+        ("CREATE CHANNEL c(k INT)\n PERIOD 0 SECONDS", (2, 9), "invalid period 0"),
         ("CREATE CHANNEL c(k INT) PERIOD 5 MINUTES", (1, 34), "expected SECONDS"),
         ("CREATE CHANNEL c(k INT) PERIOD 5 SECONDS SELECT", (1, 42), "expected AS, found SELECT"),
         ("CREATE CHANNEL c(k INT) PERIOD 5 SECONDS AS SELECT 'x", (1, 1), "cannot be read"),
@@ -70,9 +70,9 @@ def test_a_wrong_header_is_refused(text, place, problem):
 @pytest.mark.parametrize(
     ("select", "place", "problem"),
     [
-        ("SELECT id FROM NEW reports\nWHERE kind = = :k", (3, 14), "wrong SQL"),
-        ("SELECT id AS a b FROM NEW reports WHERE kind = :k", (2, 16), "wrong SQL"),
-        ("SELECT id FROM NEW reports WHERE kind = :k AND nothing more", (2, 56), "wrong SQL"),
+        ("SELECT id FROM NEW reports\nWHERE kind = = :k", (3, 14), "invalid SQL"),
+        ("SELECT id AS a b FROM NEW reports WHERE kind = :k", (2, 16), "invalid SQL"),
+        ("SELECT id FROM NEW reports WHERE kind = :k AND nothing more", (2, 56), "invalid SQL"),
         ("SELECT id FROM reports WHERE kind = :k", (2, 8), "no dataset is read as NEW"),
         ("SELECT id FROM NEW nothing WHERE kind = :k", (2, 20), "unknown dataset nothing"),
         ("SELECT id,\n  wrong FROM NEW reports WHERE kind = :k", (3, 3), "column 'wrong' is unknown"),
@@ -93,7 +93,7 @@ def test_a_wrong_header_is_refused(text, place, problem):
         ("SELECT id FROM NEW reports NATURAL JOIN shelters WHERE kind = :k", (2, 41), "a NATURAL join"),
         ("SELECT id FROM NEW reports r RIGHT JOIN shelters s ON s.kind = :k", (2, 41), "a RIGHT join"),
         ("SELECT id FROM (SELECT * FROM NEW reports WHERE kind = :k) t", (2, 56), ":k in a subquery"),
-        ("SELECT id FROM NEW reports WHERE kind = :k UNION SELECT 1", (2, 8), "not one SELECT"),
+        ("SELECT id FROM NEW reports WHERE kind = :k UNION SELECT 1", (2, 8), "not a single SELECT"),
         ("SELECT id FROM NEW db.reports WHERE kind = :k", (2, 20), "db.reports is not a dataset"),
         ("SELECT id, kind FROM NEW reports WHERE kind = :k GROUP BY ROLLUP(id, kind)", (2, 66), "ROLLUP"),
         (
@@ -116,9 +116,9 @@ def test_names_of_the_rewriting_are_not_for_queries(name):
         HEAD
         + f"WITH {name} AS (SELECT kind FROM shelters)\nSELECT o.kind FROM NEW reports r, {name} o WHERE r.kind = :k"
     )
-    assert "named as ours are" in error.problem
+    assert "is reserved" in error.problem
     error = refused(HEAD + f"SELECT o.kind FROM NEW reports r, {name} o WHERE r.kind = :k")
-    assert "named as ours are" in error.problem
+    assert "is reserved" in error.problem
 
 
 def test_a_cast_makes_types_agree():

@@ -62,7 +62,7 @@ def test_a_channel_is_replaced_under_its_subscriptions(cluster):
         assert api.get(f"/results/by_kind/{number}/{fire}").json()["rows"] == rows
     other = api.post("/channels", json={"text": text.replace("kind STRING", "kind STRING, n INT") + " AND id = :n"})
     assert other.status_code == 409
-    assert "has the parameters kind STRING, the new text kind STRING, n INT" in other.json()["problem"]
+    assert "has parameters kind STRING, but the new text has kind STRING, n INT" in other.json()["problem"]
     assert api.post("/channels", json={"text": text}).json()["made"] == "unchanged"
 
 
@@ -126,8 +126,8 @@ def test_a_user_is_bound_to_the_login(cluster):
     answers = api.post("/subscriptions", json={"broker": "b1", "wanted": wanted}).json()["subscriptions"]
     ann, bob, ann_as_bob, bob_again, nobody = answers
     assert ann["subscription"] != bob["subscription"] == bob_again["subscription"]
-    assert ann_as_bob["problem"] == 'parameter user is "bob", and the login is "ann"'
-    assert "nobody is" in nobody["problem"]
+    assert ann_as_bob["problem"] == 'parameter user is "bob", but the login is "ann"'
+    assert "is not logged in" in nobody["problem"]
     assert "gateway" in nobody["hint"]
     version = cluster.catalog.channels.numbers("mine").version
     held = {name: values["user"] for name, values in cluster.catalog.subscriptions.at("mine", version)}
@@ -387,11 +387,11 @@ def test_a_wish_that_is_no_text_or_nested_is_refused_alone(cluster):
     ("text", "problem"),
     [
         (BY_KIND.partition("SELECT")[0], "the SELECT is missing"),
-        (BY_KIND + " AND " + "(" * 100 + "1 = 1" + ")" * 100, "nested too deep"),
+        (BY_KIND + " AND " + "(" * 100 + "1 = 1" + ")" * 100, "nested too deeply"),
         (BY_KIND + " AND 1 = 1" * 1000, "too many conditions"),
-        (BY_KIND + " AND r.kind = " + " || ".join(["'a'"] * 1000), "nested too deep"),
-        (BY_KIND + " AND 1 = " + "abs(" * 30 + "1" + ")" * 30, "nested too deep"),
-        (BY_KIND + " AND " + "NOT " * 3000 + "true", "nested too deep"),
+        (BY_KIND + " AND r.kind = " + " || ".join(["'a'"] * 1000), "nested too deeply"),
+        (BY_KIND + " AND 1 = " + "abs(" * 30 + "1" + ")" * 30, "nested too deeply"),
+        (BY_KIND + " AND " + "NOT " * 3000 + "true", "nested too deeply"),
         (BY_KIND.replace("by_kind", "x" * 300), "the channel's name is missing"),
         (BY_KIND.replace("id", "1 + " * 4000 + "1 AS n"), "the text is too long"),
     ],

@@ -163,7 +163,7 @@ def test_channels_are_created_shown_and_dropped(engine, tmp_path):
     assert run_json("channel", "show", "near", "--plan")["last"] == []
     assert run("channel", "drop", "near").exit_code == 0
     gone = run("channel", "show", "near")
-    assert (gone.exit_code, gone.stderr) == (2, "error: unknown channel near: there are: none\n")
+    assert (gone.exit_code, gone.stderr) == (2, "error: unknown channel near: the channels are: none\n")
 
 
 def test_a_channel_is_checked_against_the_data_cluster_and_not_created(engine, tmp_path):

@@ -67,7 +67,7 @@ def test_the_number_of_executions_ends_what_nobody_fetches_and_it_is_said(cluste
         cluster.execute("by_kind", {fire: [{"id": number, "message": ""}]})
     Housekeeping(cluster.catalog, ServiceSettings(keep_executions=1)).drop_results()
     assert oldest(cluster) == 3
-    assert "executions from 1 to 2 go, some of which nobody has fetched" in caplog.text
+    assert "executions 1 to 2, some not yet fetched" in caplog.text
 
 
 def test_a_round_drops_a_small_share(cluster):

@@ -1,9 +1,4 @@
-"""The whole catalogue of a data cluster's folder, and the changes that concern several of its parts.
-
-`Brokers` are the holders of subscriptions: their names, where their gateways are, and when each was last heard from. A
-broker that is silent for long, while others are heard, will usually not come back. This goes by the running time, which
-no clock change moves. If all are silent the fault is on this side, and none of them counts as gone.
-"""
+"""The whole catalogue of a data cluster's folder, and the changes that affect several of its parts."""
 
 from __future__ import annotations
 
@@ -31,11 +26,16 @@ CREATE TABLE IF NOT EXISTS brokers (
     heard_s REAL NOT NULL          -- by the running time
 );
 """
-_NOTED_S = 60.0  # how often a broker that asks all the time is noted
+_NOTED_S = 60.0  # a broker that asks constantly is noted this often
 
 
 class Brokers:
-    """Each broker is registered once, and may say again where it is."""
+    """The brokers that hold subscriptions: where their gateways are, and when each was last heard from.
+
+    A broker is registered once, and may repeat its URL. One that stays silent while others are heard will usually not
+    come back. Silence is measured by the running time, which no clock change affects. If all are silent the fault is
+    on this side, and none of them counts as gone.
+    """
 
     def __init__(self, database: Database, most: int, clock: Callable[[], float]) -> None:
         self._database = database
@@ -44,13 +44,15 @@ class Brokers:
         database.create(_TABLES)
 
     def put(self, name: str, url: str) -> bool:
-        """True if the broker is new."""
+        """Register a broker or update its URL; True if it is new."""
         with self._database.transaction():
             changed = "UPDATE brokers SET url = ?, heard_s = ? WHERE name = ?"
             if self._database.run(changed, (url, self._clock(), name)):
                 return False
             if len(self.all()) >= self._most:
-                raise CatalogFull(f"there are {self._most} brokers", "delete one that is gone, or raise the limit")
+                raise CatalogFull(
+                    f"the limit of {self._most} brokers is reached", "delete one that is gone, or raise the limit"
+                )
             self._database.run("INSERT INTO brokers VALUES (?, ?, ?, ?)", (name, url, time.time(), self._clock()))
             return True
 
@@ -59,7 +61,7 @@ class Brokers:
             raise Unknown(f"unknown broker {name}", f"register it first: PUT /brokers/{name}")
 
     def heard(self, name: str) -> None:
-        """It asks for something, so it is there; raises as `require` does."""
+        """Note that the broker is alive, because it sent a request; raises as `require` does."""
         self.require(name)
         now_s = self._clock()
         old = "SELECT 1 FROM brokers WHERE name = ? AND heard_s < ?"
@@ -67,7 +69,7 @@ class Brokers:
             self._database.run("UPDATE brokers SET heard_s = ? WHERE name = ?", (now_s, name))
 
     def silent(self, for_s: float) -> list[str]:
-        """Brokers silent for this long before the last word of any, the longest silent first."""
+        """Brokers last heard from more than this long before the most recent one, the longest silent first."""
         sql = "SELECT name FROM brokers WHERE heard_s < (SELECT max(heard_s) FROM brokers) - ? ORDER BY heard_s, name"
         return [row["name"] for row in self._database.rows(sql, (for_s,))]
 
@@ -76,7 +78,7 @@ class Brokers:
         return {row["name"]: row["url"] for row in self._database.rows("SELECT name, url FROM brokers ORDER BY name")}
 
     def drop(self, name: str) -> None:
-        """Forget the broker. The caller ends what it held, or housekeeping does."""
+        """Forget the broker. The caller or housekeeping ends its subscriptions."""
         self._database.run("DELETE FROM brokers WHERE name = ?", (name,))
 
 
@@ -109,7 +111,7 @@ class Catalog:
         self._batches = DatasetCatalog(self.database)
 
     def create_channel(self, channel: StoredChannel, *, replaces: bool = False) -> Made:
-        """It sees records committed from now on, or continues where the one it replaces was."""
+        """The channel sees records committed from now on, or continues where the one it replaces stopped."""
         with self.database.transaction():
             if replaces and self.channels.exists(channel.name):
                 return Made.REPLACED if self._replace(channel) else Made.UNCHANGED
@@ -117,16 +119,16 @@ class Catalog:
             return Made.CREATED if self.channels.create(channel, positions) else Made.UNCHANGED
 
     def _replace(self, channel: StoredChannel) -> bool:
-        """Another text for the same subscriptions, including those that failed the old one; False if it is the same.
+        """Give the same subscriptions another text, including those that failed with the old one; False if it is equal.
 
-        An open execution ends without results: its runner will find nothing to commit, and the records it was to read
-        are left for the next one.
+        An open execution ends without results: its runner will find nothing to commit, and the next execution reads
+        its records.
         """
         there = self.channels.get(channel.name)
         if there.text == channel.text:
             return False
         if there.parameters != channel.parameters:
-            problem = f"channel {channel.name} has the parameters {_listed(there)}, the new text {_listed(channel)}"
+            problem = f"channel {channel.name} has parameters {_listed(there)}, but the new text has {_listed(channel)}"
             raise Conflict(problem, "keep them, because subscriptions have values for them, or choose another name")
         read = self.channels.positions(channel.name)
         for execution in self.executions.open(channel.name):
@@ -140,7 +142,7 @@ class Catalog:
     def drop_channel(self, name: str) -> None:
         with self.database.transaction():
             if not self.channels.exists(name):
-                self.channels.get(name)  # raises, and says what there is
+                self.channels.get(name)  # raises, and lists the channels
             self.subscriptions.drop_channel(name)
             self.executions.drop_channel(name)
             self.channels.drop(name)
@@ -154,7 +156,7 @@ class Catalog:
         """Drop it, unless a channel reads it or a feed fills it."""
         with self.database.transaction():
             if not self.datasets.exists(name):
-                self.datasets.describe(name)  # raises, and says what there is
+                self.datasets.describe(name)  # raises, and lists the datasets
             readers = self.channels.readers(name)
             if readers:
                 raise Conflict(f"dataset {name} is read by {', '.join(readers)}", "drop those channels first")
@@ -167,7 +169,7 @@ class Catalog:
         return [*self.channels.damaged(), *self.datasets.damaged()]
 
     def next_execution(self, channel: StoredChannel) -> Execution | None:
-        """The execution of a channel to run now, noted; None if there is nothing to do."""
+        """The execution of a channel to run now, recorded as open; None if there is nothing to do."""
         with self.database.transaction():
             if not self.channels.has(channel):
                 return None  # dropped
@@ -175,7 +177,7 @@ class Catalog:
             return self.executions.next(channel, {name: self.datasets.position(name) for name in read})
 
     def set_aside(self, execution: Execution, problems: Mapping[str, str]) -> bool:
-        """Leave these subscriptions out from now on; False if the execution that they fail is not open any more."""
+        """Leave these subscriptions out from now on; False if the execution that they fail is no longer open."""
         with self.database.transaction():
             if all(execution.number != there.number for there in self.executions.open(execution.channel)):
                 return False
@@ -183,7 +185,7 @@ class Catalog:
             return True
 
     def new_rows(self, execution: Execution) -> dict[str, int]:
-        """How many records an execution reads of each NEW dataset, before the newest of each key are taken."""
+        """How many records an execution reads from each NEW dataset, before only the newest of each key are kept."""
         return {
             name: sum(batch.rows for batch in self._batches.segments(name, upto) if batch.last > after)
             for name, (after, upto) in execution.inputs.new.items()

@@ -1,13 +1,14 @@
-"""The channels in the catalogue: their texts, what was found out about them, and their subscribers' parameters.
+"""The channels in the catalogue: their texts, the results of checking them, and their subscribers' parameters.
 
-`channel_numbers` outlives its channel: a channel of the same name that is created later continues with the numbers, so
-that a subscriber's cursor is never above an execution that is still to come.
+`channel_numbers` outlives its channel: a channel created later under the same name continues the numbers, so that a
+subscriber's cursor is never above an execution that is still to come.
 
-The parameters of a subscription are stored in canonical form, so that equal ones of all brokers become one backend
-subscription. Each value is coerced to the type that the channel declares. Text that reads as the type is accepted too,
-because a phone may have its parameters from a form. Canonical values are JSON: dates, times and decimals are text.
+The parameters of a subscription are stored in canonical form, so that equal ones from all brokers become one backend
+subscription. Each value is coerced to the type that the channel declares. Text that can be read as that type is
+accepted too, because a phone may take its parameters from a form. Canonical values are JSON: dates, times and decimals
+are text.
 
-The parameter `user` is not the subscriber's to choose: it is the name that she logged in with, as her gateway says.
+A subscriber cannot choose the parameter `user`: it is the login name that the gateway reports.
 """
 
 from __future__ import annotations
@@ -69,11 +70,11 @@ class StoredChannel(msgspec.Struct, frozen=True, kw_only=True):
     columns: tuple[str, ...]
     warnings: tuple[str, ...] = ()
     created_at: float = 0.0
-    from_execution: int = 1  # the first that runs this text: numbers go on when a channel is replaced
+    from_execution: int = 1  # the first that runs this text: numbers continue when a channel is replaced
 
 
 def described(prepared: Prepared) -> StoredChannel:
-    """What is stored of a checked channel."""
+    """The part of a checked channel that is stored."""
     channel = prepared.channel
     return StoredChannel(
         name=channel.name,
@@ -99,7 +100,7 @@ class Numbers(msgspec.Struct, frozen=True):
 
 
 class Channels:
-    """Created, replaced and dropped. A holder of a StoredChannel asks `has` whether it is still the current one."""
+    """Creates, replaces and drops channels. `has` says whether a StoredChannel is still the current one."""
 
     def __init__(self, database: Database, most: int) -> None:
         self._database = database
@@ -108,21 +109,21 @@ class Channels:
         database.create(_TABLES)
 
     def create(self, channel: StoredChannel, positions: dict[str, int]) -> bool:
-        """Store it, to see what comes after these positions of its NEW datasets; False if it was there already."""
+        """Store it; it will see what comes after these positions of its NEW datasets. False if it exists already."""
         with self._database.transaction():
             if (there := self._row(channel.name)) is not None:
                 if there["text"] == channel.text:
                     return False
-                problem = f"there is another channel {channel.name}"
+                problem = f"channel {channel.name} exists with a different text"
                 raise Conflict(problem, "choose another name, or replace it: CREATE OR REPLACE CHANNEL ...")
             if len(self.all()) >= self._most:
-                raise CatalogFull(f"there are {self._most} channels", "drop one, or raise the limit")
+                raise CatalogFull(f"the limit of {self._most} channels is reached", "drop one, or raise the limit")
             self._database.run("INSERT OR IGNORE INTO channel_numbers (channel) VALUES (?)", (channel.name,))
             self._put(channel, positions)
             return True
 
     def replace(self, channel: StoredChannel, positions: dict[str, int]) -> None:
-        """Another text under the name, from these positions on. The caller has closed the open execution."""
+        """Store another text under the same name, from these positions on. The caller has closed the open execution."""
         with self._database.transaction():
             self.drop(channel.name)
             self._put(channel, positions)
@@ -131,14 +132,14 @@ class Channels:
         row = self._row(name)
         if row is None:
             there = ", ".join(channel.name for channel in self.all()) or "none"
-            raise Unknown(f"unknown channel {name}", f"there are: {there}")
+            raise Unknown(f"unknown channel {name}", f"the channels are: {there}")
         return self._reader.required(row)
 
     def exists(self, name: str) -> bool:
         return self._row(name) is not None
 
     def has(self, channel: StoredChannel) -> bool:
-        """This very channel, not one of the same name that was created since."""
+        """Whether this exact channel is current, rather than one created since under the same name."""
         row = self._row(channel.name)
         return row is not None and self._reader.required(row) == channel
 
@@ -193,33 +194,33 @@ def _stored(row: Row) -> StoredChannel:
 
 
 def _definition(channel: StoredChannel) -> str:
-    """As JSON that reads back as the same: numbers that JSON does not have become null there."""
+    """The channel as JSON, checked to read back as equal, because numbers that JSON lacks become null."""
     text = msgspec.json.encode(channel)
     if msgspec.json.decode(text, type=StoredChannel) != channel:
-        raise Conflict(f"channel {channel.name} cannot be stored as it is", "write it more simply")
+        raise Conflict(f"channel {channel.name} cannot be stored as it is written", "simplify it")
     return text.decode()
 
 
 # --- parameters in canonical form
 
 
-PARAMETERS_BYTES_MAX = 4096  # of the canonical JSON: parameters choose records, they are not records
+PARAMETERS_BYTES_MAX = 4096  # of the canonical JSON: parameters select records, they are not records themselves
 _BITS = {"TINYINT": 8, "SMALLINT": 16, "INT": 32, "BIGINT": 64}
 _DECIMAL = re.compile(r"DECIMAL\((\d+), ?(\d+)\)")
 _TRUTH = {"true": True, "false": False}
 
 
 def bound(declared: Mapping[str, str], given: Mapping[str, Any], user: str) -> dict[str, Any]:
-    """The values with that of `user` filled in, where the channel declares it; raises `WrongParameters`."""
+    """The values with `user` filled in, if the channel declares it; raises `WrongParameters`."""
     if USER not in declared:
         return dict(given)
     if not user:
-        problem = f"parameter {USER} is the name of who is logged in, and nobody is"
-        raise WrongParameters(problem, f"subscribe through a gateway, or name the {USER} beside the parameters")
+        problem = f"parameter {USER} is the login name, but the subscriber is not logged in"
+        raise WrongParameters(problem, f"subscribe through a gateway, or give {USER} beside the parameters")
     for name, value in given.items():
         if name.lower() == USER and value != user:
-            problem = f"parameter {USER} is {_shown(value)}, and the login is {_shown(user)}"
-            raise WrongParameters(problem, f"leave {USER} out: it is filled in")
+            problem = f"parameter {USER} is {_shown(value)}, but the login is {_shown(user)}"
+            raise WrongParameters(problem, f"leave {USER} out; the login is filled in")
     return {**{name: value for name, value in given.items() if name.lower() != USER}, USER: user}
 
 
@@ -229,11 +230,11 @@ def canonical(declared: Mapping[str, str], given: Mapping[str, Any]) -> dict[str
     shape = ", ".join(f"{name} {kind}" for name, kind in declared.items()) or "no parameters"
     for name in lowered:
         if name not in declared:
-            raise WrongParameters(f"unknown parameter {name[:80]}", f"the channel has {shape}")
+            raise WrongParameters(f"unknown parameter {name[:80]}", f"the channel takes {shape}")
     values = {}
     for name, kind in sorted(declared.items()):
         if lowered.get(name) is None:
-            raise WrongParameters(f"parameter {name} is missing", f"the channel has {shape}")
+            raise WrongParameters(f"parameter {name} is missing", f"the channel takes {shape}")
         values[name] = _coerced(name, kind, lowered[name])
     if len(canonical_json(values)) > PARAMETERS_BYTES_MAX:
         raise WrongParameters("the parameters are too long", f"give at most {PARAMETERS_BYTES_MAX} bytes of JSON")
@@ -265,7 +266,7 @@ def _coerced(name: str, kind: str, value: Any) -> Any:
 
 
 def _shown(value: Any) -> str:
-    """For a message. Lists and objects are not looked into: they may be deep, and are wrong anyway."""
+    """For an error message. Lists and objects are not shown: they may be deep, and are wrong anyway."""
     if isinstance(value, (dict, list)):
         return "an object" if isinstance(value, dict) else "a list"
     return json.dumps(value, default=str)[:80]
@@ -274,7 +275,7 @@ def _shown(value: Any) -> str:
 def _string(kind: str, value: Any) -> str:
     if not isinstance(value, str):
         raise TypeError
-    value.encode()  # a lone surrogate is no text
+    value.encode()  # raises for a lone surrogate
     return value
 
 
@@ -312,7 +313,7 @@ def _decimal(kind: str, value: Any) -> str:
     with decimal.localcontext(decimal.Context(prec=digits, traps=[decimal.InvalidOperation, decimal.Inexact])):
         number = decimal.Decimal(str(value))
         if not number.is_finite():
-            raise OverflowError  # quantize lets NaN pass, and Spark would fail over it
+            raise OverflowError  # quantize accepts NaN, on which Spark would fail
         return str(number.quantize(decimal.Decimal(1).scaleb(-scale)) + 0)  # -0 becomes 0
 
 
@@ -340,4 +341,4 @@ _COERCE: dict[str, Callable[[str, Any], Any]] = {
     "DATE": _date,
     "TIMESTAMP": _timestamp,
 }
-_EXAMPLES = {**dict.fromkeys(_COERCE, ""), "DATE": ", as 2026-01-31", "TIMESTAMP": ", as 2026-01-31T12:00:00Z"}
+_EXAMPLES = {**dict.fromkeys(_COERCE, ""), "DATE": ", as in 2026-01-31", "TIMESTAMP": ", as in 2026-01-31T12:00:00Z"}

@@ -1,18 +1,8 @@
 """The catalogue's file: atomic transactions, refusals, damaged rows and limits.
 
 Everything the data cluster must know after a restart is in this file, and everything large is in Parquet beside it. A
-transaction is there whole or not at all, even after SIGKILL. A Parquet folder counts from the moment a transaction here
-names it; one that no transaction names was left behind by a crash. It is SQLite, because one process writes, its
-transactions survive a kill, and it comes with Python.
-
-A `CatalogRefusal` says why the catalogue refuses a call: what is wrong, and what to do. The HTTP layer picks the status
-by its class.
-
-`RowReader` sets aside rows that cannot be read and reports them, so that one of them does not hide all others. Nothing
-should ever store such a row: what is written is read back first. A newer or older program, a disk or a person with an
-editor may still do it, and then an operator must be able to see it and to drop it.
-
-`CatalogLimits` say how much a catalogue holds. At a limit the call is refused, with a hint; nothing is dropped for it.
+Parquet folder counts from the moment a transaction here names it; one that no transaction names was left behind by a
+crash.
 """
 
 from __future__ import annotations
@@ -38,7 +28,10 @@ _BUSY_S = 10.0
 
 
 class Database:
-    """One connection for all threads of the process, one of them at a time: transactions here are short."""
+    """One connection that all threads of the process take turns to use: transactions here are short.
+
+    It is SQLite, because only one process writes, transactions are atomic even under SIGKILL, and it comes with Python.
+    """
 
     def __init__(self, file: Path) -> None:
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -51,13 +44,13 @@ class Database:
         self._depth = 0
 
     def create(self, tables: str) -> None:
-        """Make the tables of one part of the catalogue unless they are there: `CREATE TABLE IF NOT EXISTS ...;`"""
+        """Create the tables of one part of the catalogue if they do not exist: `CREATE TABLE IF NOT EXISTS ...;`"""
         with self._lock:
             self._connection.executescript(tables)
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """Everything done inside is committed together, or not at all. Inner transactions belong to the outermost."""
+        """Everything inside is committed together or not at all. Inner transactions become part of the outermost."""
         with self._lock:
             if not self._depth:
                 self._connection.execute("BEGIN IMMEDIATE")
@@ -100,7 +93,7 @@ class Database:
 
 
 class CatalogRefusal(UsageError):
-    """The call cannot be done: the problem, and a hint how to do it."""
+    """Why the catalogue refuses a call: the problem, and a hint. The HTTP layer picks the status by the class."""
 
     def __init__(self, problem: str, hint: str) -> None:
         self.problem = problem
@@ -129,7 +122,7 @@ class WrongParameters(CatalogRefusal):
 
 
 class CatalogFull(CatalogRefusal):
-    """There are as many as the limit allows."""
+    """A limit is reached."""
 
 
 # --- rows that cannot be read
@@ -141,7 +134,12 @@ log = logging.getLogger("nearcast.data")
 
 
 class RowReader(Generic[T]):
-    """Reads rows of one kind, which have a name: `RowReader("channel", read)`."""
+    """Reads rows of one kind, which have a name: `RowReader("channel", read)`.
+
+    Rows that cannot be read are left out and reported, so that one of them does not hide all others. Everything written
+    is read back first, but another version of the program, a failing disk or a manual edit may still leave such a row.
+    An operator must then be able to see it and drop it.
+    """
 
     def __init__(self, kind: str, read: Callable[[Row], T]) -> None:
         self._kind = kind
@@ -159,16 +157,17 @@ class RowReader(Generic[T]):
         return found
 
     def required(self, row: Row) -> T:
-        """The one that was asked for; raises `Damaged` if it cannot be read."""
+        """The row's value; raises `Damaged` if it cannot be read."""
         try:
             return self._read(row)
         except _UNREADABLE as error:
             problem = f"{self._kind} {row['name']} cannot be read from the catalogue ({_first_line(error)})"
-            hint = f"restore the catalogue from a copy, or drop it: nearcast {self._kind} drop {row['name']}"
+            name = row["name"]
+            hint = f"restore the catalogue from a backup, or drop the {self._kind}: nearcast {self._kind} drop {name}"
             raise Damaged(problem, hint) from None
 
     def problems(self, rows: Iterable[Row]) -> list[str]:
-        """What is wrong with the rows that cannot be read, in words."""
+        """One description for each row that cannot be read."""
         found = []
         for row in rows:
             try:
@@ -193,13 +192,13 @@ def _first_line(error: Exception) -> str:
 # --- limits
 
 
-# Old data goes in small shares, so that a mistake in the settings can be seen and stopped.
+# Old data is dropped in small shares, so that a mistake in the settings can be noticed and stopped.
 EXPIRED_SHARE = 0.1  # of a channel's executions, or of a dataset's segments, in one round
-EXPIRED_LEAST = 10  # may go at once all the same
+EXPIRED_LEAST = 10  # may be dropped at once in any case
 
 
 class CatalogLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """How many of each there may be."""
+    """How many of each there may be. At a limit the call is refused with a hint; nothing is dropped to make room."""
 
     brokers: int = 1000
     channels: int = 1000

@@ -1,9 +1,4 @@
-"""Datasets, feeds and telemetry in the catalogue: what each is, how far it goes, and which folders count.
-
-`DatasetCatalog` knows the datasets: their schemas, how far they go, and which folders hold their records. `FeedCatalog`
-knows the feeds: what each reads, how far it was read, and its dead letters. `TelemetryCatalog` knows which files of
-sums count, and how far the stream of reports was read.
-"""
+"""Datasets, feeds and telemetry in the catalogue: what each is, how far it goes, and which folders count."""
 
 from __future__ import annotations
 
@@ -24,9 +19,9 @@ from nearcast.pipeline.storage import Column, Warehouse, ddl_of, parse_schema
 _DATASET_TABLES = """
 CREATE TABLE IF NOT EXISTS datasets (
     name TEXT PRIMARY KEY,
-    source TEXT NOT NULL,       -- feed, static; dropped: kept, because positions must never fall
+    source TEXT NOT NULL,       -- feed, static or dropped; a dropped row stays, because positions must never decrease
     schema TEXT NOT NULL,
-    key TEXT NOT NULL,          -- empty: all records stay
+    key TEXT NOT NULL,          -- empty: all records are kept
     position INTEGER NOT NULL
 );
 CREATE TABLE IF NOT EXISTS segments (
@@ -35,9 +30,9 @@ CREATE TABLE IF NOT EXISTS segments (
     last INTEGER NOT NULL,
     rows INTEGER NOT NULL,
     bytes INTEGER NOT NULL,
-    made_s REAL NOT NULL,       -- when its newest record was committed, by the running time, as all times here
-    until INTEGER,              -- the batch that replaced it, of a static dataset
-    obsolete_s REAL,            -- since then nobody new reads it
+    made_s REAL NOT NULL,       -- when its newest record was committed; all times here are running time
+    until INTEGER,              -- the batch that replaced it, in a static dataset
+    obsolete_s REAL,            -- since when no new reader uses it
     PRIMARY KEY (dataset, first, last)
 );
 """
@@ -46,7 +41,7 @@ DROPPED = "dropped"
 
 
 class Dataset(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of a dataset."""
+    """What is known about a dataset."""
 
     name: str
     source: str
@@ -66,7 +61,10 @@ class Segment(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DatasetCatalog:
-    """Rows of the two tables. Changes that belong together go into one transaction of the database."""
+    """The datasets: their schemas, how far they go, and which folders hold their records.
+
+    The caller puts changes that belong together into one transaction of the database.
+    """
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -91,23 +89,23 @@ class DatasetCatalog:
         found = self.find(name)
         if found is None:
             there = ", ".join(dataset.name for dataset in self.all()) or "none"
-            raise UsageError(f"no dataset {name!r}: there are {there}")
+            raise UsageError(f"unknown dataset {name!r}: the datasets are {there}")
         return found
 
     def drop(self, name: str) -> None:
-        """Drop it, even if it cannot be read. Its position stays, and so do the rows of its segments."""
+        """Drop it, even if it cannot be read. Its position and the rows of its segments stay."""
         self._database.run("UPDATE datasets SET source = ? WHERE name = ?", [DROPPED, name])
 
     def last_position(self, name: str) -> int:
-        """Also for a dataset that was dropped, or never existed."""
+        """The newest batch, also of a dataset that was dropped; 0 if there never was one."""
         row = self._database.row("SELECT position FROM datasets WHERE name = ?", [name])
         return int(row["position"]) if row is not None else 0
 
     def put(self, name: str, source: str, columns: Sequence[Column], key: str) -> None:
-        """Make it, or change all but its position."""
+        """Create it, or change everything but its position."""
         ddl = ddl_of(columns)
         if parse_schema(ddl) != tuple(columns):
-            raise UsageError(f"the schema of dataset {name} cannot be stored as it is: write it more simply")
+            raise UsageError(f"the schema of dataset {name} cannot be stored as it is written: simplify it")
         self._database.run(
             "INSERT INTO datasets (name, source, schema, key, position) VALUES (?, ?, ?, ?, 0) "
             "ON CONFLICT (name) DO UPDATE SET source = excluded.source, schema = excluded.schema, key = excluded.key",
@@ -115,7 +113,7 @@ class DatasetCatalog:
         )
 
     def advance(self, name: str, segment: Segment) -> None:
-        """A batch was written: it is there from now on."""
+        """A batch was written; it counts from now on."""
         self._database.run("UPDATE datasets SET position = ? WHERE name = ?", [segment.last, name])
         self.add(name, segment)
 
@@ -132,7 +130,7 @@ class DatasetCatalog:
         )
 
     def segments(self, name: str, upto: int) -> list[Segment]:
-        """What a reader of the dataset as of this batch reads, oldest first."""
+        """The segments that make up the dataset as of this batch, oldest first."""
         rows = self._database.rows(
             "SELECT * FROM segments WHERE dataset = ? AND first <= ? AND (until IS NULL OR until > ?) "
             "AND obsolete_s IS NULL ORDER BY first",
@@ -141,14 +139,14 @@ class DatasetCatalog:
         return [_segment(row) for row in rows]
 
     def replaced(self, name: str, upto: int) -> list[Segment]:
-        """Segments that a reader as of this batch, or later, does not need."""
+        """Segments that no reader as of this batch, or a later one, needs."""
         rows = self._database.rows(
             "SELECT * FROM segments WHERE dataset = ? AND until <= ? AND obsolete_s IS NULL", [name, upto]
         )
         return [_segment(row) for row in rows]
 
     def retire(self, name: str, segments: Iterable[Segment], now_s: float) -> None:
-        """No new reader uses these."""
+        """Mark these as obsolete: no new reader uses them."""
         self._database.run_many(
             "UPDATE segments SET obsolete_s = ? WHERE dataset = ? AND first = ? AND last = ?",
             [(now_s, name, segment.first, segment.last) for segment in segments],
@@ -188,10 +186,10 @@ def _segment(row: Row) -> Segment:
 
 _FEED_TABLES = """
 CREATE TABLE IF NOT EXISTS feeds (
-    name TEXT PRIMARY KEY,      -- also of the dataset that it fills
+    name TEXT PRIMARY KEY,      -- also the name of the dataset that it fills
     topic TEXT NOT NULL,
     format TEXT NOT NULL,
-    spark_batch INTEGER NOT NULL DEFAULT -1,   -- the newest that was committed, by the numbers of Spark's checkpoint
+    spark_batch INTEGER NOT NULL DEFAULT -1,   -- the newest committed one, as numbered in Spark's checkpoint
     read_to TEXT NOT NULL DEFAULT '0-0',       -- the id of its last record in the stream
     records INTEGER NOT NULL DEFAULT 0,
     dead INTEGER NOT NULL DEFAULT 0,
@@ -211,7 +209,7 @@ FORMATS = ("json", "msgpack")
 
 
 class FeedProgress(msgspec.Struct, frozen=True, kw_only=True):
-    """How far a feed was read, and what became of its messages since it was made."""
+    """How far a feed was read, and what became of its messages since it was created."""
 
     spark_batch: int = -1
     read_to: str = "0-0"
@@ -219,12 +217,12 @@ class FeedProgress(msgspec.Struct, frozen=True, kw_only=True):
     dead: int = 0  # that could not be read
     gaps: int = 0  # reports of messages that the collector did not get
     lost: int = 0  # dropped from the stream before they were read
-    remade: int = 0  # how often the stream was gone, with what was unread in it: nobody knows how much
+    remade: int = 0  # how often the stream was deleted, with an unknown number of unread records
     commits: int = 0
 
 
 class Feed(msgspec.Struct, frozen=True, kw_only=True):
-    """A feed: the topics it reads (a name or a pattern) and how their messages are written."""
+    """A feed: the topics it reads (a name or a pattern) and the format of their messages."""
 
     name: str
     topic: str
@@ -238,7 +236,10 @@ class Feed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FeedCatalog:
-    """Rows of the two tables. Changes that belong together go into one transaction of the database."""
+    """The feeds: what each reads, how far it was read, and its dead letters.
+
+    The caller puts changes that belong together into one transaction of the database.
+    """
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -255,7 +256,7 @@ class FeedCatalog:
         found = self.find(name)
         if found is None:
             there = ", ".join(feed.name for feed in self.all()) or "none"
-            raise UsageError(f"no feed {name!r}: there are {there}")
+            raise UsageError(f"unknown feed {name!r}: the feeds are {there}")
         return found
 
     def add(self, feed: Feed) -> None:
@@ -267,7 +268,7 @@ class FeedCatalog:
         self._database.run("DELETE FROM feeds WHERE name = ?", [name])
 
     def advance(self, name: str, progress: FeedProgress, *, dead_letters: bool) -> None:
-        """A batch was committed; `dead_letters`: it has some, under the number of the commit."""
+        """A batch was committed; `dead_letters`: it has dead letters, stored under the number of the commit."""
         values = msgspec.structs.asdict(progress)
         changes = ", ".join(f"{column} = ?" for column in values)
         self._database.run(f"UPDATE feeds SET {changes} WHERE name = ?", [*values.values(), name])
@@ -308,16 +309,16 @@ CREATE TABLE IF NOT EXISTS telemetry_files (
 class Progress(msgspec.Struct, frozen=True, kw_only=True):
     """How far the stream of reports was read, and what was found."""
 
-    spark_batch: int = -1  # the last that was committed here, by the checkpoint's count
+    spark_batch: int = -1  # the last one committed here, as numbered in Spark's checkpoint
     read_to: str = BEGINNING
     commits: int = 0
     reports: int = 0
-    malformed: int = 0  # records that are no reports
+    malformed: int = 0  # records that are not reports
     lost: int = 0  # records dropped from the stream before they were read
 
 
 class SumFile(msgspec.Struct, frozen=True, order=True):
-    """A folder of sums. Level 0 is what one batch wrote; a file of level n was merged from files of level n - 1."""
+    """A folder of sums. One batch writes level 0; a file of level n is merged from files of level n - 1."""
 
     name: str  # of the table: topics, brokers
     level: int
@@ -332,6 +333,8 @@ def sums_path(warehouse: Warehouse, name: str, level: int, number: int) -> Path:
 
 
 class TelemetryCatalog:
+    """Which files of sums count, and how far the stream of reports was read."""
+
     def __init__(self, database: Database) -> None:
         self._database = database
         database.create(_TELEMETRY_TABLES)
@@ -341,12 +344,12 @@ class TelemetryCatalog:
         return Progress() if row is None else Progress(**{name: row[name] for name in Progress.__struct_fields__})
 
     def files(self, name: str, since_s: float = 0.0) -> list[SumFile]:
-        """Those of a table with windows from `since_s` on."""
+        """The files of a table that have windows from `since_s` on."""
         sql = "SELECT * FROM telemetry_files WHERE name = ? AND upto_s >= ? ORDER BY level, number"
         return [SumFile(*row) for row in self._database.rows(sql, (name, since_s))]
 
     def commit(self, progress: Progress, files: list[SumFile]) -> None:
-        """A batch was written: it counts from now on."""
+        """A batch was written; it counts from now on."""
         with self._database.transaction():
             self.note(progress)
             self._add(files)
@@ -356,7 +359,7 @@ class TelemetryCatalog:
         self._database.run(f"REPLACE INTO telemetry_progress VALUES (1{', ?' * len(values)})", values)
 
     def replace(self, merged: list[SumFile], by: list[SumFile]) -> None:
-        """Files were merged, or are too old to be kept."""
+        """Replace files that were merged, or are too old to keep."""
         with self._database.transaction():
             for file in merged:
                 self._database.run(

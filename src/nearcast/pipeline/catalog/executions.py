@@ -1,24 +1,7 @@
-"""The executions of channels: opened with what they read, committed with what they gave, kept for a while.
+"""The executions of channels: opened with their inputs, committed with their results, kept for a while.
 
-Executions of a channel are numbered 1, 2, 3 ... and run one after the other. Opening one records, in one transaction,
-its number, its inputs and the version of the subscriptions it answers. Committing it adds, in one transaction, the
-index of its results. A crash between the two costs only time: the open execution is run again with what was recorded,
-and its results, the same, are committed once.
-
-An execution is opened only for new records. Without any, nothing happens at all; without subscriptions the channel's
-positions move on, so that a later subscriber does not hear of what was before.
-
-`Outcomes` answers questions about what was committed: the index of results, notifications, rates, the history, and its
-end. Results are kept for a time (of running, not of the wall clock) and for a number of executions. Results that were
-not fetched yet, although a broker holds a subscription to them, do not grow old; only the number ends them, and the log
-says so. A round drops a small share, so that a mistake in the settings can be seen and stopped. Dropping follows an
-order that a crash cannot spoil: first the executions count as no longer kept, then the caller removes their files, then
-they are forgotten here.
-
-`RunningTime` is how long a data cluster has run, over all processes that had its folder: the clock by which things grow
-old. The wall clock may be set by hours in either direction, and what is deleted because of that is gone. This clock
-counts the seconds of the monotonic clock and continues after a restart. It is written down ahead, so that a kill does
-not set it back.
+`Executions` opens and commits them, `Outcomes` answers questions about what was committed, and `RunningTime` is the
+clock by which results expire.
 """
 
 from __future__ import annotations
@@ -46,8 +29,8 @@ CREATE TABLE IF NOT EXISTS executions (
     inputs TEXT NOT NULL,          -- JSON of Inputs
     opened_at REAL NOT NULL,
     committed_at REAL,             -- NULL: open
-    kept_since_s REAL,             -- when it was committed, by the running time: so it grows old
-    fetched INTEGER NOT NULL DEFAULT 0,  -- somebody was given results of it
+    kept_since_s REAL,             -- when it was committed, in running time: its age for retention
+    fetched INTEGER NOT NULL DEFAULT 0,  -- whether any of its results were fetched
     measures TEXT,                 -- JSON of Measures
     plan BLOB,                     -- zlib
     PRIMARY KEY (channel, number)
@@ -62,7 +45,7 @@ CREATE TABLE IF NOT EXISTS results (
 ) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS results_of_subscription ON results (subscription, number);
 CREATE TABLE IF NOT EXISTS notifications (
-    cursor INTEGER PRIMARY KEY AUTOINCREMENT,  -- never given twice, also when the newest rows are dropped
+    cursor INTEGER PRIMARY KEY AUTOINCREMENT,  -- never reused, even if the newest rows are dropped
     channel TEXT NOT NULL,
     number INTEGER NOT NULL
 );
@@ -83,7 +66,7 @@ class Execution(msgspec.Struct, frozen=True):
     number: int
     version: int
     inputs: Inputs
-    opened_s: float  # what the query takes for the current time
+    opened_s: float  # the current time, as far as the query is concerned
 
 
 class Size(msgspec.Struct, frozen=True):
@@ -104,7 +87,16 @@ class Measures(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Executions:
-    """At most one open execution per channel. `committed` callbacks run in the committing thread."""
+    """Opens and commits executions, at most one open per channel.
+
+    Executions of a channel are numbered 1, 2, 3 ... and run one after another. Opening one records, in one transaction,
+    its number, its inputs and the version of the subscriptions it answers. Committing it adds, in one transaction, the
+    index of its results. A crash between the two costs only time: the open execution is run again with the recorded
+    inputs, and its results, which are the same, are committed once.
+
+    An execution is opened only for new records. Without new records nothing happens. Without subscriptions the
+    channel's positions still advance, so that a later subscriber does not receive older records.
+    """
 
     def __init__(self, database: Database, channels: Channels, clock: Callable[[], float]) -> None:
         self._database = database
@@ -114,7 +106,7 @@ class Executions:
         database.create(_EXECUTION_TABLES)
 
     def on_commit(self, callback: Callable[[], None]) -> None:
-        """Call this after each commit that notifies somebody."""
+        """Call this after each commit that has results, in the committing thread."""
         self._listeners.append(callback)
 
     def next(self, channel: StoredChannel, positions: Mapping[str, int]) -> Execution | None:
@@ -146,7 +138,7 @@ class Executions:
     def commit(
         self, execution: Execution, index: Mapping[str, Size], measures: Measures | None = None, plan: str = ""
     ) -> bool:
-        """Make the results count; False if the execution is not open: its channel was dropped or replaced."""
+        """Make the results count; False if the execution is not open because its channel was dropped or replaced."""
         key = (execution.channel, execution.number)
         found = measures or Measures(rows_out=sum(size.rows for size in index.values()))
         with self._database.transaction():
@@ -168,7 +160,7 @@ class Executions:
         return True
 
     def drop_channel(self, channel: str) -> None:
-        """Keep nothing of it; an open execution will find nothing to commit. Retention removes the files."""
+        """Drop everything of a channel; an open execution will find nothing to commit. Retention removes the files."""
         with self._database.transaction():
             for table in ("results", "notifications"):
                 self._database.run(f"DELETE FROM {table} WHERE channel = ?", (channel,))
@@ -178,7 +170,7 @@ class Executions:
             self._database.run(sql, (channel,))
 
     def floor(self, dataset: str, position: int) -> int:
-        """The oldest position of a dataset that an execution, open or to come, may still ask for."""
+        """The oldest position of a dataset that an open or future execution may still ask for."""
         read = [positions[dataset] for positions in self._all_positions() if dataset in positions]
         for execution in self.open():
             if dataset in execution.inputs.new:
@@ -205,7 +197,7 @@ def _execution(row: Row) -> Execution:
     return Execution(row["channel"], row["number"], row["version"], inputs, row["opened_at"])
 
 
-_NOTIFIED_MOST = 100  # executions in one answer: the rest follows in the next
+_NOTIFIED_MOST = 100  # executions in one answer: the rest follow in the next
 _RATE_PERIODS = 10  # a subscription's rate is over this many periods of its channel
 
 
@@ -224,7 +216,14 @@ class Notification(msgspec.Struct, frozen=True):
 
 
 class Outcomes:
-    """Reads what `Executions` wrote."""
+    """What `Executions` committed: the index of results, notifications, rates, the history, and retention.
+
+    Results are kept for a time (running time, not the wall clock) and for a number of executions. Results that a broker
+    has a subscription for but has not fetched do not expire by age, only by number, and then a warning is logged. A
+    round drops a small share, so that a mistake in the settings can be noticed and stopped. The order of steps survives
+    a crash: first the executions count as no longer kept, then the caller removes their files, then they are forgotten
+    here.
+    """
 
     def __init__(self, database: Database, channels: Channels, clock: Callable[[], float]) -> None:
         self._database = database
@@ -251,7 +250,7 @@ class Outcomes:
             raise Unknown(f"execution {number} of {channel} is not committed", f"the last one is {numbers.committed}")
 
     def with_results(self, channel: str, number: int, subscriptions: Sequence[str]) -> list[str]:
-        """Those of the subscriptions that have results in the execution."""
+        """Which of the subscriptions have results in the execution."""
         rows = self._database.rows(
             "SELECT subscription FROM results WHERE channel = ? AND number = ?", (channel, number)
         )
@@ -326,7 +325,7 @@ class Outcomes:
         return row["problem"] if row is not None else ""
 
     def expire(self, keep_s: float, keep_executions: int) -> list[tuple[str, int]]:
-        """Executions that count as no longer kept from now on, or since before: remove their files, then `forget`."""
+        """Executions that no longer count as kept: remove their files, then `forget` them."""
         with self._database.transaction():
             for row in self._database.rows("SELECT channel, oldest FROM channel_numbers WHERE committed >= oldest"):
                 oldest = self._first_kept(row["channel"], keep_s, keep_executions)
@@ -349,13 +348,13 @@ class Outcomes:
         oldest = min(wished, numbers.oldest + most)
         if oldest > first_wanted:
             log.warning(
-                "channel %s: results of executions from %d to %d go, some of which nobody has fetched: %d are kept",
+                "channel %s: dropping the results of executions %d to %d, some not yet fetched: only %d are kept",
                 *(channel, first_wanted, oldest - 1, keep_executions),
             )
         return oldest
 
     def _first(self, channel: str, condition: str, *values: float) -> int:
-        """The first committed execution that is kept now and meets a condition; if none does, the one to come."""
+        """The first committed and kept execution that meets a condition; if none does, the next one to be committed."""
         numbers = self._channels.numbers(channel)
         sql = (
             "SELECT min(e.number) AS number FROM executions AS e "
@@ -373,7 +372,7 @@ class Outcomes:
 # --- the running time
 
 
-# An execution that was not fetched yet, with results for a subscription that a broker holds.
+# An execution with results for a subscription that a broker holds, none of them fetched yet.
 _WANTED = (
     "NOT e.fetched AND EXISTS (SELECT 1 FROM results AS r JOIN holders AS h ON h.subscription = r.subscription "
     "WHERE r.channel = e.channel AND r.number = e.number)"
@@ -388,7 +387,12 @@ CREATE TABLE IF NOT EXISTS running_time (only INTEGER PRIMARY KEY CHECK (only = 
 
 
 class RunningTime:
-    """Call it for the seconds. One per folder."""
+    """The seconds that a data cluster has run, over all processes that have used its folder. One per folder.
+
+    Things expire by this clock, because the wall clock may be set by hours in either direction, and what is deleted
+    because of that is gone. It counts the seconds of the monotonic clock and continues after a restart. It is written
+    ahead, so that a kill does not set it back.
+    """
 
     def __init__(self, database: Database, clock: Callable[[], float] = time.monotonic) -> None:
         self._database = database

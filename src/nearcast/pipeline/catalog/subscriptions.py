@@ -4,8 +4,8 @@ Each change of a channel's subscriptions has a version, one more than the last. 
 that added it up to, but not including, the version that removed it. An execution records the version it answers, so a
 re-run after a crash answers exactly the same subscriptions, whatever was added or removed since.
 
-A subscription that makes its channel's query fail for all is set aside: no execution answers it any more. It is held
-until its holders let go; a subscriber who comes after that starts fresh.
+A subscription that makes its channel's query fail for all is set aside: no execution answers it any more. It stays set
+aside until its holders release it; a later subscriber starts afresh.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ CREATE INDEX IF NOT EXISTS holders_of_broker ON holders (broker);
 
 
 class Subscribed(msgspec.Struct, frozen=True):
-    """The answer to a broker: the results of executions from this one on are for it."""
+    """The answer to a broker, which may fetch the results from this execution on."""
 
     subscription: str
     channel: str
@@ -55,7 +55,7 @@ class Subscribed(msgspec.Struct, frozen=True):
 
 
 class Subscriptions:
-    """Attaching and detaching are idempotent: a broker that lost the answer asks again."""
+    """Attaching and detaching are idempotent, so a broker that lost the answer can repeat the request."""
 
     def __init__(self, database: Database, channels: Channels, most: int) -> None:
         self._database = database
@@ -64,12 +64,12 @@ class Subscriptions:
         database.create(_TABLES)
 
     def attach(self, broker: str, channel: StoredChannel, parameters: Mapping[str, Any], user: str = "") -> Subscribed:
-        """The broker holds the subscription with these parameters from now on, for this user among others."""
+        """From now on the broker holds the subscription with these parameters, on behalf of this user among others."""
         values = canonical(channel.parameters, bound(channel.parameters, parameters, user))
         subscription = subscription_id(channel.name, values)
         with self._database.transaction():
             if problem := self.problem(subscription):
-                hint = "change the parameters; who has it may unsubscribe, and subscribe again to have it tried again"
+                hint = "change the parameters, or have all holders unsubscribe and then subscribe again to retry it"
                 raise Conflict(f"subscription {subscription} is set aside: {problem}", hint)
             numbers = self._channels.numbers(channel.name)
             if not self.exists(subscription):
@@ -82,7 +82,7 @@ class Subscriptions:
         return Subscribed(subscription, channel.name, numbers.opened + 1)
 
     def detach(self, broker: str, subscription: str) -> None:
-        """The broker no longer holds it; the subscription ends when nobody does."""
+        """The broker no longer holds it; the subscription ends when no broker does."""
         with self._database.transaction():
             held = "DELETE FROM holders WHERE subscription = ? AND broker = ?"
             if self._database.run(held, (subscription, broker)):
@@ -132,14 +132,14 @@ class Subscriptions:
         return [(row["id"], json.loads(row["parameters"])) for row in rows]
 
     def set_aside(self, channel: str, version: int, problems: Mapping[str, str]) -> None:
-        """These of a version fail the query for all: leave them out of it, and of all later ones."""
+        """These subscriptions fail the query for all: leave them out of this version and all later ones."""
         sql = f"UPDATE subscriptions SET problem = ? WHERE {_THERE} AND id = ?"
         values = [(problem, channel, version, version, name) for name, problem in problems.items()]
         with self._database.transaction():
             self._database.run_many(sql, values)
 
     def try_again(self, channel: str) -> None:
-        """The query has changed: nobody stays set aside because of the old one."""
+        """The query has changed: no subscription stays set aside because of the old one."""
         self._database.run("UPDATE subscriptions SET problem = NULL WHERE channel = ? AND removed IS NULL", (channel,))
 
     def problem(self, subscription: str) -> str:
@@ -149,12 +149,12 @@ class Subscriptions:
         return (row["problem"] or "") if row is not None else ""
 
     def problems(self, channel: str) -> dict[str, str]:
-        """Those of a channel that are set aside, each with the reason."""
+        """The subscriptions of a channel that are set aside, each with the reason."""
         sql = "SELECT id, problem FROM subscriptions WHERE channel = ? AND removed IS NULL AND problem IS NOT NULL"
         return {row["id"]: row["problem"] for row in self._database.rows(f"{sql} ORDER BY id", (channel,))}
 
     def forget_removed(self, channel: str, version: int) -> None:
-        """Forget those removed up to this version, which is the oldest that an execution may still ask for."""
+        """Forget those removed up to this version, the oldest that an execution may still ask for."""
         sql = "DELETE FROM subscriptions WHERE channel = ? AND removed <= ?"
         self._database.run(sql, (channel, version))
 
@@ -175,7 +175,9 @@ class Subscriptions:
     def _require_room(self) -> None:
         row = self._database.row("SELECT sum(held) AS held FROM channel_numbers")
         if row is not None and row["held"] >= self._most:
-            raise CatalogFull(f"there are {self._most} backend subscriptions", "unsubscribe some, or raise the limit")
+            raise CatalogFull(
+                f"the limit of {self._most} backend subscriptions is reached", "unsubscribe some, or raise the limit"
+            )
 
 
 _THERE = "channel = ? AND added <= ? AND (removed IS NULL OR removed > ?)"

@@ -1,8 +1,7 @@
 """What only Spark knows about a channel: whether its query is valid, its result types, and what it would cast.
 
-Spark is asked once, over empty datasets, when a channel is created or checked. A channel may select only types that
-have a JSON form (`service/results.py`). `explained` describes a checked channel for people and programs: what it reads,
-and how its subscriptions are joined.
+Spark analyses the query once, over empty datasets, when a channel is created or checked. A channel may select only
+types that have a JSON form (`service/results.py`).
 """
 
 from __future__ import annotations
@@ -54,11 +53,11 @@ def undeliverable(kind: DataType, depth: int = 0) -> str:
 
 
 _WHOLE_NUMBERS = ("tinyint", "smallint", "int", "bigint")
-_DATA_ERROR = "one value that does not fit would fail the query for all: write a CAST, which gives NULL then"
+_DATA_ERROR = "one value that does not fit would fail the query for all; write a CAST, which gives NULL instead"
 
 
 def analyse(spark: SparkSession, channel: Channel, schemas: Schemas) -> Prepared:
-    """The prepared channel, after Spark's own analysis of it over empty datasets; raises `InvalidChannel`."""
+    """The prepared channel, after Spark has analysed it over empty datasets; raises `InvalidChannel`."""
     from py4j.protocol import Py4JJavaError
     from pyspark.errors import PySparkException
 
@@ -69,7 +68,7 @@ def analyse(spark: SparkSession, channel: Channel, schemas: Schemas) -> Prepared
     _check_formats(spark, channel)
     try:
         frame = prepared.run(spark, subscriptions, empty, empty)
-    except (PySparkException, Py4JJavaError) as error:  # also a stack that overflows
+    except (PySparkException, Py4JJavaError) as error:  # including a stack overflow
         raise channel.refuse(None, f"Spark refuses the query: {_reason(error)}", "correct the SELECT") from None
     _check_results(channel, frame)
     _check_casts(channel, frame)
@@ -91,12 +90,12 @@ def _check_results(channel: Channel, frame: DataFrame) -> None:
         problem = undeliverable(field.dataType)
         if problem:
             found = (one for one in channel.select.selects if one.alias_or_name.lower() == field.name.lower())
-            hint = "CAST it to a type that results may have, as STRING"
+            hint = "CAST it to a type that results may have, such as STRING"
             raise channel.refuse(next(found, None), f"the result {field.name} is {problem}", hint)
 
 
 def _check_patterns(spark: SparkSession, channel: Channel) -> None:
-    """Regular expressions are Java's, and constants: `functions.py` makes sure of that."""
+    """Regular expressions are Java's; `functions.py` ensures that they are constants."""
     from pyspark.errors import IllegalArgumentException
 
     kinds = (exp.RegexpLike, exp.RegexpExtract, exp.RegexpReplace, exp.RegexpSplit)
@@ -104,15 +103,15 @@ def _check_patterns(spark: SparkSession, channel: Channel) -> None:
         try:
             compiled = spark._jvm.java.util.regex.Pattern.compile(node.expression.name)  # type: ignore[union-attr]
         except IllegalArgumentException as error:
-            problem = f"the regular expression {node.expression.name!r}: {_reason(error)}"
-            raise channel.refuse(node, problem, "write one of Java") from None
+            problem = f"invalid regular expression {node.expression.name!r}: {_reason(error)}"
+            raise channel.refuse(node, problem, "write a Java regular expression") from None
         group = int(node.text("group") or 1)
         if isinstance(node, exp.RegexpExtract) and group > compiled.matcher("").groupCount():
-            raise channel.refuse(node, "regexp_extract of a group that is not there", "put ( ) around it, or use 0")
+            raise channel.refuse(node, "regexp_extract of a group that does not exist", "add ( ) for it, or use 0")
 
 
 def _check_formats(spark: SparkSession, channel: Channel) -> None:
-    """Time formats are constants, as `functions.py` makes sure; Spark only checks one when it first meets a value."""
+    """Time formats are constants (`functions.py`), but Spark checks one only when it first meets a value."""
     from pyspark.errors import PySparkException
 
     calls = [node for node in channel.select.find_all(exp.TimeToStr, exp.Anonymous) if _has_format(node)]
@@ -123,7 +122,7 @@ def _check_formats(spark: SparkSession, channel: Channel) -> None:
         try:
             spark.sql(f"SELECT {call.sql(DIALECT)}").collect()
         except PySparkException as error:
-            raise channel.refuse(node, f"the format of a time: {_reason(error)}", "write one of Spark") from None
+            raise channel.refuse(node, f"invalid time format: {_reason(error)}", "write a Spark time format") from None
 
 
 def _has_format(node: exp.Expr) -> bool:
@@ -132,9 +131,9 @@ def _has_format(node: exp.Expr) -> bool:
 
 
 def _check_casts(channel: Channel, frame: DataFrame) -> None:
-    """Spark casts text by itself where something else stands beside it, and large numbers where it takes small ones.
+    """Spark casts text implicitly where it meets another type, and large numbers where it expects small ones.
 
-    Casts that people write are safe (`functions.py`).
+    Explicit casts are safe (`functions.py`).
     """
     for node in _expressions(frame._jdf.queryExecution().analyzed()):
         if node.getClass().getSimpleName() != "Cast" or node.evalMode().toString() == "TRY":
@@ -149,7 +148,7 @@ def _check_casts(channel: Channel, frame: DataFrame) -> None:
 
 
 def _may_fail(source: str, target: str) -> bool:
-    """Whether some value of one type has none in the other. Any text has bytes."""
+    """Whether some value of one type has no counterpart in the other. Any text can become bytes."""
     if source in _WHOLE_NUMBERS and target in _WHOLE_NUMBERS:
         return _WHOLE_NUMBERS.index(source) > _WHOLE_NUMBERS.index(target)
     return source.count("string") > target.count("string") and (source, target) != ("string", "binary")
@@ -185,7 +184,10 @@ def _each(sequence: Any) -> list[Any]:
 
 
 def explained(prepared: Prepared) -> dict[str, Any]:
-    """As plain values: the REST API sends it and `nearcast channel check` shows it."""
+    """What a checked channel reads and how its subscriptions are joined, as plain values.
+
+    The REST API sends it and `nearcast channel check` shows it.
+    """
     channel, rewritten = prepared.channel, prepared.rewritten
     return {
         "channel": channel.name,

@@ -1,4 +1,4 @@
-"""Executions of a channel: what stays the same is prepared once, and each execution is a query with its inputs.
+"""Executions of a channel: the query is prepared once, and each execution runs it over its inputs.
 
 An execution is a DataFrame: nothing runs until it is written or counted.
 """
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
-_MARK = uuid.uuid4().hex  # in the prepared text, where each execution puts a name of its own
+_MARK = uuid.uuid4().hex  # a placeholder in the prepared text, which each execution replaces with its own mark
 
 
 @dataclass(frozen=True)
@@ -49,11 +49,11 @@ class Prepared:
         """The channel's results for all subscriptions: subscription_id and the selected columns.
 
         `subscriptions` has subscription_id (unique) and a column for each parameter. `new_records` has the records
-        since the last execution of each dataset that the channel reads as NEW, `datasets` those that it reads whole.
-        `now_s` is the time of the execution, the same when it is run again.
+        since the last execution for each dataset that the channel reads as NEW; `datasets` has those that it reads
+        whole. `now_s` is the time of the execution, the same when it is run again.
         """
         channel = self.channel
-        _require("new records of the datasets", channel.new_datasets, new_records)
+        _require("the new records", channel.new_datasets, new_records)
         _require("the datasets", channel.whole_datasets, datasets)
         _require("the subscriptions' columns", (SUBSCRIPTION_ID, *channel.parameters), subscriptions.columns)
         relations = {name: datasets[name] for name in channel.whole_datasets}
@@ -62,12 +62,12 @@ class Prepared:
         return _bound(spark, self.text, {**relations, SUBSCRIPTIONS: subscriptions}, times)
 
     def certainly_empty(self, empty: Container[str]) -> bool:
-        """Whether an execution has no results when these datasets have no new records: Spark need not be asked."""
+        """Whether an execution has no results if these datasets have no new records, so that Spark need not run it."""
         return any(name in empty for name in self.rewritten.needed)
 
 
 def prepare(channel: Channel, schemas: Schemas, max_nested_loop_pairs: int = MAX_NESTED_LOOP_PAIRS) -> Prepared:
-    """Parses, binds and rewrites once for many executions; raises `InvalidChannel`."""
+    """Parse, bind and rewrite a channel once for many executions; raises `InvalidChannel`."""
     rewritten = rewrite(channel, schemas, max_nested_loop_pairs)
     names = [*channel.whole_datasets, *(name + NEW_SUFFIX for name in channel.new_datasets), SUBSCRIPTIONS]
     return Prepared(channel, schemas, rewritten, _with_views(rewritten.query, names))
@@ -100,7 +100,7 @@ def _with_views(query: exp.Expr, names: Container[str]) -> str:
 def _bound(
     spark: SparkSession, text: str, relations: Mapping[str, DataFrame], arguments: dict[str, int] | None = None
 ) -> DataFrame:
-    """Spark binds names at once, so the views can be dropped again."""
+    """Spark binds names immediately, so the views can be dropped afterwards."""
     with _views(relations) as mark:
         return spark.sql(text.replace(_MARK, mark), args=arguments or None)
 
@@ -125,4 +125,4 @@ def _view(name: str, mark: str) -> str:
 def _require(what: str, wanted: tuple[str, ...], there: Container[str]) -> None:
     missing = [name for name in wanted if name not in there]
     if missing:
-        raise UsageError(f"{what} lack {', '.join(missing)}: give all that the channel reads")
+        raise UsageError(f"{what} lack {', '.join(missing)}: give everything that the channel reads")

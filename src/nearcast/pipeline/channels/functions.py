@@ -1,21 +1,21 @@
 """What a channel's SELECT may be made of, and how its parts are rewritten so that no data can make them fail.
 
-What may be used is a list, because what is not on it might run anything. Spark has functions that call Java methods,
-start scripts, read the process's environment, or take all memory for one number from a subscriber. So everything in the
-tree of the SELECT, and with that everything in the text that Spark gets, has to be listed here. A part is listed if it
-depends only on its arguments, needs memory in proportion to them, and either never fails or is made safe as below.
+Everything in the tree of the SELECT, and thus everything in the text that Spark gets, must be on a list here, because
+Spark has functions that call Java methods, start scripts, read the process's environment, or use all memory for one
+number from a subscriber. A part is listed if it depends only on its arguments, needs memory in proportion to them, and
+either never fails or is made safe as below.
 
 What fails on some data becomes NULL there: one record or one subscription must not stop a channel for all. Spark's ANSI
-mode ends a whole query at the first overflow, division by zero or text that is no number. It stays on, because without
-it overflows give wrong numbers; instead each part that can fail is written so that it cannot:
+mode ends a whole query at the first overflow, division by zero or text that is not a number. It stays on, because
+without it overflows give wrong numbers; instead each part that can fail is rewritten so that it cannot:
 
     a + b, a - b, a * b, a / b, a % b      TRY_ADD(a, b) ...
     CAST(a AS t)                           TRY_CAST(a AS t)
     SUM(a), AVG(a)                         TRY_SUM(a), TRY_AVG(a)
     a[i], ELEMENT_AT(a, i)                 GET(a, i), TRY_ELEMENT_AT(a, i)
-    ABS, -, FLOOR, CEIL, DATE_ADD, LIKE    NULL outside of what they can do
+    ABS, -, FLOOR, CEIL, DATE_ADD, LIKE    NULL outside their range
 
-And what would differ in a second run is fixed: the current time is that of the execution, and lists are sorted.
+What would differ in a second run is fixed: the current time is that of the execution, and lists are sorted.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from nearcast.pipeline.channels.likes import with_constant, with_pattern, wrong_
 
 
 _HINT = "use the functions listed in docs/data.md"
+_CONSTANT = "write a constant, because an invalid one would fail the query for all"
 
 _CLAUSES = (
     *(exp.Select, exp.From, exp.Join, exp.Where, exp.Group, exp.Having, exp.Distinct, exp.Subquery, exp.With, exp.CTE),
@@ -78,15 +79,15 @@ _RANKS = (
 )
 _ALLOWED = frozenset((*_CLAUSES, *_VALUES, *_OPERATORS, *_FUNCTIONS, *_AGGREGATES, *_RANKS))
 _GENERATORS = (exp.Explode, exp.ExplodeOuter, exp.Posexplode, exp.PosexplodeOuter)  # and sqlglot's own kinds of them
-# What sqlglot has no class for.
+# Functions for which sqlglot has no class.
 _NAMED = frozenset(
     [
         *("distance", "now", "get", "isnull", "isnotnull", "crc32", "octet_length", "btrim", "e", "weekday"),
         *("arrays_overlap", "cardinality", "map_values", "try_mod", "try_to_timestamp", "try_to_date"),
     ]
 )
-_DIFFERS = "it gives something else each time: an execution that is run again must give the same rows"
-_FIRST_OF_SEVERAL = "it depends on the order of records: use min, max, min_by or max_by"
+_DIFFERS = "its value differs each time, but an execution that is run again must give the same rows"
+_FIRST_OF_SEVERAL = "it depends on the order of records; use min, max, min_by or max_by"
 _INSTEAD = {
     **dict.fromkeys(("rand", "randn", "random", "uuid", "shuffle", "monotonically_increasing_id"), _DIFFERS),
     **dict.fromkeys(("first", "last", "any_value", "first_value", "last_value"), _FIRST_OF_SEVERAL),
@@ -107,7 +108,7 @@ def check_allowed(channel: Channel) -> None:
         raise channel.refuse(node, f"{name} may not be used in a channel", hint)
     for scalar in channel.select.find_all(exp.Subquery):
         if _is_value(scalar) and not _has_one_row(scalar.this):
-            problem = "a subquery that may have several rows is used as a value"
+            problem = "a subquery that may return several rows is used as a value"
             raise channel.refuse(scalar, problem, "select one aggregate without GROUP BY, or join it")
 
 
@@ -117,7 +118,7 @@ def _is_allowed(node: exp.Expr) -> bool:
     if isinstance(node, exp.With) and node.args.get("recursive"):
         return False
     if isinstance(node, exp.TimeStrToTime):
-        return isinstance(node.parent, exp.TimeToStr)  # as sqlglot reads the first value of date_format
+        return isinstance(node.parent, exp.TimeToStr)  # this is how sqlglot reads the first argument of date_format
     if type(node) in _RANKS:
         return node.find_ancestor(exp.Window, exp.Select) is not None and _is_windowed(node)
     if isinstance(node, exp.Select) and (node.args.get("hint") or node.args.get("operation_modifiers")):
@@ -137,7 +138,7 @@ def _start(node: exp.Expr) -> int:
 
 
 def _name(node: exp.Expr) -> str:
-    """Its name as people write it."""
+    """Its name as users write it."""
     if isinstance(node, exp.Anonymous):
         return node.name
     return node.sql_name().lower() if isinstance(node, exp.Func) else node.key.upper()
@@ -166,7 +167,7 @@ def _has_one_row(query: exp.Expr) -> bool:
 EXECUTION_TIME = "_execution_us"  # the parameter of the prepared text: microseconds since 1970, UTC
 
 _LARGEST = "9.2e18D"  # FLOOR and CEIL give 64 bits
-_MOST_DAYS = 4_000_000  # about 10,000 years, all that SQL's calendar has
+_MOST_DAYS = 4_000_000  # about 10,000 years, the range of SQL's calendar
 _MOST_MONTHS = 120_000
 _REPEATED_MOST = 500  # parts of an operand
 _SPECIAL_TIMES = {"now", "today", "tomorrow", "yesterday", "epoch"}
@@ -215,14 +216,14 @@ def _any_of(kinds: set[exp.DType], *nodes: exp.Expr) -> bool:
 def _cast(channel: Channel, node: exp.Expr) -> exp.Expr:
     value = node.this
     if node.args.get("format") or node.args.get("default"):
-        raise channel.refuse(node, "a CAST with a format", "use try_to_timestamp(text, format)")
+        raise channel.refuse(node, "a CAST cannot have a format", "use try_to_timestamp(text, format)")
     if isinstance(value, exp.Literal) and value.is_string and value.name.strip().lower() in _SPECIAL_TIMES:
-        raise channel.refuse(node, f"{value.name!r} as a time", "use now() or current_date()")
+        raise channel.refuse(node, f"{value.name!r} cannot be used as a time", "use now() or current_date()")
     return _in_calendar(channel, exp.TryCast(this=value.copy(), to=node.args["to"].copy(), safe=True))
 
 
 def _in_calendar(channel: Channel, day: exp.Expr) -> exp.Expr:
-    """Spark reads a date in the year 1,000,000 from a text, but fails to make a timestamp of it."""
+    """Spark reads a date in the year 1,000,000 from text, but fails to convert it to a timestamp."""
     if isinstance(day, exp.TryCast) and (
         not day.args["to"].is_type("date") or _any_of(exp.DataType.TEMPORAL_TYPES, day.this)
     ):
@@ -237,9 +238,9 @@ def _negative(channel: Channel, node: exp.Expr) -> exp.Expr:
 
 
 def _repeated(channel: Channel, operand: exp.Expr) -> exp.Expr:
-    """An operand that is written several times: nested ones multiply."""
+    """An operand that the rewritten query repeats: nested repetitions multiply."""
     if sum(1 for _ in zip(operand.walk(), range(_REPEATED_MOST + 1), strict=False)) > _REPEATED_MOST:
-        raise channel.refuse(operand, "nested too deep", "give inner parts a name: in a subquery, or WITH ... AS")
+        raise channel.refuse(operand, "nested too deeply", "move the inner parts to a subquery or to WITH ... AS")
     return operand
 
 
@@ -250,14 +251,14 @@ def _absolute(channel: Channel, node: exp.Expr) -> exp.Expr:
 
 def _whole_number(channel: Channel, node: exp.Expr) -> exp.Expr:
     if node.args.get("decimals") or node.args.get("to"):
-        raise channel.refuse(node, f"{node.key} with a scale", "use round(value, scale)")
+        raise channel.refuse(node, f"{node.key} cannot have a scale", "use round(value, scale)")
     return filled(_BETWEEN.format(limit=_LARGEST), value=_repeated(channel, node.this), result=node)
 
 
 def _rounded(channel: Channel, node: exp.Expr) -> exp.Expr:
     scale = node.args.get("decimals")
     if scale is not None and not (isinstance(scale, exp.Literal) and scale.is_int):
-        raise channel.refuse(node, "round to a scale that is no constant, or below 0", "write it as in round(x, 2)")
+        raise channel.refuse(node, "the scale is not a constant, or is below 0", "write it as in round(x, 2)")
     return node
 
 
@@ -278,10 +279,10 @@ def _total(channel: Channel, node: exp.Expr) -> exp.Expr:
 
 
 def _list(channel: Channel, node: exp.Expr) -> exp.Expr:
-    """Sorted: a second run may meet the records in another order."""
+    """Sorted, because a second run may read the records in another order."""
     above = node.parent
     if isinstance(above, exp.Window | exp.Filter):
-        raise channel.refuse(node, "a list over a window or with a FILTER", "use GROUP BY and CASE WHEN")
+        raise channel.refuse(node, "a list cannot have a window or a FILTER", "use GROUP BY and CASE WHEN")
     return _call("SORT_ARRAY", node)
 
 
@@ -293,7 +294,7 @@ def _element(channel: Channel, node: exp.Expr) -> exp.Expr:
         if not node.args.get("offset"):
             return _call("GET", node.this, node.expressions[0])
         return filled("TRY_ELEMENT_AT(:array, NULLIF(:index, 0))", array=node.this, index=node.expressions[0])
-    raise channel.refuse(node, "[ ] or element_at of something else than an array or a map", "use get(array, index)")
+    raise channel.refuse(node, "[ ] or element_at of something other than an array or a map", "use get(array, index)")
 
 
 def _like(channel: Channel, node: exp.Expr) -> exp.Expr:
@@ -302,31 +303,31 @@ def _like(channel: Channel, node: exp.Expr) -> exp.Expr:
         _repeated(channel, pattern)
         return with_pattern(node)
     if wrong_escape(pattern.name):
-        raise channel.refuse(node, f"the pattern {pattern.name!r}", r"put only %, _ or \ after a \\ in a pattern")
+        raise channel.refuse(node, f"invalid pattern {pattern.name!r}", r"put only %, _ or \ after a \\ in a pattern")
     return with_constant(node, pattern.name)
 
 
 def _constant_pattern(channel: Channel, node: exp.Expr) -> exp.Expr:
     if not isinstance(node.expression, exp.Literal):
-        raise channel.refuse(node, "a regular expression that is no constant", "one that is wrong would fail for all")
+        raise channel.refuse(node, "the regular expression is not a constant", _CONSTANT)
     replacement = node.args.get("replacement")
     if replacement is not None and (not isinstance(replacement, exp.Literal) or set(replacement.name) & set("$\\")):
-        raise channel.refuse(node, "a replacement that is no plain constant", r"write it as text, without $ and \ ")
+        raise channel.refuse(node, "the replacement is not a plain constant", r"write it as text, without $ and \ ")
     group = node.args.get("group")
     if group is not None and not (isinstance(group, exp.Literal) and group.is_int):
-        raise channel.refuse(node, "a group that is no constant, or below 0", "write its number, as in ('(a)', 1)")
+        raise channel.refuse(node, "the group is not a constant, or is below 0", "write its number, as in ('(a)', 1)")
     return node
 
 
 def _constant_format(channel: Channel, node: exp.Expr) -> exp.Expr:
     if not isinstance(node.args.get("format"), exp.Literal):
-        raise channel.refuse(node, "a format that is no constant", "one that is wrong would fail for all")
+        raise channel.refuse(node, "the format is not a constant", _CONSTANT)
     return node
 
 
 def _date(channel: Channel, node: exp.Expr) -> exp.Expr:
     if node.args.get("format"):
-        raise channel.refuse(node, "to_date with a format", "use try_to_date(text, format)")
+        raise channel.refuse(node, "to_date cannot have a format", "use try_to_date(text, format)")
     return _in_calendar(channel, exp.TryCast(this=node.this.copy(), to=exp.DataType.build("date"), safe=True))
 
 
@@ -335,7 +336,7 @@ def _named(channel: Channel, node: exp.Expr) -> exp.Expr:
     if name == "now":
         return _now(channel, node)
     if name in ("try_to_timestamp", "try_to_date") and not all(isinstance(f, exp.Literal) for f in arguments[1:]):
-        raise channel.refuse(node, "a format that is no constant", "one that is wrong would fail for all")
+        raise channel.refuse(node, "the format is not a constant", _CONSTANT)
     return _in_calendar(channel, node) if name == "try_to_date" else node
 
 

@@ -1,14 +1,14 @@
-"""`distance(lat1, lon1, lat2, lon2)` of the channel language, and the grid that finds near pairs without all pairs.
+"""`distance(lat1, lon1, lat2, lon2)` of the channel language, and the grid that finds near pairs without trying all.
 
 The distance is in metres on a sphere (haversine). It takes degrees, latitudes in [-90, 90] and longitudes in [-360,
-360], and is NULL for anything else, so that a bad position matches nobody instead of everybody.
+360], and is NULL for anything else, so that a bad position matches nothing rather than everything.
 
 The grid has rows of equal height h (degrees of latitude), and each row has its own number of columns, so that cells are
 about square at every latitude. The centre's side takes every cell that the circle's bounding box touches (3 x 3 when
 the radius is h), the other side the one cell it is in: a pair within the radius meets in exactly one cell. Columns wrap
 around at the date line; a circle that contains a pole takes all columns of its rows.
 
-The formulas are pieces of SQL with places to fill in (`filled`): they read better as text than as a tree.
+The formulas are SQL templates (`filled`), because they read better as text than as a tree.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from nearcast.pipeline.channels.language import DIALECT
 
 
 def filled(template: str, **parts: exp.Expr) -> exp.Expr:
-    """The SQL of `template` with a part in place of each `:name`; names without a part stay."""
+    """The parsed SQL of `template` with a part in place of each `:name`; names without a part stay."""
 
     def put_in(node: exp.Expr) -> exp.Expr:
         part = parts.get(node.name) if isinstance(node, exp.Placeholder) else None
@@ -37,7 +37,7 @@ def _parsed(template: str) -> exp.Expr:
 
 EARTH_RADIUS_M = 6_371_008.8  # mean radius of WGS 84 (IUGG)
 HALF_WAY_ROUND_M = 20_015_115.0  # no two points of the sphere are farther apart
-SLACK_M = 1.0  # near the antipodes asin loses half of its digits, about 0.1 m; the exact check follows anyway
+SLACK_M = 1.0  # near the antipodes asin loses half its digits, about 0.1 m; the exact check follows anyway
 MIN_CELL_DEGREES = 0.001  # about 111 m: 180,000 rows at most
 MAX_CELL_DEGREES = 45.0
 
@@ -61,7 +61,7 @@ _HALF_WIDTH = """CASE WHEN ABS(:lat) + :reach >= 90 THEN 180D
   ELSE LEAST(180D, 1e-9 + DEGREES(ASIN(LEAST(1D, SIN(RADIANS(:reach)) / COS(RADIANS(:lat)))))) END"""
 _FIRST = "CAST(FLOOR((PMOD(:lon + 180, 360D) - :half_width) / 360 * :columns) AS BIGINT)"
 _LAST = "CAST(FLOOR((PMOD(:lon + 180, 360D) + :half_width) / 360 * :columns) AS BIGINT)"
-# Never a column twice: a pair would meet twice.
+# Never the same column twice, or a pair would meet twice.
 _ALL_COLUMNS = f"SEQUENCE({_FIRST}, LEAST({_LAST}, {_FIRST} + :columns - 1))"
 _VALID = "ABS(:lat) <= 90 AND ABS(:lon) <= 360"
 
@@ -79,8 +79,8 @@ def expand_distance(call: exp.Expr) -> exp.Expr:
 def cell_degrees(mean_square_radius_m2: exp.Expr) -> exp.Expr:
     """The height of a cell: the quadratic mean of the radii.
 
-    A centre of radius r takes about (1 + 2 r / h)^2 cells; with this h all N centres together take at most 9 N,
-    as if each took 3 x 3, also when a few radii are far larger than the others.
+    A centre of radius r takes about (1 + 2 r / h)^2 cells. With this h all N centres together take at most 9 N, as if
+    each took 3 x 3, even if a few radii are far larger than the others.
     """
     metres = f"DEGREES(SQRT(COALESCE(:square, 0D)) / {EARTH_RADIUS_M})"
     return filled(f"GREATEST({MIN_CELL_DEGREES}D, LEAST({MAX_CELL_DEGREES}D, {metres}))", square=mean_square_radius_m2)

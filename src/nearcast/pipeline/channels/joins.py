@@ -3,13 +3,9 @@
     grid         distance(a.lat, a.lon, b.lat, b.lon) < radius     cells of a grid on both sides (`geography.py`)
     hash         a.x = b.y                                         Spark's own hash or sort-merge join
     range        a.x BETWEEN b.low AND b.high                      buckets of the mean interval's length
-    nested loop  anything else                                     every pair is looked at, up to a limit
+    nested loop  anything else                                     every pair is examined, up to a limit
 
 A condition that a kind does not use is still checked on each pair that the kind finds.
-
-Grid and range joins meet on extra columns, put around a relation: `(SELECT r.*, ... FROM r) AS r` (`Cells`). One
-relation of each pair is exploded into a row for each cell or bucket that it reaches; the other stays as it is, each row
-in one cell. Cells do not overlap and an exploded row names none twice, so a pair meets at most once.
 """
 
 from __future__ import annotations
@@ -32,7 +28,7 @@ _INSTANTS = {exp.DType.DATE, exp.DType.TIMESTAMP, exp.DType.TIMESTAMPTZ, exp.DTy
 
 @dataclass(frozen=True)
 class Near:
-    """`around` is exploded into the cells that its circle touches, `point` is in one cell."""
+    """A grid join: `around` is exploded into the cells that its circle touches; `point` is in one cell."""
 
     around: str
     around_lat: exp.Expr
@@ -45,7 +41,7 @@ class Near:
 
 @dataclass(frozen=True)
 class Within:
-    """`interval` is exploded into the buckets from low to high, `point` is in one bucket."""
+    """A range join: `interval` is exploded into the buckets from low to high; `point` is in one bucket."""
 
     interval: str
     low: exp.Expr
@@ -69,7 +65,7 @@ def relations_of(node: exp.Expr) -> frozenset[str]:
 
 
 def is_equality(condition: exp.Expr) -> bool:
-    """One side's columns are of one relation, the other side's of another: the keys of a hash join."""
+    """Whether each side's columns belong to one relation, and not the same one: the keys of a hash join."""
     if not isinstance(condition, exp.EQ | exp.NullSafeEQ):
         return False
     left, right = relations_of(condition.this), relations_of(condition.expression)
@@ -115,7 +111,7 @@ def as_within(conditions: Sequence[exp.Expr], prefer: Sequence[str]) -> Within |
 
 
 def on_a_line(node: exp.Expr, scale: str) -> exp.Expr:
-    """The value as a double that never sorts before a smaller one, which is all that buckets need."""
+    """The value as a double that keeps its order, which is all that buckets need."""
     if scale == "date":
         return exp.cast(exp.func("UNIX_DATE", node.copy(), dialect=DIALECT), "double")
     if scale == "time":
@@ -128,7 +124,7 @@ def scale_of(within: Within) -> str:
 
 
 def _scale(*nodes: exp.Expr) -> str:
-    """What the values are measured in; empty where buckets are not possible."""
+    """The unit of the values; empty where buckets are not possible."""
     families = {family(node) for node in nodes}
     if families == {"number"}:
         return "number"
@@ -153,7 +149,7 @@ def _bounds(condition: exp.Expr) -> list[tuple[exp.Expr, str, exp.Expr]]:
 
 
 def _one_relation(*nodes: exp.Expr) -> str:
-    """The relation that all these take their columns from; empty if one takes none, or there are two."""
+    """The relation that all these take their columns from; empty if one has no columns, or if there are two."""
     each = {relations_of(node) for node in nodes}
     if len(each) != 1:
         return ""
@@ -164,14 +160,19 @@ def _one_relation(*nodes: exp.Expr) -> str:
 # --- cells and buckets
 
 
-# Buckets are counted in 64 bits; the order of values survives the cut at both ends, also of infinities.
+# Buckets are counted in 64 bits; clipping at both ends keeps the order of values, including infinities.
 _LARGEST = 1e15
 _CUT = f"GREATEST(-{_LARGEST!r}D, LEAST({_LARGEST!r}D, :value))"
 _BUCKET = f"CAST(FLOOR(({_CUT}) / :width) AS BIGINT)"
 
 
 class Cells:
-    """Relations by name, and the cell columns put around them so far."""
+    """The relations by name, each with the cell columns added so far.
+
+    Grid and range joins compare extra columns, which a wrapper adds to a relation: `(SELECT r.*, ... FROM r) AS r`. One
+    relation of each pair is exploded into a row for each cell or bucket that it reaches; the other keeps its rows, each
+    in one cell. Cells do not overlap and an exploded row names none twice, so a pair meets at most once.
+    """
 
     def __init__(self, sources: dict[str, exp.Expr]) -> None:
         self._plain = dict(sources)
@@ -180,9 +181,9 @@ class Cells:
         self._count = 0
 
     def meet_near(self, near: Near) -> exp.Expr:
-        """Puts grid cells around both relations; returns the condition that their rows share a cell.
+        """Add grid cells to both relations; returns the condition that their rows share a cell.
 
-        Step by step, each value a column: Spark would spend most of an execution reading it as one expression.
+        Each step is a column of its own, because Spark would spend most of an execution analysing one expression.
         """
         row, column, columns, height = self._names("_row", "_column", "_columns", "_height")
         square = f"POWER({geography.bounded_radius_m(near.radius).sql(DIALECT)}, 2)"
@@ -218,9 +219,9 @@ class Cells:
         self._add(name, column, geography.column_of(lat, lon, exp.column(columns, name, quoted=True)))
 
     def meet_within(self, within: Within) -> exp.Expr:
-        """Puts buckets around both relations; returns the condition that their rows share one.
+        """Add buckets to both relations; returns the condition that their rows share one.
 
-        Buckets are as wide as the mean interval: N intervals then reach at most 2 N buckets together.
+        Buckets are as wide as the mean interval, so N intervals together reach at most 2 N buckets.
         """
         bucket, width = self._names("_bucket", "_width")
         scale = scale_of(within)
@@ -230,7 +231,7 @@ class Cells:
         for name in (within.interval, within.point):
             self._wrap(name, f"SELECT {{r}}.*, :w AS {width} FROM {{r}}", w=mean)
         first, last = (_bucket_of(end, scale, within.interval, width) for end in (within.low, within.high))
-        # Written out in full: SEQUENCE counts down when the first is the larger.
+        # The CASE is needed because SEQUENCE counts down if the first bound is larger.
         buckets = filled("CASE WHEN :first <= :last THEN SEQUENCE(:first, :last) END", first=first, last=last)
         self._wrap(
             within.interval,
@@ -253,7 +254,7 @@ class Cells:
         return tuple(f"{stem}_{self._count}" for stem in stems)
 
     def _mean(self, name: str, of: exp.Expr, sql: str) -> exp.Expr:
-        """The mean over a relation, as a scalar subquery; of a constant, itself."""
+        """The mean over a relation, as a scalar subquery; the mean of a constant is the constant."""
         value = filled(sql)
         if not relations_of(of):
             return value
@@ -274,7 +275,7 @@ def _bucket_of(value: exp.Expr, scale: str, name: str, width: str) -> exp.Expr:
 
 
 def _if_both(one: exp.Expr, other: exp.Expr | None, value: exp.Expr) -> exp.Expr:
-    """GREATEST and LEAST skip NULL: without this a NULL would be in the last bucket."""
+    """GREATEST and LEAST skip NULL, so without this a NULL would be in the last bucket."""
     known = [exp.Not(this=exp.Is(this=node.copy(), expression=exp.Null())) for node in (one, other) if node is not None]
     return exp.Case().when(exp.and_(*known), value)
 

@@ -85,7 +85,7 @@ def _checked(service: Service, text: str, told: Callable[[Prepared], T]) -> T:
     try:
         return told(service.engine.analyse(parse_channel(text), schemas))
     except RecursionError:  # within the limits of the language, and still too much for somebody behind it
-        raise InvalidChannel(1, 1, "nested too deep", "write it more simply") from None
+        raise InvalidChannel(1, 1, "nested too deeply", "simplify it") from None
 
 
 @channel_routes.get("/channels")
