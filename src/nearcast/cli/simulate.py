@@ -252,7 +252,7 @@ def _protocol_rows(summary: Summary) -> list[tuple[str, str]]:
     return [
         ("seeds", f"{summary.seeds:,}"),
         ("failed", f"{len(summary.failed):,}"),
-        ("messages published", f"{summary.messages:,}"),
+        ("messages run on servers", f"{summary.messages:,}"),
         ("moves", f"{summary.moves:,}"),
         ("of which forced", f"{summary.forced:,}"),
         ("time", f"{summary.seconds:.1f} s"),
