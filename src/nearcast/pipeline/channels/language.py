@@ -96,7 +96,7 @@ def _check_nested(column: str, kind: exp.DataType) -> None:
         _check_fields(column, [part.name for part in parts])
     depth = sum(isinstance(part, exp.DataType) for part in _ancestors(kind))
     if depth > TYPE_NESTING_MAX:
-        raise UsageError(f"the column {column} is nested more than {TYPE_NESTING_MAX} deep: store inner parts as STRING")
+        raise UsageError(f"column {column} is nested more than {TYPE_NESTING_MAX} deep: store inner parts as STRING")
 
 
 def _check_fields(column: str, names: list[str]) -> None:
