@@ -25,7 +25,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "policies": ("errors", "core.model"),
     "runtime": (*_CORE, "core.client", "core.controller"),
     "asyncio": (*_CORE, "core.client", "runtime"),
-    "agent": (*_CORE, "core.agent", "runtime"),
+    "agent": (*_CORE, "core.agent", "runtime", "gateway"),
     "gateway": (*_CORE, "runtime"),
     "subscriber": (*_CORE, "runtime"),
     "pipeline": (*_CORE, "runtime"),
@@ -36,7 +36,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "demo": (*_CORE, "runtime", "testing", "workloads"),
     "experiments": (*_CORE, "runtime", "policies", "flow", "sim", "testing", "workloads"),
     "bench": (*_CORE, "runtime", "policies", "flow", "pipeline", "testing", "workloads"),
-    "cli": (*_CORE, "core.agent", "gateway", "testing", "workloads", "experiments", "demo"),
+    "cli": (*_CORE, "testing", "workloads", "experiments", "demo"),
 }
 
 Graph = dict[str, set[str]]

@@ -57,7 +57,7 @@ class Agent:
         """What keeps the agent from working, in words; empty if nothing does."""
         return self._machine.problem or (self._driver.troubles.problem if self._driver is not None else "")
 
-    async def until_refused(self) -> None:
+    async def ended(self) -> None:
         """Raise `Misplaced` when another agent holds this one's identity; this one has stopped working then."""
         await self._refused.wait()
         raise Misplaced(self._machine.refused)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+import os
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from nearcast.cli.data import GATEWAY_TOKEN_VARIABLE
 from nearcast.cli.shared import (
     StoreUrl,
     bytes_per_s,
@@ -21,9 +23,8 @@ from nearcast.cli.shared import (
 from nearcast.errors import UsageError
 
 if TYPE_CHECKING:
-    from nearcast.agent.collector import Collector
-    from nearcast.agent.process import Agent
-    from nearcast.cli.gateway import GatewayProcess
+    from nearcast.agent.parts import Parts
+    from nearcast.core.agent.machine import Identity
 
 
 ListenOption = Annotated[
@@ -117,8 +118,7 @@ def agent(
     --register secret reads the secret from NEARCAST_REGISTER_SECRET. If the data cluster requires a token, the gateway
     presents the one in NEARCAST_GATEWAY_TOKEN.
     """
-    from nearcast.agent.collector import Collector
-    from nearcast.agent.process import Agent
+    from nearcast.agent.parts import AgentSettings, assemble
     from nearcast.core.agent.machine import Identity
 
     log_to_stderr()
@@ -126,10 +126,10 @@ def agent(
         url = _advertised(advertise or server, advertise)
         rate = bytes_per_s(capacity) if capacity else 0.0
         identity = Identity(checked_name("broker", broker), url, checked_name("site", site), rate)
-        process = Agent(identity, server, store)
-        gateway_process = None
+        options = None
         if gateway:
-            from nearcast.cli.gateway import GatewayOptions, open_gateway
+            from nearcast.agent.gateway import GatewayOptions
+            from nearcast.gateway.settings import SECRET_VARIABLE
 
             options = GatewayOptions(
                 listen=gateway,
@@ -140,10 +140,14 @@ def agent(
                 allow=allow or (),
                 forget_days=forget_days,
                 position=position,
+                register_secret=os.environ.get(SECRET_VARIABLE, ""),
+                data_token=os.environ.get(GATEWAY_TOKEN_VARIABLE, ""),
             )
-            gateway_process = open_gateway(options, identity, server, store)
-        collector = Collector(broker, server, store)
-    run(lambda: _serve(process, identity.url, broker, server, server_pid, gateway_process, collector))
+        settings = AgentSettings(
+            identity=identity, server_url=server, store_url=store, server_pid=server_pid, gateway=options
+        )
+        parts = assemble(settings)
+    run(lambda: _serve(parts, identity))
 
 
 def _advertised(url: str, given: str) -> str:
@@ -155,30 +159,10 @@ def _advertised(url: str, given: str) -> str:
     return address.url
 
 
-async def _serve(
-    process: Agent,
-    url: str,
-    broker: str,
-    server: str,
-    server_pid: int | None,
-    gateway_process: GatewayProcess | None,
-    collector: Collector,
-) -> None:
-    from nearcast.agent.process import watch_server
-
-    await process.start()
-    log.info("agent of broker %s; clients connect to %s", broker, url)
-    jobs = [
-        log_problems(log, lambda: process.problem or collector.problem),
-        until_told_to_stop(),
-        process.until_refused(),
-        collector.serve(),
-    ]
-    if gateway_process is not None:
-        jobs.append(gateway_process.serve())
-    if server_pid is not None:
-        jobs.append(watch_server(server_pid, server, process.server_ended))
+async def _serve(parts: Parts, identity: Identity) -> None:
     try:
-        await until_one_ends(*jobs)
+        await parts.start()
+        log.info("agent of broker %s; clients connect to %s", identity.broker, identity.url)
+        await until_one_ends(log_problems(log, lambda: parts.problem), until_told_to_stop(), parts.ended())
     finally:
-        await process.stop()
+        await parts.stop()

@@ -328,7 +328,7 @@ class _Uvicorn(uvicorn.Server):
 
 
 class GatewayServer:
-    """Serves one gateway at one address, from `start` to `stop`."""
+    """Serves one gateway at one address, from `start` to `stop`: a part of the agent process."""
 
     def __init__(self, gateway: Gateway, listening: socket.socket) -> None:
         config = uvicorn.Config(
@@ -357,6 +357,12 @@ class GatewayServer:
             if self._serving.done():
                 self._serving.result()
             await asyncio.sleep(_STARTED_LOOK_S)
+        log.info("gateway of broker %s; subscribers connect to %s", self._gateway.broker, self._gateway.url)
+
+    @property
+    def problem(self) -> str:
+        """What failed unexpectedly in the gateway a short while ago, in words; empty if nothing did."""
+        return self._gateway.problem
 
     async def ended(self) -> None:
         """Returns when it no longer serves."""

@@ -272,6 +272,11 @@ class Gateway:
         return await self._coordination.request(user, latitude, longitude, home=home)
 
     @property
+    def problem(self) -> str:
+        """What failed unexpectedly a short while ago, in words; empty if nothing did."""
+        return self._troubles.problem
+
+    @property
     def health(self) -> dict[str, Any]:
         return {
             "broker": self.broker,
@@ -282,7 +287,7 @@ class Gateway:
             "waiting_for_data_cluster": self.backend_subscriptions.waiting,
             "workers": self.workers.health | (self._coordination.workers.health if self._coordination else {}),
             "failed_operations": self._operations.failures,
-            "problem": self._troubles.problem,
+            "problem": self.problem,
         }
 
     # --- for transports

@@ -1,66 +1,46 @@
-"""The gateway of `nearcast agent --gateway`: made from the options, and run until the agent ends."""
+"""The gateway as a part of the agent process: made from the operator's options."""
 
 from __future__ import annotations
 
 import ipaddress
 import logging
-import os
 import socket
 from collections.abc import Sequence
 from urllib.parse import urlsplit
 
 import msgspec
 
-from nearcast.cli.data import GATEWAY_TOKEN_VARIABLE
 from nearcast.core.agent.machine import Identity
 from nearcast.errors import UsageError
 from nearcast.gateway.coordination import BusCoordination, Whereabouts
 from nearcast.gateway.server import GatewayServer, listen
 from nearcast.gateway.service import Gateway
-from nearcast.gateway.settings import OPEN, SECRET_VARIABLE, GatewaySettings
-
-log = logging.getLogger("nearcast.agent")
-
-
-class GatewayProcess:
-    """A gateway that already listens, but serves only after `serve` is called."""
-
-    def __init__(self, gateway: Gateway, listening: socket.socket) -> None:
-        self._gateway = gateway
-        self._listening = listening
-
-    async def serve(self) -> None:
-        """Runs until cancelled; a server that ends by itself is an error."""
-        server = GatewayServer(self._gateway, self._listening)
-        try:
-            await server.start()
-            log.info("gateway of broker %s; subscribers connect to %s", self._gateway.broker, self._gateway.url)
-            await server.ended()
-        finally:
-            await server.stop()
+from nearcast.gateway.settings import OPEN, GatewaySettings
 
 
 class GatewayOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """As on the command line."""
+    """As the operator gives them."""
 
-    listen: str
+    listen: str  # HOST:PORT
     url: str = ""
     origins: Sequence[str] = ()
     proxies: Sequence[str] = ()
     register: str = ""
     allow: Sequence[str] = ()
     forget_days: float = 90.0
-    position: str = ""
+    position: str = ""  # latitude and longitude, in degrees
+    register_secret: str = ""
+    data_token: str = ""  # presented to the data cluster
 
 
-def open_gateway(options: GatewayOptions, identity: Identity, server_url: str, store_url: str) -> GatewayProcess:
-    """Listen at HOST:PORT. Raises UsageError if an option is wrong."""
+def open_gateway(options: GatewayOptions, identity: Identity, server_url: str, store_url: str) -> GatewayServer:
+    """A gateway that already listens, but serves only after it is started. Raises UsageError if an option is wrong."""
     logging.getLogger("httpx").setLevel(logging.WARNING)  # at INFO it logs every request
     settings = GatewaySettings(
         origins=tuple(options.origins),
         proxies=tuple(options.proxies),
         register=options.register or OPEN,
-        register_secret=os.environ.get(SECRET_VARIABLE, ""),
+        register_secret=options.register_secret,
         allow=tuple(options.allow),
         forget_days=options.forget_days or None,
     )
@@ -76,10 +56,10 @@ def open_gateway(options: GatewayOptions, identity: Identity, server_url: str, s
         server_url,
         store_url,
         settings=settings,
-        data_token=os.environ.get(GATEWAY_TOKEN_VARIABLE, ""),
+        data_token=options.data_token,
         coordination=BusCoordination(store_url, whereabouts),
     )
-    return GatewayProcess(gateway, listening)
+    return GatewayServer(gateway, listening)
 
 
 def _need_local(listening: socket.socket, advertised: str) -> None:
