@@ -218,6 +218,27 @@ def test_a_refusal_of_one_of_two_targets_fails_the_message(rig: Any) -> None:
 
 
 @pytest.mark.usefixtures("bad_refused")
+@pytest.mark.parametrize(("payloads", "failing"), [((b"bad", b"c"), [b"bad"]), ((b"c", b"bad"), [])])
+def test_a_message_refused_behind_the_fence_fails_if_a_later_one_ran_there(
+    rig: Any, payloads: tuple[bytes, ...], failing: list[bytes]
+) -> None:
+    """Whoever hears the publisher first by the later one would drop the refused one, sent again, as an older one."""
+    world = rig("b1", "b2")
+    client, ear = world.client(), Ear(world, "b2")
+    old = placed(world, "b1")
+    client.publish(T, b"a")
+    world.silent.add("b1")
+    world.install("b1", T, switch(old, single(6, "b2", 1), 1, forced=False))
+    client.publish(T, *payloads)
+    world.silent.add("b2")
+    world.speak("b1")
+    world.speak("b2")
+    assert [token for token, _ in failed(client)] == failing
+    assert client.acked == [b"a", *(payload for payload in payloads if payload not in failing)]
+    assert [number for _, number, _ in ear.frames()] == [2, 3]
+
+
+@pytest.mark.usefixtures("bad_refused")
 def test_a_refused_message_nobody_waits_for_is_noted(rig: Any) -> None:
     world = rig("b1")
     client = world.client()

@@ -154,8 +154,8 @@ class TopicPublisher:
 
     def refuse(self, sequence: int, error: ClusterError) -> None:
         """A server refuses this message: its caller gets the error, and the line continues after a SKIP."""
-        if not self._log.empty(sequence):
-            return  # another target refused it before, or it was given up
+        if sequence <= self.acknowledged or not self._log.empty(sequence):
+            return  # acknowledged in a later epoch, refused by another target before, or given up
         for index, (number, token) in enumerate(self._tokens):
             if number == sequence:
                 self._tokens[index] = (number, None)

@@ -24,6 +24,7 @@ from nearcast.core.wire.frames import CRLF, DATA, publish_command, word_of
 if TYPE_CHECKING:
     from nearcast.core.client.publisher import TopicPublisher
     from nearcast.core.wire.backend import ClientLink
+    from nearcast.errors import ClusterError
 
 
 Entry = tuple[int, bytes | None, int]  # number, payload (None for a number that was given up), time
@@ -129,7 +130,7 @@ class Packing:
 
 
 class Lane:
-    __slots__ = ("broker", "counted", "link", "receivers", "retired", "sent", "topic_publisher", "unleased")
+    __slots__ = ("broker", "counted", "link", "receivers", "retired", "sent", "skipped", "topic_publisher", "unleased")
 
     def __init__(self, topic_publisher: TopicPublisher, broker: str, counted: int) -> None:
         self.topic_publisher = topic_publisher
@@ -139,9 +140,11 @@ class Lane:
         self.receivers: deque[int] = deque()  # of counted messages that other lanes have not counted yet
         self.unleased: list[int] = []  # replies that came while the broker had no lease
         self.retired = False
+        self.skipped: tuple[tuple[int, ClusterError], ...] = ()  # refused behind the fence; they may yet run elsewhere
 
     def replied(self, receivers: list[int], now_s: float) -> None:
         if self.retired:
+            self._replied_late(receivers)
             return
         link = self.link
         if link is None or now_s > link.lease_until_s or self.unleased:
@@ -153,11 +156,24 @@ class Lane:
             self.topic_publisher.count(self, receivers)
 
     def refused(self, error: str, now_s: float) -> None:
-        if not self.retired:
-            self.topic_publisher.refuse(
-                self.counted + len(self.unleased) + 1, refused(self.broker, "the message", error)
-            )
+        sequence, problem = self.counted + len(self.unleased) + 1, refused(self.broker, "the message", error)
+        if self.retired:
+            self.counted += 1
+            self.skipped = (*self.skipped, (sequence, problem))
+        else:
+            self.topic_publisher.refuse(sequence, problem)
             self.replied([0], now_s)
+
+    def _replied_late(self, receivers: list[int]) -> None:
+        """Replies behind the fence acknowledge nothing, but a message refused before one that ran there has failed.
+
+        A subscriber may have heard the publisher for the first time by the later one. When the refused one is sent
+        again, it takes that for older than the first, and drops it.
+        """
+        self.counted += len(receivers)
+        for sequence, problem in self.skipped:
+            self.topic_publisher.refuse(sequence, problem)
+        self.skipped = ()
 
     def count_leased(self, now_s: float) -> None:
         """A beat came after all: the broker had not been given up, so the replies count."""
