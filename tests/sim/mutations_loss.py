@@ -68,3 +68,8 @@ def the_oldest_record_wins(patch: Patch) -> None:
 @mutation("invariant 1", UNHEARD)
 def a_broker_that_was_never_heard_is_given_up_in_the_next_version(patch: Patch) -> None:
     patch.setattr(members, "UNHEARD_STEP", 1)
+
+
+@mutation("invariant 7", LOST_WITH_A_BROKER)
+def brokers_are_not_told_that_a_move_was_lost_with_the_store(patch: Patch) -> None:
+    patch.setattr(Roster, "may_know_more", lambda self, placement: ())

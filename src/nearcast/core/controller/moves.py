@@ -315,7 +315,8 @@ class Moves:
         target = self._roster.refuge(topic, entry.placement, entry.placement.epoch + 1)
         if target is None:
             return False
-        moved = TopicEntry(entry.placement, MoveEntry(Phase.SWITCH, target, forced=True))
+        told = self._roster.may_know_more(entry.placement)
+        moved = TopicEntry(entry.placement, MoveEntry(Phase.SWITCH, target, forced=True, told=told))
         self._ledger.write_topic(topic, moved, partial(self.began, topic, Pace.EAGER))
         return True
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from nearcast.core.controller.ledger import Ledger
 from nearcast.core.model.journal import BrokerState, Journal
-from nearcast.core.model.membership import ring_of
+from nearcast.core.model.membership import ERA, ring_of
 from nearcast.core.model.placement import Placement, single
 
 LIVE = (BrokerState.JOINING, BrokerState.MEMBER, BrokerState.LEAVING)  # states of brokers that are expected to answer
@@ -53,6 +53,12 @@ class Roster:
     def whole(self, placement: Placement) -> bool:
         """Whether all brokers of the placement are there."""
         return all(self.is_at(broker, placement) for broker in placement.brokers)
+
+    def may_know_more(self, placement: Placement) -> tuple[str, ...]:
+        """The brokers where clients may wait for a move from here that was lost with the store: all, in a new era."""
+        if placement.epoch // ERA == self._journal.membership.version // ERA:
+            return ()
+        return tuple(sorted(self.carriers()))
 
     def names(self, broker: str) -> bool:
         """Whether a topic still names the broker, now or as its target."""
