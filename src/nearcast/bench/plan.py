@@ -118,7 +118,7 @@ def timed(policy: Policy, topics: int, brokers: int, runs: int) -> Timed:
 
 
 def _compared(own: Timed) -> Compared:
-    """Run the reference, only once: it takes long enough for one measurement to be exact."""
+    """Run the reference, only once: it takes long enough for one measurement to be reliable."""
     from nearcast.policies.dynamoth import DynamothConfig
 
     snapshot, plan = made_cluster(own.topics, own.brokers)

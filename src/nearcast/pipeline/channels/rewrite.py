@@ -250,7 +250,7 @@ def _spelled(channel: Channel, schemas: Schemas, name: str) -> str:
 
 
 def query_for_one(channel: Channel, schemas: Schemas, values: Mapping[str, exp.Expr]) -> exp.Select:
-    """The channel's own query with parameters filled in. Tests compare the rewritten query with it."""
+    """The channel's own query with parameters filled in. Tests and a benchmark compare with it."""
     bound = bind(channel, schemas)
 
     def put_in(node: exp.Expr) -> exp.Expr:

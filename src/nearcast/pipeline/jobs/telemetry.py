@@ -115,7 +115,7 @@ def readable() -> Column:
 
 
 def topic_counters(found: DataFrame) -> DataFrame:
-    """One row per topic of each report. Counts above COUNT_MAX are left out, so that sums do not overflow."""
+    """One row per topic of each report. Counts below 0 or above COUNT_MAX are left out: sums must not overflow."""
     from pyspark.sql import functions as F
 
     def sane(path: str) -> Column:

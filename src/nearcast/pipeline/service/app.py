@@ -41,8 +41,8 @@ _GATEWAY_PARTS = ("brokers", "subscriptions", "results", "rates")  # the beginni
 class RequestGuard:
     """ASGI middleware that checks the token, and the content type and size of the body.
 
-    It answers 401 without a valid token, 403 if the gateways' token is not enough, 415 for a body of another type, and
-    413 for one above the limit, even if it does not declare its length.
+    It answers 401 without a valid token, 403 if the gateways' token is not enough, 415 for a body of an unknown type,
+    and 413 for one above the limit, even if it does not declare its length.
 
     There are two tokens. The operator's allows everything. The gateways' token allows what gateways, which run close to
     users, need: to hold subscriptions and to fetch results.
@@ -91,7 +91,7 @@ class RequestGuard:
 
     @staticmethod
     def _shows(headers: dict[bytes, bytes], token: bytes) -> bool:
-        """Whether the request has this token. The comparison takes the same time for every wrong token."""
+        """Whether the request has this token. The time this takes does not reveal how much of a wrong one is right."""
         kind, _, shown = headers.get(b"authorization", b"").partition(b" ")
         return bool(token) and kind.lower() == b"bearer" and hmac.compare_digest(shown.strip(), token)
 
