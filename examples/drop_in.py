@@ -1,4 +1,4 @@
-"""A program written for redis.asyncio: one import and the address are all that changed."""
+"""A program written for redis.asyncio: only one import and the address have changed."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Publish and subscribe with the typed client.
 
-The program starts a cluster of its own on this machine. With a cluster that runs elsewhere, leave that line out and
-give `nearcast.connect` the URL of any of its servers.
+The program starts its own cluster on this machine. To use a cluster that runs elsewhere, leave that line out and give
+`nearcast.connect` the URL of any of its servers.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ async def main() -> None:
                     print(f"got #{sequence}: {payload.decode()}")
                     missing -= 1
                 case nearcast.Gap(first=first, last=last):
-                    print(f"messages {first} to {last} will not come")
+                    print(f"messages {first} to {last} will not arrive")
                     missing -= event.count
                 case nearcast.Interrupted(reason=reason):
                     print(f"messages may be missing: {reason}")

@@ -1,6 +1,6 @@
-"""Move a topic from broker to broker while it is published to, and count what its subscriber got.
+"""Move a topic from broker to broker while messages are published to it, and count what its subscriber gets.
 
-Every message carries its number, so the subscriber can tell a lost, a doubled and a reordered one by itself.
+Every message carries its number, so the subscriber itself can detect lost, duplicated and reordered ones.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ PLACES = (
 
 
 class Publisher:
-    """Publishes numbers, one after the other, each acknowledged before the next."""
+    """Publishes numbers, one after another, each acknowledged before the next."""
 
     def __init__(self, client: nearcast.Client) -> None:
         self.acknowledged = 0
@@ -40,7 +40,7 @@ class Publisher:
 
 
 async def read(subscription: nearcast.Subscription) -> tuple[list[int], list[nearcast.Event]]:
-    """The numbers that came, and everything that is not a message, until the subscription is closed."""
+    """The numbers received, and everything that is not a message, until the subscription is closed."""
     numbers: list[int] = []
     others: list[nearcast.Event] = []
     async for event in subscription:
@@ -65,7 +65,7 @@ async def main() -> None:
             print(f"moved to {', '.join(brokers):10} ({mode}) in {took_ms:.0f} ms; {meanwhile} messages meanwhile")
         publisher.stop()
         await publishing
-        await asyncio.sleep(0.5)  # the last ones are on their way
+        await asyncio.sleep(0.5)  # the last ones are still in flight
         subscription.close()
         numbers, others = await reading
         print(f"published and acknowledged: {publisher.acknowledged}")

@@ -132,9 +132,9 @@ def test_users_have_the_topics_they_were_given_and_a_limit_of_new_ones() -> None
                 await ann.publish("chat.ann.1", "mine")
                 await bob.subscribe_topic("chat.ann.1")
                 for refused in ("chat.bob.1", "other", "new"):
-                    with pytest.raises(Refused, match="no right to publish on topic"):
+                    with pytest.raises(Refused, match="no right to publish to topic"):
                         await ann.publish(refused, "not mine")
-                with pytest.raises(Refused, match="no right to subscribe on topic 'news'"):
+                with pytest.raises(Refused, match="no right to subscribe to topic 'news'"):
                     await ann.subscribe_topic("news")
                 for number in (2, 3):
                     await ann.publish(f"chat.ann.{number}", "new")

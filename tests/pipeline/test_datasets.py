@@ -97,7 +97,7 @@ def test_an_added_column_is_null_in_older_records(spark: SparkSession, datasets:
     datasets.create("d", "k STRING")  # as it was first made: nothing changes
     with pytest.raises(UsageError, match="cannot become k INT"):
         datasets.alter("d", "k INT")
-    with pytest.raises(UsageError, match="there is another dataset d"):
+    with pytest.raises(UsageError, match="a different dataset d exists"):
         datasets.create("d", "k INT")
 
 
@@ -226,7 +226,7 @@ def test_json_and_parquet_are_loaded_and_columns_added(spark: SparkSession, data
         ("id,name\n1,a\n,b\n", {"schema": "id INT NOT NULL, name STRING"}, "1 rows have no id, which is required"),
         ("id,name\nx,a\n", {"schema": "id INT, name STRING"}, "cannot be read"),
         ("id,name\n1,a\n", {"key": "user"}, "key 'user' is not a column"),
-        ("id,the name\n1,a\n", {}, "column 'the name': use"),
+        ("id,the name\n1,a\n", {}, "bad column name 'the name': use"),
         ("id,name\n1,a\n", {"format": "xml"}, "unknown format 'xml': use one of csv, json, parquet"),
     ],
 )

@@ -75,7 +75,7 @@ def test_collectors_are_told_what_there_is(feeds: Feeds, datasets: Datasets, val
         (("reports", "t", "a INT", "json", "b"), UsageError, "key 'b' is not a column"),
         (("reports", "t", "a ARRAY<MAP<INT, INT>>"), UsageError, "use MAP<STRING"),
         (("users", "other", "a INT"), UsageError, "feed users reads u as json: drop it first"),
-        (("users", "u", "a STRING"), UsageError, "there is another dataset users"),
+        (("users", "u", "a STRING"), UsageError, "a different dataset users exists"),
     ],
 )
 def test_a_wrong_feed_is_refused(feeds: Feeds, arguments: tuple[str, ...], error: type[Exception], said: str) -> None:

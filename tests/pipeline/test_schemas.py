@@ -24,14 +24,14 @@ def test_columns_come_out_as_spark_writes_them() -> None:
     ("ddl", "said"),
     [
         ("", "has no columns|cannot be read"),
-        ("a", "'a' in the schema is not a column with its type"),
+        ("a", "'a' in the schema is not a column with a type"),
         ("a FOO", "cannot be read"),
         ("a VARCHAR(3)", "column a is of type VARCHAR"),
         ("a INT, A STRING", "names a twice"),
-        ("_topic STRING", "column '_topic': use"),
-        ("`a b` INT", "column 'a b': use"),
+        ("_topic STRING", "bad column name '_topic': use"),
+        ("`a b` INT", "bad column name 'a b': use"),
         ("a INT COMMENT 'x'", "more than a type and NOT NULL"),
-        ("a INT, PRIMARY KEY (a)", "not a column with its type"),
+        ("a INT, PRIMARY KEY (a)", "not a column with a type"),
         ("a INT) AS SELECT (1", "not a list of columns"),
     ],
 )
@@ -70,5 +70,5 @@ def test_keys_and_names_are_checked() -> None:
     for wrong in ("", "Reports", "a-b", "1a", "a" * 65):
         with pytest.raises(UsageError, match="lower-case letters"):
             checked_dataset_name(wrong)
-    with pytest.raises(UsageError, match="channels call new records so"):
+    with pytest.raises(UsageError, match="does not end in __new"):
         checked_dataset_name("reports__new")

@@ -80,7 +80,7 @@ def test_the_session_is_in_utc_with_arrow_and_there_is_one_of_them(spark: SparkS
     assert spark.conf.get("spark.sql.session.timeZone") == "UTC"
     assert spark.conf.get("spark.sql.execution.arrow.pyspark.enabled") == "true"
     assert spark.conf.get("spark.sql.shuffle.partitions") == "1"
-    with pytest.raises(UsageError, match="has a Spark session already"), open_session(SessionSettings()):
+    with pytest.raises(UsageError, match="already has a Spark session"), open_session(SessionSettings()):
         pass
 
 

@@ -60,10 +60,10 @@ def test_a_batch_with_fewer_rows_than_were_counted_is_not_committed(spark: Spark
     frame = spark.createDataFrame(
         [("a", None, None, None)], "k STRING, _topic STRING, _published_at TIMESTAMP, _ingested_at TIMESTAMP"
     )
-    with pytest.raises(ClusterError, match="2 were counted"):
+    with pytest.raises(ClusterError, match="2 rows were counted"):
         datasets.write(datasets.describe("plain"), frame, 2)
     assert datasets.write(datasets.describe("keyed"), frame, 2).rows == 1, "the newest of each key"
-    with pytest.raises(ClusterError, match="0 were counted"):
+    with pytest.raises(ClusterError, match="0 rows were counted"):
         datasets.write(datasets.describe("keyed"), frame, 0)
 
 

@@ -53,7 +53,7 @@ def test_a_lost_beginning_is_a_prefix() -> None:
     assert wrong(verdict) == {"lost_prefix": 2, "untold": 2}
     assert verdict.lost == 2
     assert not verdict.honest
-    assert verdict.examples == ["s misses 2 of t 7 from #1 on, lost_prefix, untold"]
+    assert verdict.examples == ["s misses 2 of t 7 from #1 on, lost_prefix, not reported"]
 
 
 def test_a_hole_is_a_middle() -> None:

@@ -26,12 +26,12 @@ __all__ = ["PubSub", "Redis", "StrictRedis", "from_url"]
 
 
 class Redis:
-    """A client of the cluster to which the named server belongs; any one will do. Connects when first used.
+    """A client of the cluster that the given server belongs to; any server is enough. Connects when first used.
 
-    `connection_pool`: use its connections and its keywords, none of those given here; of a redis-py pool only its
+    `connection_pool`: use its connections and its keywords, and none of those given here; of a redis-py pool only the
     settings are used. `share_connections`: PubSubs use the connections of the pool instead of their own, and count as
     one subscriber; for programs with hundreds of them. `timing`, `limits` and `resolve` are those of
-    `nearcast.connect`. `nearcast.asyncio.options` says what becomes of redis-py's other keywords.
+    `nearcast.connect`. `nearcast.asyncio.options` says how redis-py's other keywords are handled.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Redis:
         **others: Any,
     ) -> None:
         given = connection_pool
-        self.auto_close_connection_pool = not isinstance(given, ConnectionPool)  # a given pool is closed by its maker
+        self.auto_close_connection_pool = not isinstance(given, ConnectionPool)  # a given pool is closed by its owner
         if given is None:
             given = ConnectionPool(
                 host=host,
@@ -81,7 +81,7 @@ class Redis:
 
     @classmethod
     def from_url(cls, url: str, **keywords: Any) -> Self:
-        """`redis://user:password@host:port`, `rediss://...` for TLS, `unix:///path`; what the URL says wins."""
+        """`redis://user:password@host:port`, `rediss://...` for TLS, `unix:///path`; the URL overrides keywords."""
         return cls(**{**keywords, **url_keywords(url)})
 
     @classmethod
@@ -101,7 +101,7 @@ class Redis:
     # --- life
 
     async def initialize(self) -> Self:
-        """For programs that call it; the connection is made when first needed."""
+        """Does nothing; for programs that call it. The connection is made when it is first needed."""
         return self
 
     def __await__(self) -> Generator[Any, None, Self]:
@@ -117,7 +117,7 @@ class Redis:
             await self.aclose()
 
     async def aclose(self, close_connection_pool: bool | None = None) -> None:
-        """Close all connections, those of its PubSubs too, unless a pool was given. The object can be used again."""
+        """Close all connections, including those of PubSubs, unless a pool was given. The object can be used again."""
         if self.auto_close_connection_pool if close_connection_pool is None else close_connection_pool:
             await self.connection_pool.aclose()
 
@@ -133,7 +133,7 @@ class Redis:
 
     @raises_as_redis_py
     async def publish(self, channel: Encodable, message: Encodable) -> int:
-        """Returns how many subscribers it reached, when it is acknowledged by the broker that carries the channel."""
+        """Returns when the broker that carries the channel has acknowledged it: how many subscribers it reached."""
         options = self._options
         topic, payload = options.encoder.encode(channel), options.encoder.encode(message)
         client = await self.connection_pool.client()
@@ -179,8 +179,8 @@ class Redis:
 
         def __getattr__(self, name: str) -> NoReturn:
             raise AttributeError(
-                f"nearcast.asyncio.Redis has no {name!r}: it does publish and subscribe; "
-                "use redis.asyncio beside it for everything else"
+                f"nearcast.asyncio.Redis has no {name!r}: it only does publish/subscribe; "
+                "use redis.asyncio for everything else"
             )
 
 

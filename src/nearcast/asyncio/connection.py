@@ -1,20 +1,7 @@
 """Connection pools as redis-py programs know them, and the survey that counts subscribers on all brokers.
 
 In redis-py a pool lends connections. Here it keeps its settings, one client of the cluster for all Redis objects that
-share it, and the PubSubs in use, each with a client of its own. `Redis` without a pool makes one for itself.
-
-`Survey` asks every broker who is subscribed, and adds the answers up to what one server would say.
-
-What is exact and what is not:
-
-    channels   topics with a subscriber somewhere. One that was just left or moved may be named half a second longer.
-    numsub     by the topic's record. `single`: what its broker says. `all_subscribers`: every subscriber is on every
-               broker of the topic, so the largest number. `all_publishers`: every subscriber is on one, so the sum.
-               Subscribers of a plain Redis client are counted where they hear the topic, under `all_subscribers` only
-               if they are on the broker with the most.
-    numpat     every pattern subscriber is on every broker, so the largest number.
-
-A broker that does not answer counts as empty; if none answers, the last error is raised.
+share it, and the PubSubs in use, each with its own client. `Redis` without a pool makes one for itself.
 """
 
 from __future__ import annotations
@@ -40,6 +27,21 @@ if TYPE_CHECKING:
 
 
 class Survey:
+    """Asks every broker who is subscribed, and combines the answers to what a single server would say.
+
+    What is exact and what is not:
+
+        channels   topics with a subscriber somewhere. One that was just left or moved may be listed for another half
+                   second.
+        numsub     depends on the topic's record. `single`: what its broker says. `all_subscribers`: every subscriber is
+                   on every broker of the topic, so the largest number. `all_publishers`: every subscriber is on one
+                   broker, so the sum. Subscribers of plain Redis clients are counted where they hear the topic, with
+                   `all_subscribers` only if they are on the broker with the most.
+        numpat     every pattern subscriber is on every broker, so the largest number.
+
+    A broker that does not answer counts as empty; if none answers, the last error is raised.
+    """
+
     def __init__(self, client: Client, options: Options) -> None:
         self._client = client
         self._options = options
@@ -63,7 +65,7 @@ class Survey:
         counted, used, recorded = await asyncio.gather(
             self._ask_all("PUBSUB", "NUMSUB", *topics),
             self._ask_all("HMGET", FIRST_USES, *topics),
-            self._ask_all("HMGET", RECORDS, *topics),  # behind first uses: records take their place
+            self._ask_all("HMGET", RECORDS, *topics),  # asked after first uses, because records replace them
         )
         return [
             0
@@ -118,7 +120,7 @@ def _subscribers(counts: Mapping[str, Reply], first_uses: Mapping[str, Reply], r
     known = [record for record in read if isinstance(record, Record)]
     if not known:
         used = [broker for broker, first in first_uses.items() if first is not None]  # mostly one: the directory
-        return sum(numbers.get(broker, 0) for broker in used or numbers)  # else no client of ours has used the topic
+        return sum(numbers.get(broker, 0) for broker in used or numbers)  # if none, only plain Redis clients use it
     placement = max(known, key=lambda record: record.version).placement
     there = [numbers.get(broker, 0) for broker in placement.brokers]
     return sum(there) if placement.mode is Mode.ALL_PUBLISHERS else max(there)
@@ -128,19 +130,19 @@ def _subscribers(counts: Mapping[str, Reply], first_uses: Mapping[str, Reply], r
 
 
 class Connection:
-    """A name to give as `connection_class`: over TCP. Connections themselves are made by the library."""
+    """A value for `connection_class`: over TCP. The library makes the connections itself."""
 
 
 class SSLConnection(Connection):
-    """The same: over TLS."""
+    """The same, over TLS."""
 
 
 class UnixDomainSocketConnection(Connection):
-    """The same: over a Unix socket, named by `path=`."""
+    """The same, over the Unix socket named by `path=`."""
 
 
 class ConnectionPool:
-    """Keywords as of `Redis`; `connection_class` may be one of this module or redis-py's."""
+    """A pool. It takes the keywords of `Redis`; `connection_class` may be one of this module or redis-py's."""
 
     def __init__(
         self, connection_class: type = Connection, max_connections: int | None = None, **keywords: Any
@@ -156,7 +158,7 @@ class ConnectionPool:
 
     @classmethod
     def from_url(cls, url: str, **keywords: Any) -> Self:
-        """`redis://user:password@host:port`, `rediss://...` for TLS, `unix:///path`; what the URL says wins."""
+        """`redis://user:password@host:port`, `rediss://...` for TLS, `unix:///path`; the URL overrides keywords."""
         return cls(**{**keywords, **url_keywords(url)})
 
     async def __aenter__(self) -> Self:
@@ -166,7 +168,7 @@ class ConnectionPool:
         await self.aclose()
 
     async def aclose(self) -> None:
-        """Close all connections, those of PubSubs too. The pool can be used again."""
+        """Close all connections, including those of PubSubs. The pool can be used again."""
         for pubsub in list(self.pubsubs):
             await pubsub.aclose()
         async with self._opening:
@@ -221,7 +223,7 @@ class BlockingConnectionPool(ConnectionPool):
 
 
 def _with_class(connection_class: type, keywords: Mapping[str, Any]) -> dict[str, Any]:
-    """The keywords of a pool as those of Redis, with what its class of connections says, be it ours or redis-py's."""
+    """The keywords of a pool as those of Redis, including what its connection class, ours or redis-py's, implies."""
     told = dict(keywords)
     names = {base.__name__ for base in connection_class.__mro__}
     if "UnixDomainSocketConnection" in names:
@@ -232,7 +234,7 @@ def _with_class(connection_class: type, keywords: Mapping[str, Any]) -> dict[str
 
 
 def adopted(pool: Any) -> ConnectionPool:
-    """A pool of redis-py's as one of ours: the same server and options, connections of its own."""
+    """A redis-py pool as one of ours: the same server and options, with its own connections."""
     told = getattr(pool, "connection_kwargs", None)
     if not isinstance(told, dict):
         raise UsageError(f"connection_pool must be a ConnectionPool, not {type(pool).__name__}: give one, or a URL")

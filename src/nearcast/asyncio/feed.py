@@ -1,8 +1,8 @@
-"""A feed: everything one PubSub receives, in one line.
+"""A feed: everything that one PubSub receives, in one sequence.
 
-All topics and patterns of a PubSub share one mailbox, so their messages keep the order in which they came. The
-confirmations, which in redis-py the server sends, are made here and take their place in the same line: that of a
-subscription before its first message, that of an unsubscription after its last.
+All topics and patterns of a PubSub share one mailbox, so their messages keep the order in which they came. In redis-py
+the server sends confirmations; here they are made by the feed and put into the same sequence: that of a subscription
+before its first message, that of an unsubscription after its last.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from nearcast.runtime.client import Client
 
 
 class Key(NamedTuple):
-    """A topic, or a pattern: the same word may be both."""
+    """A topic or a pattern: the same name may be both."""
 
     name: bytes
     pattern: bool
 
 
 class Confirmation(NamedTuple):
-    """What a server says to a (un)subscription; `held` is how many the PubSub has after it."""
+    """The answer to a subscribe or unsubscribe; `held` is how many the PubSub has after it."""
 
     kind: str
     name: bytes | None
@@ -45,7 +45,7 @@ Item = Event | Confirmation | Pong
 
 
 class Feed:
-    """Commands run one after the other, as on a connection; reading never waits for them."""
+    """One per PubSub. Commands run one after another, as on a connection; reading never waits for them."""
 
     def __init__(self, client: Client, limits: Limits) -> None:
         self._client = client
@@ -53,7 +53,7 @@ class Feed:
         self._held: dict[Key, None] = {}  # a set that keeps its order
         self._unconfirmed: set[Key] = set()  # held, but not confirmed yet
         self._ready: deque[Item] = deque()
-        self._answers = 0  # among them
+        self._answers = 0  # how many of them are answers
         self._news = asyncio.Event()
         self._command = asyncio.Lock()
 
@@ -76,7 +76,7 @@ class Feed:
                     self._confirm(key)
 
     async def unsubscribe(self, keys: list[Key], timeout_s: float | None, *, pattern: bool) -> None:
-        """Leave these, or all topics (patterns) if none is named. Returns when the servers have let go of them."""
+        """Leave these, or all topics (patterns) if none is given. Returns when the servers have unsubscribed us."""
         async with self._command:
             self._check_room()
             self._collect()
@@ -123,7 +123,7 @@ class Feed:
         self._put(Confirmation(_kind("subscribe", key.pattern), key.name, len(self._held) - len(self._unconfirmed)))
 
     def _check_room(self) -> None:
-        """Unlike messages, answers have no policy at their limit: a program that reads none gets no more."""
+        """Unlike messages, answers have no overflow policy: a program that does not read them gets no more."""
         if self._answers >= 2 * self._mailbox.limit:  # as many as there may be messages
             raise LimitReached(f"{self._answers} answers are waiting: read them with get_message() or listen() first")
 
@@ -163,9 +163,9 @@ class Feed:
             raise ClosedWhileUsed("another task closed this PubSub: subscribe again to continue")
 
     def _collect(self) -> None:
-        """Take what has come; a message that overtook its confirmation brings it along."""
+        """Take what has arrived; if a message came before its confirmation, the confirmation is put before it."""
         if len(self._ready) >= self._mailbox.limit:
-            return  # the rest stays in the mailbox, which has a policy at its limit
+            return  # the rest stays in the mailbox, which has an overflow policy
         for event in self._mailbox.take():
             if self._unconfirmed and isinstance(event, Message):
                 key = _key_of(event)
@@ -182,10 +182,10 @@ class Feed:
     # --- what the client calls
 
     def close(self) -> None:
-        """Leave everything; what was not read is gone."""
+        """Leave everything; what was not read is discarded."""
         self._mailbox.ended = True
         self._detach(list(self._held))
-        self._client.consumers.release(self._mailbox)  # if nothing was held any more
+        self._client.consumers.release(self._mailbox)  # needed if nothing was held
         self._ready.clear()
         self._answers = 0
         self._mailbox.take()

@@ -1,13 +1,11 @@
-"""What we keep of redis-py's interface: keywords of its constructor and URL, its encoder, its exception names.
+"""What the drop-in keeps of redis-py's interface: keywords of its constructor and URL, its encoder, exception names.
 
 Each keyword is kept, ignored or refused:
 
 Kept       host, port, unix_socket_path, username, password, ssl, encoding, encoding_errors, decode_responses,
            socket_timeout (of a call until it is acknowledged), socket_connect_timeout (of the first connection).
-Ignored    keywords whose absence a pub/sub program cannot notice; IGNORED says why, one line each.
+Ignored    keywords that make no difference to a pub/sub program; IGNORED says why, one line each.
 Refused    everything else, with UsageError: a program that relies on it must know.
-
-`Encoder` turns values of the program into bytes and back, by redis-py's rules.
 
 Programs catch exceptions by redis-py's names; these are the names for the exceptions nearcast raises:
 
@@ -21,8 +19,8 @@ DataError             UsageError          a value that cannot be sent, a keyword
 ResponseError         ProtocolError       a server refused a command
 PubSubError           PubSubError         also a RuntimeError, which redis-py raises in some of these places
 
-A program that catches redis-py's own exceptions has imported them. Then, and only then, what we raise is of both kinds:
-`except redis.exceptions.ConnectionError` and `except nearcast.errors.ClusterError` both catch it.
+If the program has imported redis-py's own exceptions, and only then, what we raise is of both kinds: it is caught both
+by `except redis.exceptions.ConnectionError` and by `except nearcast.errors.ClusterError`.
 """
 
 from __future__ import annotations
@@ -59,6 +57,8 @@ Decoded = bytes | str
 
 
 class Encoder(msgspec.Struct, frozen=True):
+    """Turns values of the program into bytes and back, by redis-py's rules."""
+
     encoding: str = "utf-8"
     encoding_errors: str = "strict"
     decode_responses: bool = False
@@ -107,7 +107,7 @@ KEPT = frozenset(
 )
 IGNORED = frozenset(
     (
-        "db",  # publish and subscribe know no databases
+        "db",  # publish/subscribe has no databases
         "client_name",  # our connections are named after the client's number
         "lib_name",
         "lib_version",
@@ -124,11 +124,11 @@ IGNORED = frozenset(
         "retry",  # the client connects and sends again by itself until socket_timeout
         "retry_on_timeout",
         "retry_on_error",
-        "maint_notifications_config",  # moves of topics are made for maintenance
+        "maint_notifications_config",  # topics are moved away for maintenance
     )
 )
 TLS_AS_WE_DO = {"ssl_cert_reqs": ("required", CERT_REQUIRED), "ssl_check_hostname": (True,)}
-TLS_HINT = "certificates are checked against the system's; name others in the environment variable SSL_CERT_FILE"
+TLS_HINT = "certificates are checked against the system's; set the environment variable SSL_CERT_FILE to use others"
 REFUSED = {
     "credential_provider": "give username and password",
     "redis_connect_func": "there are several connections, and the library makes them",
@@ -194,7 +194,7 @@ def check_others(keywords: Mapping[str, object]) -> None:
             if value is not None:
                 raise UsageError(f"{name}={value!r} is not supported: {TLS_HINT}")
         elif name not in REFUSED:
-            raise UsageError(f"unknown keyword {name!r}: see nearcast.asyncio.options for those redis-py has")
+            raise UsageError(f"unknown keyword {name!r}: see nearcast.asyncio.options for the known ones")
         elif value is not None:
             raise UsageError(f"{name} is not supported: {REFUSED[name]}")
 
@@ -255,7 +255,9 @@ class ClosedWhileUsed(Closed, ClusterError):
 
 
 _REDIS_PY = "redis.exceptions"
-_NAMES: tuple[tuple[type[NearcastError], str], ...] = (  # the first that fits, so the special before the general
+_NAMES: tuple[
+    tuple[type[NearcastError], str], ...
+] = (  # the first that fits counts, so the specific come before the general
     (AuthenticationFailed, "AuthenticationError"),
     (AccessDenied, "NoPermissionError"),
     (Unavailable, "TimeoutError"),
@@ -273,7 +275,7 @@ R = TypeVar("R")
 
 
 def raises_as_redis_py(method: Callable[P, Coroutine[Any, Any, R]]) -> Callable[P, Coroutine[Any, Any, R]]:
-    """What the method raises is also of the kind redis-py would raise, if the program uses redis-py."""
+    """If the program uses redis-py, what the method raises is also an exception that redis-py would raise."""
 
     @wraps(method)
     async def calling(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -288,7 +290,7 @@ def raises_as_redis_py(method: Callable[P, Coroutine[Any, Any, R]]) -> Callable[
 
 
 def of_both_kinds(error: NearcastError) -> NearcastError:
-    """The same error, which is an exception of redis-py too."""
+    """The same error, which is also an exception of redis-py."""
     name = next(name for kind, name in _NAMES if isinstance(error, kind))
     other = getattr(sys.modules[_REDIS_PY], name)
     if isinstance(error, other):

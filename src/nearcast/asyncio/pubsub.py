@@ -1,11 +1,9 @@
 """PubSub, as in redis.asyncio: subscribe, then get_message, listen or run.
 
-One PubSub is one client of the cluster, as it is one connection in redis-py, so the numbers `publish` and
-`pubsub_numsub` return mean the same; with `Redis(share_connections=True)` all PubSubs of a Redis object are one. Unlike
-in redis-py, a lost connection is no error: the client attaches again and asks the publishers to repeat what was missed.
-What cannot be repeated is counted in `gaps` and `interruptions`.
-
-`Table` holds the handlers: which function takes the messages of a channel or pattern.
+A PubSub is one client of the cluster, as it is one connection in redis-py, so the numbers that `publish` and
+`pubsub_numsub` return mean the same. With `Redis(share_connections=True)` all PubSubs of a Redis object are one client.
+Unlike in redis-py, a lost connection is not an error: the client attaches again and asks the publishers to repeat what
+was missed. What cannot be repeated is counted in `gaps` and `interruptions`.
 """
 
 from __future__ import annotations
@@ -35,7 +33,7 @@ Handlers = dict[Decoded, Handler | None]
 
 
 class Subscription(msgspec.Struct, frozen=True):
-    """A channel or pattern with its handler, to be given to subscribe or psubscribe."""
+    """A channel or pattern with its handler, for subscribe or psubscribe."""
 
     name: Encodable
     handler: Handler | None = None
@@ -44,8 +42,8 @@ class Subscription(msgspec.Struct, frozen=True):
 class Table:
     """The channels (or the patterns) of a PubSub, each with its handler.
 
-    As in redis-py a name stays until the confirmation of its end is read, so that messages before that find their
-    handler, and `listen` goes on until then.
+    As in redis-py, a name stays until the program has read the confirmation of its unsubscription. So messages before
+    that find their handler, and `listen` continues until then.
     """
 
     def __init__(self) -> None:
@@ -54,7 +52,7 @@ class Table:
 
     @contextmanager
     def entering(self, new: Handlers) -> Iterator[None]:
-        """Add names, or change their handlers; if what follows fails, it was never done."""
+        """Add names, or change their handlers; undone if the block fails."""
         before = {name: self.handlers[name] for name in new if name in self.handlers}
         leaving = self._leaving & new.keys()
         self.handlers.update(new)
@@ -72,7 +70,7 @@ class Table:
         self._leaving.update(names)
 
     def left(self, name: Decoded | None) -> None:
-        """The end of a name was read: forget it, unless it was subscribed again meanwhile."""
+        """The program has read the end of a name: forget it, unless it was subscribed again meanwhile."""
         if name in self._leaving:
             self._leaving.discard(name)
             self.handlers.pop(name, None)
@@ -90,7 +88,7 @@ def with_handlers(args: tuple[Any, ...], kwargs: dict[str, Handler]) -> dict[Enc
 
 
 def flat(args: tuple[Any, ...]) -> list[Any]:
-    """redis-py lets the first argument be a list of names."""
+    """The arguments, of which the first may be a list of names, as in redis-py."""
     if args and isinstance(args[0], (list, tuple, set, frozenset)):
         return [*args[0], *args[1:]]
     return list(args)
@@ -106,7 +104,7 @@ async def settled(result: Awaitable[None] | None) -> None:
 
 log = logging.getLogger("nearcast.asyncio")
 
-MANY = 100  # an idle PubSub with connections of its own costs about 1.5 ms of a core per second
+MANY = 100  # an idle PubSub with its own connections costs about 1.5 ms of CPU per second
 
 OnEvent = Callable[[Gap | Interrupted], Awaitable[None] | None]
 OnError = Callable[[BaseException, "PubSub"], Awaitable[None] | None]
@@ -114,7 +112,7 @@ Response = list[Decoded | int | None]  # as servers send it: the kind, then patt
 
 
 class PubSub:
-    """Make it with `Redis.pubsub()`."""
+    """Subscribes, and reads messages. Make it with `Redis.pubsub()`."""
 
     def __init__(
         self,
@@ -127,7 +125,7 @@ class PubSub:
         self.ignore_subscribe_messages = ignore_subscribe_messages
         self.connection: Client | None = None
         self.gaps = 0  # runs of messages that were lost, each of known length
-        self.interruptions = 0  # times of which it is not known what was lost
+        self.interruptions = 0  # periods in which an unknown number of messages was lost
         self.connection_pool = connection_pool
         self._options = connection_pool.options
         self._encoder = self._options.encoder
@@ -156,12 +154,12 @@ class PubSub:
 
     @property
     def subscribed(self) -> bool:
-        """Whether there are subscriptions whose end was not read yet."""
+        """Whether there are subscriptions whose end the program has not read yet."""
         return bool(self.channels or self.patterns)
 
     @raises_as_redis_py
     async def connect(self) -> None:
-        """Be a client of the cluster; the other calls do it by themselves."""
+        """Connect to the cluster. The other calls do this when needed."""
         await self._connected()
 
     async def _connected(self) -> Feed:
@@ -175,10 +173,10 @@ class PubSub:
 
     def _warn_of_many(self) -> None:
         if len(self.connection_pool.pubsubs) == MANY and not self._share:
-            log.warning("%d PubSubs have connections of their own: consider Redis(share_connections=True)", MANY)
+            log.warning("%d PubSubs have their own connections: consider Redis(share_connections=True)", MANY)
 
     async def aclose(self) -> None:
-        """Leave everything; what was not read is gone. The object can be used again."""
+        """Leave everything; what was not read is discarded. The object can be used again."""
         async with self._opening:
             client, feed, self.connection, self._feed = self.connection, self._feed, None, None
             self._channels, self._patterns = Table(), Table()
@@ -194,7 +192,7 @@ class PubSub:
 
     @raises_as_redis_py
     async def subscribe(self, *args: Encodable | Subscription | Iterable[Any], **kwargs: Handler) -> None:
-        """Subscribe to channels; a keyword is a channel with its handler. Returns when nothing more is missed."""
+        """Subscribe to channels; a keyword is a channel with its handler. Nothing published after this is missed."""
         await self._subscribe(with_handlers(args, kwargs), self._channels, pattern=False)
 
     @raises_as_redis_py
@@ -204,7 +202,7 @@ class PubSub:
 
     @raises_as_redis_py
     async def unsubscribe(self, *args: Encodable | Iterable[Any]) -> None:
-        """Leave these channels, or all. The confirmation stands behind the last message, to be read."""
+        """Leave these channels, or all. The confirmation is read after the last message."""
         await self._unsubscribe(flat(args), self._channels, pattern=False)
 
     @raises_as_redis_py
@@ -214,7 +212,7 @@ class PubSub:
 
     @raises_as_redis_py
     async def ping(self, message: Encodable | None = None) -> None:
-        """Wait for an answer of the cluster, and put a `pong` behind the messages that came before it."""
+        """Wait for an answer of the cluster, and put a `pong` after the messages that came before it."""
         data = b"" if message is None else self._encoder.encode(message)
         feed = await self._connected()
         await feed.ping(data, self._options.call_timeout_s)
@@ -242,7 +240,7 @@ class PubSub:
     async def get_message(
         self, ignore_subscribe_messages: bool = False, timeout: float | None = 0.0
     ) -> dict[str, Any] | None:
-        """The next message, or None: none came in `timeout` seconds (None waits), or a handler took it."""
+        """The next message; None if none came in `timeout` seconds (None: no limit), or if a handler took it."""
         response = await self.parse_response(block=timeout is None, timeout=timeout)
         if response is None:
             return None
@@ -258,7 +256,7 @@ class PubSub:
     async def run(
         self, *, exception_handler: OnError | None = None, poll_timeout: float = 1.0, pubsub: PubSub | None = None
     ) -> None:
-        """Give messages to their handlers until cancelled; every channel and pattern must have one."""
+        """Pass messages to their handlers until cancelled; every channel and pattern must have one."""
         for name, handler in [*self.channels.items(), *self.patterns.items()]:
             if handler is None:
                 raise PubSubError(f"{name!r} has no handler: subscribe with a keyword, name=handler")
@@ -277,7 +275,7 @@ class PubSub:
     async def handle_message(
         self, response: Response, ignore_subscribe_messages: bool = False
     ) -> dict[str, Any] | None:
-        """Give what `parse_response` returned to its handler and return None, or return it as a dictionary."""
+        """Pass what `parse_response` returned to its handler and return None, or return it as a dictionary."""
         message = _as_message(response)
         kind, channel = message["type"], message["channel"]
         if kind in ("message", "pmessage"):
@@ -294,7 +292,7 @@ class PubSub:
 
     @raises_as_redis_py
     async def parse_response(self, block: bool = True, timeout: float | None = 0.0) -> Response | None:
-        """The next message as a server sends it, or None if none came; `timeout` counts unless `block`."""
+        """The next message as a server sends it, or None if none came; with `block`, `timeout` is ignored."""
         feed = self._feed
         if feed is None:
             raise PubSubError("this PubSub is not connected: did you forget to call subscribe() or psubscribe()?")
@@ -307,7 +305,7 @@ class PubSub:
             await self._count(item)
 
     async def _count(self, event: Gap | Interrupted) -> None:
-        """redis-py has no words for lost messages: count them, and call `on_event` if there is one."""
+        """redis-py has no events for lost messages: count them, and call `on_event` if it was given."""
         if isinstance(event, Gap):
             self.gaps += 1
         elif event.until_s is None:

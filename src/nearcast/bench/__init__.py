@@ -1,1 +1,1 @@
-"""Benchmarks: how fast nearcast is on this machine, beside what else there is."""
+"""Benchmarks: how fast nearcast is on this machine, compared with alternatives."""

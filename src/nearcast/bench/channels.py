@@ -1,12 +1,9 @@
-"""How long one execution of a channel takes: an equality, and a distance, beside DuckDB and one query each.
+"""How long one execution of a channel takes, for an equality and for a distance.
 
-Both sides read the same Parquet files with the same number of threads and write their results as Parquet. The files are
-made: records and subscriptions of a city, the same for the same sizes. Rounds take turns, so that both sides meet the
-same machine; the best round of each counts.
-
-`DuckDb` answers the same two questions in the fastest SQL that we found for it. Subscriptions are first put together in
-lists: a join with each of them takes three times as long. Near pairs are found by a grid that is right for one city
-alone, which is cheaper than a grid of the whole sphere.
+It is compared with DuckDB, and with one query for each subscription. Both sides read the same Parquet files with the
+same number of threads, and write their results as Parquet. The files are generated: records and subscriptions of a
+city, the same for the same sizes. The sides take turns, so that the state of the machine affects both; the best round
+of each counts.
 """
 
 from __future__ import annotations
@@ -35,14 +32,14 @@ from nearcast.pipeline.channels.language import NEW_SUFFIX, parse_channel
 from nearcast.pipeline.channels.rewrite import query_for_one
 from nearcast.pipeline.spark import SessionSettings, open_session
 
-# --- made files
+# --- generated files
 
 
 SETS = 1000  # distinct parameter sets
 KINDS = ("fire", "flood", "storm", "quake", "crash", "outage", "leak", "crowd")
-DISTRICTS = 125_000  # with the kinds a million pairs: a set finds a millionth of the records
+DISTRICTS = 125_000  # a million pairs with the kinds: a set finds a millionth of the records
 CITY = (52.5, 13.4)  # degrees
-CROWDS = 12  # places around which people are
+CROWDS = 12  # places that people are around
 CITY_DEGREES = (0.06, 0.09)  # deviation of the crowds' centres: about 6.5 km
 CROWD_DEGREES = (0.03, 0.045)  # deviation of a position from its crowd
 LEVELS = 10
@@ -55,7 +52,7 @@ Progress = Callable[[str], None]
 
 
 class Made(msgspec.Struct, frozen=True):
-    """Where the files are."""
+    """Where the generated files are."""
 
     reports: Path
     by_kind: Path  # subscriptions of the equality channel
@@ -64,14 +61,14 @@ class Made(msgspec.Struct, frozen=True):
 
 
 def made_files(folder: Path, records: int, subscriptions: int, progress: Progress, seed: int = 1) -> Made:
-    """Subscriptions ask for what is in the first records, so that each finds something."""
+    """Generate the files. Subscriptions ask for what is in the first records, so that each finds something."""
     dice = np.random.default_rng(seed)
     reports = folder / "reports"
     reports.mkdir()
     crowds = dice.normal(0, CITY_DEGREES, size=(CROWDS, 2)) + CITY
     sets = min(SETS, subscriptions, records)
     for first in range(0, records, RECORDS_PER_FILE):
-        progress(f"{first:,} of {records:,} records made")
+        progress(f"generated {first:,} of {records:,} records")
         table = _records(dice, crowds, first, min(RECORDS_PER_FILE, records - first))
         pq.write_table(table, reports / f"part-{first:010}.parquet")
         if first == 0:
@@ -106,12 +103,16 @@ def _subscriptions(file: Path, wanted: pa.Table, which: np.ndarray) -> None:
 # --- DuckDB
 
 
-_CELL_LON_DEGREES = 1.6 * MIN_CELL_DEGREES  # at the city's latitude about as wide as high
+_CELL_LON_DEGREES = 1.6 * MIN_CELL_DEGREES  # about square at the city's latitude
 _REACH = 0.1  # of a cell, about 11 m: more than the radius of the distance channel
 
 
 class DuckDb:
-    """A connection in this process with a number of threads."""
+    """Answers the same two questions, in the fastest SQL that we found for DuckDB, in this process.
+
+    Subscriptions are first collected in lists: a join with each of them takes three times as long. Near pairs are found
+    with a grid that is only right for one city, which is cheaper than a grid of the whole sphere.
+    """
 
     def __init__(self, threads: int) -> None:
         import duckdb
@@ -153,7 +154,7 @@ class DuckDb:
         return int(count)
 
     def same_rows(self, one: Path, other: Path) -> bool:
-        """Whether two folders or files have the same rows, each as often; columns by name."""
+        """Whether two folders or files have the same rows, each equally often. Columns are matched by name."""
         left, right = (f"SELECT * FROM '{_files(path)}'" for path in (one, other))
         sql = f"SELECT count(*) FROM (({left} EXCEPT ALL {_by_name(right, self._columns(left))}))"
         (missing,) = self._connection.execute(sql).fetchone()
@@ -180,7 +181,7 @@ _MEET = f"""floor(r.lat / {MIN_CELL_DEGREES})::INT = c.cell_row
 
 
 def _cells(made: Made) -> str:
-    """Each set in every cell that its circle may touch."""
+    """SQL that puts each set into every cell that its circle may touch."""
     return f"""
     sets AS MATERIALIZED (
       SELECT lat, lon, list(subscription_id) AS members, row_number() OVER () AS name
@@ -207,7 +208,7 @@ def _haversine_m(one: str, other: str) -> str:
 
 THREADS = 2
 DRIVER_MEMORY_BYTES = 4 << 30
-RADIUS_M = 7.0  # of the pairs that meet in a cell of 111 m, about 1 % match
+RADIUS_M = 7.0  # about 1 % of the pairs that meet in a cell of 111 m match
 OVERHEAD_ROUNDS = 3  # for each round; they are short
 RECORDS_MIN = 1000
 SUBSCRIPTIONS_MIN = 20
@@ -221,7 +222,7 @@ SCHEMAS = {"reports": dict(column.split(" ") for column in REPORTS_DDL.split(", 
 
 
 class Written(msgspec.Struct, frozen=True):
-    """The result of an execution, from the ends of its files."""
+    """The size of an execution's result, from the footers of its files."""
 
     rows: int
     bytes: int
@@ -229,6 +230,8 @@ class Written(msgspec.Struct, frozen=True):
 
 
 class ChannelsBench(msgspec.Struct, frozen=True, kw_only=True):
+    """The figures of one run."""
+
     records: int
     subscriptions: int
     parameter_sets: int
@@ -249,17 +252,20 @@ class ChannelsBench(msgspec.Struct, frozen=True, kw_only=True):
     duckdb_distance_s: float | None
     ratio_equality: float | None  # our time / DuckDB's
     ratio_distance: float | None
-    identical: bool  # with DuckDB row for row, and with the sample of single queries
-    overhead_s: float  # an execution over no new records that Spark is asked for: the longer of the two
+    identical: bool  # to DuckDB's results row for row, and to the sample of single queries
+    overhead_s: float  # of an execution that Spark runs although there are no new records: the longer of the two
     overhead_equality_s: float
     overhead_distance_s: float
-    prepare_s: float  # the distance channel; once for many executions
+    prepare_s: float  # of the distance channel; done once for many executions
 
 
 def measure_channels(
     records: int, subscriptions: int, *, rounds: int = 3, sample: int = 20, progress: Progress = lambda _: None
 ) -> ChannelsBench:
-    """As many rounds before those that count: Java compiles what runs often. `sample`: single queries."""
+    """Measure all sides. As many warm-up rounds come first, because Java compiles what runs often.
+
+    `sample`: how many single queries to run.
+    """
     if records < RECORDS_MIN or subscriptions < SUBSCRIPTIONS_MIN:
         raise UsageError(f"give at least {RECORDS_MIN} records and {SUBSCRIPTIONS_MIN} subscriptions")
     settings = SessionSettings(
@@ -267,17 +273,17 @@ def measure_channels(
         app_name="nearcast-bench",
         driver_memory_bytes=DRIVER_MEMORY_BYTES,
         shuffle_partitions=THREADS,
-        conf={"spark.driver.extraJavaOptions": "-XX:+UseParallelGC"},  # batches, not answers within milliseconds
+        conf={"spark.driver.extraJavaOptions": "-XX:+UseParallelGC"},  # best for batches, where pauses do not matter
     )
     with tempfile.TemporaryDirectory(prefix="nearcast-bench-") as name:
         made = made_files(Path(name), records, subscriptions, progress)
-        progress("Spark starts")
+        progress("starting Spark")
         with open_session(settings) as spark:
             return _Run(spark, made, Path(name), rounds, progress).measure(records, subscriptions, sample)
 
 
 class _Run:
-    """One run over made files: each side's question as a function that writes one result."""
+    """One run over generated files: each side's question is a function that writes one result."""
 
     def __init__(self, spark: Any, made: Made, folder: Path, rounds: int, progress: Progress) -> None:
         self._spark = spark
@@ -359,11 +365,11 @@ class _Run:
         target = self._folder / "nothing"
         rounds = range(OVERHEAD_ROUNDS * self._rounds)
         took = [_timed(lambda: self._execute(prepared, subscriptions, [], target)) for _ in rounds]
-        self._progress(f"over no new records: {min(took):.2f} s")
+        self._progress(f"without new records: {min(took):.2f} s")
         return min(took)
 
     def _naive(self, sample: int) -> tuple[float, bool]:
-        """Seconds of one query for one subscription, Parquet out; and whether a sample has the same rows as ours."""
+        """How long one query for one subscription takes, in seconds, and whether a sample has the same rows as ours."""
         asked = pq.read_table(self._made.by_kind).slice(0, self._rounds + sample).to_pylist()
         took, same, target = [], True, self._folder / "one"
         for number, subscription in enumerate(asked):
@@ -385,7 +391,7 @@ class _Run:
         io.write(run_query(self._spark, query, {"reports" + NEW_SUFFIX: reports}), target)
 
     def _matching(self) -> int:
-        """Pairs of a record and a set within the radius: rows of the first subscription of each set."""
+        """Pairs of a record and a set within the radius: the rows of the first subscription of each set."""
         first = pq.read_table(self._made.by_place, columns=["subscription_id"])["subscription_id"][: self._made.sets]
         found = pads.dataset(self._folder / "distance").filter(pads.field("subscription_id").isin(first.to_pylist()))
         return int(found.count_rows())
@@ -393,7 +399,7 @@ class _Run:
     def _same_as_duckdb(self) -> bool:
         if self._duckdb is None:
             return True
-        self._progress("results are compared")
+        self._progress("comparing results")
         return all(
             self._duckdb.same_rows(self._folder / name, self._folder / f"duckdb_{name}.parquet")
             for name in ("equality", "distance")

@@ -1,16 +1,16 @@
-"""Client speed: nearcast beside redis-py, valkey-glide and a bare RESP loop, on a server started for it.
+"""Client speed: nearcast compared with redis-py, valkey-glide and a bare RESP loop, on a server started for this.
 
 Publisher and subscriber share one process and one event loop, as in a service that does both. Agent and controller run
-in their own processes. All sides are measured in turn, several times over, and the medians are compared: what else
-happens on the machine then hits all of them alike. A side's clock stops when its subscriber has every message.
+in their own processes. All sides are measured in turn, several times, and the medians are compared, so that other work
+on the machine affects all of them equally. A side's clock stops when its subscriber has every message.
 
-Latency is taken at low load: one message at a time, from the call of publish to the subscriber that has it.
+Latency is measured at low load: one message at a time, from the call of publish until the subscriber has it.
 
-`overhead_ratio` is what the agent and the controller cost a client: its speed while they run against its speed while
-they stand still. Without its agent a broker's lease ends after one to two seconds, and publishers then hold back
-acknowledgements. So they are stopped (SIGSTOP) for one short burst at a time, and every such burst has a neighbour with
-them running: what else happens on the machine affects both alike. The order changes from pair to pair, so that a trend
-cancels out too.
+`overhead_ratio` is what the agent and the controller cost a client: its speed while they run, relative to its speed
+while they are stopped. Without its agent, a broker's lease ends after one to two seconds, and publishers then hold back
+acknowledgements. So they are stopped (SIGSTOP) for one short burst at a time, and each such burst is paired with one
+while they run, so that other work on the machine affects both equally. The order changes from pair to pair, so that a
+trend cancels out too.
 """
 
 from __future__ import annotations
@@ -44,11 +44,13 @@ from nearcast.testing.cluster import LocalCluster
 
 
 class TimedPeer(Peer, Protocol):
+    """A peer whose latency can be measured."""
+
     on_arrival: Callable[[], None] | None  # called for each message its subscriber gets, if set
 
 
 async def trips_s(peer: TimedPeer, count: int) -> list[float]:
-    """Seconds each of `count` messages took. The next one is sent when the last one was received."""
+    """How many seconds each of `count` messages took. Each is sent when the one before was received."""
     trips = []
     for _ in range(count):
         arrived: asyncio.Future[float] = asyncio.get_running_loop().create_future()
@@ -64,7 +66,7 @@ async def trips_s(peer: TimedPeer, count: int) -> list[float]:
 # --- the cost of agent and controller
 
 
-BURST_S = 0.5  # a lease proven before the stop lasts three times as long
+BURST_S = 0.5  # a lease proven before the stop lasts at least three times as long
 
 
 async def overhead_ratio(cluster: LocalCluster, peer: OwnPeer, limit: Limit, pairs: int) -> float:
@@ -153,7 +155,7 @@ async def measure_client(limit: Limit, *, rounds: int = ROUNDS, progress: Progre
             progress(f"round {number} of {rounds}: latency")
             own_trips += await trips_s(sides.own, trips)
             redis_py_trips += await trips_s(sides.redis_py, trips)
-        progress("the agent's cost")
+        progress("the cost of agent and controller")
         overhead = await overhead_ratio(cluster, sides.own, limit, pairs=rounds)
     medians = {name: median(values) for name, values in rates.items()}
     return _result(medians, median(own_trips), median(redis_py_trips), overhead)

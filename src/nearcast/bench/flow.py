@@ -1,8 +1,8 @@
-"""Speed of the flow simulator: the time a simulated second takes, and how it grows with the number of clients.
+"""Speed of the flow simulator: how long a simulated second takes, and how that grows with the number of clients.
 
-RGame with ten players a tile on brokers that together are 60 % loaded, with the Dynamoth policy, which is asked every
-second except within T_wait of a change. The first step, in which every topic is placed, is not counted in the figures
-per simulated second.
+The workload is RGame with ten players per tile, on brokers that are 60 % loaded on average. The Dynamoth policy is
+asked every second, except within T_wait of a change. The first step, in which every topic is placed, does not count in
+the figures per simulated second.
 """
 
 from __future__ import annotations
@@ -36,24 +36,26 @@ class Size(msgspec.Struct, frozen=True):
     topics: int
     steps: int
     policy_calls: int
-    seconds: float  # of the whole run, with the placement of all topics
+    seconds: float  # of the whole run, including the placement of all topics
     seconds_per_step: float
 
 
 class FlowBench(msgspec.Struct, frozen=True, kw_only=True):
+    """The figures of the requested run, and how they grow with the number of clients."""
+
     clients: int
     topics: int
     simulated_s: int
     seconds: float  # wall time of the whole run
     rebalancings: int
     scaling: list[Size]
-    exponent: float  # time per simulated second grows with clients to the power of this
+    exponent: float  # time per simulated second grows as the number of clients to this power
 
 
 def measure_flow(
     clients: int, simulated_s: int, largest: int, progress: Progress = lambda _: None, seed: int = 0
 ) -> FlowBench:
-    """The run asked for, then ten times as many clients again and again up to the largest."""
+    """The requested run, then runs with ten times as many clients each, up to the largest."""
     size, rebalancings = _run(clients, simulated_s, seed, progress)
     sizes = [size]
     count = clients * 10
@@ -106,7 +108,7 @@ def _game_and_simulation(clients: int, policy: Policy, seed: int) -> tuple[RGame
     ramp = Ramp.steady(clients)
     game = RGame(side, other, ramp, seed)
     settings = FlowSettings(
-        # CPUs that keep up: the policy looks at bandwidth alone.
+        # CPUs are fast enough, so that only bandwidth matters to the policy.
         cpu_s_per_delivery=1e-9,
         cpu_s_per_publication=1e-9,
         brokers_max=2 * BROKERS,
@@ -116,7 +118,7 @@ def _game_and_simulation(clients: int, policy: Policy, seed: int) -> tuple[RGame
 
 
 def _output_bytes_per_s(game: RGame) -> float:
-    """What all brokers together send while the players are where they begin."""
+    """What all brokers together send while players are at their starting positions."""
     tiles = game.demand(0.0).subscriptions.topic
     players = np.bincount(tiles).astype(np.float64)
     return float(players @ players) * game.updates_per_s * (game.message_bytes + FlowSettings().overhead_bytes)

@@ -1,12 +1,13 @@
 """How long multistage balancing takes: a greedy shuffle, and a whole run of single moves from the nearest placement.
 
-The demand is that of the paper's simulation (section 6.2.1) at any size: 10 to 30 subscriptions each, rates around a
-mean, people crowded around a few places. Popular subscriptions are wanted more often. One process, one core.
+The demand is that of the paper's simulation (section 6.2.1), at any size: each subscriber has 10 to 30 subscriptions,
+rates vary around a mean, and people crowd around a few places. Popular subscriptions are chosen more often. Everything
+runs in one process, on one core.
 
-It is compared with Algorithm 1 of multistage balancing as the paper prints it, in plain Python (`reference_moves`).
+It is compared with Algorithm 1 of multistage balancing as printed in the paper, in plain Python (`reference_moves`).
 There, loads are computed from equations 1-5 over the subscribers of a broker whenever they are needed, subscribers are
-sorted in each turn of the loop, and the table of similarities is made for each of them, as the pseudocode reads. The
-readings and deviations are those of `nearcast.policies.multistage`; without them the pseudocode does not end.
+sorted in each iteration, and the table of similarities is made for each of them, as the pseudocode says. The readings
+and deviations are those of `nearcast.policies.multistage`; without them the pseudocode does not terminate.
 """
 
 from __future__ import annotations
@@ -102,7 +103,7 @@ def _target(loads: list[float], similar: list[float], scheme: Scheme) -> int | N
 
 
 def reference_shuffle(wanted: Wanted, rates: Sequence[float], brokers: int) -> Homes:
-    """GSH: the load of the broker that got a subscriber is computed again each time."""
+    """GSH: each time a broker gets a subscriber, its load is recomputed."""
     own = [sum(rates[k] for k in row) for row in wanted]
     members: list[list[int]] = [[] for _ in range(brokers)]
     loads = [0.0] * brokers
@@ -121,13 +122,13 @@ def reference_shuffle(wanted: Wanted, rates: Sequence[float], brokers: int) -> H
 WANTED_MIN, WANTED_MAX = 10, 30  # subscriptions of one subscriber (section 6.2.1)
 RATE_MEAN, RATE_DEVIATION = 2000.0, 500.0  # bytes per second: a million subscribers load 100 brokers above beta
 SAMPLES = 10  # measurements in a moving average
-POPULARITY = 2.0  # a draw is a uniform one to this power: half of the draws hit the first quarter
-CROWDS = 8  # places around which people are
+POPULARITY = 2.0  # a draw is a uniform draw to this power: half of the draws are in the first quarter
+CROWDS = 8  # places that people are around
 CROWD_WIDTH = 0.15  # of the side of the map
 ROWS_AT_ONCE = 100_000
 SUBSCRIBERS_MIN = 1000
-REFERENCE = (1000, 100, 10)  # subscribers, subscriptions, brokers: what the plain transcription finishes in seconds
-GROWTH = (0.01, 0.1, 1.0)  # of the subscribers that were asked for
+REFERENCE = (1000, 100, 10)  # subscribers, subscriptions, brokers: small enough for the plain transcription
+GROWTH = (0.01, 0.1, 1.0)  # shares of the requested subscribers
 
 ALPHA = MultistageConfig().alpha
 
@@ -135,17 +136,19 @@ Progress = Callable[[str], None]
 
 
 class Timed(msgspec.Struct, frozen=True):
-    """One plan: from demand and assignment to the moves, everything counted."""
+    """One plan. The times are from demand and assignment to the moves."""
 
     seconds: float
-    cpu_seconds: float  # of this process: the same on a machine that does other things too
+    cpu_seconds: float  # of this process: not affected by other work on the machine
     moves: int
     cov_before: float
     cov_after: float
-    incoming_saved_share: float  # of the incoming load of all brokers before; negative if it grew
+    incoming_saved_share: float  # of the previous incoming load of all brokers; negative if it grew
 
 
 class Size(msgspec.Struct, frozen=True):
+    """The figures of one size."""
+
     subscribers: int
     frontend: int
     gsh: Timed
@@ -167,6 +170,8 @@ class Compared(msgspec.Struct, frozen=True):
 
 
 class MultistageBench(msgspec.Struct, frozen=True):
+    """The figures of one run."""
+
     subscribers: int
     backend: int
     brokers: int
@@ -246,11 +251,11 @@ def compared(subscribers: int, backend: int, brokers: int) -> Compared:
 
 
 def made_world(subscribers: int, backend: int, brokers: int, seed: int = 1) -> tuple[Demand, Assignment]:
-    """The same for the same arguments: everybody online, at the nearest broker."""
+    """A demand in which all are online, at the nearest broker; the same for the same arguments."""
     dice = np.random.default_rng(seed)
     means = dice.normal(RATE_MEAN, RATE_DEVIATION, size=backend).clip(RATE_MEAN / 10)
     measured = dice.normal(means, RATE_DEVIATION / 5, size=(SAMPLES, backend)).clip(0)
-    # Whole bytes per second: sums are exact, and moves can be compared one by one.
+    # Whole bytes per second, so that sums are exact and moves can be compared one by one.
     rates = moving_average(measured).round()
     lengths, parts = [], []
     for first in range(0, subscribers, ROWS_AT_ONCE):
@@ -260,15 +265,15 @@ def made_world(subscribers: int, backend: int, brokers: int, seed: int = 1) -> t
     starts = np.concatenate([[0], np.cumsum(np.concatenate(lengths))])
     demand = Demand(starts, np.concatenate(parts), rates, np.ones(subscribers, dtype=np.bool_))
     crowds = dice.random((CROWDS, 2))
-    # Brokers are where people are: as in figure 13, one has two to three times its share, and others below half.
+    # Brokers are where people are. As in figure 13, one has two to three times its share, and others less than half.
     return demand, Assignment(brokers, nearest(_around(dice, crowds, subscribers), _around(dice, crowds, brokers)))
 
 
 def _wanted(dice: np.random.Generator, rows: int, backend: int) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
-    """How many subscriptions each row has, and which; popular ones have low numbers. A draw twice counts once."""
+    """How many subscriptions each row has, and which. Popular ones have low numbers. Repeated draws count once."""
     drawn = (backend * dice.random((rows, WANTED_MAX)) ** POPULARITY).astype(np.int32)
     asked = dice.integers(WANTED_MIN, WANTED_MAX + 1, size=(rows, 1))
-    drawn[np.arange(WANTED_MAX) >= asked] = backend  # beyond what the row asks for: sorted to the end, then cut
+    drawn[np.arange(WANTED_MAX) >= asked] = backend  # beyond what the row asks for: sorted to the end, then cut off
     drawn.sort(axis=1)
     kept = drawn < backend
     kept[:, 1:] &= drawn[:, 1:] != drawn[:, :-1]

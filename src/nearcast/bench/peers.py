@@ -1,12 +1,4 @@
-"""The ways to publish that are compared, and the burst that measures one of them.
-
-A `Burst` lasts from the first message sent to the last one received. The peers:
-
-    OwnPeer       nearcast itself: one client that publishes and subscribes
-    RawPeer       the limit: a bare RESP loop that writes prebuilt commands, parses with hiredis and counts
-    RedisPyPeer   redis-py's asyncio client with hiredis, used as its documentation shows
-    GlidePeer     valkey-glide, if it is installed: its own thread writes and reads, Python gets a callback per message
-"""
+"""The ways to publish that are compared, and the burst that measures one of them."""
 
 from __future__ import annotations
 
@@ -29,14 +21,14 @@ from nearcast.runtime.subscription import Subscription
 
 
 PAYLOAD = b"x" * 200
-TASKS = 64  # concurrent publishers where each awaits its message
-WINDOW = 4000  # messages in flight at most: what nearcast allows per topic, given to all sides
+TASKS = 64  # concurrent publishers that await each message
+WINDOW = 4000  # messages in flight at most: nearcast's limit per topic, used for all sides
 LOST_S = 10.0  # a message not received after this long is lost
-LOOK_S = 0.0005  # how often we look whether all has come; 0.1 % of a burst of half a second
+LOOK_S = 0.0005  # how often we check whether everything has arrived; 0.1 % of a burst of half a second
 
 
 class Receiver(Protocol):
-    received: int  # messages its subscriber got, ever
+    received: int  # messages its subscriber has got so far
 
 
 class Peer(Receiver, Protocol):
@@ -47,14 +39,14 @@ class Peer(Receiver, Protocol):
 
 @dataclass(frozen=True)
 class Limit:
-    """A burst ends at whichever comes first."""
+    """When a burst ends: at whichever limit is reached first."""
 
     seconds: float = 0.5
     messages: float = math.inf
 
 
 class Burst:
-    """How much one side may still send, and has sent."""
+    """One measurement, from the first message sent to the last one received: what was sent, and what may still be."""
 
     def __init__(self, receiver: Receiver, limit: Limit) -> None:
         self.sent = 0
@@ -65,7 +57,7 @@ class Burst:
         self._until_s = self._begun_s + limit.seconds
 
     def take(self, wanted: int) -> int:
-        """How many of the wanted messages are to be sent now; 0 when the burst is over."""
+        """How many of the wanted messages to send now; 0 when the burst is over."""
         if perf_counter() >= self._until_s:
             return 0
         taken = int(min(wanted, self._messages - self.sent))
@@ -77,7 +69,7 @@ class Burst:
         return self.sent - (self._receiver.received - self._received_before)
 
     async def room(self) -> None:
-        """Let the subscriber catch up, where the library itself does not see to that."""
+        """Let the subscriber catch up, if the library itself does not do this."""
         while True:
             if self.in_flight <= WINDOW:
                 return
@@ -99,7 +91,7 @@ Send = Callable[[Burst], Awaitable[None]]
 
 async def rate_of(receiver: Receiver, send: Send, limit: Limit) -> float:
     """Messages per second of one burst."""
-    gc.collect()  # nobody pays for the garbage of the one before
+    gc.collect()  # no side pays for the garbage of the one before
     burst = Burst(receiver, limit)
     await send(burst)
     return await burst.finish()
@@ -126,6 +118,8 @@ CHUNK = 64  # messages between two looks at the clock
 
 
 class OwnPeer:
+    """nearcast itself: one client that publishes and subscribes."""
+
     def __init__(self, client: Client, subscription: Subscription) -> None:
         self.received = 0
         self.on_arrival: Callable[[], None] | None = None
@@ -171,6 +165,8 @@ COMMAND = b"*3\r\n$7\r\nPUBLISH\r\n$%d\r\n%b\r\n$%d\r\n%b\r\n" % (len(RAW_TOPIC)
 
 
 class RawPeer(asyncio.Protocol):
+    """The limit: a bare RESP loop that writes prebuilt commands, parses with hiredis and counts."""
+
     def __init__(self) -> None:
         self.received = 0
         self._reader = hiredis.Reader()
@@ -216,6 +212,8 @@ PIPELINE = 100
 
 
 class RedisPyPeer:
+    """redis-py's asyncio client with hiredis, used as its documentation shows."""
+
     def __init__(self, client: Any, pubsub: Any) -> None:
         self.received = 0
         self.on_arrival: Callable[[], None] | None = None
@@ -262,6 +260,8 @@ GLIDE_TOPIC = "bench-glide"
 
 
 class GlidePeer:
+    """valkey-glide, if it is installed: its own thread writes and reads, and Python gets a callback per message."""
+
     def __init__(self) -> None:
         self.received = 0
         self._publisher: Any = None
@@ -269,7 +269,7 @@ class GlidePeer:
 
     @classmethod
     async def open(cls, host: str, port: int) -> Self | None:
-        """None if the library is not there."""
+        """None if the library is not installed."""
         try:
             from glide import GlideClient, GlideClientConfiguration, NodeAddress
         except ImportError:

@@ -1,12 +1,12 @@
 """How long a policy takes for a whole plan: from snapshot and plan to the proposal, in one process, on one core.
 
-The cluster is made for it: a few topics carry most of the load, one broker in ten has twice its share, and one topic in
-a thousand is hot enough to be replicated. Each size is measured several times and the median counts.
+The cluster is generated: a few topics carry most of the load, one broker in ten has twice its share, and one topic in a
+thousand is hot enough to be replicated. Each size is measured several times and the median counts.
 
-It is compared with Dynamoth's Algorithms 1 and 2 as the paper prints them, in plain Python (`reference_plan`). There,
-every `estimateLR` sums over all topics, and every `getBusiestChannel` looks at all of them, as the pseudocode reads.
-The ratios of lines 4 and 10 are the estimated ones, the number of servers is rounded up, and a busiest channel that
-would overload its receiver ends the plan: without these readings the pseudocode does not end.
+It is compared with Dynamoth's Algorithms 1 and 2 as printed in the paper, in plain Python (`reference_plan`). There,
+every `estimateLR` sums over all topics, and every `getBusiestChannel` looks at all of them, as the pseudocode says. The
+ratios of lines 4 and 10 are the estimated ones, the number of servers is rounded up, and a busiest channel that would
+overload its receiver ends the plan: without these readings the pseudocode does not terminate.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ from nearcast.policies.dynamoth.draft import DynamothConfig
 
 RUNS = 5
 CAPACITY_BYTES_PER_S = 125e6  # one gigabit per second
-MEAN_LOAD_RATIO = 0.5  # of the whole cluster: enough room that Algorithm 2 reaches its goal without new brokers
+MEAN_LOAD_RATIO = 0.5  # of the whole cluster: low enough for Algorithm 2 to reach its goal without new brokers
 CROWDED = 10  # one broker in this many has twice its share of the topics
 HOT = 1000  # one topic in this many has more publications than one broker should take
-REFERENCE_TOPICS = 10_000  # what the reference finishes within seconds
-GROWTH = (0.01, 0.1, 1.0)  # of the topics that were asked for
+REFERENCE_TOPICS = 10_000  # a size that the reference finishes within seconds
+GROWTH = (0.01, 0.1, 1.0)  # shares of the requested topics
 
 Progress = Callable[[str], None]
 
 
 class Timed(msgspec.Struct, frozen=True):
-    """One size."""
+    """The figures of one size."""
 
     topics: int
     brokers: int
@@ -63,7 +63,7 @@ class Compared(msgspec.Struct, frozen=True):
 
 
 class PlanBench(msgspec.Struct, frozen=True):
-    """The figures of one run. There is a reference for Dynamoth only."""
+    """The figures of one run. Only Dynamoth has a reference."""
 
     policy: str
     topics: int
@@ -118,7 +118,7 @@ def timed(policy: Policy, topics: int, brokers: int, runs: int) -> Timed:
 
 
 def _compared(own: Timed) -> Compared:
-    """The reference runs once: it takes long enough for that."""
+    """Run the reference, only once: it takes long enough for one measurement to be reliable."""
     from nearcast.policies.dynamoth import DynamothConfig
 
     snapshot, plan = made_cluster(own.topics, own.brokers)
@@ -131,7 +131,7 @@ def _compared(own: Timed) -> Compared:
 
 
 def made_cluster(topics: int, brokers: int, seed: int = 1) -> tuple[Snapshot, Plan]:
-    """The same for the same arguments."""
+    """A generated cluster, the same for the same arguments."""
     rng = Random(seed)
     names = [f"b{number}" for number in range(brokers)]
     lots = names + [name for number, name in enumerate(names) if number % CROWDED == 0]
@@ -201,7 +201,7 @@ def _replicate(snapshot: Snapshot, new: dict[str, Place], topic: str, load: Topi
 
 
 def _high_load(snapshot: Snapshot, new: dict[str, Place], config: DynamothConfig) -> None:
-    """Algorithm 2; ends where a server would have to be rented."""
+    """Algorithm 2. It ends where a server would have to be rented."""
     ratios = estimate_ratios(snapshot, new)
     while True:
         highest = max(ratios, key=ratios.__getitem__)

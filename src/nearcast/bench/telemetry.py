@@ -1,10 +1,10 @@
 """How fast report rows become tables of percentiles: our Spark transforms, and DuckDB on the same Parquet files.
 
-A row is one topic in one second's report of one broker, its counters and its histogram beside each other, as
-`topic_counters` makes it of reports. Time is from Parquet to Parquet: rows in, one line per window and topic with
-p50, p90 and p99 out. Each result is compared with NumPy's, number by number (`reference_table`).
+A row is one topic in one second's report of one broker, with its counters and its histogram, as `topic_counters` makes
+it from reports. Times are from Parquet to Parquet: the input is rows, the output is one line per window and topic with
+p50, p90 and p99. Each result is compared with NumPy's, number by number (`reference_table`).
 
-DuckDB does the same sums and comparisons, written in SQL. The rows are made: a thousand topics, each on one to three
+DuckDB computes the same sums and comparisons, in SQL. The rows are generated: a thousand topics, each on one to three
 brokers, reported every second.
 """
 
@@ -34,7 +34,7 @@ from nearcast.pipeline.spark import SessionSettings, open_session
 
 
 def duckdb_table(files: list[Path], into: Path, threads: int) -> None:
-    """Write the table into a folder, from Parquet to Parquet."""
+    """Read Parquet files and write the table to a folder, as Parquet."""
     import duckdb
 
     into.mkdir(parents=True)
@@ -70,9 +70,9 @@ def _query(files: list[Path]) -> str:
 
 
 class ReferenceTable(msgspec.Struct, frozen=True):
-    """Sorted by window, then topic."""
+    """The expected table, sorted by window and then by topic."""
 
-    rows: int  # that it was made of
+    rows: int  # that it was made from
     window_s: np.ndarray
     topic: np.ndarray
     sums: np.ndarray  # one column for each of SUMMED, then the samples
@@ -97,7 +97,7 @@ def reference_table(files: list[Path]) -> ReferenceTable:
 
 
 def same_table(reference: ReferenceTable, folder: Path) -> bool:
-    """Whether the Parquet in a folder has these lines, and every number of them."""
+    """Whether the Parquet files in a folder have exactly these lines and numbers."""
     found = pa.concat_tables([pq.read_table(file) for file in sorted(folder.glob("*.parquet"))])
     found = found.sort_by([("window_s", "ascending"), ("topic", "ascending")])
     columns = [found[name].to_numpy() for name in (*SUMMED, "samples")]
@@ -111,7 +111,7 @@ def same_table(reference: ReferenceTable, folder: Path) -> bool:
 
 
 def _keyed(table: pa.Table, topics: list[str]) -> tuple[np.ndarray, np.ndarray]:
-    """(window, number of the topic) and all counts of each row; unknown topics are numbered."""
+    """For each row, (window, number of the topic) and all counts. New topics get the next numbers."""
     encoded = table["topic"].combine_chunks().dictionary_encode()
     for name in encoded.dictionary.to_pylist():
         if name not in topics:
@@ -132,7 +132,7 @@ def _grouped(keys: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarr
 
 
 def _percentiles(counts: np.ndarray) -> np.ndarray:
-    """The limit of the first bucket with which a share of the samples is reached."""
+    """The limit of the first bucket at which each share of the samples is reached."""
     limits = np.array([bucket_limit_s(bucket) for bucket in range(BUCKETS)])
     seen = counts.cumsum(axis=1)
     total = seen[:, -1].astype(np.float64)
@@ -143,19 +143,19 @@ def _percentiles(counts: np.ndarray) -> np.ndarray:
     return np.column_stack(found)
 
 
-# --- made rows
+# --- generated rows
 
 
 TOPICS = 1000
 ROWS_PER_S = TOPICS * 2  # a topic is on one, two or three brokers: two on average
-FILES = 20  # in the order of time, as batches are written
+FILES = 20  # in order of time, as batches are written
 BEGAN_S = 1_700_000_000
 SAMPLES_MAX = 12  # latencies in one row, spread over a few neighbouring buckets
 SPREAD = 1.5  # buckets
 
 
 def made_rows(rows: int, folder: Path) -> list[Path]:
-    """The files, oldest first; the same for the same number of rows."""
+    """Generate files of rows, oldest first; the same for the same number of rows."""
     folder.mkdir(parents=True)
     edges = np.linspace(0, rows, FILES + 1).astype(np.int64)
     files = []
@@ -194,7 +194,7 @@ def _topics_of_a_second() -> np.ndarray:
 
 
 def _histograms(dice: np.random.Generator, topics: np.ndarray) -> pa.StructArray:
-    """Sparse: a bucket without samples is null, as in a report."""
+    """Sparse histograms: a bucket without samples is null, as in a report."""
     count = len(topics)
     centres = 8 + topics % 11
     buckets = np.clip(centres[:, None] + dice.normal(0, SPREAD, (count, SAMPLES_MAX)), 0, BUCKETS - 1).astype(np.int64)
@@ -209,7 +209,7 @@ def _histograms(dice: np.random.Generator, topics: np.ndarray) -> pa.StructArray
 
 
 ROWS_MIN = 20_000
-GROWTH = (0.1, 0.3, 1.0)  # of the rows that were asked for
+GROWTH = (0.1, 0.3, 1.0)  # shares of the requested rows
 THREADS = (1, 2)
 ROUNDS = 3  # the median counts
 WARM_ROUNDS = 3  # Java compiles what runs often
@@ -223,10 +223,12 @@ class Times(msgspec.Struct, frozen=True):
     """Seconds on one thread and on two."""
 
     seconds: list[float]
-    cpu_seconds: list[float]  # of all its threads: nearly the same on a machine that does other things too
+    cpu_seconds: list[float]  # of all its threads: hardly affected by other work on the machine
 
 
 class Size(msgspec.Struct, frozen=True, kw_only=True):
+    """The figures of one size."""
+
     rows: int
     lines: int  # of the result: windows times topics
     spark: Times
@@ -235,15 +237,17 @@ class Size(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TelemetryBench(msgspec.Struct, frozen=True, kw_only=True):
+    """The figures of one run."""
+
     rows: int
     topics: int
     local1_rows_per_s: float
     local2_rows_per_s: float
     duckdb1_rows_per_s: float
     duckdb2_rows_per_s: float
-    ratio_1: float  # Spark's time by DuckDB's, one thread each
+    ratio_1: float  # Spark's time / DuckDB's, one thread each
     ratio_2: float
-    identical: bool  # all of Spark's and DuckDB's lines are NumPy's
+    identical: bool  # all of Spark's and DuckDB's lines equal NumPy's
     growth: list[Size]
 
 
@@ -252,7 +256,7 @@ def measure_telemetry(rows: int, *, rounds: int = ROUNDS, progress: Progress = l
         raise UsageError(f"give at least {ROWS_MIN} rows")
     folder = Path(tempfile.mkdtemp(prefix="nearcast-telemetry-"))
     try:
-        progress(f"making {rows:,} rows")
+        progress(f"generating {rows:,} rows")
         files = made_rows(rows, folder / "rows")
         parts = [files[: max(1, round(share * FILES))] for share in GROWTH]
         return _found(rows, _measured(parts, folder / "result", rounds, progress))
@@ -277,7 +281,7 @@ def _found(rows: int, growth: list[Size]) -> TelemetryBench:
 
 
 def _measured(parts: list[list[Path]], result: Path, rounds: int, progress: Progress) -> list[Size]:
-    progress("the reference, NumPy")
+    progress("the reference: NumPy")
     references = [reference_table(files) for files in parts]
     right = [True] * len(parts)
     spark_times = [Times([], []) for _ in parts]
@@ -318,7 +322,7 @@ def _spark_step(spark: Any) -> Step:
 
 
 def _java_clock(spark: Any) -> Clock:
-    """The CPU time of Spark's Java process, as Linux tells it."""
+    """The CPU time of Spark's Java process, as Linux reports it."""
     stat = Path(f"/proc/{spark.sparkContext._gateway.proc.pid}/stat")
     ticks_per_s = os.sysconf("SC_CLK_TCK")
 

@@ -1,9 +1,8 @@
-"""One client with many topics on real servers: nearcast beside redis-py, each in its own process, at three sizes.
+"""One client with many topics on real servers: nearcast and redis-py, each in its own process, at three sizes.
 
-Measured are the time to subscribe, the time to recover, and the memory.
-
-A connection is cut by its server (CLIENT KILL). nearcast is whole again when it has said so of every topic; redis-py
-says nothing, so its server is asked how many channels the new connection holds.
+The figures are the time to subscribe, the time to recover, and the memory. For recovery, the server cuts a connection
+(CLIENT KILL). nearcast has recovered when it has reported so for every topic. redis-py reports nothing, so its server
+is asked how many channels the new connection has.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from nearcast.testing.cluster import LocalCluster
 
 T = TypeVar("T")
 
-LIMIT_S = 120.0  # a side that is not done by then never will be
+LIMIT_S = 120.0  # a side that takes longer has failed
 LOOK_S = 0.01
 CHUNK = 1000  # channels in one SUBSCRIBE of redis-py
 
@@ -118,7 +117,7 @@ async def _read(pubsub: Any) -> None:
 
 
 async def _subscriber_id(client: Any, count: int, other_than: int) -> int:
-    """The connection that holds `count` channels, once there is one."""
+    """The id of the connection that has `count` channels; waits until there is one."""
     while True:
         for connection in await client.client_list():
             if int(connection["sub"]) >= count and int(connection["id"]) != other_than:
@@ -146,7 +145,7 @@ async def _in_time(work: Awaitable[T]) -> T:
 
 
 def _memory_bytes() -> int:
-    """What this process has in memory now."""
+    """How much memory this process uses now."""
     gc.collect()
     with open("/proc/self/statm", encoding="ascii") as file:
         return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
@@ -173,14 +172,14 @@ class TopicsSize(msgspec.Struct, frozen=True):
 
 
 class TopicsBench(TopicsSize, frozen=True):
-    """The figures of the size that was asked for, and how they grow up to it."""
+    """The figures of the requested size, and how they grow up to it."""
 
     brokers: int
     growth: list[TopicsSize]
 
 
 async def measure_topics(topics: int, *, progress: Progress, brokers: int = BROKERS) -> TopicsBench:
-    """Sizes of a quarter, a half and the whole; servers are fresh for each."""
+    """Measure a quarter, a half and all of the topics, each with new servers."""
     growth = []
     for count in sorted({max(1, topics // 4), max(1, topics // 2), topics}):
         progress(f"{count:,} topics: nearcast on {brokers} brokers")
@@ -207,7 +206,7 @@ def _size(own: SideFigures, redis_py: SideFigures) -> TopicsSize:
 
 
 async def _apart(side: Callable[[Sequence[str], int], SideFigures], urls: Sequence[str], count: int) -> SideFigures:
-    """In a new process, so that no side sees the other's memory or garbage."""
+    """Run a side in a new process, so that it is not affected by the other's memory or garbage."""
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
         return await asyncio.get_running_loop().run_in_executor(pool, side, urls, count)
 
@@ -221,7 +220,7 @@ def _redis_py(urls: Sequence[str], count: int) -> SideFigures:
 
 
 def _run(side: Coroutine[Any, Any, SideFigures]) -> SideFigures:
-    """On the fastest event loop there is."""
+    """Run it on the fastest event loop available."""
     try:
         import uvloop
     except ImportError:

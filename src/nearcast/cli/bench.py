@@ -356,7 +356,7 @@ def client(
     as_json: Annotated[bool, typer.Option("--json", help="The same as --output json.")] = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Compare the client with redis-py, valkey-glide and a bare loop, on a server of its own. Takes about a minute.
+    """Compare the client with redis-py, valkey-glide and a bare loop, on its own server. Takes about a minute.
 
     Example: nearcast bench client --json
     """

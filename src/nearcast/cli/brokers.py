@@ -57,7 +57,7 @@ def calibrate(
     url: Url = DEFAULT_URL,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Measure how many bytes per second brokers can send, one broker after the other, and print the results.
+    """Measure how many bytes per second brokers can send, one broker after another, and print the results.
 
     Each broker is put under full load for a few seconds, on a private channel. The result covers the server and the
     path to it, so run this where the clients are, or beside the server. Load ratios are relative to the capacity.
@@ -207,7 +207,7 @@ def drain(
     broker: Broker,
     cancel: Annotated[bool, typer.Option("--cancel", help="Cancel the drain; the broker stays.")] = False,
     wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until the broker has left.")] = True,
-    timeout_s: Annotated[float, typer.Option("--timeout", metavar="SECONDS", min=0.1, help="For all of it.")] = 60.0,
+    timeout_s: Annotated[float, typer.Option("--timeout", metavar="SECONDS", min=0.1, help="Time limit.")] = 60.0,
     url: Url = DEFAULT_URL,
     output: OutputOption = Output.TABLE,
 ) -> None:

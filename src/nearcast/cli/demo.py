@@ -1,6 +1,6 @@
 """`nearcast demo`: topics that move during games, a policy at work, and channels on Spark, shown live.
 
-`summary_rows` sums up an act as rows of a table. `Backstage` prepares the third act, which needs Spark, while the acts
+`summary_rows` makes the rows of an act's summary. `Backstage` prepares the third act, which needs Spark, while the acts
 before it are played.
 """
 
@@ -135,14 +135,14 @@ def demo(
 ) -> None:
     """Watch topics move, a policy at work and notifications from Spark, and count what subscribers notice.
 
-    Act 1, moves: three emulated sites; topics move all the time, and agents and the controller are killed at times.
+    Act 1, moves: three emulated sites; topics keep moving, and agents and the controller are killed now and then.
 
-    Act 2, policy: people come and go; servers are added and hot topics divided, then both are undone, in about 50 s.
+    Act 2, policy: people come and go; servers are added, hot topics are replicated, and both are undone; about 50 s.
 
     Act 3, channels: people get notifications that Spark computes, and move between gateways, in about a minute.
     Without the packages or the memory for Spark, this act is left out.
 
-    Each act starts a cluster on this machine and stops it, also on Ctrl-C. The exit code is 1 if a message was lost,
+    Each act starts a cluster on this machine and stops it, even on Ctrl-C. The exit code is 1 if a message was lost,
     duplicated or reordered, or if an act did not show what it should.
 
     Example: nearcast demo --act moves --seconds 20 --seed 7
@@ -212,7 +212,7 @@ async def _demo(names: tuple[ActName, ...], plan: MovesPlan, output: Output) -> 
         if backstage is not None:
             await backstage.close()
     if not summaries:
-        raise typer.Exit(130)  # stopped while starting: there is nothing to sum up
+        raise typer.Exit(130)  # stopped while starting: there is nothing to summarise
     return summaries
 
 

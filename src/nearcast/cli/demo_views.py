@@ -233,7 +233,7 @@ class ChannelsLook(Look):
 
 
 def describe_channels(one: Noticed) -> str:
-    """A notification in words: the newest of its reports, and how many there were."""
+    """A notification as text: the newest of its reports, and how many there were."""
     row = one.rows[-1]
     text = f"{row['kind']} in {row['district']}, severity {row['severity']}"
     if "shelter" in row:
@@ -260,7 +260,7 @@ class MovesLook(Look):
     name = "act 1, moves"
     explanation = (
         "Each game is a topic, played at the sites in its name, over emulated distances.",
-        "Topics move and processes are killed all the time: subscribers must not notice.",
+        "Topics keep moving, and processes are killed. Subscribers must not notice.",
     )
     drawn = frozenset({Kind.KILL, Kind.MOVE})
     printed = frozenset({Kind.KILL})
@@ -312,7 +312,7 @@ class MovesLook(Look):
 
 
 def _placed(game: WatchedTopic) -> tuple[str, str, str]:
-    """Where it is or, while it moves, where it goes."""
+    """Where it is or, while it moves, where it is going."""
     if game.placement is None:
         return "", "", ""
     shown, arrow = (game.placement, "") if game.target is None else (game.target, "> ")
@@ -350,12 +350,12 @@ POLICY_WIDTHS = {
 
 
 class PolicyLook(Look):
-    """Brokers with their load ratios, divided topics, and what the policy decided."""
+    """Brokers with their load ratios, replicated topics, and what the policy decided."""
 
     name = "act 2, policy"
     explanation = (
         f"People come and go. A load ratio above {LR_HIGH:g} is too much for a server: the policy adds",
-        "servers and divides hot topics, and later undoes both. Subscribers must not notice.",
+        "servers and replicates hot topics, and later undoes both. Subscribers must not notice.",
     )
     drawn = frozenset({Kind.KILL, Kind.DECISION, Kind.SERVER})
     printed = drawn | {Kind.SCENE}
@@ -438,7 +438,7 @@ def _mode(watched: WatchedTopic) -> str:
 
 
 def _place(watched: WatchedTopic) -> str:
-    """Where it is or, while it moves, where it goes."""
+    """Where it is or, while it moves, where it is going."""
     if watched.target is not None:
         return f"> {'+'.join(watched.target.brokers)}"
     return "+".join(watched.placement.brokers) if watched.placement is not None else ""

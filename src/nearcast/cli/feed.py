@@ -95,7 +95,7 @@ def dead_letters(
     data: DataUrl = DEFAULT_DATA,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Show the messages of a feed that could not become records, with the reason, and those it missed.
+    """Show the messages of a feed that could not become records, with the reason, and those that were lost.
 
     Example: nearcast feed dead-letters emergency_reports
     """

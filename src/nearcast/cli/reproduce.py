@@ -32,7 +32,7 @@ Seeds = Annotated[int, typer.Option("--seeds", min=1, help="How many runs, each 
 FirstSeed = Annotated[int, typer.Option("--first-seed", min=0, help="The seed of the first run.")]
 Players = Annotated[int, typer.Option("--players", min=121, max=100_000, help="Players at the end.")]
 Tiles = Annotated[int, typer.Option("--tiles", min=1, max=100, help="Tiles along each side of the map.")]
-Wait = Annotated[float, typer.Option("--wait", min=0, help="T_wait: least number of seconds between rebalancings.")]
+Wait = Annotated[float, typer.Option("--wait", min=0, help="T_wait: minimum number of seconds between rebalancings.")]
 Speed = Annotated[float, typer.Option("--speed", min=0.001, help="Tiles that a player walks per second.")]
 Workers = Annotated[int | None, typer.Option("--workers", min=1, help="Processes. Default: one per core.")]
 

@@ -50,11 +50,11 @@ def move(
     mode: Annotated[MoveMode, typer.Option("--mode", help="How they share it.")] = MoveMode.SINGLE,
     lazy: Annotated[bool, typer.Option("--lazy", help="Begin up to a second later, to spread moves out.")] = False,
     wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until the move has ended.")] = True,
-    timeout_s: Annotated[float, typer.Option("--timeout", metavar="SECONDS", min=0.1, help="For all of it.")] = 30.0,
+    timeout_s: Annotated[float, typer.Option("--timeout", metavar="SECONDS", min=0.1, help="Time limit.")] = 30.0,
     url: Url = DEFAULT_URL,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Place a topic on other brokers while its messages flow, and wait until that is done.
+    """Move a topic to other brokers while its messages flow, and wait until that is done.
 
     The topic then stays there when other brokers join or leave and while it is unused, even if it was there before.
     Only a policy, or the departure of its own broker, still moves it.

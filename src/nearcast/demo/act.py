@@ -1,11 +1,10 @@
-"""An act of the demo: a cluster under load, what a view shows of it while it runs, and what came of it.
+"""An act of the demo: a cluster under load, what a view shows while it runs, and the summary at the end.
 
     act = MovesAct(MovesPlan(seconds=20), tell=print)
     summary = await act.run()
     assert summary.exact
 
-What a view shows is public: `topics`, `brokers`, `events` and the totals. A `Summary` is what the act did, and what
-subscribers got.
+What a view shows is public: `topics`, `brokers`, `events` and the totals.
 """
 
 from __future__ import annotations
@@ -32,10 +31,12 @@ from nearcast.testing.audit import Verdict
 from nearcast.testing.cluster import LocalCluster
 from nearcast.testing.load import RECENT_S, Load, WatchedTopic, percentile
 
-# --- what came of it
+# --- the summary
 
 
 class Judged(TypedDict):
+    """The verdicts of all audits, added up."""
+
     lost: int
     duplicated: int
     reordered: int
@@ -52,9 +53,10 @@ class Percentiles(TypedDict):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
-    """What subscribers got. `exact`: every message came once and in order, and nobody was cut off.
+    """What an act did, and what subscribers got.
 
-    `finished`: nobody ended the act early. `missed`: what it was to show and did not.
+    `exact`: every message arrived once and in order, and no subscriber was interrupted. `finished`: the act was not
+    ended early. `missed`: what the act should have shown but did not.
     """
 
     seconds: float
@@ -93,7 +95,7 @@ def percentiles_ms(latencies_s: Iterable[float]) -> Percentiles:
 
 
 def noticed(verdict: Verdict) -> int:
-    """Without what is lost at an end of a line: until the end of the run it may still be in flight."""
+    """What subscribers should not have seen so far. Messages missing at the ends of a line may still be in flight."""
     wrong = verdict.duplicated + verdict.reordered + verdict.unexpected + verdict.lost_middle
     return wrong + verdict.gaps + verdict.interrupted
 
@@ -103,14 +105,14 @@ def _ms(seconds: float | None) -> float | None:
 
 
 LOOK_S = 0.5  # agents report once a second
-ANSWER_S = 1.0  # of the controller; it may have been killed
+ANSWER_S = 1.0  # how long to wait for the controller, which may have been killed
 EVENTS_KEPT = 100
 
 Tell = Callable[[str], None]
 
 
 class Kind(StrEnum):
-    """Of what happened."""
+    """The kinds of happenings."""
 
     MOVE = "move"
     KILL = "kill"
@@ -121,6 +123,8 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Happening:
+    """An event that a view shows."""
+
     at_s: float  # since the act began
     text: str
     kind: Kind
@@ -133,7 +137,7 @@ SummaryT = TypeVar("SummaryT", bound=Summary)
 
 
 class Act(ABC, Generic[SummaryT]):
-    """Make one per run. `tell` gets a line for every step of the start and of the end."""
+    """One run of an act. `tell` gets a line for every step of the start and the end."""
 
     clients: int
 
@@ -145,7 +149,7 @@ class Act(ABC, Generic[SummaryT]):
         self.happened = 0  # number of events, including those no longer kept
         self.controller_kills = 0
         self.noticed = 0  # what subscribers should not have seen, so far
-        self.missed: list[str] = []  # what the act was to show and did not
+        self.missed: list[str] = []  # what the act should have shown but did not
         self.begun = asyncio.Event()
         self.stopped = False  # it was asked to end early
         self._tell = tell
@@ -184,14 +188,14 @@ class Act(ABC, Generic[SummaryT]):
 
     @abstractmethod
     def _parts(self, cluster: LocalCluster, console: Console) -> list[Coroutine[object, object, None]]:
-        """What runs concurrently while messages flow. All of it ends soon after `_ending`."""
+        """What runs concurrently while messages flow. Everything ends soon after `_ending`."""
 
     @abstractmethod
     def _summary(self, common: Summary) -> SummaryT:
-        """What is common to all acts, and what is this one's own."""
+        """The summary of this act: what is common to all acts, and its own figures."""
 
     def _moved(self, topic: str, before: Placement, after: Placement) -> None:
-        """The controller says that a topic is elsewhere now."""
+        """The controller says that a topic has moved."""
 
     def _looked(self, state: State) -> None:
         """There is a new state to look at."""
@@ -206,7 +210,7 @@ class Act(ABC, Generic[SummaryT]):
 
     @property
     def now_s(self) -> float:
-        """Seconds since the Unix epoch; stands still when the end has come, and with it what is recent."""
+        """Seconds since the Unix epoch. It stops at the end of the act, and so does what counts as recent."""
         return self._ended_at_s or time.time()
 
     @property
@@ -232,7 +236,7 @@ class Act(ABC, Generic[SummaryT]):
         return sum(broker in placement.brokers for placement in placements)
 
     def events_since(self, number: int) -> list[Happening]:
-        """The events after the first `number`, as far as they are kept. Some are learnt of later than others."""
+        """The events after the first `number`, as far as they are kept. They may not be in order of time."""
         fresh = min(self.happened - number, len(self.events))
         return sorted(islice(self.events, len(self.events) - fresh, None), key=lambda event: event.at_s)
 
@@ -258,18 +262,18 @@ class Act(ABC, Generic[SummaryT]):
                 self.noticed = sum(map(noticed, self._verdicts()))
             self.brokers = state.brokers
             for topic, view in state.topics.items():
-                # Of a topic nobody has placed, the controller knows the place and not the epoch.
+                # Of a topic that was never placed, the controller knows the place but not the epoch.
                 self._placed(topic, view.placement if view.planned else replace(view.placement, epoch=0))
             self._looked(state)
 
     def _placed(self, topic: str, after: Placement) -> None:
-        """By what the controller says: a failed request to move does not count, a move that went on does."""
+        """Count what the controller reports: a failed request counts only if its move was carried out after all."""
         before = self.topics[topic].moved_to(after)
         if before is not None:
             self._moved(topic, before, after)
 
     async def _going_on(self, seconds: float) -> bool:
-        """Sleep, and say whether the act is still to go on."""
+        """Sleep; returns whether the act continues."""
         try:
             await asyncio.wait_for(self._ending.wait(), seconds)
         except TimeoutError:
@@ -277,7 +281,7 @@ class Act(ABC, Generic[SummaryT]):
         return False
 
     def _dice(self, whose: str) -> random.Random:
-        """Each part has its own, so that the network's draws do not change the moves."""
+        """A random generator for each part, so that the network's draws do not change the moves."""
         return random.Random(f"{self.seed} {whose}")
 
     def _happened(self, text: str, kind: Kind, at_s: float | None = None) -> None:
@@ -287,18 +291,18 @@ class Act(ABC, Generic[SummaryT]):
     # --- what it counts
 
     def _counted(self) -> list[Load]:
-        """Whose messages and deliveries make the totals."""
+        """The loads whose messages and deliveries make up the totals."""
         return self._loads
 
     def _verdicts(self) -> list[Verdict]:
-        """So far."""
+        """The verdicts so far."""
         return [load.audit.verdict() for load in self._loads]
 
     async def _last_verdicts(self) -> list[Verdict]:
         try:
             verdicts = await self._end()
         except TimeoutError:
-            raise Unavailable("publishers wait in vain for acknowledgements; is this machine overloaded?") from None
+            raise Unavailable("publishers did not get their acknowledgements; is this machine overloaded?") from None
         self.noticed = sum(noticed(verdict) + verdict.lost_prefix + verdict.lost_suffix for verdict in verdicts)
         return verdicts
 

@@ -1,7 +1,8 @@
 """Act 3 of the demo: people of a city get enriched notifications computed by Spark, while their gateways are balanced.
 
-The emergency workload, small: three gateways, of which one has most of the people; reports on topics; channels that
-join them with people's locations and with shelters. Balancing moves people, and once everybody is placed again.
+It is the emergency workload at a small scale: three gateways, of which one has most of the people; reports on topics;
+channels that join them with people's locations and with shelters. Balancing moves people, and one shuffle places them
+all again.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from nearcast.workloads.emergency.run import BALANCING, EmergencyPlan, Emergency
 from nearcast.workloads.emergency.scenario import EmergencySettings, emergency_world
 from nearcast.workloads.emergency.stage import EmergencyCluster, EmergencyStage
 
-NOTIFICATIONS_MIN = 50  # fewer show nothing
+NOTIFICATIONS_MIN = 50  # fewer would show nothing
 
 _SHOWN = ("reports_of_kind", "reports_near_place", "shelters_near_me")
 _PERIOD_S = 4
@@ -46,7 +47,7 @@ def channels_plan(seed: int, seconds: float = 45.0, users: int = 30) -> Emergenc
 
 
 async def open_stage(plan: EmergencyPlan) -> EmergencyStage:
-    """Everything the act needs; Spark takes a while, so begin in time."""
+    """Everything the act needs. Spark takes a while to start, so call this early."""
     stage = await EmergencyStage.start(emergency_world(plan.settings, plan.seed), plan.cluster)
     try:
         await stage.prepare(plan.channels)
@@ -58,7 +59,7 @@ async def open_stage(plan: EmergencyPlan) -> EmergencyStage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChannelsSummary(Summary):
-    """`messages` are reports and locations, `deliveries` notifications."""
+    """The summary of act 3. `messages` are reports and locations, `deliveries` are notifications."""
 
     rows: int
     subscriptions: int
@@ -84,10 +85,10 @@ class ChannelsAct(Act[ChannelsSummary]):
     async def _start(self, stack: AsyncExitStack) -> LocalCluster:
         self._tell("starting 3 brokers with gateways, and a data cluster with Spark ...")
         stage = await stack.enter_async_context(await self._stage)
-        self.play = EmergencyRun(stage, self.plan, lambda line: None)  # the view shows it in its own way
+        self.play = EmergencyRun(stage, self.plan, lambda line: None)  # the view shows progress in its own way
         return stage.cluster
 
-    # --- what goes on
+    # --- while it runs
 
     def _parts(self, cluster: LocalCluster, console: Console) -> list[Coroutine[object, object, None]]:
         return [self._scenario()]
@@ -142,7 +143,7 @@ class ChannelsAct(Act[ChannelsSummary]):
         assert self.play is not None
         found = self._outcome.notifications
         if not self.stopped and found.delivered < NOTIFICATIONS_MIN:
-            self.missed.append(f"at least {NOTIFICATIONS_MIN} notifications; there were {found.delivered}")
+            self.missed.append(f"at least {NOTIFICATIONS_MIN} notifications (there were {found.delivered})")
         if not self.stopped and not self._outcome.subscriber_moves:
             self.missed.append("subscribers move between gateways")
         return Summary(

@@ -1,9 +1,8 @@
 """Act 1 of the demo: games played over an emulated world while their topics move and processes are killed.
 
-Three brokers, one per site of `WORLD`. Every game is a topic with players at its sites: half of them publish, half of
-them subscribe, each through the delay between its site and the broker it talks to. `MovesPlan` says which games there
-are and how many clients play each. Operators move every topic all the time, a killer ends an agent or the controller
-with SIGKILL now and then, and an audit counts what players noticed.
+There are three brokers, one per site of `WORLD`. Every game is a topic with players at its sites: half of them publish,
+half of them subscribe, each through the delay between its site and the broker it uses. Operators keep moving every
+topic, a killer occasionally kills an agent or the controller with SIGKILL, and an audit counts what players noticed.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from nearcast.testing.network.sites import WORLD, Paths
 # --- the games
 
 
-SITES = ("paris", "virginia", "tokyo")  # the brokers are called as their sites
+SITES = ("paris", "virginia", "tokyo")  # brokers have the names of their sites
 GAMES: dict[str, tuple[str, ...]] = {
     "game.paris": ("paris",),
     "game.virginia": ("virginia",),
@@ -44,6 +43,8 @@ RATE_PER_PUBLISHER_S = 15.0
 
 @dataclass(frozen=True, slots=True)
 class MovesPlan:
+    """How long the act lasts, and how many clients play the games."""
+
     seconds: float = 35.0
     clients: int = 48
     seed: int = 0
@@ -97,7 +98,7 @@ class MovesAct(Act[MovesSummary]):
     # --- start
 
     async def _start(self, stack: AsyncExitStack) -> LocalCluster:
-        self._tell(f"starting 3 brokers, called {', '.join(SITES)}, and a controller ...")
+        self._tell(f"starting 3 brokers ({', '.join(SITES)}) and a controller ...")
         sites = dict(zip(SITES, SITES, strict=True))
         cluster = await stack.enter_async_context(await LocalCluster.start(SITES, sites=sites))
         places = {topic: (Mode.SINGLE, sites[:1]) for topic, sites in GAMES.items()}
@@ -136,7 +137,7 @@ class MovesAct(Act[MovesSummary]):
                 state = await console.move(topic, target.mode, target.brokers, timeout_s=MOVE_S)
                 self._placed(topic, state.placement)
             except ClusterError as error:
-                # The move may go on: the next one, or the next look, tells.
+                # The move may continue: the next move, or the next look, will show it.
                 self._happened(f"{topic}: {error}", Kind.MOVE)
             game.target = None
 
@@ -167,7 +168,7 @@ class MovesAct(Act[MovesSummary]):
 
 
 def _elsewhere(game: WatchedTopic, dice: random.Random) -> Placement:
-    """Another place, as the operator wishes it; its epoch is for the controller to say."""
+    """Another place for the game's topic. The controller decides its epoch."""
     while True:
         mode = dice.choice(MODES)
         count = 1 if mode is Mode.SINGLE else dice.randint(2, len(SITES))

@@ -1,10 +1,11 @@
-"""Act 2 of the demo: people come and go, and a policy adds servers, divides hot topics and takes it all back.
+"""Act 2 of the demo: people come and go, and a policy adds servers, replicates hot topics, and undoes both.
 
-One broker of small capacity, a controller with a policy, and a provider that starts and stops real servers. The scenes
-of an evening set how much is going on; each lasts until the policy has done what it should show, or patience runs out.
+There is one broker of small capacity, a controller with a policy, and a provider that starts and stops real servers.
+The scenes of an evening set the load; each lasts until the policy has done what the scene should show, or until a time
+limit.
 
 Capacity, thresholds and rates are chosen together, for a machine with two cores: a server carries a quiet evening, but
-not a busy one. What one delivery of 300 bytes costs a server was measured: about 400 bytes.
+not a busy one. One delivery of 300 bytes was measured to cost a server about 400 bytes.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ CAPACITY_BYTES_PER_S = 300e3
 PAYLOAD_BYTES = 300
 
 POLICY = "dynamoth"
-WAIT_S = 3.0  # between two changes of the plan; a cluster at work would wait longer
+WAIT_S = 3.0  # between two changes of the plan; a real cluster would wait longer
 LR_HIGH = 0.8
 LR_SAFE = 0.6
 THRESHOLDS = (
@@ -59,7 +60,7 @@ CONTROLLER_OPTIONS = (
 
 
 class Goal(StrEnum):
-    """What the policy should do, as a sentence that is shown when it does not."""
+    """What the policy should do, as a sentence that is shown if it does not."""
 
     SERVER_ADDED = "a server is added and carries topics"
     VOTES_REPLICATED = "votes is replicated, all_subscribers"
@@ -70,14 +71,14 @@ class Goal(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scene:
-    """People behave like this until the policy has done what is awaited, and then for `seconds` more."""
+    """What people do. A scene lasts until the policy has reached the goals, and then for `seconds` more."""
 
     title: str
     chats_per_s: float = 60.0  # messages of all chats together
     votes_per_s: float = 20.0
-    guests: int = 0  # people who come to watch the scores
-    seconds: float = 2.0  # to look at what has become of it
-    kill: bool = False  # end the controller with SIGKILL, and start it again
+    guests: int = 0  # people who come to follow the scores
+    seconds: float = 2.0  # to look at the result
+    kill: bool = False  # kill the controller with SIGKILL and restart it
     goals: tuple[Goal, ...] = ()
 
 
@@ -108,6 +109,8 @@ EVENING = (
 
 @dataclass(frozen=True, slots=True)
 class PolicyPlan:
+    """The scenes of the evening."""
+
     seed: int = 0
     scenes: tuple[Scene, ...] = EVENING
 
@@ -116,7 +119,7 @@ class PolicyPlan:
         return max(scene.guests for scene in self.scenes)
 
     def shapes(self) -> dict[str, LoadShape]:
-        """The people who stay all the evening, by what they use."""
+        """The load of people who stay all evening, by what they use."""
         quiet = Scene(title="")
         return {
             "chats": self._shape(4, 2, quiet.chats_per_s, *CHATS),
@@ -133,7 +136,7 @@ class PolicyPlan:
 # --- the act
 
 
-PATIENCE_S = 40.0  # for what the policy is to do in one scene; it needs about 8
+PATIENCE_S = 40.0  # time limit for the goals of one scene; the policy needs about 8
 POLL_S = 0.1
 
 
@@ -198,11 +201,11 @@ class PolicyAct(Act[PolicySummary]):
 
     def _started(self, broker: str) -> None:
         self.servers_added += 1
-        self._happened(f"server {broker} is started", Kind.SERVER)
+        self._happened(f"server {broker} was started", Kind.SERVER)
 
     def _stopped(self, broker: str) -> None:
         self.servers_removed += 1
-        self._happened(f"server {broker} carries nothing any more and is stopped", Kind.SERVER)
+        self._happened(f"server {broker} no longer carries topics and was stopped", Kind.SERVER)
 
     # --- the evening
 
@@ -258,7 +261,7 @@ class PolicyAct(Act[PolicySummary]):
     def _looked(self, state: State) -> None:
         for topic, view in state.topics.items():
             self.topics[topic].target = view.target
-        # A new leader has not made the old one's decisions; those before the act began are about its start.
+        # A new leader does not list the old one's decisions. Those from before the act began are about its start.
         for decision in state.decisions:
             if decision.at_s > max(self._decided_at_s, self._begun_at_s):
                 self.decisions += 1
@@ -296,7 +299,7 @@ class PolicyAct(Act[PolicySummary]):
 
 
 class _CountingProvider:
-    """A local provider that says what it really did: it may be asked for the same thing again and again."""
+    """A local provider that reports what it really did: it may be asked repeatedly for the same thing."""
 
     def __init__(self, cluster: LocalCluster, started: Callable[[str], None], stopped: Callable[[str], None]) -> None:
         self._cluster = cluster

@@ -1,8 +1,8 @@
 """The gateway's side of coordination: it reports who is online, asks on behalf of users, and passes on orders to move.
 
 It reports every two seconds, and half a second after each order to move, so that the next wave of moves need not wait.
-A lost report matters no more than a late one. While the controller or the store's server is away, sessions continue;
-only users that ask for a gateway have to wait.
+A lost report has no other effect than a late one. While the controller or the store's server is away, sessions
+continue; only users that ask for a gateway have to wait.
 
 Topics count like backend subscriptions if the gateway lists them among what a user wants: a gateway receives a topic
 once and delivers it to each of its users, which is what the policy's loads are made of.
@@ -155,6 +155,6 @@ class BusCoordination:
             return
         self._term = order.term
         moved = [self._gateway.order_move(user, broker, url) for user, (broker, url) in order.moves.items()]
-        # The controller is waiting to hear that a user has left, so report also when the user is not here any more.
+        # The controller waits to hear that a user has left, so report even if the user is no longer here.
         log.info("the controller moves %d subscribers, of which %d are here", len(moved), sum(moved))
         self._ordered.set()

@@ -61,16 +61,20 @@ class _Grants(msgspec.Struct):
 
 
 class Listed(msgspec.Struct, frozen=True):
+    """An execution that has results for a subscription."""
+
     execution: int
     rows: int = 0
     bytes: int = 0
 
 
 class Executions(msgspec.Struct, frozen=True):
+    """The executions that have results for a subscription. All up to `upto` are committed."""
+
     executions: list[Listed]
     upto: int
-    oldest: int
-    problem: str = ""  # why no more will come
+    oldest: int  # the first that is still kept
+    problem: str = ""  # why no more results will come
 
 
 class Notification(msgspec.Struct, frozen=True):

@@ -105,7 +105,9 @@ _data_address = msgspec.json.Decoder(_DataAddress)
 
 
 class Directory:
-    """Where a gateway that restarts finds what it held. Raises ClusterError while the store cannot be reached.
+    """Users and their subscriptions, which a gateway that restarts finds here again.
+
+    Raises ClusterError while the store cannot be reached.
 
     Cursors only grow, in whatever order they are written. Nothing is written for a user whose registration is not the
     one that logged in, because she has been reset or removed in the meantime.
@@ -283,4 +285,4 @@ class Attendance:
         if names:
             log.info("forgot %d users not seen for %g days: %s", len(names), limits[0] / 24, ", ".join(names))
         if len(names) < FORGOTTEN_A_ROUND:
-            self._cursor = cursor  # else there may be more to forget in this part
+            self._cursor = cursor  # otherwise there may be more to forget in this part

@@ -51,11 +51,11 @@ FAILED = "the gateway failed and has logged the error: try again later"
 
 
 class Operations:
-    """Of one gateway."""
+    """Carries out the operations of one gateway's subscribers."""
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
-        self._bringing: dict[Session, asyncio.Future[dict[str, str]]] = {}  # sessions whose subscriptions are to come
+        self._bringing: dict[Session, asyncio.Future[dict[str, str]]] = {}  # subscriptions not here yet
         self._running: dict[Session, set[asyncio.Task[None]]] = {}
         self.failures = 0  # operations that ended with an unexpected error
 

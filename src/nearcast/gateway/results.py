@@ -263,7 +263,7 @@ class NotificationLoop:
         pauses = Pauses()
         while True:
             if self._now_s() - self._heard_s > AWAY_S:
-                self._cursor = None  # the results notified meanwhile may be gone by now: the lists tell
+                self._cursor = None  # results notified meanwhile may be gone by now: the lists say which
             try:
                 await self._poll()
                 self.problem = ""
@@ -288,7 +288,7 @@ class NotificationLoop:
         await asyncio.gather(*(self._serve(group) for group in _by_channel(answer.notifications)))
 
     async def _serve(self, notifications: Iterable[Notification]) -> None:
-        """Serve the executions of one channel one after the other."""
+        """Serve the executions of one channel one after another."""
         for notification in notifications:
             await self._listeners.serve(notification)
 

@@ -6,10 +6,7 @@ POST /register {"user"}                       -> {"user", "token"}
 GET  /broker?user=ann&lat=48.8&lon=2.3        -> {"broker", "url"}: where to log in
 GET  /health
 
-Uvicorn's protocols are extended with time limits, for the bytes of a request and for a peer that reads nothing. Uvicorn
-sets no deadline for a request, so silent connections, half a request or a body in small drops would stay for ever. And
-it writes nothing to a peer that reads nothing, so the last frame, which says why, would never be sent. It also answers
-every ping and keeps every fragment of a message, so a peer that only sends could fill the memory.
+Uvicorn's protocols are extended with limits.
 """
 
 from __future__ import annotations
@@ -111,7 +108,7 @@ class _Doors:
         address = self._gateway.admission.address_of(request)
         if not self._gateway.admission.may_register(address, time.monotonic()):
             return _problem(429, "too many registrations from this address: wait a minute")
-        shown = request.headers.get("authorization", "").encode("latin-1")  # as it was decoded
+        shown = request.headers.get("authorization", "").encode("latin-1")  # undoes how it was decoded
         applicant = Applicant(asked.user, address, _unambiguous(body, asked.user), shown)
         token = await self._gateway.register(applicant, asked.token)
         return JSONResponse({"user": asked.user, "token": token}, 201)
@@ -231,14 +228,20 @@ def _problem(status: int, problem: str) -> JSONResponse:
 HEAD_S = 5.0  # for the line and headers of a request: from the connection, or from its first byte on a used one
 BODY_S = 10.0  # for its body, which is at most one frame
 SOCKETS = 20_000  # connections in all, logged in or not; more are cut at once
-FRAGMENTS = 1000  # of one message: empty ones count for no size
+FRAGMENTS = 1000  # of one message: empty ones do not count towards its size
 _CUT_S = 10.0  # after this long, output for a subscriber that reads nothing is thrown away
 
 
 class HttpProtocol(H11Protocol):
+    """Limits the number of connections, and the time for a request.
+
+    Uvicorn sets no deadline for a request, so silent connections, half a request or a body sent in tiny pieces would
+    stay forever.
+    """
+
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self._owed: tuple[object, str] | None = None  # the part of a request that has begun: after which, and what
+        self._owed: tuple[object, str] | None = None  # the part of a request that the peer has begun
         self._deadline: asyncio.TimerHandle | None = None
         if len(self.connections) > SOCKETS:
             transport.abort()
@@ -284,6 +287,12 @@ class HttpProtocol(H11Protocol):
 
 
 class WebSocketProtocol(WebSocketsSansIOProtocol):
+    """Limits what a peer that reads nothing can cost.
+
+    Uvicorn writes nothing to such a peer, so the last frame, which says why, would never be sent. It also answers every
+    ping and keeps every fragment of a message, so a peer that only sends could fill the memory.
+    """
+
     async def run_asgi(self) -> None:
         self.scope["extensions"][CUT_EXTENSION] = {"cut": self.cut}
         await super().run_asgi()

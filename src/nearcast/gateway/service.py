@@ -1,8 +1,7 @@
 """The gateway of one broker: its users, their sessions, and what flows to them.
 
-`Gateway` is the life of the gateway and of its sessions; `operations.py` carries out what subscribers ask. The
-coordination in the controller uses `online`, `order_move` and `rates`; what the gateway needs from there is
-`Coordination`. `Upkeep` does the periodic work: it stores cursors, and lets go of users whose home is elsewhere.
+`Gateway` starts and stops the gateway and its sessions; `operations.py` carries out what subscribers ask. Coordination,
+in the controller, uses `online`, `order_move` and `rates`. `Coordination` is what the gateway needs from it.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ SWEEP_USERS = 1000  # checked each time
 
 
 class Upkeep:
-    """Of one gateway."""
+    """The periodic work of one gateway: it stores cursors, and releases what it holds for users who have moved away."""
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
@@ -124,7 +123,7 @@ class Coordination(Protocol):
 
 
 class Gateway:
-    """Of one broker. `url`: where subscribers reach it (http://host:port)."""
+    """The gateway of one broker. `url`: where subscribers reach it (http://host:port)."""
 
     def __init__(
         self,
@@ -185,7 +184,7 @@ class Gateway:
             await self._coordination.start(self)
 
     async def stop(self) -> None:
-        """Say goodbye to everybody, store their cursors, leave."""
+        """End all sessions, store their cursors, and leave."""
         if self._coordination is not None:
             await self._coordination.stop()
         self._stopping = True
@@ -225,7 +224,7 @@ class Gateway:
                 elif not await self.directory.leave(user, self.broker, [subscription]):
                     self.sharing.hold(user, subscription)
                     self.backend_subscriptions.restore(subscription, Wanted(entry.channel, entry.parameters, user))
-            self.backend_subscriptions.release(subscription)  # if nobody is left
+            self.backend_subscriptions.release(subscription)  # if no user is left
 
     def run_task(self, job: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         """Run it until it ends, or the gateway does."""

@@ -238,7 +238,7 @@ class SessionState(Enum):
 
 
 class Session:
-    """Of one connection. `address`: where it comes from, for the limits before authentication."""
+    """The session of one connection. `address`: where it comes from, for the limits before authentication."""
 
     def __init__(self, settings: GatewaySettings, address: str, wake: Callable[[], None]) -> None:
         self.address = address

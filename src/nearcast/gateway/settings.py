@@ -48,7 +48,7 @@ class Proxies:
         while chain and found is not None and self._trusts(found):
             told = _address(chain.pop())
             if told is None:
-                break  # nonsense: the last valid address counts
+                break  # not an address: the last valid one counts
             found = told
         return _shown(found) if found is not None else peer
 
@@ -108,7 +108,7 @@ class Registrar(Protocol):
     """
 
     async def admit(self, applicant: Applicant) -> None:
-        """Returns if the applicant may have a name; AccessDenied if not, ClusterError if that cannot be told now."""
+        """Returns if the applicant may have a name; AccessDenied if not, ClusterError if it cannot be decided now."""
 
 
 def check_rule(rule: str, secret: str) -> None:
@@ -152,7 +152,7 @@ class _Secret(_Open):
 
 
 class _Hook:
-    """An applicant is refused if the service cannot be asked."""
+    """Asks the operator's service. An applicant is refused if the service cannot be asked."""
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -175,7 +175,7 @@ class _Hook:
             raise AccessDenied(f"the operator's service did not admit {applicant.user} ({answer.status_code})")
 
     async def _answer(self, applicant: Applicant) -> httpx.Response:
-        """From a client of its own, because it may be cut off: one in use by all would lose the connection for good."""
+        """Uses its own client, because it may be cancelled: a shared one would lose the connection for good."""
         async with (
             asyncio.timeout(HOOK_S),
             httpx.AsyncClient(timeout=HOOK_S, trust_env=False, verify=self._trust) as http,
@@ -197,6 +197,8 @@ _ANY = "\0*"  # for a * in a pattern, between the parts of an expression: escape
 
 
 class Act(StrEnum):
+    """What a user does with a topic."""
+
     PUBLISH = "publish"
     SUBSCRIBE = "subscribe"
 
@@ -232,8 +234,8 @@ def _compiled(rule: Rule, user: str) -> re.Pattern[str]:
     first, *others = re.escape(user).join(map(_expression, rule.parts)).split(_ANY)
     if not others:
         return re.compile(first, re.DOTALL)
-    # What stands between two * is taken where it is found first, without going back: that would take hours for a topic
-    # made to be nearly allowed, and no later place lets through what the first does not.
+    # The text between two * is matched at the first place where it occurs, without backtracking: backtracking could
+    # take hours for a topic that is made to be nearly allowed, and would allow nothing more.
     between = "".join(f"(?>.*?{part})" for part in others[:-1])
     return re.compile(f"{first}{between}.*{others[-1]}", re.DOTALL)
 
@@ -265,7 +267,7 @@ class Rights:
         """Raises AccessDenied if no rule allows it."""
         if not any(rule.matches(user, topic) for rule in self._rules[act]):
             how = f"--allow {act}:PATTERN of the gateway's agent"
-            raise AccessDenied(f"no right to {act} on topic {topic[:100]!r}: the operator allows topics with {how}")
+            raise AccessDenied(f"no right to {act} to topic {topic[:100]!r}: the operator allows topics with {how}")
 
 
 # --- limits and times
@@ -293,10 +295,10 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
     operations: int = 64  # not answered yet; more are refused
     subscriptions: int = 256  # of one user; more are refused
     topics: int = 256  # of one session; more are refused
-    new_topics_per_minute: int = 300  # of one user: names that nobody here has used before; more are refused
+    new_topics_per_minute: int = 300  # of one user: names not used at this gateway before; more are refused
     outbox_frames: int = 1000  # results waiting for a slow consumer; the rest is caught up from storage later
     outbox_bytes: int = 4 << 20
-    message_frames: int = 1000  # topic messages waiting for a slow consumer; then the oldest go, with a gap
+    message_frames: int = 1000  # topic messages waiting for a slow consumer; then the oldest are dropped, with a gap
     message_bytes: int = 4 << 20
     stall_s: float = 30.0  # a consumer that reads nothing for this long is disconnected
     poll_s: float = 60.0  # a long-poll session without a poll for this long ends

@@ -1,13 +1,8 @@
 """The backend subscriptions that this broker holds at the data cluster, and which users share them.
 
-Identical frontend subscriptions of a gateway's users are one subscription of its broker (`Sharing`): the first user in
-attaches it at the data cluster, the last one out releases it. A user who is offline still holds what is kept for her.
-
-In `BackendSubscriptions` one worker makes all changes, one after the other. So the release of a subscription that
-nobody holds any more cannot cross with a new user's attachment of the same. Requests that wait together are sent
-together; if that is refused they are sent in halves, so that one request that cannot be carried out spoils no other.
-While the data cluster is away the worker keeps trying, and requests wait, up to a limit; a request whose owner has left
-is forgotten.
+Identical frontend subscriptions of a gateway's users are one subscription of its broker (`Sharing`): the first user
+attaches it at the data cluster, and the last one to leave releases it. A user who is offline still holds what is kept
+for her.
 """
 
 from __future__ import annotations
@@ -35,6 +30,8 @@ Hold = Callable[[str], None]
 
 
 class _Waiting(NamedTuple):
+    """A request that the data cluster has not answered."""
+
     wanted: Wanted
     bytes: int
     hold: Hold
@@ -45,7 +42,15 @@ class _Waiting(NamedTuple):
 
 
 class BackendSubscriptions:
-    """`is_held(subscription)`: whether a user of this gateway holds it; asked before it is released."""
+    """Attaches and releases backend subscriptions at the data cluster.
+
+    One worker makes all changes, one after another. So the release of a subscription that has no holder any more cannot
+    cross with a new user's attachment of the same. Requests that wait together are sent together. If they are refused
+    they are sent in halves, so that one bad request does not affect others. While the data cluster is away the worker
+    keeps trying, and requests wait, up to a limit; a request whose owner has left is forgotten.
+
+    `is_held(subscription)`: whether a user of this gateway holds it; asked before it is released.
+    """
 
     def __init__(self, data: DataCluster, broker: str, url: str, is_held: Callable[[str], bool]) -> None:
         self._data = data
@@ -68,7 +73,7 @@ class BackendSubscriptions:
         return subscription in self._attached
 
     def restore(self, subscription: str, wanted: Wanted) -> None:
-        """What this broker held before it started: the data cluster hears it once more, which changes nothing there."""
+        """Add what this broker held before it started. It is sent to the data cluster again, which changes nothing."""
         self._attached[subscription] = wanted
 
     def attach(self, wanted: Wanted, hold: Hold) -> asyncio.Future[Granted]:
@@ -171,7 +176,7 @@ class BackendSubscriptions:
     async def _release_all(self) -> None:
         for subscription in list(self._unheld):
             if not self._is_held(subscription):
-                self._attached.pop(subscription, None)  # first: a user who wants it from now on asks for it again
+                self._attached.pop(subscription, None)  # first: a user who wants it later must ask for it again
                 with contextlib.suppress(DataClusterRefused):  # it has ended already
                     await self._data.unsubscribe(self._broker, subscription)
             self._unheld.discard(subscription)

@@ -32,7 +32,7 @@ class _Topic:
 
 
 class Topics:
-    """Of one gateway, through the server of its broker."""
+    """The topics that one gateway's users use, through the server of its broker."""
 
     def __init__(self, server_url: str, troubles: Troubles) -> None:
         self._server_url = server_url
@@ -125,7 +125,7 @@ class Topics:
             async for event in found.subscription:
                 try:
                     _hand_out(topic, found, event)
-                except Exception as error:  # the messages after this one must still come
+                except Exception as error:  # later messages must still be handed out
                     self._troubles.note("handing out a message", error)
                     for session in found.sessions:
                         session.send(TopicGap(topic, None, "the gateway failed to hand out a message"))

@@ -84,7 +84,10 @@ class User(msgspec.Struct, frozen=True):
 
 
 class Users:
-    """Raises ClusterError while the store cannot be reached. Tokens are valid for `life_s`."""
+    """Registers users and issues their tokens, which are valid for `life_s`.
+
+    Raises ClusterError while the store cannot be reached.
+    """
 
     def __init__(self, store: Store, life_s: float = tokens.LIFE_S) -> None:
         self._store = store
@@ -93,7 +96,7 @@ class Users:
     # --- tokens
 
     async def register(self, user: str) -> str:
-        """A token for a new user; Refused if the name is taken, UsageError if nobody may have it."""
+        """A token for a new user; Refused if the name is taken, UsageError if it is not a valid name."""
         tokens.checked_new_user(user)
         registration = secrets.token_hex(_REGISTRATION_BYTES)
         if not await self._registered(user, registration, again=False):
@@ -120,7 +123,7 @@ class Users:
             raise Refused(f"there is no user {user!r}: see nearcast users list")
 
     async def check(self, user: str, text: str) -> tuple[Token | None, str]:
-        """The token if it is valid; else what is wrong with it."""
+        """The token if it is valid; otherwise what is wrong with it."""
         token = Token.read(text)
         if token is None:
             return None, tokens.NOT_A_TOKEN

@@ -1,8 +1,8 @@
 """Datasets: records in Parquet, in numbered batches, readable as of any batch that was not compacted away.
 
-A batch is written to its folder first and then named in the catalogue, so it is there whole or not at all. Readers ask
-by number: `new` for what came between two batches, `whole` for everything up to one. The frames are lazy, and their
-files stay for `GRACE_S` after they became obsolete.
+A batch is written to its folder first and then named in the catalogue, so it is visible as a whole or not at all.
+Readers ask by number: `new` for the batches after one up to another, `whole` for everything up to one. The frames are
+lazy, so files stay for `GRACE_S` after they become obsolete.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ GRACE_S = 600.0  # obsolete files stay this long: a query that began with them m
 
 
 class Datasets:
-    """All datasets of one warehouse. One process has one."""
+    """All datasets of one warehouse. One per process."""
 
     def __init__(self, database: Database, warehouse: Warehouse, clock: Callable[[], float] = time.monotonic) -> None:
-        """`clock` must not jump: what is old by it is deleted. Times in the catalogue are by it."""
+        """`clock` must not jump: data that is old by it is deleted. Times in the catalogue are by this clock."""
         self.warehouse = warehouse
         self._database = database
         self._catalog = DatasetCatalog(database)
@@ -53,7 +53,7 @@ class Datasets:
         return [dataset.name for dataset in self._catalog.all()]
 
     def exists(self, name: str) -> bool:
-        """Also true of a dataset that cannot be read."""
+        """True even if the dataset cannot be read."""
         return self._catalog.exists(name)
 
     def damaged(self) -> list[str]:
@@ -61,7 +61,7 @@ class Datasets:
         return self._catalog.damaged()
 
     def describe(self, name: str) -> Dataset:
-        """Raises UsageError, which says what there is."""
+        """Raises UsageError for an unknown name, and lists the datasets."""
         return self._catalog.get(name)
 
     def schema(self, name: str) -> dict[str, str]:
@@ -69,7 +69,7 @@ class Datasets:
         return {column.name: column.type for column in _columns(self._catalog.get(name))}
 
     def position(self, name: str) -> int:
-        """The newest committed batch; 0: none."""
+        """The newest committed batch; 0 if there is none."""
         return self._catalog.get(name).position
 
     def size(self, name: str) -> tuple[int, int]:
@@ -80,13 +80,13 @@ class Datasets:
     # --- reading
 
     def new(self, spark: SparkSession, name: str, after: int, upto: int) -> DataFrame:
-        """The records of the batches after < n <= upto; of a keyed dataset the newest of each key among them."""
+        """The records of the batches after < n <= upto; of a keyed dataset, the newest of each key among them."""
         dataset = self._catalog.get(name)
         segments = [segment for segment in self._segments(dataset, upto) if segment.last > after]
         return self._read(spark, dataset, segments, after)
 
     def whole(self, spark: SparkSession, name: str, upto: int) -> DataFrame:
-        """All records up to a batch; of a keyed dataset the newest of each key."""
+        """All records up to a batch; of a keyed dataset, the newest of each key."""
         dataset = self._catalog.get(name)
         return self._read(spark, dataset, self._segments(dataset, upto), 0)
 
@@ -94,7 +94,7 @@ class Datasets:
         segments = self._catalog.segments(dataset.name, upto)
         if segments and segments[-1].last > upto:
             raise ClusterError(
-                f"dataset {dataset.name} as of batch {upto} is gone: compacted up to {segments[-1].last}. Ask for that"
+                f"dataset {dataset.name} as of batch {upto} is gone: compacted up to {segments[-1].last}; ask for that"
             )
         return segments
 
@@ -104,7 +104,7 @@ class Datasets:
         columns = _columns(dataset)
         names = [column.name for column in columns]
         frame = io.read(spark, f"{nullable_ddl(columns)}, `{BATCH}` BIGINT", self._paths(dataset.name, segments))
-        if any(segment.first <= after for segment in segments):  # merged from both sides of the line
+        if any(segment.first <= after for segment in segments):  # it also holds batches up to `after`
             frame = frame.where(F.col(BATCH) > after)
         if dataset.key and len(segments) > 1:
             return newest_per_key(frame, dataset.key, F.col(BATCH), names)
@@ -121,7 +121,7 @@ class Datasets:
     # --- making and changing
 
     def create(self, name: str, schema: str, key: str = "") -> None:
-        """Make an empty dataset for a feed. Doing it again changes nothing; another schema or key is refused."""
+        """Create an empty dataset for a feed. Repeating this changes nothing; another schema or key is refused."""
         columns = parse_schema(schema)
         key = checked_key(key, columns)
         with self._database.transaction():
@@ -129,25 +129,26 @@ class Datasets:
             if found is None:
                 self._catalog.put(name, FEED, columns, key)
             elif (found.source, found.columns[: len(columns)], found.key) != (FEED, columns, key):
-                raise UsageError(f"there is another dataset {name}: choose another name, or drop that one first")
+                raise UsageError(f"a different dataset {name} exists: choose another name, or drop that one first")
 
     def alter(self, name: str, schema: str) -> None:
-        """Add columns to a feed's dataset: `severity INT`. Older records have null there."""
+        """Add columns to a feed's dataset, as in `severity INT`. Older records have null there."""
         with self._database.transaction():
             dataset = self._catalog.get(name)
             self._catalog.put(name, dataset.source, grown(name, dataset.columns, parse_schema(schema)), dataset.key)
 
     def drop(self, name: str) -> None:
-        """Delete a dataset and its files. One made later under the same name continues with higher batch numbers."""
+        """Delete a dataset and its files. A later one of the same name continues with higher batch numbers."""
         with self._database.transaction():
             self._catalog.drop(name)
             self._catalog.forget(name, self._catalog.known(name))
         io.remove(self.warehouse.dataset(name))
 
     def write(self, dataset: Dataset, frame: DataFrame, rows: int | None, files: int = 1) -> Segment:
-        """Write the batch after the dataset's position, at most one record per key. It counts once committed.
+        """Write the batch after the dataset's position, with at most one record per key. It counts once committed.
 
-        `rows`: how many were counted before, of all keys; None if unknown. Raises ClusterError if others are there.
+        `rows`: how many rows were counted before, of all keys; None if unknown. Raises ClusterError if the number of
+        rows written does not match.
         """
         from pyspark.sql import functions as F
 
@@ -157,17 +158,17 @@ class Datasets:
         written = io.write(numbered, self.warehouse.batch(dataset.name, number), files)
         if rows is not None and (written.rows > rows or (written.rows < rows and not dataset.key)):
             raise ClusterError(
-                f"batch {number} of dataset {dataset.name}: {rows} were counted and {written.rows} rows written; it is "
-                "not committed, and tried again"
+                f"batch {number} of dataset {dataset.name}: {rows} rows were counted, but {written.rows} written; it "
+                "is not committed, and will be tried again"
             )
         return Segment(first=number, last=number, rows=written.rows, bytes=written.bytes, made_s=self._clock())
 
     def commit(self, name: str, segment: Segment) -> None:
-        """The written batch is there from now on, or from the end of the surrounding transaction."""
+        """The written batch counts from now on, or from the end of the surrounding transaction."""
         self._catalog.advance(name, segment)
 
     def load(self, spark: SparkSession, name: str, file: Path, format: str, schema: str = "", key: str = "") -> Dataset:
-        """Replace a static dataset with the records of a file at once: readers see all of the old or all of the new."""
+        """Replace a static dataset with the records of a file. Readers see all of the old or all of the new."""
         found = self._catalog.find(checked_dataset_name(name))
         if found is not None and found.source != STATIC:
             raise UsageError(f"dataset {name} is filled by a feed: choose another name")
@@ -184,7 +185,7 @@ class Datasets:
         written = io.read(spark, nullable_ddl(columns), self._paths(name, [segment]))
         if (rows := checked_rows(written, columns, key)) != segment.rows:
             raise ClusterError(
-                f"dataset {name}: {segment.rows} rows were written and {rows} are read back: load it again"
+                f"dataset {name}: {segment.rows} rows were written, but {rows} were read back: load it again"
             )
         with self._database.transaction():
             self._catalog.put(name, STATIC, columns, key)
@@ -195,9 +196,9 @@ class Datasets:
     # --- keeping it small
 
     def compact(self, spark: SparkSession, name: str, upto: int) -> None:
-        """Merge small segments up to a batch, and delete files that were obsolete for longer than the grace period.
+        """Merge small segments up to a batch, and delete files that have been obsolete for longer than `GRACE_S`.
 
-        The caller knows that nobody will ask for `new` after an older batch, or for `whole` as of one.
+        The caller ensures that no reader will ask for `new` after an older batch, or for `whole` as of one.
         """
         dataset = self._catalog.get(name)
         if dataset.source == STATIC:
@@ -209,9 +210,9 @@ class Datasets:
         self._sweep(name)
 
     def keep(self, name: str, age_s: float, upto: int) -> int:
-        """Drop segments up to a batch whose newest record is older than this; returns how many, a small share at most.
+        """Drop segments up to a batch whose newest record is older than this; returns how many.
 
-        Keyed datasets are kept whole.
+        One call drops at most a small share. Keyed datasets are never shortened.
         """
         dataset = self._catalog.get(name)
         oldest_s = self._clock() - age_s
@@ -222,7 +223,7 @@ class Datasets:
         return len(old)
 
     def clean(self) -> int:
-        """Delete what a crash left behind; returns how many folders. Call it before anything is written or read."""
+        """Delete folders that a crash left behind; returns how many. Call this before anything is written or read."""
         removed = 0
         for folder in self.warehouse.datasets():
             known = self._catalog.known(folder.name)

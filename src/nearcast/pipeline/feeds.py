@@ -1,11 +1,8 @@
 """Feeds: topics whose messages become records of datasets.
 
-`Feeds` makes, changes and drops feeds, and keeps them running. Collectors (agent/collector.py) learn of them from a
-hash on the store's server, written here. They put the messages into a stream, which the feed's query reads
-(jobs/feed.py).
-
-`newest_dead_letters` reads dead letters for people, without Spark: the newest first, from the folders of the last
-commits.
+`Feeds` creates, changes and drops feeds, and keeps them running. It lists them in a hash on the store's server, from
+which collectors (agent/collector.py) learn of them. Collectors put the messages into a stream, which the feed's query
+reads (jobs/feed.py).
 """
 
 from __future__ import annotations
@@ -43,7 +40,7 @@ if TYPE_CHECKING:
 DEAD_LETTERS_KEPT = 200  # commits with dead letters, per feed: the oldest go first
 LOOK_S = 1.0  # between two checks of the queries
 UNCOLLECTED_S = 15.0  # without a collector; a lease lasts 3 s, and agents look for feeds every second
-UNCOLLECTED = "no agent collects it: look into the agents' logs, and at their rights on the store's server"
+UNCOLLECTED = "no agent collects it: check the agents' logs and their rights on the store's server"
 REVIVE_S = 5.0  # between two starts of a query that ends with an error
 _STOP_WAIT_S = 30.0
 _POLL_S = 0.1
@@ -53,7 +50,7 @@ log = logging.getLogger(__name__)
 
 
 class Feeds:
-    """All feeds of one data cluster. `open` starts them, `stop` ends them; in between, new ones start by themselves."""
+    """All feeds of one data cluster. `open` starts them, `stop` ends them; new ones start automatically."""
 
     def __init__(
         self,
@@ -78,10 +75,10 @@ class Feeds:
         self._lock = threading.RLock()
         self._stopping = threading.Event()
         self._keeper: threading.Thread | None = None
-        self._collected_s: dict[str, float] = {}  # when an agent was last seen to collect a feed, or we began to look
+        self._collected_s: dict[str, float] = {}  # when an agent was last seen collecting it, or we began to look
         self.uncollected: set[str] = set()  # feeds that no agent has collected for a while
-        self._untold = ""  # why collectors could not be told of the feeds
-        self.problems: dict[str, str] = {}  # feed -> what keeps it from running, in words
+        self._untold = ""  # why the feeds could not be announced to collectors
+        self.problems: dict[str, str] = {}  # feed -> what keeps it from running
 
     # --- what there is
 
@@ -93,18 +90,18 @@ class Feeds:
         return self._catalog.get(name)
 
     def collectors(self) -> dict[str, str]:
-        """feed -> the broker whose agent collects it now; feeds that nobody collects are left out."""
+        """feed -> the broker whose agent collects it now; feeds without a collector are left out."""
         names = [feed.name for feed in self._catalog.all()]
         try:
             with RespConnection(self._url) as connection:
                 held = {name: connection.ask("GET", feed_keys(name).lease) for name in names}
         except ClusterError as error:
-            log.warning("feeds: who collects them is not known: %s", error)
+            log.warning("feeds: cannot find out which agents collect them: %s", error)
             return {}
         return {name: agent.decode().partition(":")[0] for name, agent in held.items() if agent}
 
     def dead_letters(self, spark: SparkSession, name: str) -> DataFrame:
-        """The dead letters that are kept; `kind` and `reason` say what each is."""
+        """The dead letters that are kept; `kind` and `reason` describe each."""
         self._catalog.get(name)
         paths = [self._datasets.warehouse.dead_letters(name, number) for number in self._catalog.dead_letters(name)]
         return io.read(spark, nullable_ddl(DEAD_LETTERS), paths)
@@ -112,7 +109,7 @@ class Feeds:
     # --- making and changing
 
     def create(self, name: str, topic: str, schema: str, format: str = "json", key: str = "") -> Feed:
-        """Make a feed and the dataset of its name, and run it. Doing it again changes nothing."""
+        """Create a feed and the dataset of the same name, and run it. Repeating this changes nothing."""
         checked_dataset_name(name)
         encode_topic(topic)
         if format not in FORMATS:
@@ -133,7 +130,7 @@ class Feeds:
         return self._catalog.get(name)
 
     def alter(self, name: str, schema: str) -> None:
-        """Add columns to a feed's dataset: `severity INT`. Its query uses them from the next batch on."""
+        """Add columns to a feed's dataset, as in `severity INT`. Its query uses them from the next batch on."""
         self._catalog.get(name)
         _check_readable(schema)
         self._datasets.alter(name, schema)
@@ -160,14 +157,14 @@ class Feeds:
     # --- running
 
     def open(self, spark: SparkSession) -> None:
-        """Start the queries of all feeds, and look after them until `stop`."""
+        """Start the queries of all feeds, and keep them running until `stop`."""
         self._spark = spark
         self._stopping.clear()
         self._keeper = threading.Thread(target=self._look_after, name="feeds", daemon=True)
         self._keeper.start()
 
     def stop(self) -> None:
-        """Returns when no query runs."""
+        """End all queries; returns when none runs."""
         self._stopping.set()
         if self._keeper is not None:
             self._keeper.join(_STOP_WAIT_S)
@@ -183,12 +180,12 @@ class Feeds:
                 self._start_missing()
                 self._sweep()
                 self._look_for_collectors()
-            except Exception as error:  # Spark and py4j have many ways to fail; the next look tries again
-                self._troubles.note("looking after the feeds", error)
+            except Exception as error:  # Spark and py4j have many ways to fail; the next round tries again
+                self._troubles.note("keeping the feeds running", error)
             self._stopping.wait(LOOK_S)
 
     def _look_for_collectors(self) -> None:
-        """Report each feed that no agent has collected for a while: nothing else would show that it stays empty."""
+        """Report each feed that no agent has collected for a while: nothing else would show why it stays empty."""
         now_s, collected = time.monotonic(), self.collectors()
         names = [feed.name for feed in self._catalog.all()]
         for name in names:
@@ -236,7 +233,7 @@ class Feeds:
     # --- the store's server
 
     def _tell_collectors(self) -> None:
-        """Write the list of feeds for collectors, again and again, because the server may lose its memory."""
+        """Write the list of feeds for collectors. This is repeated, because the server may lose its memory."""
         wanted = {feed.name: json.dumps({"topic": feed.topic, "stream": feed.stream}) for feed in self._catalog.all()}
         try:
             with RespConnection(self._url) as connection:
@@ -248,7 +245,7 @@ class Feeds:
             self._untold = ""
         except ClusterError as error:
             if str(error) != self._untold:
-                log.warning("feeds: collectors cannot be told: %s", error)
+                log.warning("feeds: cannot announce them to collectors: %s", error)
             self._untold = str(error)
 
     def _remove_traces(self, name: str) -> None:
@@ -267,11 +264,11 @@ class Feeds:
 
 
 def _check_readable(schema: str) -> None:
-    """A file may have other maps, but Spark does not read them from JSON, and would fail at every batch."""
+    """Refuse maps whose keys are not strings: Spark cannot read them from JSON, and every batch would fail."""
     for column in parse_schema(schema):
         if _OTHER_MAP.search(column.type):
             raise UsageError(
-                f"the column {column.name} is of type {column.type}: names in JSON are text, use MAP<STRING, ...>"
+                f"the column {column.name} is of type {column.type}: keys in JSON are text, so use MAP<STRING, ...>"
             )
 
 
@@ -282,7 +279,10 @@ SHOWN_BYTES = 500  # of a payload
 
 
 def newest_dead_letters(folders: Iterable[Path], last: int) -> list[dict[str, Any]]:
-    """`folders`: the newest first. One that was removed meanwhile is skipped."""
+    """The last dead letters, the newest first, read without Spark.
+
+    `folders`: of the last commits, the newest first. One that was removed meanwhile is skipped.
+    """
     import pyarrow.parquet as pq
 
     found: list[dict[str, Any]] = []

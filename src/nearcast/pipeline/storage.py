@@ -2,11 +2,7 @@
 
 `Warehouse` is the layout. Nothing here is committed: a folder counts from the moment the catalogue names it.
 
-Schemas are what a person writes (`user_id STRING NOT NULL, lat DOUBLE`), checked, plus the columns that are ours.
-
-`require_shared` checks that executors see the folder: on a cluster of several machines it must be on shared storage.
-Without it Spark would not complain: each executor would write its files to its own disk, and the folder here would stay
-empty. So before any job is started, a few tasks are sent out to read a file and to write one.
+A schema is what a user writes (`user_id STRING NOT NULL, lat DOUBLE`), checked, plus our own columns.
 """
 
 from __future__ import annotations
@@ -35,7 +31,7 @@ if TYPE_CHECKING:
 # --- folders and files
 
 
-FILES_AT_MOST = 4  # of one write: each costs a reader an open and a footer
+FILES_AT_MOST = 4  # in one write: a reader must open each, and read its footer
 
 
 class Warehouse(msgspec.Struct, frozen=True):
@@ -73,7 +69,7 @@ class Warehouse(msgspec.Struct, frozen=True):
         return self.root / "telemetry" / table / f"batch-{number:012}"
 
     def remove_others(self, folder: Path, kept: Collection[Path]) -> int:
-        """Delete everything in a folder that is not kept; returns how many. Finds what a crash left behind."""
+        """Delete everything else in a folder, such as what a crash left behind; returns how many."""
         found = [path for path in folder.iterdir() if path not in kept] if folder.is_dir() else []
         for path in found:
             remove(path)
@@ -81,7 +77,7 @@ class Warehouse(msgspec.Struct, frozen=True):
 
 
 class Written(msgspec.Struct, frozen=True):
-    """What a write has put into its folder, as found there."""
+    """What a write has put into its folder, as read back from there."""
 
     rows: int
     bytes: int
@@ -91,7 +87,7 @@ def write(frame: DataFrame, path: Path, files: int = FILES_AT_MOST) -> Written:
     """Write a frame as a folder of few Parquet files, replacing what is there.
 
     Returns when the files are on disk: the catalogue that names them survives a power cut, so they must too. Raises
-    ClusterError if the rows here are not those that the executors say they wrote.
+    ClusterError if the number of rows here is not the number that the executors report.
     """
     from pyspark.sql import Observation
     from pyspark.sql import functions as F
@@ -102,22 +98,22 @@ def write(frame: DataFrame, path: Path, files: int = FILES_AT_MOST) -> Written:
     written = _found(path)
     if written.rows != sent.get["rows"]:
         raise ClusterError(
-            f"Spark wrote {sent.get['rows']} rows to {path}, and {written.rows} are there: the folder must be on "
+            f"Spark wrote {sent.get['rows']} rows to {path}, but {written.rows} are there: the folder must be on "
             "storage that all executors and this process share"
         )
     return written
 
 
 def read(spark: SparkSession, ddl_schema: str, paths: Sequence[Path]) -> DataFrame:
-    """The rows of these folders in one schema. A column that a file lacks is null; no folders, no rows."""
+    """The rows of these folders in one schema. A column that a file lacks is null; no folders give no rows."""
     if not paths:
-        # With the limit Spark knows that there are no rows before it starts anything.
+        # With the limit, Spark knows that there are no rows before it starts a job.
         return spark.createDataFrame([], ddl_schema).limit(0)
     return spark.read.schema(ddl_schema).parquet(*map(str, paths))
 
 
 def remove(path: Path) -> None:
-    """Delete a folder or a file, whether it exists or not."""
+    """Delete a folder or a file, if it exists."""
     if path.is_dir():
         shutil.rmtree(path, ignore_errors=True)
     else:
@@ -125,7 +121,7 @@ def remove(path: Path) -> None:
 
 
 def _found(folder: Path) -> Written:
-    """Taken from the footers of the files."""
+    """What the footers of the files say."""
     import pyarrow.parquet as pq
 
     found = sorted(folder.glob("*.parquet"))
@@ -143,7 +139,7 @@ def _synced(file: Path) -> int:
 
 SCHEMA_CHARACTERS_MAX = 100_000
 COLUMNS_MAX = 1000
-BATCH = "_batch"  # the number of the batch a row came with: in the files only, readers do not see it
+BATCH = "_batch"  # the number of the batch that added a row: only in the files, readers do not see it
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")
 _DATASET_NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
@@ -162,7 +158,7 @@ class Column(msgspec.Struct, frozen=True):
 METADATA = (Column("_topic", "STRING"), Column("_published_at", "TIMESTAMP"), Column("_ingested_at", "TIMESTAMP"))
 
 DEAD_LETTERS = (
-    Column("kind", "STRING"),  # record: could not be read; gap: was never received; loss: left the stream unread
+    Column("kind", "STRING"),  # record: could not be read; gap: never received; loss: dropped from the stream unread
     Column("reason", "STRING"),
     Column("topic", "STRING"),
     Column("payload", "BINARY"),  # its beginning
@@ -175,7 +171,7 @@ DEAD_LETTERS = (
 
 @lru_cache(maxsize=256)
 def parse_schema(ddl: str) -> tuple[Column, ...]:
-    """The columns that a person wrote down; raises UsageError."""
+    """The columns of a schema that a user wrote; raises UsageError."""
     columns = tuple(_column(node) for node in _definitions(ddl))
     if not columns:
         raise UsageError(f"the schema has no columns: {_FORM}")
@@ -184,7 +180,7 @@ def parse_schema(ddl: str) -> tuple[Column, ...]:
     names = [column.name.lower() for column in columns]
     for name in names:
         if names.count(name) > 1:
-            raise UsageError(f"the schema names {name} twice (case does not tell names apart): rename one")
+            raise UsageError(f"the schema names {name} twice (case is ignored): rename one")
     return columns
 
 
@@ -197,7 +193,7 @@ def _definitions(ddl: str) -> list[exp.Expr]:
     except SqlglotError as error:
         raise UsageError(f"the schema {shown!r} cannot be read ({_reason(error)}): {_FORM}") from None
     except RecursionError:
-        raise UsageError(f"the schema {shown!r} is nested too deep: {_FORM}") from None
+        raise UsageError(f"the schema {shown!r} is nested too deeply: {_FORM}") from None
     if not isinstance(parsed, exp.Create) or not isinstance(parsed.this, exp.Schema) or parsed.args.get("expression"):
         raise UsageError(f"the schema {shown!r} is not a list of columns: {_FORM}")
     return list(parsed.this.expressions)
@@ -222,7 +218,7 @@ def grown(name: str, before: Sequence[Column], after: Sequence[Column]) -> tuple
         if (old.name, old.type) != (column.name, column.type):
             raise UsageError(
                 f"dataset {name} has the column {old.name} {old.type}, which cannot become {column.name} "
-                f"{column.type}: add a column with another name, or drop the dataset and make it anew"
+                f"{column.type}: add a column with another name, or drop the dataset and create it again"
             )
     for column in added:
         if column.required and before:
@@ -245,18 +241,18 @@ def checked_key(key: str, columns: Sequence[Column]) -> str:
 
 def checked_dataset_name(name: str) -> str:
     if not _DATASET_NAME.fullmatch(name):
-        raise UsageError(f"the name {name!r}: use at most 64 lower-case letters, digits and _, a letter first")
+        raise UsageError(f"bad name {name!r}: use at most 64 lower-case letters, digits and _, starting with a letter")
     if name.endswith(NEW_SUFFIX):
-        raise UsageError(f"the name {name!r}: channels call new records so, choose one that does not end {NEW_SUFFIX}")
+        raise UsageError(f"bad name {name!r}: choose one that does not end in {NEW_SUFFIX}, which is reserved")
     return name
 
 
 def _column(node: exp.Expr) -> Column:
     kind = node.args.get("kind") if isinstance(node, exp.ColumnDef) else None
     if not isinstance(kind, exp.DataType):
-        raise UsageError(f"{node.sql(DIALECT)!r} in the schema is not a column with its type: {_FORM}")
+        raise UsageError(f"{node.sql(DIALECT)!r} in the schema is not a column with a type: {_FORM}")
     if not _NAME.fullmatch(node.name):
-        raise UsageError(f"the column {node.name!r}: use at most 64 letters, digits and _, a letter first")
+        raise UsageError(f"bad column name {node.name!r}: use at most 64 letters, digits and _, starting with a letter")
     written = checked_type(node.name, kind)
     constraints = [constraint.kind for constraint in node.args.get("constraints") or ()]
     if not all(isinstance(found, exp.NotNullColumnConstraint) for found in constraints):
@@ -271,11 +267,16 @@ def _reason(error: SqlglotError) -> str:
 # --- shared storage
 
 
-TASKS_MOST = 64  # enough to reach every executor of a cluster of the size that one folder serves
+TASKS_MOST = 64  # enough to reach every executor of a cluster that uses one folder
 
 
 def require_shared(spark: SparkSession, folder: Path) -> None:
-    """Raises ClusterError, which names the hosts that do not share the folder with this one."""
+    """Check that executors see the folder; raises ClusterError, which names the hosts that do not.
+
+    On a cluster of several machines the folder must be on shared storage. Otherwise Spark would not complain: each
+    executor would write to its own disk, and the folder here would stay empty. So before any job is started, a few
+    tasks are sent out to read a file and to write one.
+    """
     mark = folder / f".nearcast-seen-{secrets.token_hex(8)}"
     mark.write_text(mark.name)
     context = spark.sparkContext
@@ -288,13 +289,13 @@ def require_shared(spark: SparkSession, folder: Path) -> None:
             path.unlink(missing_ok=True)
     if blind:
         raise ClusterError(
-            f"executors on {', '.join(sorted(blind))} cannot see {folder}, or what they write is not seen here: give a "
+            f"executors on {', '.join(sorted(blind))} cannot see {folder}, or we cannot see their files: give a "
             "--folder on storage that all machines of the cluster share under the same path"
         )
 
 
 def _sees(mark: str) -> Callable[[int], tuple[str, bool]]:
-    """What each task does, on its executor."""
+    """The function that each task runs on its executor."""
 
     def look(task: int) -> tuple[str, bool]:
         if not os.path.exists(mark):

@@ -1,9 +1,9 @@
-"""Stored telemetry for readers, without Spark: tables of sums, and a summary over some time.
+"""Stored telemetry for readers, without Spark: tables of sums, and a summary of a period.
 
-`TelemetryTables` merges the sums of all files, a few MB at a time. It computes the same sums as the transforms in
-`jobs/telemetry.py`, with Arrow and NumPy; a test holds both to that.
+`TelemetryTables` merges the sums of all files. It computes the same sums as the transforms in `jobs/telemetry.py`, but
+with Arrow and NumPy; a test compares the two.
 
-`summarise` makes one line per topic and per broker, and shows the whole cluster by window.
+`summarise` makes one line per topic, per broker, and per window of the whole cluster.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 # --- tables
 
 
-TRIES = 3  # files are merged while we read: then the catalogue names others
+TRIES = 3  # files may be merged while we read; the catalogue then names others
 
 Counts = NDArray[np.int64]
 BUCKET_NAMES = [f"bucket_{bucket}" for bucket in range(BUCKETS)]
@@ -40,7 +40,7 @@ _LIMITS_S = np.array([bucket_limit_s(bucket) for bucket in range(BUCKETS)])
 
 
 class TelemetryTables:
-    """What a data cluster has written into its folder; it may be running or not."""
+    """The telemetry in the folder of a data cluster, which may be running or not."""
 
     def __init__(self, folder: Path) -> None:
         self._warehouse = Warehouse(folder.absolute())
@@ -99,7 +99,7 @@ def _broker_sums(found: pyarrow.Table | None) -> pyarrow.Table:
 
 
 def _merged(found: pyarrow.Table | None, key: str, how: dict[str, str]) -> pyarrow.Table:
-    """Whole numbers, none of them null, in the order of windows and names."""
+    """The merged sums: whole numbers, none of them null, sorted by window and name."""
     import pyarrow
     import pyarrow.compute as pc
 
@@ -122,7 +122,7 @@ def histograms(table: pyarrow.Table) -> Counts:
 
 
 def percentiles_s(counts: Counts, shares: Sequence[float] = tuple(SHARES.values())) -> NDArray[np.float64]:
-    """Per row of histograms: the upper limit of the bucket in which each share is reached; NaN without samples."""
+    """For each row, the upper limit of the bucket in which each share is reached; NaN without samples."""
     seen = counts.cumsum(axis=1)
     total = seen[:, -1:].astype(np.float64)
     found = np.empty((len(counts), len(shares)))
@@ -136,7 +136,7 @@ def percentiles_s(counts: Counts, shares: Sequence[float] = tuple(SHARES.values(
 
 
 class Latency(msgspec.Struct, frozen=True):
-    """Of messages, sampled by subscribers; upper limits of histogram buckets. None without samples."""
+    """Latency of messages, sampled by subscribers: upper limits of histogram buckets. None without samples."""
 
     samples: int
     p50_s: float | None
@@ -145,6 +145,8 @@ class Latency(msgspec.Struct, frozen=True):
 
 
 class TopicLine(msgspec.Struct, frozen=True, kw_only=True):
+    """One topic in the period."""
+
     topic: str
     published_per_s: float
     published_bytes_per_s: float
@@ -156,19 +158,21 @@ class TopicLine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BrokerLine(msgspec.Struct, frozen=True, kw_only=True):
+    """One broker in the period."""
+
     broker: str
     output_bytes_per_s: float
-    output_bytes_per_s_max: float  # in one report
+    output_bytes_per_s_max: float  # in any one report
     input_bytes_per_s: float
     cpu_share: float
     memory_bytes_max: int
     connections_max: int
-    windows_s: list[int]  # those in which it reported, and its output in each
+    windows_s: list[int]  # those in which it reported; its output in each follows
     window_output_bytes_per_s: list[float]
 
 
 class WindowLine(msgspec.Struct, frozen=True, kw_only=True):
-    """All topics that were asked for."""
+    """All requested topics together, in one window."""
 
     window_s: int
     published_per_s: float
@@ -177,17 +181,19 @@ class WindowLine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
+    """What `summarise` returns."""
+
     since_s: float
     until_s: float
     window_length_s: int
-    covered_s: float  # from the first window to the last: rates are per second of this
+    covered_s: float  # from the first window to the last; rates are over this time
     topics: list[TopicLine]  # most delivered bytes first
     brokers: list[BrokerLine]
     windows: list[WindowLine]
 
 
 def summarise(tables: TelemetryTables, since_s: float, until_s: float, topic: str = "*", broker: str = "*") -> Summary:
-    """Windows that begin from `since_s` on; `topic` and `broker` are patterns."""
+    """A summary of the windows that begin at or after `since_s`; `topic` and `broker` are patterns."""
     topics, brokers = tables.topics(since_s, topic), tables.brokers(since_s, broker)
     starts = np.concatenate([column(topics, "window_s"), column(brokers, "window_s")])
     covered_s = 0.0 if not len(starts) else max(1.0, min(until_s, float(starts.max()) + WINDOW_S) - float(starts.min()))
@@ -267,7 +273,7 @@ def _window_lines(table: pyarrow.Table) -> list[WindowLine]:
 
 
 def _places(table: pyarrow.Table, key: str) -> tuple[list[str], Counts]:
-    """The names in a column, and for each row which of them it has."""
+    """The names in a column, and for each row the index of its name."""
     encoded = table[key].combine_chunks().dictionary_encode()
     return encoded.dictionary.to_pylist(), np.asarray(encoded.indices.to_numpy(), dtype=np.int64)
 

@@ -44,6 +44,8 @@ PERCENTILE = 0.99
 
 
 class LimitedBy(StrEnum):
+    """What limited the peak."""
+
     SERVER = "server"  # its process used a whole core
     MEASURING = "measuring side"  # this program did: the server can do more
     PATH = "path"  # neither: the network between them, or other programs on their machines
@@ -139,6 +141,8 @@ async def calibrate(
 
 
 class _Bench:
+    """One measurement of one server."""
+
     def __init__(self, requester: Requester, fanout: Fanout, settings: CalibrationSettings) -> None:
         self._requester = requester
         self._fanout = fanout

@@ -1,13 +1,6 @@
 """What a client needs around its calls: deadlines for callers that wait, and a diary of its news.
 
-Nearly every answer comes in time, and hundreds of thousands of publishers start waiting every second: a timer for each
-would cost more than the message. So `Deadlines` only puts a new waiter on a list, and drops the answered ones when the
-list gets long. On each tick of the driver the few that are left get their deadline, which is late by at most one tick
-and never early.
-
-`Diary` writes a client's news to the log `nearcast.client` and passes it on to the program. A cluster in trouble has
-much to say, and the same for thousands of topics. So each kind of note is rate limited, and the next one says how many
-were left out.
+`Deadlines` watches the callers, `Diary` reports the news.
 """
 
 from __future__ import annotations
@@ -60,7 +53,7 @@ class _Line:
 
     def drop_answered(self) -> None:
         self.new = _undone(self.new)
-        self.many = 2 * len(self.new) + MANY  # so that long waiters are not checked again and again
+        self.many = 2 * len(self.new) + MANY  # so that long waiters are not checked too often
 
     def look(self, limit_s: float, now_s: float) -> None:
         self.waiting.append((now_s + limit_s, self.new))
@@ -75,6 +68,14 @@ class _Line:
 
 
 class Deadlines:
+    """Fails callers that have waited too long.
+
+    Nearly every answer comes in time, and hundreds of thousands of publishers start waiting every second: a timer for
+    each would cost more than the message. So a new waiter is only put on a list, and answered ones are dropped when the
+    list gets long. On each tick of the driver the few that are left get their deadline, which is late by at most one
+    tick and never early.
+    """
+
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
         self._lines: dict[float, _Line] = {}  # by limit
@@ -150,6 +151,12 @@ _LEVELS = {
 
 
 class Diary:
+    """Writes a client's news to the log `nearcast.client`, and passes state changes on to the program.
+
+    A cluster in trouble produces much news, and the same for thousands of topics. So each kind of note is rate limited,
+    and the next one says how many were left out.
+    """
+
     def __init__(self, name: str, on_state: OnState | None) -> None:
         self._name = name
         self._on_state = on_state or _nobody
@@ -180,7 +187,7 @@ class Diary:
         return bool(self._changes)
 
     def pass_on(self) -> None:
-        """Report state changes to the program; an error in its callback is its own."""
+        """Report state changes to the program; an error in its callback is logged."""
         changes, self._changes = self._changes, []
         for change in changes:
             try:

@@ -111,7 +111,7 @@ class Client:
         return self._machine.state
 
     async def sync(self, *, timeout_s: Timeout = CLIENT_DEFAULT) -> int:
-        """Wait until the servers have done what we asked so far. Returns how many servers we are connected to."""
+        """Wait until the servers have done what was asked so far. Returns how many servers we are connected to."""
         driver = self._driver
         if driver is None:
             raise not_open()
@@ -125,7 +125,7 @@ class Client:
         def silent() -> set[ClientLink]:
             return asked.intersection(links.all_up()) - answered
 
-        self._machine.send()  # what was published before is asked for before
+        self._machine.send()  # what was published before must be sent before the question
         for link in asked:
             ask(link)
         driver.soon()

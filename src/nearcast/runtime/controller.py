@@ -1,14 +1,5 @@
 """The controller process: one controller machine with its store and, optionally, a policy and a balancer.
 
-`Controller` runs the machine on the event loop. The policy and the balancer run in threads, because a plan for a
-hundred thousand topics takes most of a second, and the loop must not stop for that long.
-
-`StoreDesk` stands between the machine and its store: it carries out what the machine asks and brings the answers back.
-Campaigns are sent one behind the other without waiting for answers, so that a slow disk does not cost the leadership.
-They do not wait for the journal either, so that the leadership is renewed while a journal is read or a commit is in
-flight. No error ends the desk: whatever goes wrong is logged, shown as `problem`, and answered as a failure, from which
-the machine recovers.
-
 `check_store` refuses a server that must not be the store. A controller that is given a broker's server by mistake would
 lead there alone, apart from the cluster's controllers, and it would go unnoticed. So a broker's server is refused,
 unless it was the store before.
@@ -51,6 +42,14 @@ _Leading = tuple[Campaign | Resign, asyncio.Task[Leadership | None]]
 
 
 class StoreDesk:
+    """Stands between the machine and its store: it carries out what the machine asks, and returns the answers.
+
+    Campaigns are sent one after another without waiting for answers, so that a slow disk does not cost the leadership.
+    They do not wait for the journal either, so that the leadership is renewed while a journal is read or a commit is in
+    flight. No error ends the desk: whatever goes wrong is logged, shown as `problem`, and answered as a failure, from
+    which the machine recovers.
+    """
+
     def __init__(
         self,
         store: Store,
@@ -92,7 +91,7 @@ class StoreDesk:
             self._journal.put_nowait(effect)
 
     async def close(self) -> None:
-        """A resignation is still brought to the store, if the store answers; nothing else is."""
+        """Send a pending resignation to the store, if the store answers, and nothing else."""
         if self._resigning is not None:
             await asyncio.wait([self._resigning], timeout=RESIGN_S)
         await self._workers.stop()
@@ -174,6 +173,12 @@ TICK_S = 0.05  # how often subscribers' readiness is polled: it adds to the time
 
 
 class Controller:
+    """Runs the machine on the event loop.
+
+    The policy and the balancer run in threads, because a plan for a hundred thousand topics takes most of a second, and
+    the loop must not stop for that long.
+    """
+
     def __init__(
         self,
         store_url: str,
@@ -209,7 +214,7 @@ class Controller:
 
     @property
     def problem(self) -> str:
-        """What keeps the controller from working, in words; empty if nothing does."""
+        """What keeps the controller from working; empty if nothing does."""
         bus = self._machine.bus
         if bus.link is None and bus.problem:
             return f"{bus.name} {bus.url}: {bus.problem}"
@@ -310,7 +315,7 @@ async def check_store(url: str) -> None:
 
 
 async def _sign_of_a_broker(requester: Requester) -> str:
-    """The evidence that the server is a broker's, in words; empty if there is none, or if we may not look."""
+    """The evidence that the server is a broker's; empty if there is none, or if we may not look."""
     holder = await requester.ask("HGET", CLAIM_KEY, "holder")
     if isinstance(holder, bytes):
         return f"the server of broker {holder.decode().rpartition(':')[0]}"

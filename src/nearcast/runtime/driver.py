@@ -119,7 +119,7 @@ def unreachable(address: Address, error: Exception) -> str:
     said = str(error) or "timed out"
     if isinstance(error, ssl.SSLCertVerificationError):
         problem = f"TLS: its certificate is not accepted ({error.verify_message})"
-        return f"{problem}: name who issued it in SSL_CERT_FILE, or use the host name it was issued for"
+        return f"{problem}: set SSL_CERT_FILE to its issuer's certificate, or use the host name it was issued for"
     if address.tls:
         return f"cannot connect with TLS ({said}): does it run, and speak TLS at this port? Without TLS use redis://"
     return f"cannot connect ({said}): does it run?"
@@ -149,6 +149,8 @@ Resolve = Callable[[str], str]
 
 
 class Machine(Protocol):
+    """What a driver needs from a machine of the core."""
+
     effects: list[Effect]
     wall_offset_s: float  # what to add to the driver's clock to get Unix time
 
@@ -164,9 +166,10 @@ class Machine(Protocol):
 
 
 class Driver:
-    """`after` is called whenever the machine may have produced something for the owner, `on_tick` before each tick.
+    """Runs one machine.
 
-    An error that the machine did not expect costs the connection it came from and nothing else: see `troubles`.
+    `after` is called whenever the machine may have produced something for the owner, `on_tick` before each tick. An
+    error that the machine did not expect costs only the connection it came from: see `troubles`.
     """
 
     def __init__(
@@ -346,12 +349,12 @@ class Driver:
     async def _open(self, name: str, url: str) -> None:
         try:
             reason = await self._try_to_open(name, url)
-        except Exception as error:  # else the machine would wait for this connection for ever
+        except Exception as error:  # otherwise the machine would wait for this connection forever
             self.troubles.note("opening a connection", error)
             reason = f"an unexpected error: {error!r}"
         if reason:
             self._opening.pop(name, None)
-            if name not in self._connections:  # else as in `opened`
+            if name not in self._connections:  # otherwise as in `opened`
                 self._lost(name, reason)
 
     async def _try_to_open(self, name: str, url: str) -> str:

@@ -132,7 +132,7 @@ class _Subscriber(_End):
 
 
 class Fanout:
-    """Open one with `await Fanout.open(...)`, and close it: a context manager."""
+    """Publishers and subscribers on one server. Open it with `await Fanout.open(...)`, and use it with `async with`."""
 
     def __init__(self, payload_bytes: int) -> None:
         self.channel = MEASURING + secrets.token_hex(8).encode()
@@ -159,7 +159,7 @@ class Fanout:
     async def open(cls, url: str, credentials: Credentials, *, subscribers: int, payload_bytes: int) -> Self:
         fanout = cls(payload_bytes)
         try:
-            # Publishers first: their test messages must reach nobody.
+            # Publishers first: their test messages must not reach subscribers.
             for end in fanout._publishers:
                 await end.open(url, credentials)
             for _ in range(subscribers):

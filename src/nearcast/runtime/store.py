@@ -1,8 +1,6 @@
 """The store behind the controller: a leader's term, and a versioned map that changes by compare-and-set.
 
-`Store` says what a store must do. `ValkeyStore` keeps it on a Valkey or Redis server, with four keys and three scripts.
-Its leadership calls have a connection of their own, so they get through while a long journal is read or a large commit
-is in flight. `MemoryStore` follows the same rules in memory, for simulations.
+`Store` says what a store must do, `ValkeyStore` does it on a server, `MemoryStore` in memory.
 """
 
 from __future__ import annotations
@@ -18,15 +16,15 @@ from nearcast.runtime.requester import Requester
 
 
 class Store(Protocol):
-    """What a store must do. `tests/contract/test_store.py` holds every implementation to it."""
+    """What a store must do. `tests/contract/test_store.py` tests every implementation."""
 
     async def campaign(self, candidate: str, stale: str, above: int = 0) -> Leadership:
         """Become or stay the leader. Returns the term if it is us, how the leadership is held now, and the version.
 
         Each campaign of the leader changes how the leadership is held. A candidate that names how it is held now gets
-        it: it says that it has watched long enough to know that nobody renews it. The store needs no clock for that. A
-        new leader gets a higher term, also higher than `above`: a store that has lost its data may have given that out
-        before.
+        it: it has watched long enough to know that the leadership is not being renewed. The store needs no clock for
+        that. A new leader gets a higher term, which is also higher than `above`: a store that has lost its data may
+        have given out those terms before.
         """
         ...
 
@@ -37,7 +35,7 @@ class Store(Protocol):
     async def load(self, take: Callable[[dict[str, bytes]], None]) -> int:
         """Hand over all entries as of one moment, part by part; returns the version. Fails if they change meanwhile.
 
-        For the newest leader they do not: nobody else can commit.
+        For the newest leader they do not, because no one else can commit.
         """
         ...
 
@@ -52,6 +50,8 @@ class Store(Protocol):
 
 
 class MemoryStore:
+    """A store in memory, for simulations."""
+
     def __init__(self) -> None:
         self._leader = ""
         self._beats = 0
@@ -109,7 +109,7 @@ class MemoryStore:
 
 # KEYS: leader, term, version. ARGV: candidate, the stale holding, a term to be above.
 # Returns {the term if the candidate leads, else 0; how the leadership is held; the version}.
-# The leader's key is CANDIDATE#BEATS and does not expire: the server's clock may be set back or forth.
+# The leader's key is CANDIDATE#BEATS and does not expire, because the server's clock may be set back or forward.
 _CAMPAIGN = b"""
 local held, term, version = redis.call('GET', KEYS[1]) or '', 0, tonumber(redis.call('GET', KEYS[3]) or '0')
 local leader, beats = string.match(held, '^(.*)#(%d+)$')
@@ -143,6 +143,12 @@ SCAN_COUNT = 2000  # entries in one step of a load: a few milliseconds of the se
 
 
 class ValkeyStore:
+    """A store on a Valkey or Redis server, with four keys and three scripts.
+
+    Leadership calls have their own connection, so they get through while a long journal is read or a large commit is in
+    flight.
+    """
+
     def __init__(self, url: str) -> None:
         self._requester = Requester(url)
         self._leading = Requester(url)

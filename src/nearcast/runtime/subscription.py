@@ -1,13 +1,7 @@
 """A subscription as a program sees it, and how a client attaches, wakes and releases it.
 
-A program awaits a `Subscription`, iterates over it, and leaves it. `Consumers` are the readers of a client's mailboxes:
-it attaches them, wakes them and releases them. A mailbox whose policy is BLOCK stops the sockets while it is full, but
-only for T_block: fences must get through.
-
-A `Holding` is what the client knows of a subscription: its topics, and the tasks that wait for their events. The client
-must not know the subscription itself. Otherwise one that its program has dropped without closing it, for example by
-leaving a loop over it, would stay for ever. A task that waits for events keeps its subscription, and is kept by its
-future.
+A program awaits a `Subscription`, iterates over it, and leaves it. `Consumers` are the readers of a client's mailboxes.
+A `Holding` is what the client knows of a subscription.
 """
 
 from __future__ import annotations
@@ -61,6 +55,11 @@ class Attaching:
 
 
 class Consumers:
+    """The readers of a client's mailboxes: it attaches them, wakes them and releases them.
+
+    A mailbox whose policy is BLOCK stops the sockets while it is full, but only for T_block: fences must get through.
+    """
+
     def __init__(self, machine: Machine) -> None:
         self.driver: Driver | None = None  # before the client is opened
         self._machine = machine
@@ -156,6 +155,13 @@ def _looked_at(future: asyncio.Future[Any]) -> None:
 
 
 class Holding:
+    """What the client knows of a subscription: its topics, and the tasks that wait for their events.
+
+    The client must not know the subscription itself. Otherwise one that its program has dropped without closing it, for
+    example by leaving a loop over it, would stay forever. A task that waits for events keeps its subscription alive,
+    and its future keeps the task alive.
+    """
+
     def __init__(self, consumers: Consumers, topics: tuple[bytes, ...], mailbox: Mailbox, *, pattern: bool) -> None:
         self._consumers = consumers
         self._topics = topics
@@ -286,7 +292,7 @@ class Subscription:
             self._used = True
         except TimedOut:
             if self._attaching is attaching and self._awaiting == 1:
-                self._let_go()  # else it belongs to the tasks that still wait
+                self._let_go()  # otherwise it belongs to the tasks that still wait
             raise
         except NearcastError:
             if self._attaching is attaching:

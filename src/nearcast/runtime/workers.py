@@ -2,13 +2,6 @@
 
 A task handles the errors it expects. Any other would end it silently, and with it what it does for the rest of the
 process. So `Workers` notes the error in `Troubles` and starts the task again after a pause from `Pauses`.
-
-`Troubles` collects unexpected errors in parts of a process that must keep running. Such an error is a bug of ours or of
-a plug-in. The part carries on, and the operator sees the error in the log, and for a while in the process's `problem`
-or `/health`. An error that shows up ten times a second must not fill the disk. So the first of each kind is logged with
-its traceback, and after that one line a minute says how often it came again.
-
-`Pauses` are the waits between attempts: longer each time, and never the same for two tasks that failed together.
 """
 
 from __future__ import annotations
@@ -31,7 +24,10 @@ LONGEST_S = 3.0
 
 
 class Pauses:
-    """`next_s()` after a failure, `reset()` after a success."""
+    """The pauses between attempts: longer each time, and never the same for two tasks that failed together.
+
+    Call `next_s()` after a failure, `reset()` after a success.
+    """
 
     def __init__(self, first_s: float = FIRST_S, longest_s: float = LONGEST_S) -> None:
         self._first_s = first_s
@@ -58,7 +54,12 @@ _OTHERS: _Kind = ("", BaseException, 0)
 
 
 class Troubles:
-    """Used by tasks and threads of one process."""
+    """Collects unexpected errors in parts of a process that must keep running, from its tasks and threads.
+
+    Such an error is a bug of ours or of a plug-in. The part carries on, and the operator sees the error in the log, and
+    for a while in the process's `problem` or `/health`. An error that occurs ten times a second must not fill the disk.
+    So the first of each kind is logged with its traceback, and after that one line a minute says how often it recurred.
+    """
 
     def __init__(self, log: logging.Logger) -> None:
         self._log = log
@@ -79,7 +80,7 @@ class Troubles:
 
     @property
     def problem(self) -> str:
-        """What failed last, in words; empty if that was a while ago."""
+        """What failed last; empty if that was a while ago."""
         at_s, text = self._shown
         return text if time.monotonic() - at_s < SHOWN_S else ""
 
@@ -119,7 +120,7 @@ Job = Callable[[], Coroutine[Any, Any, None]]
 
 
 class Workers:
-    """Started by name, all stopped together."""
+    """The workers of a process: started by name, all stopped together."""
 
     def __init__(self, troubles: Troubles) -> None:
         self._troubles = troubles

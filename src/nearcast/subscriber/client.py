@@ -7,10 +7,10 @@
                 case Result(rows=rows): ...
                 case Missed() | TopicMessage() | TopicGap() | Lagging() | Refused(): ...
 
-After a lost connection it connects again, there or at another gateway, and continues after the last execution that
-came. If the token is no longer valid, `get` and all operations raise AuthenticationFailed: register, or ask the
-operator. A gateway's `move` is followed make before break: log in at the new gateway, then log out at the old one. Each
-result comes once, in order. Topic messages are not stored anywhere: what a lost connection may have cost is reported as
+After a lost connection it connects again, to the same gateway or another one, and continues after the last execution
+received. If the token is no longer valid, `get` and all operations raise AuthenticationFailed: register, or ask the
+operator. When a gateway orders a move, it logs in at the new gateway before it logs out at the old one. Each result
+comes once, in order. Topic messages are not stored anywhere: what a lost connection may have cost is reported as
 TopicGap.
 """
 
@@ -66,7 +66,7 @@ Event = Result | Missed | TopicMessage | TopicGap | Lagging | RefusedFrame
 
 
 class Subscriber:
-    """One user's session with the cluster, whichever gateway it is at. Make it with `Subscriber.connect`."""
+    """One user's session with the cluster, at any of its gateways. Make it with `Subscriber.connect`."""
 
     def __init__(self, passport: Passport, others: Iterable[str], carrier: type[carriers.Carrier]) -> None:
         self.user = passport.user
@@ -87,7 +87,7 @@ class Subscriber:
         self._handled: dict[str, int] = {}  # cursors to acknowledge
         self._acknowledging: asyncio.TimerHandle | None = None
         self._line: Line | None = None
-        self._ready = asyncio.Event()  # a line is there, and not about to be replaced
+        self._ready = asyncio.Event()  # there is a line, and it is not about to be replaced
         self._switching = asyncio.Lock()
         self._order: tuple[Line, str] | None = None  # to move: from which line and where to; the newest counts
         self._parking: Line | None = None
@@ -138,7 +138,7 @@ class Subscriber:
         await self.close(acknowledge=kind is None)
 
     async def close(self, *, acknowledge: bool = True) -> None:
-        """Log out. Subscriptions stay, and what comes meanwhile is there at the next login."""
+        """Log out. Subscriptions stay, and results that come meanwhile are delivered at the next login."""
         self._fail(Closed("this subscriber is closed: connect a new one"))
         tasks = list(self._tasks)
         for task in tasks:
@@ -358,9 +358,9 @@ class Subscriber:
             self._take(TopicGap(topic, None, "the connection to the gateway was lost"))
 
     async def _follow_order(self) -> None:
-        """Move make before break. If the new gateway refuses us, or we are waiting for answers, we stay for now.
+        """Log in at the new gateway, then leave the old one.
 
-        The order will be repeated.
+        If the new gateway refuses us, or we are waiting for answers, we stay for now: the order will be repeated.
         """
         async with self._switching:
             order, self._order = self._order, None
@@ -392,7 +392,7 @@ class Subscriber:
         self.moves += 1
         if not await old.leave():
             for topic in self._topics:
-                self._take(TopicGap(topic, None, "the last messages of the gateway before did not come"))
+                self._take(TopicGap(topic, None, "the last messages of the previous gateway did not arrive"))
 
     def _unpark(self) -> None:
         """The old gateway has sent everything: now take the messages of the new one, without those we have."""

@@ -267,7 +267,7 @@ class Line:
         return not pending
 
     async def leave(self) -> bool:
-        """Log out. Whether everything that was in flight has come."""
+        """Log out. Returns whether everything that was in flight has arrived."""
         await self.answered()
         with contextlib.suppress(ConnectFailed):
             await self._carrier.send(Logout())
@@ -342,7 +342,7 @@ class Progress:
         return new
 
     def forget(self, subscription: str) -> None:
-        """It was unsubscribed; a later one with the same parameters starts from scratch."""
+        """It was unsubscribed; a later subscription with the same parameters starts from scratch."""
         self.cursors.pop(subscription, None)
 
     def _advance(self, subscription: str, execution: int) -> bool:

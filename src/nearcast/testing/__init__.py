@@ -1,4 +1,4 @@
-"""Real clusters on this machine, load, audits and faults: for tests, yours and ours, demonstrations and benchmarks.
+"""Real clusters on this machine, with load, audits and faults, for your tests and ours, demos and benchmarks.
 
 async with await LocalCluster.start(brokers=3) as cluster:
     client = await nearcast.connect(*cluster.urls.values())

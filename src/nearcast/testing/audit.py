@@ -1,11 +1,11 @@
-"""The audit: what programs were promised against what they got, independent of the system.
+"""The audit compares what programs were promised with what they got, independently of the system.
 
-Programs report what they published, what was acknowledged, and what every subscriber saw; it says what is wrong.
-Payloads are stamped by the program itself, so that a system which mixed up its own numbers would not go unnoticed.
+Programs report what they published, what was acknowledged, and what every subscriber saw. The audit finds what is
+wrong. Programs stamp payloads themselves, so the audit notices if the system mixes up its own numbers.
 
-A line is what one publisher sends on one topic, numbered from 1. What one subscriber lacks of a line is lost at its
-beginning (prefix), between messages that came (middle) or at its end (suffix). A hole in the middle must be reported by
-a Gap; at the ends an Interrupted of that time will do, because the subscriber may not know how far the line reaches.
+A line is what one publisher sends on one topic, numbered from 1. What a subscriber misses of a line is lost at its
+beginning (prefix), between messages that arrived (middle) or at its end (suffix). A hole in the middle must be reported
+by a Gap. At the ends an Interrupted of that time is enough, because the subscriber may not know how far the line goes.
 
 All times are seconds since the Unix epoch.
 """
@@ -20,7 +20,7 @@ from struct import Struct
 
 from nearcast.core.model.message import Event, Gap, Interrupted, Message
 
-# An Interrupted says since when nothing was heard; what the server had sent before that may still have been in flight.
+# An Interrupted says since when nothing was heard. What the server sent just before that may still have been in flight.
 ON_ITS_WAY_S = 1.0
 EXAMPLES_MAX = 20
 
@@ -32,13 +32,13 @@ Span = tuple[int, int]  # first and last number
 
 
 def stamp(publisher: int, topic: str, number: int) -> bytes:
-    """What an audited payload begins with."""
+    """The beginning of an audited payload."""
     return _STAMP.pack(publisher, number) + topic.encode()
 
 
 @dataclass
 class Verdict:
-    """Counts of one run; what a subscriber lacks or has too often counts once per subscriber."""
+    """Counts of one run. A message that is missing or duplicated counts once for each subscriber concerned."""
 
     published: int = 0
     acknowledged: int = 0
@@ -48,11 +48,11 @@ class Verdict:
     lost_prefix: int = 0
     lost_middle: int = 0
     lost_suffix: int = 0
-    untold: int = 0  # of the lost: not covered by any Gap or Interrupted
+    untold: int = 0  # how many of the lost are not reported by any Gap or Interrupted
     duplicated: int = 0
     reordered: int = 0
-    unexpected: int = 0  # never published, changed on its way, or of a topic that was not subscribed
-    gap_over_delivered: int = 0  # messages that a Gap says will not arrive, and which arrived
+    unexpected: int = 0  # never published, changed on the way, or of a topic that was not subscribed
+    gap_over_delivered: int = 0  # messages that arrived although a Gap says they will not
     examples: list[str] = field(default_factory=list)
 
     @property
@@ -67,7 +67,7 @@ class Verdict:
 
     @property
     def honest(self) -> bool:
-        """Guarantee 2: whatever is missing was reported; nothing is doubled, reordered or invented."""
+        """Guarantee 2: everything missing was reported, and nothing is duplicated, reordered or invented."""
         wrong = self.untold + self.duplicated + self.reordered + self.unexpected + self.gap_over_delivered
         return not wrong
 
@@ -77,7 +77,7 @@ class Verdict:
 
 
 class _Publications:
-    """One line as its publisher knows it; number n stands at n - 1."""
+    """One line as its publisher knows it; message n is at index n - 1."""
 
     __slots__ = ("acknowledged_s", "published_s")
 
@@ -87,7 +87,7 @@ class _Publications:
 
 
 class _View:
-    """One line as one subscriber saw it: the spans of numbers that came, sorted, and those that Gaps name."""
+    """One line as one subscriber saw it: the spans of numbers that arrived, sorted, and those that Gaps name."""
 
     __slots__ = ("gaps", "spans")
 
@@ -102,7 +102,7 @@ class _View:
         self.spans = sorted([*self.spans, (number, number)])
 
     def holes(self, count: int) -> Iterator[Span]:
-        """The spans of 1..count that did not come."""
+        """The spans of 1..count that did not arrive."""
         expected = 1
         for first, last in self.spans:
             if first > expected:
@@ -114,14 +114,16 @@ class _View:
 
 @dataclass
 class _Subscriber:
+    """What one subscriber has seen."""
+
     name: str
     joined_s: dict[str, float] = field(default_factory=dict)  # topic -> when subscribe returned
     views: dict[Line, _View] = field(default_factory=lambda: defaultdict(_View))
     interruptions: dict[tuple[str, float], float] = field(default_factory=dict)  # (topic, since) -> until
-    leaves_s: float = _NEVER  # what is published later is not owed
+    leaves_s: float = _NEVER  # it is not owed what is published later
 
     def interrupted(self, topic: str, from_s: float, to_s: float) -> bool:
-        """Whether an Interrupted said that it was not attached at some moment of this time."""
+        """Whether an Interrupted covers some moment of this time."""
         return any(
             of == topic and since_s - ON_ITS_WAY_S <= to_s and from_s <= until_s
             for (of, since_s), until_s in self.interruptions.items()
@@ -129,11 +131,13 @@ class _Subscriber:
 
 
 class Audit:
+    """Collects what publishers and subscribers report, and compares the two in `verdict`."""
+
     def __init__(self) -> None:
         self.delivered = 0
         self._lines: dict[Line, _Publications] = {}
         self._subscribers: dict[str, _Subscriber] = {}
-        self._seen = Verdict()  # what is wrong at the moment it is seen
+        self._seen = Verdict()  # what is known to be wrong as soon as it is seen
 
     # --- what publishers report
 
@@ -156,17 +160,17 @@ class Audit:
     # --- what subscribers report
 
     def joined(self, subscriber: str, topics: Iterable[str], at_s: float) -> None:
-        """`subscribe` returned: whatever is published from now on is owed."""
+        """`subscribe` has returned: everything published from now on is owed."""
         found = self._subscribers.setdefault(subscriber, _Subscriber(subscriber))
         found.joined_s.update(dict.fromkeys(topics, at_s))
 
     def all_leave(self, at_s: float) -> None:
-        """All present subscribers leave soon: none is owed what is published from now on."""
+        """All present subscribers are about to leave: they are not owed what is published from now on."""
         for found in self._subscribers.values():
             found.leaves_s = min(found.leaves_s, at_s)
 
     def saw(self, subscriber: str, events: Iterable[Event]) -> None:
-        """What a subscriber got, in the order it came."""
+        """What a subscriber got, in order."""
         by = self._subscribers[subscriber]
         for event in events:
             if type(event) is Message:
@@ -181,7 +185,7 @@ class Audit:
         publisher, topic, number = message.publisher, message.topic, message.sequence
         if publisher is None or number is None or not self._was_published(by, message):
             self._seen.unexpected += 1
-            self._example(f"{by.name} got what it should not: {message}")
+            self._example(f"{by.name} got a message that it should not have: {message}")
             return
         self.delivered += 1
         view = by.views[publisher, topic]
@@ -223,7 +227,7 @@ class Audit:
 
     @property
     def owed(self) -> int:
-        """How many deliveries would be everything, if all subscribers joined before the first message."""
+        """How many deliveries there should be in all, if all subscribers joined before the first message."""
         readers: dict[str, int] = defaultdict(int)
         for subscriber in self._subscribers.values():
             for topic in subscriber.joined_s:
@@ -245,7 +249,7 @@ class Audit:
             covered = sum(max(0, min(last, end) - max(first, begin) + 1) for begin, end in view.spans)
             verdict.gap_over_delivered += covered
             if covered:
-                _note(verdict, f"{by.name}: the Gap {first}..{last} of {_name(line)} covers {covered} that came")
+                _note(verdict, f"{by.name}: the Gap {first}..{last} of {_name(line)} covers {covered} that arrived")
         for first, last in view.holes(len(publications.published_s)):
             owed = [number for number in range(first, last + 1) if _owed(by, line, publications, number)]
             place = _place(view, first)
@@ -253,7 +257,8 @@ class Audit:
             untold = [n for n in owed if not _told(by, view, line, publications, n, in_middle=place == "lost_middle")]
             verdict.untold += len(untold)
             if untold:
-                _note(verdict, f"{by.name} misses {len(untold)} of {_name(line)} from #{untold[0]} on, {place}, untold")
+                shown = f"{by.name} misses {len(untold)} of {_name(line)} from #{untold[0]} on, {place}, not reported"
+                _note(verdict, shown)
 
 
 def _owed(by: _Subscriber, line: Line, publications: _Publications, number: int) -> bool:

@@ -1,18 +1,18 @@
 """Chaos on a local cluster: a storm of moves and kills under load, which no subscriber may notice.
 
-A `Killer` ends an agent or the controller with SIGKILL, restarts it and waits until it is at work again.
+A `Killer` kills an agent or the controller with SIGKILL, restarts it and waits until it works again.
 
-A `Storm` is a load on a cluster whose topics move and change mode all the time, while agents and controllers are
-killed. The outcome says whether any subscriber noticed, and counts what was done:
+A `Storm` is a load on a cluster whose topics constantly move and change mode, while agents and controllers are killed.
+The outcome says whether any subscriber noticed, and counts what was done:
 
     async with await LocalCluster.start(brokers=3) as cluster:
         outcome = await Storm(cluster, StormPlan(messages=20_000)).run()
         assert outcome.verdict.exact, outcome
 
-or, with a cluster and an event loop made for it, `run_storm(StormPlan())`, or `python -m nearcast.testing.chaos`.
+`run_storm(StormPlan())` and `python -m nearcast.testing.chaos` also start the cluster and the event loop.
 
-All goals of the plan are minimums: publishers go on until the topics have moved often enough, and the topics keep
-moving until enough was published, so that neither ever happens without the other.
+All goals of the plan are minimums: publishers continue until the topics have moved often enough, and topics keep moving
+until enough was published, so that neither happens without the other.
 """
 
 from __future__ import annotations
@@ -42,27 +42,27 @@ POLL_S = 0.1
 
 
 class Killer:
-    """Of a cluster with one controller. `tell` gets a line for every kill and every return."""
+    """Kills processes of a cluster with one controller. `tell` gets a line for every kill and every return."""
 
     def __init__(self, cluster: LocalCluster, tell: Callable[[str], None]) -> None:
         self._cluster = cluster
         self._tell = tell
 
     async def agent(self, broker: str) -> None:
-        self._tell(f"kill -9 of the agent of {broker}")
+        self._tell(f"kill -9: the agent of {broker}")
         begun_s, killed_at_s = time.monotonic(), time.time()
         await self._cluster.restart_agent(broker)
-        # A broker outlives its agent for a while: only a later report proves that there is another.
+        # A broker outlives its agent for a while: only a later report proves that there is a new one.
         await self._until(lambda state: _reported_s(state, broker) > killed_at_s)
-        self._tell(f"the agent of {broker} is back, it reports after {time.monotonic() - begun_s:.1f} s")
+        self._tell(f"the agent of {broker} is back: it reports after {time.monotonic() - begun_s:.1f} s")
 
     async def controller(self) -> None:
         before = (await (await self._cluster.console()).overview()).leader
-        self._tell("kill -9 of the controller")
+        self._tell("kill -9: the controller")
         begun_s = time.monotonic()
         await self._cluster.restart_controller(0)
         await self._until(lambda state: state.leader != before)
-        self._tell(f"the controller is back, it answers after {time.monotonic() - begun_s:.1f} s")
+        self._tell(f"the controller is back: it answers after {time.monotonic() - begun_s:.1f} s")
 
     async def _until(self, condition: Callable[[State], bool]) -> None:
         console, ends_s = await self._cluster.console(), time.monotonic() + BACK_S
@@ -71,9 +71,9 @@ class Killer:
                 if condition(await console.overview(timeout_s=1.0)):
                     return
             except ClusterError:
-                continue  # nobody leads at the moment
+                continue  # no controller leads at the moment
             await asyncio.sleep(POLL_S)
-        raise ServerFailed(f"what was killed is not back after {BACK_S:g} s; is this machine overloaded?")
+        raise ServerFailed(f"a killed process is not back after {BACK_S:g} s; is this machine overloaded?")
 
 
 def _reported_s(state: State, broker: str) -> float:
@@ -84,7 +84,7 @@ def _reported_s(state: State, broker: str) -> float:
 # --- the storm
 
 
-HANDS = 3  # operators, each with its own topics, so that topics move together and at unrelated moments
+HANDS = 3  # operators, each with its own topics, so that topics move at the same time and at unrelated times
 LOOK_S = 0.1
 MOVE_S = 20.0
 
@@ -93,6 +93,8 @@ Move = tuple[Mode, tuple[str, ...]]
 
 @dataclass(frozen=True, slots=True)
 class StormPlan:
+    """The load, and the minimums to reach."""
+
     load: LoadShape = field(default_factory=LoadShape)
     messages: int = 20_000
     moves: int = 3  # of each topic
@@ -116,11 +118,13 @@ class Progress:
     moves: dict[str, int] = field(default_factory=dict)  # by topic
     mode_changes: dict[str, int] = field(default_factory=dict)
     placements: dict[str, Placement] = field(default_factory=dict)
-    refused: int = 0  # moves asked for again, because the controller or a broker was away
+    refused: int = 0  # moves requested again, because the controller or a broker was away
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
+    """The verdict of the audit, what was done, and the latencies."""
+
     verdict: Verdict
     progress: Progress
     p50_s: float
@@ -135,7 +139,7 @@ class Outcome:
                 f"{self.p50_s * 1e3:.1f} ms, p99 {self.p99_s * 1e3:.1f} ms, longest {self.longest_s * 1e3:.0f} ms",
                 f"{sum(done.moves.values())} moves (each topic at least {min(done.moves.values())}), "
                 f"{sum(done.mode_changes.values())} changes of mode (at least {min(done.mode_changes.values())}), "
-                f"{done.refused} asked for again; "
+                f"{done.refused} requested again; "
                 f"{done.agent_kills} agents and {done.controller_kills} controllers killed",
                 str(self.verdict),
             ]
@@ -143,7 +147,7 @@ class Outcome:
 
 
 class Storm:
-    """`watch` is called several times a second with the progress, to show it."""
+    """One storm on a cluster. `watch` is called several times a second with the progress, to show it."""
 
     def __init__(
         self, cluster: LocalCluster, plan: StormPlan, watch: Callable[[Progress], None] = lambda progress: None
@@ -180,7 +184,7 @@ class Storm:
         p50_s, p99_s = sample[len(sample) // 2], sample[len(sample) * 99 // 100]
         return Outcome(verdict, self.progress, p50_s, p99_s, sample[-1])
 
-    # --- how far it is
+    # --- progress
 
     async def _observe(self, load: Load, begun_s: float) -> None:
         while not self._reached(load):
@@ -217,7 +221,7 @@ class Storm:
             await self._count_moves(console, topics)
 
     def _others(self, topic: str) -> list[Move]:
-        """Where the topic can go from where it is; a change of mode is as likely as a change of brokers alone."""
+        """Where the topic can go from here; a change of mode is as likely as a change of brokers alone."""
         now = self.progress.placements.get(topic)
         places = [place for place in self._places if now is None or place != (now.mode, now.brokers)]
         if now is not None and self._rng.random() < 0.5:
@@ -225,7 +229,7 @@ class Storm:
         return places
 
     async def _count_moves(self, console: Console, topics: tuple[str, ...]) -> None:
-        """Count by what the controller says: a failed request to move does not count, a move that went on does."""
+        """Count what the controller reports: a failed request counts only if its move was carried out after all."""
         try:
             state = await console.state(*topics)
         except ClusterError:
@@ -246,7 +250,7 @@ class Storm:
             await self._pause(plan.kill_every_s * self._rng.uniform(0.5, 1.5))
             if self._enough.is_set():
                 return
-            # Whichever kind is further behind its goal.
+            # Kill the kind that is further behind its goal.
             behind = done.agent_kills * plan.controller_kills <= done.controller_kills * plan.agent_kills
             if plan.agent_kills and behind:
                 await killer.agent(self._rng.choice(list(self._cluster.urls)))
@@ -272,7 +276,7 @@ def _places(brokers: tuple[str, ...]) -> Iterator[Move]:
 
 
 def run_storm(plan: StormPlan, watch: Callable[[Progress], None] = lambda progress: None) -> Outcome:
-    """A storm on a cluster of three brokers, on the fastest event loop there is."""
+    """A storm on a cluster of three brokers, on the fastest event loop available."""
 
     async def main() -> Outcome:
         async with await LocalCluster.start(brokers=3) as cluster:

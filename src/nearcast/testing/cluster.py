@@ -1,15 +1,13 @@
 """A whole cluster on this machine, of real processes: servers, agents, controllers.
 
-For tests, demos, benchmarks and `nearcast up`. Every part can be killed and started again by itself:
+For tests, demos, benchmarks and `nearcast up`. Each part can be killed and restarted on its own:
 
     async with await LocalCluster.start(brokers=3) as cluster:
         client = await nearcast.connect(cluster.urls["b1"])
         await cluster.kill_server("b2")
 
-Nothing of it outlives this program, even if it is killed with SIGKILL: the guardian (runtime/servers.py) sees to that.
-
-A `LocalProcess` is a `nearcast` process of the cluster: an agent or a controller, with its log. A `LocalProvider`
-starts and stops servers on this machine as the policy asks: real processes of the local cluster.
+None of its processes outlives this program, even if the program is killed with SIGKILL: the guardian
+(runtime/servers.py) ends them.
 """
 
 from __future__ import annotations
@@ -41,7 +39,10 @@ _STOP_WAIT_S = 2.0
 
 
 class LocalProcess:
-    """Runs `nearcast ARGUMENTS` and never outlives this program. Make one with `await LocalProcess.start(...)`."""
+    """A process `nearcast ARGUMENTS`, such as an agent or a controller, and its log. It never outlives this program.
+
+    Make one with `await LocalProcess.start(...)`.
+    """
 
     def __init__(self, name: str, arguments: Sequence[str], log: Path, process: asyncio.subprocess.Process) -> None:
         self.name = name
@@ -52,14 +53,14 @@ class LocalProcess:
 
     @classmethod
     async def start(cls, name: str, arguments: Sequence[str], folder: Path) -> Self:
-        """Returns when the process was started. `folder` gets its log, and is removed if this program is killed."""
+        """Returns when the process has started. Its log is in `folder`, which is removed if this program is killed."""
         log = folder / f"{name}.log"
-        # -P: a file called nearcast.py in the current directory must not be taken for the package.
+        # -P: a file nearcast.py in the current directory must not be taken for the package.
         command = [sys.executable, "-P", "-m", "nearcast", *arguments]
         return cls(name, arguments, log, await spawn_guarded(log, command, folder))
 
     async def again(self) -> Self:
-        """The same command in a new process; the old one is killed if it still runs."""
+        """Run the same command in a new process; the old one is killed if it still runs."""
         await self.kill()
         return await self.start(self.name, self.arguments, self.log.parent)
 
@@ -87,9 +88,9 @@ class LocalProcess:
         await asyncio.shield(self._ended)
 
     async def stop(self, wait_s: float = _STOP_WAIT_S) -> None:
-        """Ask it to end, and kill it if it does not in time."""
+        """Ask it to end, and kill it if it does not end in time."""
         self.signal(signal.SIGTERM)
-        self.signal(signal.SIGCONT)  # a process that was paused hears nothing else
+        self.signal(signal.SIGCONT)  # a paused process handles no other signal
         try:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(asyncio.shield(self._ended), wait_s)
@@ -152,10 +153,10 @@ class LocalCluster:
     ) -> Self:
         """Start a cluster and return when all its brokers are members.
 
-        `brokers`: names, or how many (b1, b2, ...). `sites`: of brokers by name, the others are at `local`.
+        `brokers`: their names, or how many (b1, b2, ...). `sites`: sites by broker; the others are at `local`.
         `controller_options`: for `nearcast controller`, such as a policy. `capacity_bytes_per_s`: of each broker.
-        `first_port`: of the store, the brokers get the ports after it; None takes free ones.
-        `gateways`: each agent has one, see `gateway_urls`.
+        `first_port`: the store's port; brokers get the ports after it. None: any free ports.
+        `gateways`: whether each agent runs a gateway, see `gateway_urls`.
         `positions`: latitude and longitude of gateways by broker.
         """
         names = [f"b{number}" for number in range(1, brokers + 1)] if isinstance(brokers, int) else list(brokers)
@@ -185,7 +186,7 @@ class LocalCluster:
         await self.stop()
 
     async def stop(self) -> None:
-        """End all processes: first those that give orders, then those that take them, then the servers."""
+        """End all processes: first controllers, then agents, then servers."""
         try:
             await self._console.close()
             await asyncio.gather(*(controller.stop() for controller in self._controllers))
@@ -213,7 +214,7 @@ class LocalCluster:
 
     @property
     def pids(self) -> dict[str, int]:
-        """Every process by name: `store`, `server-b1`, `agent-b1`, `controller-0`, ..."""
+        """The pid of every process by name: `store`, `server-b1`, `agent-b1`, `controller-0`, ..."""
         return {name: part.pid for name, part in self._parts().items()}
 
     @property
@@ -222,7 +223,7 @@ class LocalCluster:
         return [name for name, part in self._parts().items() if not part.alive]
 
     async def console(self) -> Console:
-        """A console for state and moves. It belongs to the cluster, which closes it."""
+        """A console for state and moves. The cluster closes it."""
         return await self._console.__aenter__()
 
     def _parts(self) -> dict[str, LocalServer | LocalProcess]:
@@ -244,20 +245,20 @@ class LocalCluster:
         await self.until_members([name])
 
     async def remove_broker(self, name: str) -> None:
-        """End the agent, then the server. The caller first drains a broker that still carries topics."""
+        """End the agent, then the server. If the broker carries topics, drain it first."""
         broker = self._broker(name)
         await broker.agent.stop()
         await broker.server.stop()
         del self._brokers[name]
 
     async def kill_server(self, broker: str) -> None:
-        """SIGKILL, and return when the process has ended."""
+        """Kill it with SIGKILL, and return when the process has ended."""
         server = self._broker(broker).server
         server.kill()
         await server.wait()
 
     async def restart_server(self, broker: str) -> None:
-        """An empty server on the same port; the one before is killed if it still runs. The agent finds it."""
+        """Start an empty server on the same port, which the agent finds; the old one is killed if it still runs."""
         await self.kill_server(broker)
         before = self._broker(broker).server
         await before.stop()  # removes its files
@@ -267,13 +268,13 @@ class LocalCluster:
         await self._broker(broker).agent.kill()
 
     async def restart_agent(self, broker: str) -> None:
-        """Started, not yet at work: `until_members()` waits for that."""
+        """Kill and restart the agent. It may not work yet when this returns: `until_members()` waits for that."""
         found = self._broker(broker)
         await found.agent.kill()
         found.agent = await self._start_agent(broker, found.site, found.server, found.gateway)
 
     async def start_broker(self, name: str, site: str = DEFAULT_SITE, port: int | None = None) -> None:
-        """Start a server and its agent, and leave it to them to join."""
+        """Start a server and its agent, and do not wait until they have joined."""
         if name in self._brokers:
             raise UsageError(f"the cluster already has a broker {name!r}: choose another name")
         server = await LocalServer.start(name=f"server-{name}", port=port)
@@ -317,7 +318,7 @@ class LocalCluster:
     # --- the store
 
     async def lose_store(self) -> None:
-        """SIGKILL the store's server, and start an empty one on the same port: nothing of it was on a disk."""
+        """Kill the store's server with SIGKILL, and start an empty one on the same port. Its data was not on disk."""
         before = self._store
         before.kill()
         await before.stop()
@@ -326,7 +327,7 @@ class LocalCluster:
     # --- all of them
 
     def pause(self) -> None:
-        """Stop agents and controllers where they are. Leases end soon: `resume()` within a second."""
+        """Stop agents and controllers with SIGSTOP. Leases end soon: call `resume()` within a second."""
         for process in self._processes():
             process.signal(signal.SIGSTOP)
 
@@ -335,7 +336,7 @@ class LocalCluster:
             process.signal(signal.SIGCONT)
 
     async def until_members(self, brokers: Iterable[str] | None = None, timeout_s: float = _MEMBERS_WAIT_S) -> None:
-        """Return when these brokers (default: all) are members and granted; raise with log lines if they never are."""
+        """Return when these brokers (default: all) are members with grants; raise, with log lines, if they are not."""
         wanted = set(self._brokers if brokers is None else brokers)
         missing = wanted
         try:
@@ -357,9 +358,9 @@ class LocalCluster:
         return {name for name in members if name in self._brokers and await self._serves(name)}
 
     async def _serves(self, broker: str) -> bool:
-        """Whether the server is marked and leased, and its gateway answers, if there is to be one.
+        """Whether the server is ready and its beats are granted, and its gateway, if it has one, answers.
 
-        The controller may not have noticed yet that it runs again.
+        The members that the controller reports are not enough: it may not have noticed a restart yet.
         """
         found = self._broker(broker)
         if found.gateway and not await _answers(found.gateway):
@@ -373,7 +374,7 @@ class LocalCluster:
             await requester.close()
 
     def _ended_but_needed(self, brokers: set[str]) -> list[str]:
-        """What ended without which these brokers cannot join; one controller of several may be dead."""
+        """Processes that have ended, but which these brokers need to join. One controller of several may be dead."""
         agents = [self._broker(name).agent for name in sorted(brokers)]
         needed = agents if any(controller.alive for controller in self._controllers) else self._processes()
         return [process.name for process in needed if not process.alive]
@@ -387,7 +388,7 @@ class LocalCluster:
 
 
 async def _is_granted(requester: Requester) -> bool:
-    """Whether the leader grants a beat of the agent that comes after this question."""
+    """Whether the leader grants a beat that the agent makes after this question."""
     beat = await _number(requester, "beat")
     await requester.ask("PUBLISH", WANTED, "")
     for _ in range(_GRANT_POLLS):
@@ -413,7 +414,7 @@ async def _answers(address: str) -> bool:
 
 
 def _free_address() -> str:
-    """Of a gateway, which keeps it over restarts of its agent."""
+    """A free address for a gateway, which keeps it when its agent is restarted."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return f"127.0.0.1:{probe.getsockname()[1]}"
@@ -423,6 +424,8 @@ def _free_address() -> str:
 
 
 class LocalProvider:
+    """Starts and stops servers on this machine when the policy asks for it: real processes of the local cluster."""
+
     def __init__(self, cluster: LocalCluster) -> None:
         self._cluster = cluster
 

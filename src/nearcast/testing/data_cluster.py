@@ -1,4 +1,4 @@
-"""A data cluster process on this machine, for tests and local clusters: started, killed, started again, stopped."""
+"""A data cluster process on this machine, for tests and local clusters. It can be killed and restarted."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ class LocalDataCluster:
         *,
         telemetry: bool = False,
     ) -> Self:
-        """Returns when the process was started; `until_running` waits for Spark.
+        """Returns when the process has started; `until_running` waits for Spark.
 
-        `folder` has the data and is kept. `log_folder` gets the log, and is removed if this program is killed.
+        `folder` has the data and is kept. The log is in `log_folder`, which is removed if this program is killed.
         """
         port = _free_port()
         arguments = ["data", "--store", store_url, "--folder", str(folder), "--listen", f"127.0.0.1:{port}"]
@@ -54,7 +54,7 @@ class LocalDataCluster:
             await asyncio.sleep(_LOOK_S)
 
     async def health(self) -> str:
-        """The state of Spark; empty while nobody answers."""
+        """The state of Spark; empty while the process does not answer."""
         import httpx
 
         try:
@@ -69,11 +69,11 @@ class LocalDataCluster:
         await self.process.kill()
 
     async def again(self) -> None:
-        """The same command in a new process; kills the old one if it still runs."""
+        """Run the same command in a new process; the old one is killed if it still runs."""
         self.process = await self.process.again()
 
     async def stop(self) -> None:
-        """Ask it to end, which takes Spark some seconds, and kill it if it does not."""
+        """Ask it to end, which takes Spark a few seconds, and kill it if it does not end in time."""
         await self.process.stop(_STOP_WAIT_S)
 
 

@@ -1,13 +1,13 @@
-"""A load: publishers and subscribers, each a client of its own, that tell an audit everything they do and see.
+"""A load: publishers and subscribers, each with its own client, that report everything they do and see to an audit.
 
     async with Load(cluster.urls.values(), LoadShape(topics=3)) as load:
         load.begin()
-        ...                       # do to the cluster what should be harmless
+        ...                       # do something to the cluster that should be harmless
         verdict = await load.end()
 
-Every subscriber subscribes to all topics, every publisher publishes on all of them.
+Every subscriber subscribes to all topics, and every publisher publishes to all of them.
 
-A `Crowd` is a group of subscribers that comes to the topics of a load and leaves again, audited like those that stay:
+A `Crowd` is a group of subscribers that joins the topics of a load and leaves again, audited like those that stay:
 
     async with Crowd() as crowd:
         crowd.listen_to(load)            # before anything is published
@@ -16,11 +16,8 @@ A `Crowd` is a group of subscribers that comes to the topics of a load and leave
         ...
         verdict = await crowd.leave()
 
-A crowd has an audit of its own, which hears of the load's messages too. It is not owed what is published after it has
-decided to leave, and it waits for the rest.
-
-For views, `Recent` has the latencies of the last few seconds, and `WatchedTopic` says where a topic is, how often it
-has moved, and what its last messages took.
+A crowd has its own audit, which also gets the reports of the load's publishers. It is not owed what is published after
+it has decided to leave, and it waits for the rest.
 """
 
 from __future__ import annotations
@@ -45,9 +42,9 @@ from nearcast.runtime.subscription import Subscription
 from nearcast.testing.audit import Audit, Verdict, stamp
 
 TURN_S = 0.01  # how often a publisher checks what is due
-IN_FLIGHT_MAX = 64  # per publisher, far below the client's window: a slow machine gets less load, not a longer queue
-SAMPLE_EVERY = 8  # one latency is kept per this many messages of a batch
-QUIET_S = 3.0  # quiet means nothing for this long: more than T_gap and all attempts to repair
+IN_FLIGHT_MAX = 64  # per publisher, far below the client's window: on a slow machine load drops and no queue builds up
+SAMPLE_EVERY = 8  # one latency is kept for this many messages of a batch
+QUIET_S = 3.0  # quiet means that nothing arrives for this long: longer than T_gap and all attempts to repair
 ACKNOWLEDGE_S = 30.0
 
 OnEvents = Callable[[str, list[Event]], None]
@@ -55,6 +52,8 @@ OnEvents = Callable[[str, list[Event]], None]
 
 @dataclass(frozen=True, slots=True)
 class LoadShape:
+    """How many clients a load has, and what they publish."""
+
     publishers: int = 4
     subscribers: int = 4
     topics: int = 4
@@ -72,9 +71,10 @@ class LoadShape:
 
 
 class Load:
-    """`on_events` is called with what each subscriber saw, for programs that want to know more than the audit.
+    """Publishers and subscribers, and their audit.
 
-    `resolves`: the ways to the servers, of which publishers and subscribers take turns.
+    `on_events` is called with what each subscriber saw, for programs that need more than the audit. `resolves`: ways to
+    reach the servers, which publishers and subscribers use in turn.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class Load:
         self.audit = Audit()
         self.published = 0
         self.acknowledged = 0
-        self.failed = 0  # refused to the publisher: may arrive or not
+        self.failed = 0  # publish failed: the message may have arrived or not
         self.latencies_s = array("d")  # a sample, from publish to receipt
         self._urls = list(urls)
         self._on_events = on_events
@@ -131,7 +131,7 @@ class Load:
             self._publishers.append(await self._connect(number))
 
     async def _connect(self, number: int) -> Client:
-        """Each starts at another server, but knows all of them, in case one is dead."""
+        """Each client starts at a different server, but knows all of them, in case one is dead."""
         first = number % len(self._urls)
         urls, resolve = [*self._urls[first:], *self._urls[:first]], self._resolves[number % len(self._resolves)]
         client = connect(*urls, resolve=resolve, limits=self._limits)
@@ -146,11 +146,11 @@ class Load:
     def begin(self) -> None:
         """Publish from now on, at the given rate, until `end`."""
         if self._publishing:
-            raise UsageError("this load has begun: make another")
+            raise UsageError("this load has already begun: make another")
         self._publishing = [asyncio.create_task(self._publish(client)) for client in self._publishers]
 
     async def end(self) -> Verdict:
-        """Stop publishing, wait for acknowledgements and for what is still to come, and judge."""
+        """Stop publishing, wait for acknowledgements and for messages in flight, and return the verdict."""
         self._ending = True
         await asyncio.gather(*self._publishing)
         async with asyncio.timeout(ACKNOWLEDGE_S):
@@ -159,7 +159,7 @@ class Load:
         await self._until_quiet()
         for task in self._listening:
             if task.done():
-                task.result()  # a subscriber that broke is no proof of anything
+                task.result()  # raises if a subscriber has failed: the verdict would mean nothing
         return self.audit.verdict()
 
     async def _publish(self, client: Client) -> None:
@@ -169,7 +169,7 @@ class Load:
             now_s = loop.time()
             due += (now_s - last_s) * self.rate_per_s / self.shape.publishers
             last_s, whole = now_s, int(due)
-            due -= whole  # what finds no room now is not made up for later
+            due -= whole  # what does not fit now is not sent later
             for _ in range(min(whole, IN_FLIGHT_MAX - len(mine))):
                 task = asyncio.create_task(self._publish_one(client, self._rng.choice(topics)))
                 for group in (mine, self._in_flight):
@@ -178,7 +178,7 @@ class Load:
             await asyncio.sleep(TURN_S)
 
     async def _publish_one(self, client: Client, topic: str) -> None:
-        # Nothing waits between the number and the call, so both count alike.
+        # Nothing is awaited between the number and the call, so the audit and the client count in the same order.
         number = self.audit.published(client.client_id, topic, time.time())
         self.published += 1
         payload = stamp(client.client_id, topic, number).ljust(self.shape.payload_bytes, b".")
@@ -199,10 +199,10 @@ class Load:
             self.latencies_s.extend(e.latency_s for e in events[::SAMPLE_EVERY] if type(e) is Message)
             if self._on_events is not None:
                 self._on_events(name, events)
-            await asyncio.sleep(TURN_S)  # many at a time: the time is better spent on more messages
+            await asyncio.sleep(TURN_S)  # takes many at a time, which costs less per message
 
     async def _until_quiet(self) -> None:
-        """Return when everything has come, or nothing comes any more."""
+        """Return when everything has arrived, or nothing more arrives."""
         last, since_s = self.delivered, time.monotonic()
         while self.delivered < self.audit.owed and time.monotonic() - since_s < QUIET_S:
             await asyncio.sleep(TURN_S)
@@ -219,7 +219,10 @@ POLL_S = 0.01
 
 
 class Crowd:
-    """Comes once. `load` is its subscribers, None before they come; it is there to count when they have gone."""
+    """A group of subscribers that comes once.
+
+    `load` is its subscribers; None before they come. It stays after they have left, for its counts.
+    """
 
     def __init__(self) -> None:
         self.load: Load | None = None
@@ -236,21 +239,21 @@ class Crowd:
         await self._stack.aclose()
 
     def listen_to(self, load: Load) -> None:
-        """From its first message on: a crowd that comes later could not number what it gets."""
+        """Call this before the first message is published: otherwise the crowd's audit could not number messages."""
         load.audit = _Overheard(self._audit)
         self._topics = load.shape.topic_names
 
     async def come(self, urls: Iterable[str], count: int) -> None:
         """Connect this many subscribers; returns when all of them are attached."""
         if self.load is not None:
-            raise UsageError("this crowd has come already: make another")
+            raise UsageError("this crowd has already come: make another")
         self.load = Load(urls, LoadShape(publishers=0, subscribers=count, names=self._topics))
         self.load.audit = self._audit
         await self._stack.enter_async_context(self.load)
         self.present = count
 
     async def leave(self) -> Verdict:
-        """Leave when everything published until now has come, or nothing comes for a while."""
+        """Leave when everything published until now has arrived, or nothing has arrived for a while."""
         if self._gone is None:
             self._audit.all_leave(time.time())
             self._gone = await self._when_all_has_come()
@@ -271,7 +274,7 @@ class Crowd:
 
 
 class _Overheard(Audit):
-    """An audit that passes what publishers report on to another one."""
+    """An audit that also passes on what publishers report to another audit."""
 
     def __init__(self, listener: Audit) -> None:
         super().__init__()
@@ -293,7 +296,7 @@ RECENT_S = 3.0
 
 
 class Recent:
-    """Of one topic, all its subscribers together. Times are seconds since the Unix epoch."""
+    """Recent latencies of one topic, of all its subscribers together. Times are seconds since the Unix epoch."""
 
     def __init__(self) -> None:
         self._arrivals: deque[tuple[float, float]] = deque()  # received at, latency
@@ -319,7 +322,10 @@ def percentile(values: Iterable[float], percent: int) -> float | None:
 
 @dataclass(slots=True)
 class WatchedTopic:
-    """One topic as a view shows it. `target`: where it is being moved to."""
+    """One topic as a view shows it: where it is, how often it has moved, and recent latencies.
+
+    `target`: where it is being moved to.
+    """
 
     subscribers: int  # those whose messages are in `recent`
     placement: Placement | None = None
@@ -329,13 +335,13 @@ class WatchedTopic:
     recent: Recent = field(default_factory=Recent)
 
     def moved_to(self, after: Placement) -> Placement | None:
-        """Note where the controller says the topic is; returns where it was, if it has moved."""
+        """Note where the controller says the topic is; returns where it was if it has moved."""
         before = self.placement
         if before is not None and after.epoch <= before.epoch:
             return None
         self.placement = after
         if before is None or before.same_place(after):
-            return None  # found out, or given a record: nothing has moved
+            return None  # its place became known, or it got a record: it has not moved
         self.moves += 1
         self.mode_changes += before.mode is not after.mode
         return before

@@ -1,4 +1,4 @@
-"""Waiting in tests: until something is true, and no longer than it may take."""
+"""Waiting in tests until something is true, with a time limit."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import time
 from collections.abc import Awaitable, Callable
 
 LOOK_S = 0.01
-WITHIN_S = 60.0  # plenty: a test that passes waits only as long as it must
+WITHIN_S = 60.0  # generous: a test that passes waits only as long as it must
 
 Condition = Callable[[], object] | Callable[[], Awaitable[object]]
 
 
 async def until(condition: Condition, what: str = "", within_s: float = WITHIN_S) -> None:
-    """Return when the condition, a function or a coroutine function, gives something true; `what` says what that is."""
+    """Return when the condition, a function or coroutine function, returns something true. `what` describes it."""
     deadline_s = time.monotonic() + within_s
     while True:
         found = condition()
@@ -25,7 +25,7 @@ async def until(condition: Condition, what: str = "", within_s: float = WITHIN_S
 
 
 def wait_until(condition: Callable[[], object], what: str = "", within_s: float = WITHIN_S) -> None:
-    """The same where nothing runs in this thread's event loop meanwhile."""
+    """The same for code without an event loop: it blocks this thread."""
     deadline_s = time.monotonic() + within_s
     while not condition():
         _check_time(deadline_s, what, within_s)

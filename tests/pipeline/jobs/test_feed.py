@@ -110,7 +110,7 @@ def test_bad_records_and_gaps_are_put_aside_and_counted(
     assert bench.committed == [1]  # the second batch had nothing for the dataset
     assert bench.dead(spark) == [
         ("gap", "messages 3 to 5 are missing"),
-        ("record", "field id is required, and missing"),
+        ("record", "field id is required, but missing"),
         ("record", "the payload is not json"),
     ]
     longest = max(len(row.payload or b"") for row in bench.feeds.dead_letters(spark, "reports").collect())
@@ -204,7 +204,7 @@ def test_a_stream_that_was_lost_is_told_and_not_counted_as_nothing(
     fill(valkey, 8, 9)
     bench.run(spark)
     assert bench.ids(spark) == [1, 2, 3, 4, 5, 8, 9]
-    told = "the stream was deleted and made anew: what it held and was not read is gone"
+    told = "the stream was deleted and created again: records that were not read are gone"
     assert bench.dead(spark) == [("loss", told)]
     progress = bench.feeds.get("reports").progress
     assert (progress.lost, progress.remade) == (0, 1)

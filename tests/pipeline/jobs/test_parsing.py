@@ -54,7 +54,7 @@ def test_days_of_the_calendar_are_read(spark: SparkSession, value: str) -> None:
 @pytest.mark.parametrize("value", ["+10000-01-01", "+1000000-01-01", "0000-12-31", "-5877641-06-23", "5881580-07-11"])
 def test_a_day_beyond_the_calendar_is_a_dead_letter(spark: SparkSession, value: str) -> None:
     """Spark would fail where it compares such a day with a timestamp, for all who subscribed and at every try."""
-    said = "outside of the years 1 to 9999"
+    said = "outside the years 1 to 9999"
     for record in ({"d": value}, {"s": {"d": value}}, {"a": [{"d": None}, {"d": value}]}, {"m": {"x": value}}):
         (reason,) = reasons(spark, record)
         assert reason.endswith(said)
@@ -77,7 +77,7 @@ BAD: list[tuple[bytes | None, str]] = [
     (b"nonsense", "the payload is not json"),
     (b'{"user": "a", "n": 1', "the payload is not json"),
     (b"{'user': 'a', 'n': 1}", "the payload is not json"),
-    (b'{"user": "a", "n": 1} x', "something follows the object in the payload"),
+    (b'{"user": "a", "n": 1} x', "the payload has something after the object"),
     (b'{"user": "\xff", "n": 1}', "the payload is not UTF-8"),
     (b"[1]", "the payload is not an object with fields"),
     (b'[{"user": "a", "n": 1}]', "the payload is not an object with fields"),
@@ -91,8 +91,8 @@ BAD: list[tuple[bytes | None, str]] = [
     (b'{"user": "a", "n": 1, "at": "noon"}', "field at is not TIMESTAMP: noon"),
     (b'{"user": "a", "n": 1, "ok": "yes"}', "field ok is not BOOLEAN: yes"),
     (b'{"user": "a", "n": 1, "s": {"a": "x"}}', "a value inside a field is of the wrong type"),
-    (b'{"user": "a"}', "field n is required, and missing"),
-    (b'{"user": "a", "n": null}', "field n is required, and missing"),
+    (b'{"user": "a"}', "field n is required, but missing"),
+    (b'{"user": "a", "n": null}', "field n is required, but missing"),
     (b'{"n": 1}', "field user, the key, is missing"),
 ]
 

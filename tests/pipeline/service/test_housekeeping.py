@@ -135,7 +135,7 @@ def test_a_broker_that_is_silent_while_others_are_heard_is_released(cluster, lat
     housekeeping.release_brokers()
     assert held(cluster) == {"b2": 1}
     assert cluster.api.get("/channels/by_kind").json()["subscriptions"] == 1, "what another holds goes on"
-    assert "broker b1 was not heard of for 168 h: the 2 subscriptions it holds end" in caplog.text
+    assert "broker b1 was not heard from for 168 h: the 2 subscriptions it holds end" in caplog.text
     assert cluster.api.get("/brokers/b1/notifications?after=0").status_code == 404, "so it introduces itself again"
     cluster.subscribe("b1", "fire", "flood")
     housekeeping.release_brokers()

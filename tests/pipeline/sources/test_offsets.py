@@ -58,9 +58,9 @@ def test_a_stream_that_never_was_is_no_loss() -> None:
     [
         (View(3, 10, "8-0", "10-0"), "2 records of stream 's' after 5-0 and before 8-0", Offset("5-0", 2, 7)),
         (View(0, 10, "0-0", "10-0"), "5 records of stream 's' after 5-0 and before its end", Offset("5-0", 5, 10)),
-        (View(2, 2, "1-0", "2-0"), "was deleted and made anew", Offset(restarts=1)),
-        (View(2, 3, "2-0", "3-0"), "was deleted and made anew", Offset(restarts=1, position=1, lost=1)),
-        (View(2, 2, "8-0", "9-0"), "was deleted and made anew", Offset(restarts=1)),
+        (View(2, 2, "1-0", "2-0"), "was deleted and created again", Offset(restarts=1)),
+        (View(2, 3, "2-0", "3-0"), "was deleted and created again", Offset(restarts=1, position=1, lost=1)),
+        (View(2, 2, "8-0", "9-0"), "was deleted and created again", Offset(restarts=1)),
         (None, "stream 's' is gone", READ_TO_5),
     ],
 )

@@ -34,8 +34,8 @@ def test_ids_to_begin_after() -> None:
     [
         ({"url": ""}, "'url' of valkey_streams is missing"),
         ({"streams": ""}, "'streams' of valkey_streams is missing"),
-        ({"maxRecordsPerBatch": "0"}, "number from 1"),
-        ({"maxRecordsPerBatch": "many"}, "number from 1"),
+        ({"maxRecordsPerBatch": "0"}, "at least 1"),
+        ({"maxRecordsPerBatch": "many"}, "at least 1"),
         ({"failOnDataLoss": "maybe"}, "true or false"),
         ({"startingOffsets": "newest"}, "earliest, latest, or JSON"),
         ({"startingOffsets": '{"a": "12"}'}, "not ms-seq"),

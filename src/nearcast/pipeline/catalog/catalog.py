@@ -94,7 +94,7 @@ class Made(StrEnum):
 
 
 class Catalog:
-    """Opens the folder's catalogue; one process has one."""
+    """The catalogue of a folder. Each process opens it once."""
 
     def __init__(self, folder: Path, limits: CatalogLimits | None = None) -> None:
         most = limits or CatalogLimits()

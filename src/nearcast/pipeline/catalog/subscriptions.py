@@ -4,8 +4,8 @@ Each change of a channel's subscriptions has a version, one more than the last. 
 that added it up to, but not including, the version that removed it. An execution records the version it answers, so a
 re-run after a crash answers exactly the same subscriptions, whatever was added or removed since.
 
-A subscription that makes its channel's query fail for all is set aside: no execution answers it any more. It stays set
-aside until its holders release it; a later subscriber starts afresh.
+A subscription that makes its channel's query fail for all is set aside: executions no longer answer it. It stays set
+aside until its holders release it. A later subscriber gets a new subscription, which is not set aside.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Subscribed(msgspec.Struct, frozen=True):
 
 
 class Subscriptions:
-    """Attaching and detaching are idempotent, so a broker that lost the answer can repeat the request."""
+    """All backend subscriptions. Attaching and detaching are idempotent: a broker that lost an answer can ask again."""
 
     def __init__(self, database: Database, channels: Channels, most: int) -> None:
         self._database = database

@@ -72,7 +72,7 @@ _AGGREGATES = (
     *(exp.Stddev, exp.StddevPop, exp.StddevSamp, exp.Variance, exp.VariancePop, exp.Median, exp.Quantile),
     *(exp.ApproxQuantile, exp.LogicalAnd, exp.LogicalOr, exp.ArrayAgg, exp.ArrayUniqueAgg),
 )
-# Over a window only: the value of the first of several records differs from run to run.
+# Allowed only over a window: otherwise which record is the first differs from run to run.
 _RANKS = (
     *(exp.RowNumber, exp.Rank, exp.DenseRank, exp.PercentRank, exp.CumeDist, exp.Ntile, exp.Lag, exp.Lead),
     *(exp.FirstValue, exp.LastValue, exp.NthValue),
@@ -303,7 +303,7 @@ def _like(channel: Channel, node: exp.Expr) -> exp.Expr:
         _repeated(channel, pattern)
         return with_pattern(node)
     if wrong_escape(pattern.name):
-        raise channel.refuse(node, f"invalid pattern {pattern.name!r}", r"put only %, _ or \ after a \\ in a pattern")
+        raise channel.refuse(node, f"invalid pattern {pattern.name!r}", r"put only %, _ or \ after a \ in a pattern")
     return with_constant(node, pattern.name)
 
 
@@ -312,7 +312,7 @@ def _constant_pattern(channel: Channel, node: exp.Expr) -> exp.Expr:
         raise channel.refuse(node, "the regular expression is not a constant", _CONSTANT)
     replacement = node.args.get("replacement")
     if replacement is not None and (not isinstance(replacement, exp.Literal) or set(replacement.name) & set("$\\")):
-        raise channel.refuse(node, "the replacement is not a plain constant", r"write it as text, without $ and \ ")
+        raise channel.refuse(node, "the replacement is not a plain constant", "write it as text, without $ and \\")
     group = node.args.get("group")
     if group is not None and not (isinstance(group, exp.Literal) and group.is_int):
         raise channel.refuse(node, "the group is not a constant, or is below 0", "write its number, as in ('(a)', 1)")

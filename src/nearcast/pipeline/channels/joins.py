@@ -183,7 +183,7 @@ class Cells:
     def meet_near(self, near: Near) -> exp.Expr:
         """Add grid cells to both relations; returns the condition that their rows share a cell.
 
-        Each step is a column of its own, because Spark would spend most of an execution analysing one expression.
+        Each step is a separate column, because Spark would spend most of an execution analysing a single expression.
         """
         row, column, columns, height = self._names("_row", "_column", "_columns", "_height")
         square = f"POWER({geography.bounded_radius_m(near.radius).sql(DIALECT)}, 2)"

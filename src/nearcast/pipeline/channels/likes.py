@@ -1,8 +1,8 @@
-r"""LIKE in one pass over the text: as Spark does it, a few `%` and one long record would take years.
+r"""LIKE in one pass over the text. Spark's own LIKE could take years for a pattern with a few `%` and one long record.
 
-Spark turns `%` into `.*`, and tries every place for each of them with every place for the others. So one subscriber's
-pattern could stop a channel for all. Here the text after a `%` is matched where it is found first, without going back,
-which finds the same: that is `(?>` in Java's regular expressions.
+Spark turns `%` into `.*` and tries all combinations of places for them, so one subscriber's pattern could stop a
+channel for all. Here the text after a `%` is matched at the first place where it occurs, without backtracking, which
+gives the same answer. `(?>` means this in Java's regular expressions.
 
     fire%smoke%    (?s)\A(?>fire)(?>.*?smoke)(?>.*?\z)
 """
@@ -16,28 +16,29 @@ from sqlglot import exp
 from nearcast.pipeline.channels.geography import filled
 from nearcast.pipeline.channels.language import DIALECT
 
-WRITTEN = "written"  # a note on what took the place of a LIKE: its SQL, for people to read
+WRITTEN = "written"  # key of a note on the expression that replaces a LIKE: the LIKE's SQL, to show to people
 _BEGIN, _ANY, _END = r"(?s)\A(?>", ")(?>.*?", r"\z)"
 _PARTS = re.compile(r"\\([\\%_])|(%)|(_)|(.)", re.DOTALL)
-_PLAIN = r"\p{L}\p{N}"  # letters and digits: all else may mean something in an expression
+_PLAIN = r"\p{L}\p{N}"  # letters and digits: anything else may be special in an expression
 
-# A pattern that is not constant becomes an expression where it is used. Its escapes become characters that it must not
-# contain itself, special characters get a backslash, and then each of those characters becomes what it stands for.
+# A pattern that is not constant is turned into an expression when it is used. Its escapes are replaced by control
+# characters, which it must not contain itself; special characters get a backslash; then `%`, `_` and the control
+# characters are replaced by what they stand for.
 _SIGNS = {"\x01": r"\\", "\x02": r"\%", "\x03": r"\_"}
 _MEANT = {"%": _ANY, "_": ".", "\x01": r"\\", "\x02": "%", "\x03": "_"}
 
 
 def wrong_escape(pattern: str) -> bool:
-    """Whether a backslash stands before something other than `%`, `_` or a backslash: Spark would end the query."""
+    """Whether a backslash is followed by anything but `%`, `_` or a backslash: Spark would end the query."""
     return any(found[4] == "\\" for found in _PARTS.finditer(pattern))
 
 
 def with_constant(node: exp.Expr, pattern: str) -> exp.Expr:
-    """A LIKE or ILIKE whose pattern has no wrong escape."""
+    """Rewrite a LIKE or ILIKE with a constant pattern that has no wrong escape."""
     parts = list(_PARTS.finditer(pattern))
     inner = "".join("%" if found[2] else "x" for found in parts).strip("%")
     if "%" not in inner or (len(inner) == len(parts) and inner.count("%") == 1):
-        return node  # Spark finds one part, or a beginning and an end, in one pass
+        return node  # Spark needs one pass for a single part, or for a beginning and an end
     text, small = node.this, isinstance(node, exp.ILike)
     expression = "".join(map(_as_expression, _PARTS.finditer(pattern.lower() if small else pattern)))
     matched = exp.RegexpLike(this=_lower(text) if small else text.copy(), expression=_text(_BEGIN + expression + _END))
@@ -45,7 +46,7 @@ def with_constant(node: exp.Expr, pattern: str) -> exp.Expr:
 
 
 def with_pattern(node: exp.Expr) -> exp.Expr:
-    """A LIKE or ILIKE whose pattern comes from a record or a subscription; NULL where that has a wrong escape."""
+    """Rewrite a LIKE or ILIKE whose pattern comes from a record or a subscription; NULL if it has a wrong escape."""
     small = isinstance(node, exp.ILike)
     text, pattern = (_lower(side) if small else side for side in (node.this, node.expression))
     escaped = pattern

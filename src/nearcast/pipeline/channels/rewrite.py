@@ -1,28 +1,28 @@
 """One query for all subscriptions of a channel.
 
-    sets      the distinct parameter sets, each with the list of its subscriptions and the smallest of them as its name
-    matches   the channel's query with `sets` as one more relation, and the set's list, or its name, beside each row
-    result    subscription_id and the selected columns, a row for each subscription of the list
+    sets      the distinct parameter sets, each with the list of its subscriptions, and named after the smallest of them
+    matches   the channel's query with `sets` as one more relation; each row has its set's list or name
+    result    subscription_id and the selected columns, one row for each subscription of the list
 
-The list goes with each match where that costs nothing. Where rows are grouped, or a set has many rows because it
-reaches many cells, only the name does, and a join at the end adds the list.
+A match carries the list where that costs nothing. Where rows are grouped, or a set has many rows because it reaches
+many cells, it carries only the name, and a join at the end adds the list.
 
 The rows are exactly those of the channel's query run once for each subscription with its parameters filled in: joins
 find a superset of the pairs (`joins.py`), every condition is still checked, and grouping and windows are per set.
 
-Equalities with parameters become one number, because Spark looks up a 64-bit key several times as fast as a row with
-texts:
+Equalities with parameters become one number, because Spark looks up a 64-bit key several times as fast as a row of
+strings:
 
     r.kind = p.kind AND r.district = p.district
     xxhash64(TRY_CAST(r.kind AS STRING), ...) = xxhash64(TRY_CAST(p.kind AS STRING), ...)
       AND r.kind BETWEEN p.kind AND p.kind AND r.district BETWEEN p.district AND p.district
 
-The hash finds the pairs, the rest checks them. The check is written with BETWEEN because Spark would take an equality
-for a further key of the join, and so use a row again.
+The hash finds the pairs, the rest checks them. The check is written with BETWEEN because Spark would use an equality as
+another key of the join, and the key would be a row again.
 
-The order of joins: the parameters join right after the dataset that their best condition is about, so that only what
-somebody asked for goes on. Inner joins may then change places. If there is any other join the written order stays, and
-the parameters come in before the first of them whose ON needs them.
+The parameters are joined right after the dataset that their best condition is about, so that later joins see only
+records that a subscription asks for. Inner joins may then be reordered. If there is any other kind of join, the written
+order stays, and the parameters come before the first such join whose ON uses them.
 """
 
 from __future__ import annotations
@@ -40,8 +40,9 @@ from nearcast.pipeline.channels.validation import PARAMETERS, SUBSCRIPTION_ID, S
 # --- equalities as one key
 
 
-# Equal values of these types have equal hashes. 0.0 and -0.0 are equal and do not. A type here is what sqlglot makes of
-# the text, which is not always Spark's: INT and BIGINT of one number have two hashes, so both sides are made one type.
+# Types whose equal values have equal hashes; floats are not among them, because 0.0 and -0.0 are equal but hash
+# differently. sqlglot's type is not always Spark's, and a number hashes differently as INT and as BIGINT, so both sides
+# are cast to one type.
 _EXACT = {
     **dict.fromkeys(exp.DataType.TEXT_TYPES, "STRING"),
     **dict.fromkeys(exp.DataType.INTEGER_TYPES, "BIGINT"),
@@ -51,10 +52,10 @@ _EXACT = {
 
 
 def with_one_key(conditions: Sequence[exp.Expr], name: str) -> list[exp.Expr]:
-    """The conditions of a join with the relation `name`, its equalities as one key where that is possible."""
+    """The conditions of a join with the relation `name`, with its equalities combined into one key where possible."""
     equal = [condition for condition in conditions if _is_exact(condition)]
     if len(equal) < 2 and not any(_is_text(condition.this) for condition in equal):
-        return list(conditions)  # one number is a key as it is
+        return list(conditions)  # a single number needs no hash
     pairs = [_ordered(condition, name) for condition in equal]
     left, right = (exp.func("XXHASH64", *(_one_type(pair[side]) for pair in pairs)) for side in (0, 1))
     checks = [exp.Between(this=one.copy(), low=other.copy(), high=other.copy()) for one, other in pairs]
@@ -63,7 +64,7 @@ def with_one_key(conditions: Sequence[exp.Expr], name: str) -> list[exp.Expr]:
 
 
 def _is_exact(condition: exp.Expr) -> bool:
-    """Whether it compares two columns whose values are hashed alike."""
+    """Whether it compares two columns whose equal values have equal hashes."""
     if not isinstance(condition, exp.EQ) or not is_equality(condition):
         return False
     one, other = condition.this, condition.expression
@@ -85,7 +86,7 @@ def _is_text(column: exp.Expr) -> bool:
 
 
 def _ordered(condition: exp.Expr, name: str) -> tuple[exp.Expr, exp.Expr]:
-    """The other relation's side first."""
+    """The two sides, the other relation's first."""
     one, other = condition.this, condition.expression
     return (other, one) if relations_of(one) == {name} else (one, other)
 
@@ -95,8 +96,8 @@ def _ordered(condition: exp.Expr, name: str) -> tuple[exp.Expr, exp.Expr]:
 
 @dataclass
 class Link:
-    """One relation of the chain. `fixed` is its join as written, unless that is an inner one; then all its conditions
-    are those of its ON."""
+    """One relation of the chain. `fixed` is its join as written if that is not an inner join; all its conditions are
+    then those of its ON."""
 
     name: str
     source: exp.Expr
@@ -106,14 +107,14 @@ class Link:
 
 @dataclass
 class Chain:
-    """The relations in the order of their joins, and the conditions that belong to no inner join."""
+    """The relations in the order they are joined, and the conditions that belong to no inner join."""
 
     links: list[Link]
     rest: list[exp.Expr]
 
 
 def chain_of(bound: exp.Select, parameters: exp.Expr) -> Chain:
-    """The chain of a bound query with the parameters in it, each condition at the first join that has its columns."""
+    """The chain of a bound query with the parameters in it. Each condition is at the first join with its columns."""
     links = [Link(bound.args["from_"].this.alias_or_name, bound.args["from_"].this)]
     where = bound.args.get("where")
     pool = conjuncts(where.this if where else None)
@@ -162,7 +163,7 @@ def _with_parameters(links: list[Link], conditions: Sequence[exp.Expr], paramete
 
 
 def _rank(condition: exp.Expr) -> int:
-    """A distance finds the fewest pairs, then equality, then a range."""
+    """Lower is better: a distance finds the fewest pairs, then an equality, then a range."""
     if any(is_distance(node) for node in condition.iter_expressions()):
         return 0
     if is_equality(condition):
@@ -171,7 +172,7 @@ def _rank(condition: exp.Expr) -> int:
 
 
 def _connected(chain: list[Link], left: list[Link], conditions: Sequence[exp.Expr]) -> list[Link]:
-    """The rest in the written order, but first those that a condition connects with what is there."""
+    """Append the rest in the written order, but those first that a condition connects with the chain so far."""
     while left:
         there = {link.name for link in chain}
         linked = (
@@ -189,7 +190,7 @@ def _connected(chain: list[Link], left: list[Link], conditions: Sequence[exp.Exp
 
 
 SUBSCRIPTIONS = "_subscriptions"  # the relation that the rewritten query reads the subscriptions from
-MAX_NESTED_LOOP_PAIRS = 100_000_000  # of one execution: a mistake in a channel must not stop the others
+MAX_NESTED_LOOP_PAIRS = 100_000_000  # in one execution: a mistake in one channel must not stop the others
 
 _SET = "_parameter_set"
 _MEMBERS = "_members"
@@ -200,7 +201,7 @@ class JoinChoice:
     """How one relation is joined with those before it."""
 
     relation: str
-    kind: str  # grid, hash, range, nested loop; one set where the channel has no parameters
+    kind: str  # grid, hash, range or nested loop; `one set` if the channel has no parameters
     conditions: tuple[str, ...]
 
     @property
@@ -209,13 +210,15 @@ class JoinChoice:
             return ""
         on = " AND ".join(self.conditions) or "no condition"
         return (
-            f"{self.relation} is joined by a nested loop ({on}): an execution that would look at more than the "
-            "limit of pairs fails; compare with =, BETWEEN or distance(...) <"
+            f"{self.relation} is joined by a nested loop ({on}): an execution fails if it would have to check more "
+            "pairs than the limit; compare with =, BETWEEN or distance(...) <"
         )
 
 
 @dataclass(frozen=True)
 class Rewritten:
+    """The query that answers all subscriptions, and how its relations are joined."""
+
     query: exp.Select
     columns: tuple[str, ...]
     joins: tuple[JoinChoice, ...]
@@ -238,7 +241,7 @@ def rewrite(channel: Channel, schemas: Schemas, max_nested_loop_pairs: int = MAX
 
 
 def _spelled(channel: Channel, schemas: Schemas, name: str) -> str:
-    """A result column as it was written: in the SELECT, within it, or in a dataset. Binding made it lower case."""
+    """A result column in its original spelling, from the SELECT or from a dataset: binding made it lower case."""
     selects = [channel.select, *channel.select.find_all(exp.Select)]
     written = [column.alias_or_name for select in selects for column in select.selects]
     read = (*channel.new_datasets, *channel.whole_datasets)
@@ -247,7 +250,7 @@ def _spelled(channel: Channel, schemas: Schemas, name: str) -> str:
 
 
 def query_for_one(channel: Channel, schemas: Schemas, values: Mapping[str, exp.Expr]) -> exp.Select:
-    """The channel's own query with parameters put in: what the rewritten one is compared with."""
+    """The channel's own query with parameters filled in. Tests and a benchmark compare with it."""
     bound = bind(channel, schemas)
 
     def put_in(node: exp.Expr) -> exp.Expr:
@@ -259,7 +262,7 @@ def query_for_one(channel: Channel, schemas: Schemas, values: Mapping[str, exp.E
 
 
 def _needed(channel: Channel, bound: exp.Select) -> tuple[str, ...]:
-    """Datasets read as NEW by FROM or an inner join: without rows of theirs there are no results."""
+    """Datasets read as NEW by FROM or an inner join: if one has no new records, there are no results."""
     inner = [bound.args["from_"].this, *(join.this for join in bound.args.get("joins", ()) if is_inner(join))]
     tables = {source.name for source in inner if isinstance(source, exp.Table)}
     return tuple(name for name in channel.new_datasets if name + NEW_SUFFIX in tables)
@@ -286,7 +289,7 @@ def _matches(channel: Channel, bound: exp.Select, max_pairs: int) -> tuple[exp.S
 
 
 def _choose(link: Link, links: list[Link], cells: Cells) -> JoinChoice:
-    """Picks the kind of join, and adds the condition on cells that it needs."""
+    """Pick the kind of join, and add the condition on cells that it needs."""
     shown = tuple(as_written(condition) for condition in link.conditions)
     about = [c for c in link.conditions if link.name in relations_of(c) and c.find(exp.Query) is None]
     prefer = [other.name for other in _may_explode(link, links) if other.name not in cells.exploded]
@@ -295,7 +298,7 @@ def _choose(link: Link, links: list[Link], cells: Cells) -> JoinChoice:
         link.conditions.append(cells.meet_near(near))
         return JoinChoice(link.name, "grid", shown)
     if any(is_equality(condition) and _has_own_side(condition, link.name) for condition in about):
-        if link.name == PARAMETERS:  # few, so Spark keeps them in memory
+        if link.name == PARAMETERS:  # there are few, so Spark keeps them in memory
             link.conditions = with_one_key(link.conditions, link.name)
         return JoinChoice(link.name, "hash", shown)
     within = as_within(about, prefer)
@@ -306,14 +309,17 @@ def _choose(link: Link, links: list[Link], cells: Cells) -> JoinChoice:
 
 
 def _may_explode(link: Link, links: list[Link]) -> list[Link]:
-    """The best first. A LEFT, SEMI or ANTI join decides about earlier rows: only its own relation may be exploded."""
+    """The relations that may be exploded, the best first.
+
+    A LEFT, SEMI or ANTI join decides which earlier rows stay, so only its own relation may be exploded.
+    """
     if link.fixed is not None:
         return [link]
     return sorted((other for other in links if other.fixed is None), key=_explode_rank)
 
 
 def _explode_rank(link: Link) -> int:
-    """Explode what is few: parameter sets, then new records, then whole datasets."""
+    """Explode the smallest: parameter sets, then new records, then whole datasets."""
     if link.name == PARAMETERS:
         return 0
     return 1 if isinstance(link.source, exp.Table) and link.source.name.endswith(NEW_SUFFIX) else 2
@@ -324,7 +330,7 @@ def _has_own_side(condition: exp.Expr, name: str) -> bool:
 
 
 def _pairs_at_most(max_pairs: int, cells: Cells, one: str, other: str) -> exp.Expr:
-    """A condition that is true, or fails the execution: leaving out rows silently would give wrong results."""
+    """A condition that is true or fails the execution: silently leaving rows out would give wrong results."""
     pairs = exp.Mul(this=cells.count(one), expression=cells.count(other))
     message = f"nested loop of {one} and {other}: more than {max_pairs} pairs; see nearcast channel check"
     few = exp.LTE(this=pairs, expression=exp.Literal.number(max_pairs))
@@ -345,7 +351,7 @@ def _join(link: Link, cells: Cells) -> exp.Join:
 
 
 def _per_set(query: exp.Select, many_rows: bool) -> exp.Select:
-    """Selects the set's list or its name, and groups and windows by the name."""
+    """Select the set's list or its name, and add the name to groupings and windows."""
     windows = [window for window in query.find_all(exp.Window) if window.parent_select is query]
     group = query.args.get("group")
     if group:
@@ -370,9 +376,9 @@ def _result(channel: Channel, matches: exp.Select, columns: tuple[str, ...]) -> 
         exp.alias_(exp.cast(exp.column(name, quoted=True), kind, dialect=DIALECT), name, quoted=True)
         for name, kind in channel.parameters.items()
     ]
-    # Few beside the records: grouped in one task they need no shuffle, whose start would cost more than it saves.
+    # There are few compared with the records: grouping them in one task avoids a shuffle, which would cost more.
     subscriptions = exp.select(SUBSCRIPTION_ID, *typed).from_(SUBSCRIPTIONS).hint("COALESCE(1)", dialect=DIALECT)
-    # Spark hashes for a list, but sorts for the least of texts; so the name is taken from the list.
+    # Spark aggregates a list by hashing, but the minimum of strings by sorting, so the name is taken from the list.
     members = f"COLLECT_LIST({SUBSCRIPTION_ID})"
     named = (f"{members} AS {_MEMBERS}", f"ARRAY_MIN({members}) AS {_SET}")
     sets = exp.select(*parameters, *named).from_(subscriptions.subquery("_typed")).group_by(*parameters)

@@ -1,9 +1,9 @@
-"""Checks a channel against the schemas of its datasets, and binds its names: the query that rewriting starts from.
+"""Checks a channel against the schemas of its datasets and binds its names. Rewriting starts from the result.
 
-Afterwards each column carries its relation and its type, stars are expanded, each `:name` is the column `name` of the
-relation of parameters, and nothing in it can fail on data (`functions.py`). Some things are refused because one query
-could not answer all subscriptions with the rows that one query each would give: LIMIT and ordering, aggregates without
-GROUP BY, RIGHT and FULL joins, parameters inside subqueries.
+Afterwards each column has its relation and its type, stars are expanded, each `:name` is the column `name` of the
+relation of parameters, and nothing can fail on data (`functions.py`). Some things are refused because one query for all
+subscriptions could not give each the rows that a query of its own would: LIMIT and ordering, aggregates without GROUP
+BY, RIGHT and FULL joins, parameters inside subqueries.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Schemas = Mapping[str, Mapping[str, str]]  # dataset -> column -> Spark type
 PARAMETERS = "_parameters"  # what the rewritten query calls the relation of distinct parameter sets
 SUBSCRIPTION_ID = "subscription_id"
 
-_ONE_FOR_ALL = "each subscription has its own rows: sort or cut them where they are read"
+_ONE_FOR_ALL = "each subscription has its own rows: sort or limit them where they are read"
 _REFUSED_CLAUSES = {
     "limit": ("LIMIT", _ONE_FOR_ALL),
     "offset": ("OFFSET", _ONE_FOR_ALL),
@@ -35,7 +35,7 @@ _REFUSED_CLAUSES = {
     "cluster": ("CLUSTER BY", _ONE_FOR_ALL),
     "distribute": ("DISTRIBUTE BY", _ONE_FOR_ALL),
     "windows": ("WINDOW", "write the window after OVER"),
-    "qualify": ("QUALIFY", "Spark SQL has none"),
+    "qualify": ("QUALIFY", "Spark SQL does not have it"),
 }
 _COMPARISONS = (exp.EQ, exp.NEQ, exp.NullSafeEQ, exp.LT, exp.LTE, exp.GT, exp.GTE)
 _FAMILIES = {
@@ -65,13 +65,13 @@ def bind(channel: Channel, schemas: Schemas) -> exp.Select:
 
 
 def family(node: exp.Expr) -> str:
-    """Number, text, time or boolean; empty where the type is not known."""
+    """Number, text, time or boolean; empty if the type is not known."""
     kind = node.type.this if isinstance(node.type, exp.DataType) else None
     return next((name for name, types in _FAMILIES.items() if kind in types), "")
 
 
 def as_written(node: exp.Expr) -> str:
-    """The SQL of a bound part as people wrote it: `:name`, and no quotes."""
+    """The SQL of a bound part as its author wrote it: `:name`, and no quotes."""
     shown = node.transform(lambda part: exp.Var(this=part.meta[WRITTEN]) if WRITTEN in part.meta else part)
     return shown.sql(DIALECT).replace(f"`{PARAMETERS}`.", ":").replace("`", "")
 
@@ -83,7 +83,7 @@ def _check_datasets(channel: Channel, known: Schemas) -> None:
         dataset = name.removesuffix(NEW_SUFFIX) if name not in known else name
         if dataset not in known and name not in defined:
             there = ", ".join(sorted(known)) or "none"
-            raise channel.refuse(table, f"unknown dataset {dataset}", f"there are: {there}")
+            raise channel.refuse(table, f"unknown dataset {dataset}", f"the datasets are: {there}")
 
 
 def _check_form(channel: Channel) -> None:
@@ -92,23 +92,25 @@ def _check_form(channel: Channel) -> None:
         found = select.args.get(clause)
         if found:
             where = found[0] if isinstance(found, list) else found
-            raise channel.refuse(where, f"{words} in a channel", hint)
+            raise channel.refuse(where, f"{words} is not allowed in a channel", hint)
     if not select.args.get("from_"):
         raise channel.refuse(select, "no FROM", "read at least one dataset")
     for join in select.args.get("joins", ()):
         if join.side in ("RIGHT", "FULL") or join.method == "NATURAL":
             kind = join.side or join.method
-            raise channel.refuse(join, f"a {kind} join in a channel", "use an inner or a LEFT join with ON")
+            problem = f"a {kind} join is not allowed in a channel"
+            raise channel.refuse(join, problem, "use an inner or a LEFT join with ON")
     for place in select.find_all(exp.Placeholder):
         if place.parent_select is not select:
-            raise channel.refuse(place, f":{place.name} in a subquery", "move the condition to the outer WHERE")
+            problem = f":{place.name} is not allowed in a subquery"
+            raise channel.refuse(place, problem, "move the condition to the outer WHERE")
     _check_grouping(channel)
 
 
 def _check_grouping(channel: Channel) -> None:
     group = channel.select.args.get("group")
     if group and (group.find(exp.Rollup, exp.Cube, exp.GroupingSets) or group.args.get("all")):
-        raise channel.refuse(group, "ROLLUP, CUBE, GROUPING SETS or ALL", "name the grouped columns")
+        raise channel.refuse(group, "ROLLUP, CUBE, GROUPING SETS and ALL are not allowed", "name the columns")
     if group:
         return
     for aggregate in channel.select.find_all(exp.AggFunc):
@@ -135,7 +137,7 @@ def _qualified(channel: Channel, relations: Schemas) -> exp.Select:
 
 
 def _typed(channel: Channel, bound: exp.Select, relations: Schemas) -> exp.Select:
-    """With the parameters joined while types are inferred: a column of no relation would have none."""
+    """Infer types, with the parameters joined meanwhile: a column of no relation would have no type."""
     if channel.parameters:
         bound = bound.join(exp.to_table(f"`{PARAMETERS}`", dialect=DIALECT), join_type="cross")
         relations = {**relations, PARAMETERS: channel.parameters}
@@ -150,7 +152,7 @@ def _columns(relations: Schemas) -> dict[str, object]:
 
 
 def _identifier_at(channel: Channel, message: str, place: str) -> exp.Expr | None:
-    """The identifier that sqlglot complains about: by line and last column, or by the name that ends the message."""
+    """The identifier that sqlglot complains about, found by line and last column, or by the message's last word."""
     numbers, name = re.findall(r"\d+", place), message.split()[-1].lower()
     for identifier in channel.select.find_all(exp.Identifier):
         at = [str(identifier.meta.get("line")), str(identifier.meta.get("col"))]
@@ -180,7 +182,7 @@ def _check_types(channel: Channel, typed: exp.Select) -> None:
 
 
 def _check_comparable(channel: Channel, left: exp.Expr, right: exp.Expr) -> None:
-    """Spark would cast the text to the other type, and fail at the first record that does not look like it."""
+    """Spark would cast text to the other type, and fail at the first record where that is not possible."""
     if is_distance(left) or is_distance(right):
         left, right = (right, left) if is_distance(left) else (left, right)
         one, other = family(left), "number"
@@ -195,10 +197,10 @@ def _check_comparable(channel: Channel, left: exp.Expr, right: exp.Expr) -> None
 def _check_distance(channel: Channel, call: exp.Expr) -> None:
     arguments = call.expressions
     if len(arguments) != 4:
-        raise channel.refuse(call, f"distance of {len(arguments)} values", "write distance(lat1, lon1, lat2, lon2)")
+        raise channel.refuse(call, f"distance has {len(arguments)} arguments", "write distance(lat1, lon1, lat2, lon2)")
     for argument in arguments:
         if any(is_distance(node) for node in argument.walk()):
-            raise channel.refuse(argument, "a distance in a distance", "use positions, in degrees")
+            raise channel.refuse(argument, "a distance inside a distance", "use positions, in degrees")
         if family(argument) not in ("", "number"):
             problem = f"{as_written(argument)} in distance is of type {family(argument)}"
             raise channel.refuse(argument, problem, "use numbers, in degrees")

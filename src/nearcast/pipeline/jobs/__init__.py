@@ -1,1 +1,1 @@
-"""Jobs: read, transform, write, and nothing else."""
+"""Jobs: they read, transform and write data, and do nothing else."""

@@ -1,21 +1,12 @@
-"""One execution of a channel: read what was noted when it was opened, run the query, write the results, commit.
+"""One execution of a channel: read the inputs recorded when it was opened, run the query, write the results, commit.
 
-It may stop at any point and be run again: what it reads is fixed, what it writes replaces what an earlier attempt
-wrote, and the commit happens once.
+It may stop at any point and be run again: its inputs are fixed, what it writes replaces what an earlier attempt wrote,
+and the commit happens once.
 
-An execution that has failed a few times is done in parts, by subscriptions. Those that fail alone, while others pass,
-are set aside in the catalogue, and all others get their results. If nothing passes and the data is the cause, the
-execution is committed without results and with the reason, so that the channel goes on. Any other cause, such as a full
-disk, is waited out, and no subscription is blamed.
-
-`told` and `is_of_data` say what a Spark failure means: in one line, and whether the data is the cause. Spark's errors
-carry an SQLSTATE. Class 22 is "data exception" in the SQL standard (a division by zero, a text that is no number), and
-P0001 is an error that the query raised itself (a limit). Neither goes away by trying again. All others, from a full
-disk to a lost executor, may.
-
-`halved` finds which of many fail together, by trying halves. A part that passes is done, one that fails is halved, and
-a single member that fails is a suspect. Nobody is a suspect while nothing passes at all: then the cause is elsewhere,
-such as a full disk, and the search ends soon.
+`told` and `is_of_data` interpret a Spark failure: what it says in one line, and whether the data is the cause. Spark's
+errors carry an SQLSTATE. Class 22 is "data exception" in the SQL standard (a division by zero, text that is not a
+number), and P0001 is an error that the query raised itself (a limit). Trying again does not help against these. It may
+against all others, from a full disk to a lost executor.
 """
 
 from __future__ import annotations
@@ -52,7 +43,7 @@ _LONGEST = 300
 
 
 def told(error: BaseException) -> str:
-    """The first line of the data error in it, or else of the failure itself."""
+    """The first line of the data error that caused it; if there is none, of the error itself."""
     cause = next((cause for cause in _causes(error) if _is_of_data(cause)), error)
     return (str(cause).partition("\n")[0] or type(cause).__name__)[:_LONGEST]
 
@@ -65,7 +56,7 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
     cause: BaseException | None = error
     while cause is not None:
         yield cause
-        cause = getattr(cause, "_cause", None)  # as pyspark keeps what Java names as the cause
+        cause = getattr(cause, "_cause", None)  # where pyspark keeps Java's cause
 
 
 def _is_of_data(error: BaseException) -> bool:
@@ -75,27 +66,34 @@ def _is_of_data(error: BaseException) -> bool:
     return state is not None and (state == _RAISED or state.startswith(_DATA))
 
 
-# --- the search by halves
+# --- search by halving
 
 
 T = TypeVar("T")
 
-TRIES_AT_MOST = 200  # of one search: some minutes
+TRIES_AT_MOST = 200  # in one search: a few minutes
 
 
 @dataclass(frozen=True)
 class Halved(Generic[T]):
+    """What `halved` found."""
+
     passed: list[Sequence[T]]
     suspects: list[T]  # each failed alone
     left: list[Sequence[T]]  # failed together, with no tries left for their halves
 
 
 def halved(whole: Sequence[T], passes: Callable[[Sequence[T]], bool], most: int = TRIES_AT_MOST) -> Halved[T]:
-    """Split a whole that has failed. Members that fail must not be next to each other: shuffle it."""
+    """Find the members that make a whole fail, by trying halves of it.
+
+    A part that passes is done, one that fails is halved, and a single member that fails is a suspect. If nothing
+    passes, there are no suspects: the cause is elsewhere, such as a full disk, and the search ends early. Shuffle the
+    whole first: members that fail should not be next to each other.
+    """
     passed: list[Sequence[T]] = []
     suspects: list[T] = []
     left = _halves(whole)
-    without_success = 4 * len(whole).bit_length()  # enough to come down to one, and to many beside it
+    without_success = 4 * len(whole).bit_length()  # enough to get down to single members several times
     tries = 0
     while left and tries < (most if passed else min(most, without_success)):
         part = left.pop()
@@ -117,13 +115,13 @@ def _halves(part: Sequence[T]) -> list[Sequence[T]]:
 # --- the job
 
 
-TRIES = 3  # of an execution with all subscriptions together
+TRIES = 3  # of an execution, with all subscriptions together
 
 log = logging.getLogger("nearcast.data")
 
 Subscription = tuple[str, dict[str, Any]]  # id and parameters
 
-# What a canonical parameter is in JSON; Spark casts it to the declared type. All others are text.
+# The JSON types of canonical parameters, which Spark casts to the declared types. All others are text.
 _JSON_TYPES = {
     "BOOLEAN": pa.bool_(),
     **dict.fromkeys(("TINYINT", "SMALLINT", "INT", "BIGINT"), pa.int64()),
@@ -132,18 +130,24 @@ _JSON_TYPES = {
 
 
 class ChannelJob:
-    """Runs the executions of one channel, one after the other, and keeps between them what does not change."""
+    """Runs the executions of one channel, one after another, and keeps what does not change between them.
+
+    An execution that has failed a few times is done in parts, by subscriptions. Those that fail alone, while others
+    pass, are set aside in the catalogue, and all others get their results. If nothing passes and the data is the cause,
+    the execution is committed with the reason and without results, so that the channel can continue. Any other cause,
+    such as a full disk, is waited out, and no subscription is blamed.
+    """
 
     def __init__(self, spark: SparkSession, catalog: Catalog, channel: StoredChannel) -> None:
         self._spark = spark
         self._catalog = catalog
         self._channel = channel
         self._prepared: Prepared | None = None
-        self._subscriptions: tuple[int, DataFrame] | None = None  # of a version
-        self._failed = (0, 0)  # an execution, and how often
+        self._subscriptions: tuple[int, DataFrame] | None = None  # version, and its subscriptions
+        self._failed = (0, 0)  # an execution, and how often it has failed
 
     def run(self, execution: Execution) -> bool:
-        """False if the channel was dropped or replaced meanwhile: then nothing of the execution stays."""
+        """Run and commit it; False if the channel was dropped or replaced meanwhile, and then nothing of it is kept."""
         began_s = time.monotonic()
         new_rows = self._catalog.new_rows(execution)
         folder = self._catalog.warehouse.results(execution.channel, execution.number)
@@ -182,19 +186,20 @@ class ChannelJob:
         return plan_of(frame)
 
     def _write_by_parts(self, execution: Execution, folder: Path, error: Exception) -> str:
-        """Each part that passes gets a folder inside that of the results. Returns why there are no results, or nothing.
+        """Write each part that passes to its own folder inside that of the results.
 
-        Raises the error if that is not known yet; what was found out until then is in the catalogue.
+        Returns why there are no results; empty if there are. Raises the error if the search was not conclusive; what
+        it has found so far is in the catalogue.
         """
         parts = _Parts(self, execution, folder)
         everybody = self._catalog.subscriptions.at(execution.channel, execution.version)
-        random.Random(execution.number).shuffle(everybody)  # so that the failing ones cannot hide the others
+        random.Random(execution.number).shuffle(everybody)  # failing ones should not be next to each other
         found = halved(everybody, parts.passes)
         if not found.passed:
             parts.clear()
             if not is_of_data(error):
                 raise error
-            problem = f"execution {execution.number} was given up, it fails for every subscription: {told(error)}"
+            problem = f"execution {execution.number} was given up: it fails for every subscription: {told(error)}"
             log.error("channel %s: %s", execution.channel, problem)
             return problem
         if not self._set_aside(execution, found, parts) or found.left:
@@ -203,12 +208,12 @@ class ChannelJob:
         return ""
 
     def _set_aside(self, execution: Execution, found: Halved[Subscription], parts: _Parts) -> bool:
-        """Set aside those that fail alone for a second time, and only if others still pass after that."""
+        """Set aside those that fail alone a second time, if others still pass after that; False if they do not."""
         culprits = {name: parts.problem for name, values in found.suspects if not parts.passes([(name, values)])}
         if culprits and not parts.passes(found.passed[0]):
             return False
         if not self._catalog.set_aside(execution, culprits):
-            return True  # the channel was replaced or dropped meanwhile: there will be nothing to commit
+            return True  # the channel was replaced or dropped meanwhile: nothing will be committed
         self._subscriptions = None
         for name, problem in culprits.items():
             log.error("channel %s: subscription %s fails and is set aside: %s", execution.channel, name, problem)
@@ -224,7 +229,7 @@ class ChannelJob:
         return self._bound().run(self._spark, subscribed, new, whole, execution.opened_s)
 
     def _bound(self) -> Prepared:
-        """Prepared again when a dataset has gained a column."""
+        """The prepared channel, prepared again when a dataset has gained a column."""
         names = (*self._channel.new_datasets, *self._channel.whole_datasets)
         schemas = {name: self._catalog.datasets.schema(name) for name in names}
         if self._prepared is None or self._prepared.schemas != schemas:
@@ -261,7 +266,7 @@ class _Parts:
         io.remove(self._folder)
 
     def passes(self, part: Sequence[Subscription]) -> bool:
-        folder = self._folder / f"from-{part[0][0]}"  # parts do not overlap; one that is tried again is written again
+        folder = self._folder / f"from-{part[0][0]}"  # parts do not overlap; a retry overwrites its folder
         try:
             self._job.write_part(self._execution, part, folder)
         except Exception as error:

@@ -1,11 +1,11 @@
-"""Jobs on whole datasets: compaction, the newest record of each key, and reading files that people bring.
+"""Jobs on whole datasets: compaction, the newest record of each key, and reading files that users upload.
 
-Compaction decides which small segments of a dataset to merge, and merges them. A segment is merged with those after it
-only if it is not larger than they are together. So each record is rewritten about log2(n) times while n batches come,
-and the segments of a keyed dataset hold at most about twice its newest records. Plain segments grow up to a target
-size; keyed ones grow without limit, because only a merge drops old records.
+Compaction merges small segments of a dataset. A segment is merged with those after it only if it is not larger than
+they are together. So each record is rewritten about log2(n) times in n batches, and the segments of a keyed dataset
+hold at most about twice as many records as it has keys. Plain segments grow up to a target size; keyed ones grow
+without limit, because only a merge drops old records.
 
-Files of people are read as frames: CSV with a header, JSON (one object per line, or an array), or Parquet.
+Uploaded files are CSV with a header, JSON (one object per line, or an array), or Parquet.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def newest_per_key(frame: DataFrame, key: str, order: SparkColumn, columns: Sequence[str]) -> DataFrame:
-    """For each value of `key` the row with the greatest `order`, which no two rows of a key share."""
+    """For each value of `key`, the row with the greatest `order`. No two rows of a key have the same `order`."""
     from pyspark.sql import functions as F
 
     newest = F.max_by(F.struct(*columns), order).alias("_newest")
@@ -38,8 +38,8 @@ def newest_per_key(frame: DataFrame, key: str, order: SparkColumn, columns: Sequ
 
 
 TARGET_BYTES = 64 << 20  # of a merged segment: large enough to read fast, small enough to merge in memory
-SMALL_BYTES = 1 << 20  # below this a segment costs a reader more to open than to read
-LEAST_SEGMENTS = 8  # fewer are not worth a job
+SMALL_BYTES = 1 << 20  # a smaller segment takes longer to open than to read
+LEAST_SEGMENTS = 8  # merging fewer is not worth a job
 
 
 def merges(segments: Sequence[Segment], *, keyed: bool) -> list[list[Segment]]:
@@ -64,7 +64,7 @@ def merge(
     paths: Sequence[Path],
     target: Path,
 ) -> Segment:
-    """Write the records of the group to one folder; of a keyed dataset only the newest per key."""
+    """Write the records of the group to one folder; of a keyed dataset, only the newest per key."""
     from pyspark.sql import functions as F
 
     names = [column.name for column in columns] + [BATCH]
@@ -75,7 +75,7 @@ def merge(
     rows = sum(segment.rows for segment in group)
     if written.rows > rows or (written.rows < rows and not dataset.key):
         raise ClusterError(
-            f"dataset {dataset.name}: segments of {rows} rows were merged into {written.rows}; they stay as they are"
+            f"dataset {dataset.name}: {rows} rows became {written.rows} in a merge; the segments stay as they are"
         )
     return Segment(
         first=group[0].first,
@@ -86,7 +86,7 @@ def merge(
     )
 
 
-# --- files of people
+# --- uploaded files
 
 
 FORMATS = ("csv", "json", "parquet")
@@ -95,7 +95,7 @@ FORMATS = ("csv", "json", "parquet")
 def read_file(
     spark: SparkSession, file: Path, format: str, columns: Sequence[Column]
 ) -> tuple[DataFrame, tuple[Column, ...]]:
-    """The file's rows and columns. If no columns are given, they are what Spark finds in the file."""
+    """The file's rows and columns. If no columns are given, Spark infers them from the file."""
     if format not in FORMATS:
         raise UsageError(f"unknown format {format!r}: use one of {', '.join(FORMATS)}")
     reader = spark.read.options(**_options(file, format))
@@ -103,11 +103,11 @@ def read_file(
         return reader.schema(nullable_ddl(columns)).format(format).load(str(file)), tuple(columns)
     frame = reader.format(format).load(str(file))
     found = [Column(field.name, field.dataType.simpleString()) for field in frame.schema.fields]
-    return frame, parse_schema(ddl_of(found))  # checks the names that the file brings
+    return frame, parse_schema(ddl_of(found))  # checks the names in the file
 
 
 def checked_rows(frame: DataFrame, columns: Sequence[Column], key: str) -> int:
-    """How many rows; raises UsageError for a missing value, or a key that comes twice."""
+    """How many rows there are; raises UsageError for a missing value or a repeated key."""
     from pyspark.sql import functions as F
 
     required = [column.name for column in columns if column.required or column.name == key]
@@ -119,26 +119,26 @@ def checked_rows(frame: DataFrame, columns: Sequence[Column], key: str) -> int:
         if row[name]:
             raise UsageError(f"{row[name]} rows have no {name}, which is required: fill it in")
     if row["_keys"] != row["_rows"]:
-        raise UsageError(f"{row['_rows'] - row['_keys']} rows repeat a value of the key {key}: keep one row of each")
+        raise UsageError(f"{row['_rows'] - row['_keys']} rows repeat a value of the key {key}: keep one row per value")
     return int(row["_rows"])
 
 
 @contextmanager
 def readable(file: Path) -> Iterator[None]:
-    """Spark errors in this block are the file's fault: say what is wrong with it."""
+    """Turn Spark errors in this block into a UsageError that says what is wrong with the file."""
     from py4j.protocol import Py4JJavaError
     from pyspark.errors import PySparkException
 
     try:
         yield
-    except Py4JJavaError as error:  # what PySpark has no class for
+    except Py4JJavaError as error:  # an error that PySpark has no class for
         raise _unreadable(file, _told(error.java_exception)) from None
     except PySparkException as error:
         raise _unreadable(file, str(error)) from None
 
 
 def _told(thrown: Any) -> str:
-    """What Java says about the record that it could not read; else its last cause."""
+    """What Java says about the record that it could not read; otherwise its last cause."""
     causes = [thrown]
     while (cause := causes[-1].getCause()) is not None:
         causes.append(cause)
@@ -148,7 +148,7 @@ def _told(thrown: Any) -> str:
 
 def _unreadable(file: Path, reason: str) -> UsageError:
     first = reason.partition("\n")[0]
-    return UsageError(f"{file.name} cannot be read: {first}: correct it, or give the schema it has")
+    return UsageError(f"{file.name} cannot be read: {first}: correct it, or give its schema")
 
 
 def _options(file: Path, format: str) -> dict[str, str]:

@@ -2,13 +2,13 @@
 
 Each batch is written to numbered folders. Then one transaction names them, the dataset's new position, and how far the
 feed was read. If the process is killed before that transaction, Spark runs the batch again with the same records and
-overwrites the same folders; if it is killed after it, the batch is known here and skipped. Then the stream is trimmed
-up to where the batch began: what lies before was committed by Spark too, and no restart reads it again.
+overwrites the same folders. If it is killed after it, the batch is known to be committed and is skipped. Then the
+stream is trimmed up to where the batch began: Spark too has committed everything before that, so no restart reads it.
 
-Parsing turns records of the stream into columns, each with the reason why it cannot be a record: null if it can.
+Parsing turns entries of the stream into rows of columns with a `reason`: why a row cannot become a record, or null.
 Payloads in msgpack become JSON text first, so that both formats take the same path. One pass of `from_json` is enough
-for a good record. Only where it complains is the text read a second time, as strings, to find out which field it was.
-Parsed records become records of the dataset or dead letters, and both are counted.
+for a good record. Only if that fails is the text read a second time, as strings, to find the wrong field. Parsed rows
+become records of the dataset or dead letters, and both are counted.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ if TYPE_CHECKING:
     from pyspark.sql.types import DataType
 
 
-# --- what becomes of parsed records
+# --- records and dead letters
 
 
 PAYLOAD_KEPT_BYTES = 4096  # of a dead letter
 
 
 def good_records(parsed: DataFrame, dataset: Dataset) -> DataFrame:
-    """The dataset's columns and those that a feed adds; of a keyed dataset the newest record of each key."""
+    """The dataset's columns and those that a feed adds; of a keyed dataset, the newest record of each key."""
     from pyspark.sql import functions as F
 
     names = [column.name for column in dataset.columns]
@@ -121,7 +121,7 @@ ENVELOPE = ("kind", "topic", "publisher", "sequence", "published_at", "ingested_
 
 
 def parse(frame: DataFrame, wanted: Sequence[Wanted], key: str, format: str) -> DataFrame:
-    """Rows of the source in; out: the envelope, `record` (a struct with the wanted columns), and `reason`."""
+    """Rows of the source become rows of the envelope, `record` (a struct with the wanted columns), and `reason`."""
     from pyspark.sql import functions as F
 
     payload = F.col("payload")
@@ -159,7 +159,7 @@ def _reason(wanted: Sequence[Wanted], key: str, format: str) -> Column:
     not_read = (
         F.when(F.try_parse_json(text).isNull(), f"the payload is not {format}")
         .when(~bare.startswith("{"), "the payload is not an object with fields")
-        .when(~bare.endswith("}"), "something follows the object in the payload")
+        .when(~bare.endswith("}"), "the payload has something after the object")
         .otherwise(F.coalesce(*_wrong(wanted), F.lit("a value inside a field is of the wrong type")))
     )
     return (
@@ -191,22 +191,22 @@ def _missing(wanted: Sequence[Wanted], key: str) -> Iterator[Column]:
         if column.name == key:
             yield F.when(record[column.name].isNull(), f"field {column.name}, the key, is missing")
         elif column.required:
-            yield F.when(record[column.name].isNull(), f"field {column.name} is required, and missing")
+            yield F.when(record[column.name].isNull(), f"field {column.name} is required, but missing")
 
 
 def _far(wanted: Sequence[Wanted]) -> Iterator[Column]:
-    """Times beyond SQL's calendar: Spark reads a date in the year 1,000,000, but fails to make a timestamp of it."""
+    """Times outside SQL's calendar: Spark reads a date in the year 1,000,000, but fails to make a timestamp of it."""
     from pyspark.sql import functions as F
     from pyspark.sql.types import DataType
 
     for column in wanted:
         far = _is_far(F.col("record")[column.name], DataType.fromDDL(column.type))
         if far is not None:
-            yield F.when(far, f"field {column.name} is not {column.type}: a time outside of the years 1 to 9999")
+            yield F.when(far, f"field {column.name} is not {column.type}: a time outside the years 1 to 9999")
 
 
 def _is_far(value: Column, kind: DataType) -> Column | None:
-    """Whether it contains such a time, however deep; None if its type has no times."""
+    """Whether it contains such a time at any depth; None if its type has no times."""
     from pyspark.sql import functions as F
     from pyspark.sql.types import ArrayType, DateType, MapType, StructType, TimestampNTZType, TimestampType
 
@@ -224,7 +224,7 @@ def _is_far(value: Column, kind: DataType) -> Column | None:
 
 
 def _surely(far: Column | None) -> Column:
-    """Null is not far."""
+    """The same, with null as false."""
     from pyspark.sql import functions as F
 
     return F.lit(False) if far is None else F.coalesce(far, F.lit(False))
@@ -251,7 +251,7 @@ DEFAULT_SETTINGS = FeedSettings()
 
 
 class FeedJob:
-    """What is done with each batch of one feed."""
+    """The streaming query of one feed, and what it does with each batch."""
 
     def __init__(
         self,
@@ -273,17 +273,17 @@ class FeedJob:
         return self._datasets.warehouse.checkpoint(self.name)
 
     def start(self, spark: SparkSession, settings: FeedSettings, *, once: bool = False) -> StreamingQuery:
-        """The query, running. `once`: it ends when it has read what is there now."""
+        """Start the query and return it. `once`: it ends when it has read what is there now."""
         feed = self._feeds.get(self.name)
         reader = spark.readStream.format("valkey_streams").options(
             url=self._url,
             streams=feed.stream,
             maxRecordsPerBatch=str(settings.batch_records),
-            failOnDataLoss="false",  # a loss is reported as a dead letter, and the feed goes on
+            failOnDataLoss="false",  # a loss is reported as a dead letter, and the feed continues
         )
-        if feed.progress.read_to != BEGINNING:  # Spark follows its checkpoint if it has one, else this
+        if feed.progress.read_to != BEGINNING:  # Spark follows its checkpoint if it has one, otherwise this
             reader = reader.option("startingOffsets", json.dumps({feed.stream: feed.progress.read_to}))
-        if not any((self.checkpoint / "offsets").glob("[0-9]*")):  # new, or lost: Spark counts from 0
+        if not any((self.checkpoint / "offsets").glob("[0-9]*")):  # no checkpoint, or it was lost: Spark counts from 0
             progress = msgspec.structs.replace(feed.progress, spark_batch=-1)
             self._feeds.advance(feed.name, progress, dead_letters=False)
         writer = reader.load().writeStream.foreachBatch(self._run).queryName(f"feed-{feed.name}")
@@ -295,7 +295,7 @@ class FeedJob:
     def _run(self, frame: DataFrame, batch: int) -> None:
         feed = self._feeds.get(self.name)
         start, end = self._offsets(feed, batch)
-        if batch > feed.progress.spark_batch:  # else we were killed after the commit, before Spark noted it
+        if batch > feed.progress.spark_batch:  # otherwise we were killed after the commit, before Spark recorded it
             self._commit(frame, batch, feed, start, end)
         self._trim(feed, start, end)
 
@@ -325,7 +325,7 @@ class FeedJob:
             self._committed(feed.name, segment.last)
 
     def _offsets(self, feed: Feed, batch: int) -> tuple[Offset, Offset]:
-        """The offsets of the stream between which the batch lies: Spark wrote them down before it ran the batch."""
+        """The stream's offsets at the start and end of the batch. Spark wrote them down before it ran the batch."""
         end = noted(self.checkpoint, batch).get(feed.stream, Offset())
         before = noted(self.checkpoint, batch - 1).get(feed.stream) if batch else None
         return before or Offset(id=end.began, position=end.skipped), end
@@ -341,18 +341,18 @@ class FeedJob:
 
 
 def _lost(feed: Feed, start: Offset, end: Offset, rows: int) -> int:
-    """Records dropped from the stream before the batch was planned, and between its plan and its read."""
+    """How many records were dropped from the stream before the batch was planned, or after that before it was read."""
     planned = sum(found.records for found in ranges({feed.stream: start}, {feed.stream: end}))
     return end.lost - start.lost + max(0, planned - rows)
 
 
 def _losses(feed: Feed, lost: int, made_anew: bool) -> list[tuple[str | None, ...]]:
-    """Dead letters of what left the stream before it was read."""
+    """Dead letters for what was dropped from the stream before it was read."""
     told = []
     if lost:
         told.append(f"{lost} records were dropped from the stream before they were read: it was full")
     if made_anew:
-        told.append("the stream was deleted and made anew: what it held and was not read is gone")
+        told.append("the stream was deleted and created again: records that were not read are gone")
     for text in told:
         log.warning("feed %s: %s", feed.name, text)
     return [("loss", text, feed.topic, *[None] * (len(DEAD_LETTERS) - 3)) for text in told]

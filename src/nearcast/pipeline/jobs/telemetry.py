@@ -1,13 +1,14 @@
 """Telemetry as a streaming query: agents' reports -> sums per window -> Parquet, committed batch by batch.
 
-A report that comes twice counts once: its sequence is remembered for `LATE_S`. A late one is added to its window, whose
-sums are then in two files, and readers merge them. One later than `LATE_S` is dropped, and Spark counts it. If the
-process is killed before a batch's transaction, Spark runs the batch again with the same records and overwrites the same
-folders; if it is killed after it, the batch is known here and skipped.
+A report that arrives twice counts once: its sequence is remembered for `LATE_S`. A late one is added to its window,
+whose sums are then in two files, and readers merge them. One later than `LATE_S` is dropped, and Spark counts it. If
+the process is killed before a batch's transaction, Spark runs the batch again with the same records and overwrites the
+same folders. If it is killed after it, the batch is known to be committed and is skipped.
 
-Files are merged by levels: sixteen of one level become one of the next, so there are few at any age. The oldest go.
+Files are merged by levels: sixteen of one level become one of the next, so there are few of any age. The oldest are
+deleted.
 
-The transforms make sums per window, topic and broker, which add up in any order and any grouping:
+The transforms make sums per window and topic, and per window and broker, which add up in any order and grouping:
 
     records of the stream -- reports --> reports -- topic_counters --> rows by topic and second
                                             |                              |
@@ -15,10 +16,10 @@ The transforms make sums per window, topic and broker, which add up in any order
                                             v                              v
                                     (window, broker)                (window, topic) -- topic_table --> percentiles
 
-All sums are of whole numbers, so the order in which records come changes nothing. Sums of sums are sums: `topic_sums`
-and `merged_broker_sums` also merge what was stored. A latency histogram is a struct with one field per bucket (JSON
-keeps it sparse, Parquet as a column per bucket, most of it empty). One plain sum per bucket merges it, in the code that
-Spark compiles for the whole stage. Only Spark's built-in functions are used: no Python sees a row.
+All sums are of whole numbers, so the order of records does not matter. `topic_sums` and `merged_broker_sums` also merge
+stored sums. A latency histogram is a struct with one field per bucket: JSON keeps it sparse, Parquet as one column per
+bucket, most of it empty. It is merged by one plain sum per bucket, in the code that Spark compiles for the whole stage.
+Only Spark's built-in functions are used, so no row passes through Python.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ if TYPE_CHECKING:
 WINDOW_S = 10
 SHARES = {"p50_s": 0.5, "p90_s": 0.9, "p99_s": 0.99}
 
-COUNT_MAX = 10**12  # of one counter in one report: a million such reports can be summed without an overflow
+COUNT_MAX = 10**12  # of one counter in one report: the sum of a million such reports does not overflow
 
 LAST_MS = 253_402_300_799_999  # the end of the year 9999, where Spark's timestamps end
 
@@ -72,8 +73,8 @@ _REPORT = _struct(
 )
 
 REPORTS = f"broker STRING, sequence STRING, at TIMESTAMP, report {_REPORT}"
-# One topic in one report, or in one window. In a window `publishers` and `subscribers` are those of each second added
-# up: divided by the length of the window they are means.
+# One topic in one report, or in one window. In a window, `publishers` and `subscribers` are sums over its seconds:
+# divide by the length of the window for the means.
 TOPIC_COUNTERS = f"at TIMESTAMP, topic STRING, {_COUNTERS}"
 TOPIC_SUMS = f"window_s BIGINT, topic STRING, {_COUNTERS}"
 TOPIC_TABLE = (
@@ -86,10 +87,10 @@ BROKER_SUMS = "window_s BIGINT, broker STRING, " + ", ".join(f"{name} BIGINT" fo
 
 
 def reports(records: DataFrame) -> DataFrame:
-    """Records of the stream as reports; `readable` tells which of them really are reports.
+    """Records of the stream as reports; `readable` says which of them really are reports.
 
-    A report cannot be newer than the moment the server received it: a clock that is ahead must not make everybody
-    else's reports look late.
+    A report's time is at most the time when the server received it: a clock that is ahead must not make the reports of
+    others look late.
     """
     from pyspark.sql import functions as F
 
@@ -101,7 +102,7 @@ def reports(records: DataFrame) -> DataFrame:
     return records.select(
         text("broker").alias("broker"),
         F.coalesce(text("sequence"), F.col("id")).alias("sequence"),
-        F.least(at, F.col("at")).alias("at"),  # the other one if one is null
+        F.least(at, F.col("at")).alias("at"),  # if one is null, the other
         F.from_json(text("report"), _REPORT).alias("report"),
     ).select(*_columns(REPORTS))
 
@@ -114,7 +115,7 @@ def readable() -> Column:
 
 
 def topic_counters(found: DataFrame) -> DataFrame:
-    """One row per topic of each report. Counts impossible within a second are left out: sums must not overflow."""
+    """One row per topic of each report. Counts below 0 or above COUNT_MAX are left out: sums must not overflow."""
     from pyspark.sql import functions as F
 
     def sane(path: str) -> Column:
@@ -141,7 +142,7 @@ def topic_sums(rows: DataFrame) -> DataFrame:
 def topic_table(sums: DataFrame) -> DataFrame:
     """Percentiles from merged sums: the upper limit of the bucket in which that share of the samples is reached.
 
-    One walk over the buckets counts, for each share, those in which it is not reached yet.
+    One pass over the buckets counts, for each share, the buckets before it is reached.
     """
     from pyspark.sql import functions as F
 
@@ -163,7 +164,7 @@ def topic_table(sums: DataFrame) -> DataFrame:
 
 
 def broker_sums(found: DataFrame) -> DataFrame:
-    """Sums and maxima per window and broker, of reports."""
+    """Sums and maxima of reports, per window and broker."""
     from pyspark.sql import functions as F
 
     def over_time(per_s: str, factor: int) -> Column:
@@ -193,7 +194,7 @@ def merged_broker_sums(sums: DataFrame) -> DataFrame:
 
 
 def window_of(at: Column) -> Column:
-    """The beginning of a time's window, in seconds since 1970."""
+    """The start of the window that a time is in, in seconds since 1970."""
     from pyspark.sql import functions as F
 
     seconds = F.unix_seconds(at)
@@ -201,14 +202,14 @@ def window_of(at: Column) -> Column:
 
 
 def _whole(value: Column) -> Column:
-    """To the nearest whole number; null where it is not a number, or out of bounds."""
+    """Rounded to a whole number; null if it is not a number or out of bounds."""
     from pyspark.sql import functions as F
 
     return F.when(value.between(0, COUNT_MAX), F.round(value)).cast("bigint")
 
 
 def _columns(ddl: str) -> list[Column]:
-    """The columns of a schema, each in its type."""
+    """The columns of a schema, each cast to its type."""
     from pyspark.sql import functions as F
     from pyspark.sql.types import StructType
 
@@ -220,10 +221,10 @@ def _columns(ddl: str) -> list[Column]:
 # --- the query
 
 
-LATE_S = 600  # behind the newest report that was seen
+LATE_S = 600  # behind the newest report seen
 FILES_MERGED = 16  # of one level into one of the next
-FORGOTTEN_AT_ONCE = 4  # files of a table after a batch, which adds one
-LEVELS = 3  # above the batches: with one every ten seconds, a file of the highest level has 11 hours
+FORGOTTEN_AT_ONCE = 4  # files of a table after each batch; a batch adds one
+LEVELS = 3  # above the batches: with a batch every ten seconds, a file of the highest level covers 11 hours
 CHECKPOINT = "nc-telemetry"  # no feed can have this name
 
 Transform = Callable[["DataFrame"], "DataFrame"]
@@ -246,7 +247,7 @@ class TelemetrySettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TelemetryJob:
-    """`start` runs the query beside others of the session; `stop` ends it. One per warehouse."""
+    """The streaming query that sums up reports, beside other queries of the session. One per warehouse."""
 
     def __init__(
         self,
@@ -264,7 +265,7 @@ class TelemetryJob:
         self._query: StreamingQuery | None = None
 
     def start(self, *, once: bool = False) -> StreamingQuery:
-        """The query, running; again if it ended with an error. `once`: it ends when it has read what is there now."""
+        """Start the query and return it, also after it failed. `once`: it ends when it has read what is there now."""
         self._remove_rubbish()
         checkpoint = self._warehouse.checkpoint(CHECKPOINT)
         reader = self._spark.readStream.format("valkey_streams").options(
@@ -274,7 +275,7 @@ class TelemetryJob:
             failOnDataLoss="false",  # the stream is short, and newer reports are worth more than older ones
         )
         if not (checkpoint / "metadata").exists():
-            # New, or the checkpoint was lost: the catalogue knows how far we are.
+            # No checkpoint, or it was lost: the catalogue knows how far we are.
             progress = msgspec.structs.replace(self._catalog.progress(), spark_batch=-1)
             self._catalog.note(progress)
             if progress.read_to != BEGINNING:
@@ -293,7 +294,7 @@ class TelemetryJob:
     def _run(self, frame: DataFrame, batch: int) -> None:
         before = self._catalog.progress()
         if batch <= before.spark_batch:
-            # Killed after the commit, before Spark noted it. The memory of its reports must be written again.
+            # We were killed after the commit, before Spark recorded it. Spark's state must still get its reports.
             frame.write.format("noop").mode("overwrite").save()
             return
         self._commit(frame, batch, before)
@@ -303,7 +304,7 @@ class TelemetryJob:
 
     def _commit(self, frame: DataFrame, batch: int, before: Progress) -> None:
         number = before.commits + 1
-        kept = frame.persist()  # of a stream with memory: it must run once
+        kept = frame.persist()  # a stream with state must run only once
         try:
             good, counted = _counted(kept)
             files = [
@@ -324,7 +325,7 @@ class TelemetryJob:
         self._catalog.commit(progress, [file for file in files if file is not None])
 
     def _written(self, name: str, level: int, number: int, frame: DataFrame) -> SumFile | None:
-        """None: there were no rows."""
+        """The written file; None if there were no rows."""
         path = sums_path(self._warehouse, name, level, number)
         size = io.write(frame, path, files=1).bytes
         windows = _windows(path)
@@ -341,7 +342,7 @@ class TelemetryJob:
             self._replace(old, [] if merged is None else [merged])
 
     def _forget_oldest(self) -> None:
-        """By the newest window there is: our clock may have been set forward. A few at a time, the oldest first."""
+        """Delete a few old files. Age counts from the newest window, because our clock may have been set forward."""
         for name in MERGES:
             files = sorted(self._catalog.files(name), key=lambda file: file.upto_s)
             oldest_s = min(time.time(), files[-1].upto_s) - self._settings.keep_s if files else 0.0
@@ -355,7 +356,7 @@ class TelemetryJob:
             io.remove(self._path_of(file))
 
     def _remove_rubbish(self) -> None:
-        """Folders of a run that was killed: written but not committed, or merged and not deleted."""
+        """Delete folders that a killed run wrote but did not commit, or merged but did not delete."""
         for name in MERGES:
             files = self._catalog.files(name)
             for level in range(LEVELS + 1):
@@ -367,19 +368,19 @@ class TelemetryJob:
 
 
 def _own_session(spark: SparkSession) -> SparkSession:
-    """A session with settings of its own: a few thousand reports at a time need one task, and one state store."""
+    """A session with its own settings: a few thousand reports at a time need one task and one state store."""
     from pyspark.sql import SparkSession
 
     # A new session would not know our source of streams; a clone does.
     session = SparkSession(spark.sparkContext, spark._jsparkSession.cloneSession())
     session.conf.set("spark.sql.shuffle.partitions", "1")
-    # Without reports there is nothing to do: what is remembered can wait for the next ones before it is forgotten.
+    # Without new reports there is nothing to do: the state can be cleaned up with the next ones.
     session.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", "false")
     return session
 
 
 def _counted(found: DataFrame) -> tuple[DataFrame, Observation]:
-    """The readable reports, and how many of all are readable; known once they were used."""
+    """The readable reports, and an observation of how many are readable, which is available once they were used."""
     from pyspark.sql import Observation
     from pyspark.sql import functions as F
 

@@ -1,8 +1,8 @@
 """The routes of operators: channels, datasets, feeds, and the health of the service.
 
 Channels are created from their text, listed and dropped, with the history of their executions. Datasets are listed, and
-static ones are loaded from a file in the body. Feeds are made from a pattern of topics and a schema, listed, widened by
-a column, and dropped. /health says whether the service answers, and whether Spark runs behind it.
+static ones are loaded from a file in the body. Feeds are created from a pattern of topics and a schema, listed, given
+more columns, and dropped. /health says whether the service answers, and whether Spark runs behind it.
 """
 
 from __future__ import annotations
@@ -44,26 +44,27 @@ channel_routes = APIRouter(tags=["channels"])
 
 T = TypeVar("T")
 
-_SHOWN_ASIDE = 100  # subscriptions that are set aside, in one answer
+_SHOWN_ASIDE = 100  # at most this many subscriptions that are set aside are in one answer
 
 
 @channel_routes.post(
     "/channels",
     status_code=201,
     responses={
-        200: {"description": "It was there already, or replaced another one"},
+        200: {"description": "It existed already, or replaced another one"},
         409: {"model": Problem},
         422: {"model": ChannelProblem},
     },
 )
 def create_channel(body: ChannelBody, service: ServiceOf, response: Response) -> dict[str, Any]:
-    """createchannel: check the text against the datasets, and run it from now on.
+    """createchannel: check the text against the datasets, and run the channel from now on.
 
-    The first execution sees the records that are committed after this call. A refusal says where in the text.
+    The first execution sees the records that are committed after this call. A refusal says where in the text the
+    problem is.
 
-    With OR REPLACE another channel of the same name and parameters is replaced: its subscriptions stay, execution
-    numbers continue, and the next execution sees the records after those of the last one committed. `made` in the
-    answer is created, replaced or unchanged.
+    With OR REPLACE, a channel of the same name and parameters is replaced: its subscriptions stay, execution numbers
+    continue, and the next execution sees the records after those of the last one committed. `made` in the answer is
+    created, replaced or unchanged.
     """
     stored, replaces = _checked(service, body.text, lambda prepared: (described(prepared), prepared.channel.replaces))
     made = service.catalog.create_channel(stored, replaces=replaces)
@@ -75,7 +76,7 @@ def create_channel(body: ChannelBody, service: ServiceOf, response: Response) ->
 
 @channel_routes.post("/channels/check", responses={422: {"model": ChannelProblem}})
 def check_channel(body: ChannelBody, service: ServiceOf) -> dict[str, Any]:
-    """The same check without creating it: how its subscriptions will be joined with the datasets."""
+    """Check a channel without creating it. The answer says how its subscriptions would be joined with the datasets."""
     return _checked(service, body.text, explained)
 
 
@@ -84,7 +85,7 @@ def _checked(service: Service, text: str, told: Callable[[Prepared], T]) -> T:
     schemas = {name: datasets.schema(name) for name in datasets.names()}
     try:
         return told(service.engine.analyse(parse_channel(text), schemas))
-    except RecursionError:  # within the limits of the language, and still too much for somebody behind it
+    except RecursionError:  # within the limits of the language, but too much for a library
         raise InvalidChannel(1, 1, "nested too deeply", "simplify it") from None
 
 
@@ -102,7 +103,7 @@ def get_channel(channel: ChannelName, service: ServiceOf) -> dict[str, Any]:
 
 @channel_routes.delete("/channels/{channel}", status_code=204, responses={404: {"model": Problem}})
 def delete_channel(channel: ChannelName, service: ServiceOf) -> None:
-    """End the channel, with its subscriptions and results. A later one of the same name continues the numbers."""
+    """Drop the channel with its subscriptions and results. A later one of the same name continues the numbers."""
     service.catalog.drop_channel(channel)
     service.engine.changed()
 
@@ -112,11 +113,11 @@ def get_executions(
     channel: ChannelName,
     service: ServiceOf,
     last: Annotated[int, Query(ge=1, le=1000)] = 20,
-    plan: Annotated[bool, Query(description="With Spark's plan of each.")] = False,
+    plan: Annotated[bool, Query(description="Include Spark's plan of each.")] = False,
 ) -> dict[str, Any]:
-    """The last executions, the newest first: what they read, when, how long they took, and what they gave.
+    """The last executions, the newest first: what they read and when, how long they took, and what they returned.
 
-    An execution is opened for new records only: numbers do not tell how many periods went by.
+    An execution is opened only for new records, so numbers do not count periods.
     """
     service.catalog.channels.get(channel)
     return {"executions": service.catalog.outcomes.history(channel, last, plan)}
@@ -136,7 +137,7 @@ def _shown_channel(service: Service, channel: StoredChannel) -> dict[str, Any]:
 
 
 def _lacks(service: Service, channel: StoredChannel, aside: dict[str, str]) -> str:
-    """What a running channel goes without."""
+    """What is missing from the results of a running channel; empty if nothing is."""
     told = [f"{len(aside)} set aside, {name}: {problem}" for name, problem in itertools.islice(aside.items(), 1)]
     given_up = service.catalog.outcomes.given_up(channel)
     return "; ".join([*told, given_up] if given_up else told)
@@ -150,7 +151,7 @@ dataset_routes = APIRouter(tags=["datasets"], responses={409: {"model": Problem}
 
 @dataset_routes.get("/datasets")
 def get_datasets(service: ServiceOf) -> dict[str, Any]:
-    """All datasets, with their columns and how much a reader of the whole reads."""
+    """All datasets, with their columns and how much there is to read in each."""
     return {"datasets": [_shown_dataset(service, name) for name in service.catalog.datasets.names()]}
 
 
@@ -164,12 +165,12 @@ async def load_dataset(
     dataset: DatasetName,
     request: Request,
     service: ServiceOf,
-    format: Annotated[Literal["csv", "json", "parquet"], Query(description="Of the file in the body.")] = "csv",
-    schema: Annotated[str, Query(description="As in CREATE TABLE; without one, as the file looks.")] = "",
-    key: Annotated[str, Query(description="A column whose values are all different.")] = "",
+    format: Annotated[Literal["csv", "json", "parquet"], Query(description="Format of the file in the body.")] = "csv",
+    schema: Annotated[str, Query(description="As in CREATE TABLE; inferred from the file by default.")] = "",
+    key: Annotated[str, Query(description="A column with unique values.")] = "",
 ) -> dict[str, Any]:
-    """Replace a static dataset with the records of a file: readers see all of the old or all of the new."""
-    checked_dataset_name(dataset)  # before anything is received
+    """Replace a static dataset with the records of a file. Readers see all of the old or all of the new."""
+    checked_dataset_name(dataset)  # before the body is received
     with tempfile.TemporaryDirectory(prefix="nearcast-load-") as folder:
         file = Path(folder) / f"{dataset}.{format}"
         with file.open("wb") as opened:
@@ -207,14 +208,14 @@ def _shown_dataset(service: Service, name: str) -> dict[str, Any]:
 feed_routes = APIRouter(tags=["feeds"], responses={409: {"model": Problem}, 422: {"model": Problem}})
 
 
-@feed_routes.post("/feeds", status_code=201, responses={200: {"description": "It was there already"}})
+@feed_routes.post("/feeds", status_code=201, responses={200: {"description": "It existed already"}})
 def create_feed(
     body: FeedBody,
     service: ServiceOf,
     response: Response,
     wait_s: Annotated[float, Query(ge=0, le=60, description="How long to wait until an agent collects it.")] = 0.0,
 ) -> dict[str, Any]:
-    """Messages of these topics become records of the dataset of the same name, from when an agent collects them."""
+    """Create a feed. From when an agent collects it, messages become records of the dataset of the same name."""
     if service.catalog.feeds.find(body.name) is not None:
         response.status_code = 200
     feed = service.engine.feeds.create(body.name, body.topic, body.schema_, body.format, body.key)
@@ -225,7 +226,7 @@ def create_feed(
 
 @feed_routes.get("/feeds")
 def get_feeds(service: ServiceOf) -> dict[str, Any]:
-    """All feeds, with what became of their messages."""
+    """All feeds, with counts of what became of their messages."""
     feeds = service.catalog.feeds.all()
     collectors = service.engine.feeds.collectors() if feeds else {}
     return {"feeds": [_shown_feed(service, feed, collectors) for feed in feeds]}
@@ -240,7 +241,7 @@ def alter_feed(feed: FeedName, body: FeedChange, service: ServiceOf) -> dict[str
 
 @feed_routes.delete("/feeds/{feed}")
 def delete_feed(feed: FeedName, service: ServiceOf) -> dict[str, Any]:
-    """The feed ends; its dataset stays, and the channels named in the answer go on reading it."""
+    """Drop the feed. Its dataset stays, and the channels named in the answer continue to read it."""
     service.engine.feeds.drop(feed)
     return {"readers": service.catalog.channels.readers(feed)}
 
@@ -249,7 +250,7 @@ def delete_feed(feed: FeedName, service: ServiceOf) -> dict[str, Any]:
 def get_dead_letters(
     feed: FeedName, service: ServiceOf, last: Annotated[int, Query(ge=1, le=1000)] = 20
 ) -> dict[str, Any]:
-    """The newest records that could not be read, gaps and losses; payloads as text, bytes that are none escaped."""
+    """The newest dead letters: unreadable records, gaps and losses. Payloads are shown as text, other bytes escaped."""
     service.catalog.feeds.get(feed)
     numbers = service.catalog.feeds.dead_letters(feed)
     folders = [service.catalog.warehouse.dead_letters(feed, number) for number in numbers]
@@ -286,8 +287,8 @@ health_routes = APIRouter(tags=["health"])
 def get_health(service: ServiceOf) -> dict[str, Any]:
     """Answers as soon as the service is up.
 
-    `spark`: starting, running, or why not; `open`: executions that run; `damaged`: what cannot be read any more;
-    `uncollected`: feeds that no agent has collected for a while; `problem`: what failed unexpectedly in the last
+    `spark`: starting, running, or why it does not run; `open`: executions that run; `damaged`: what can no longer be
+    read; `uncollected`: feeds that no agent has collected for a while; `problem`: what failed unexpectedly in the last
     minute.
     """
     catalog = service.catalog

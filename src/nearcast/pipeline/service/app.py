@@ -2,14 +2,6 @@
 
 Each refusal is JSON with a `problem` and a `hint`. Handlers are ordinary functions, which run in threads: the catalogue
 answers from a file, and Spark may take seconds. Only the long poll is a coroutine.
-
-Each request passes the request guard first: it checks the token, the content type of the body, and its size. There are
-two tokens. The operator's opens everything. That of gateways, which stand where the users are, opens what gateways
-need: to hold subscriptions and to fetch results.
-
-The content type matters because a page of any site may make a browser send forms and plain text to an address that only
-the browser reaches, such as 127.0.0.1. It may not send other types without asking the server first, and this one never
-agrees.
 """
 
 from __future__ import annotations
@@ -47,8 +39,18 @@ _GATEWAY_PARTS = ("brokers", "subscriptions", "results", "rates")  # the beginni
 
 
 class RequestGuard:
-    """ASGI middleware: 401 without a token, 403 with the gateways' token where it does not suffice, 415 for a body of a
-    type that forms have, 413 for one above the limit, even if it hides its length."""
+    """ASGI middleware that checks the token, and the content type and size of the body.
+
+    It answers 401 without a valid token, 403 if the gateways' token is not enough, 415 for a body of an unknown type,
+    and 413 for one above the limit, even if it does not declare its length.
+
+    There are two tokens. The operator's allows everything. The gateways' token allows what gateways, which run close to
+    users, need: to hold subscriptions and to fetch results.
+
+    The content type matters because any web page can make a browser send forms and plain text to an address that only
+    the browser can reach, such as 127.0.0.1. For other types the browser asks the server for permission first, and this
+    one never gives it.
+    """
 
     def __init__(self, app: App, token: str, gateway_token: str, body_bytes: Callable[[str], int]) -> None:
         self._app = app
@@ -67,7 +69,7 @@ class RequestGuard:
             return
         if scope["method"] in _WITH_BODY and not _is_of_known_kind(headers):
             known = ", ".join(kind.decode() for kind in _KINDS)
-            await _refuse(send, 415, "the body is of no known type", f"send the header Content-Type: one of {known}")
+            await _refuse(send, 415, "the body has an unknown type", f"send the header Content-Type: one of {known}")
             return
         most = self._body_bytes(scope["path"])
         if _length(headers) > most:
@@ -85,16 +87,16 @@ class RequestGuard:
             return 401, "no valid token", hint
         if path.lstrip("/").partition("/")[0] in _GATEWAY_PARTS:
             return None
-        return 403, "the token of gateways does not open this", "use the operator's: NEARCAST_DATA_TOKEN"
+        return 403, "the gateways' token does not allow this", "use the operator's: NEARCAST_DATA_TOKEN"
 
     @staticmethod
     def _shows(headers: dict[bytes, bytes], token: bytes) -> bool:
-        """In a time that does not reveal how much of the token is right."""
+        """Whether the request has this token. The time this takes does not reveal how much of a wrong one is right."""
         kind, _, shown = headers.get(b"authorization", b"").partition(b" ")
         return bool(token) and kind.lower() == b"bearer" and hmac.compare_digest(shown.strip(), token)
 
     async def _measured(self, scope: Scope, receive: Receive, send: Send, most: int) -> None:
-        """A body sent in chunks has no length in its header: count it as it comes."""
+        """Count the body as it arrives: one sent in chunks has no length in its header."""
         received = 0
 
         async def counted() -> MutableMapping[str, Any]:
@@ -154,7 +156,7 @@ _QUOTED_MOST = 2000  # characters of a problem: a request may be long
 
 
 def create_app(catalog: Catalog, settings: ServiceSettings | None = None, engine: Engine | None = None) -> FastAPI:
-    """The API over a catalogue. Without an engine nothing runs: it serves what is stored and committed."""
+    """The API of a catalogue. Without an engine nothing runs, and it serves what is stored and committed."""
     chosen = settings or ServiceSettings()
     app = FastAPI(
         title="nearcast data cluster",

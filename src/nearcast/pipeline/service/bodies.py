@@ -11,10 +11,10 @@ NUMBER_MAX = 2**63 - 1  # the catalogue's
 
 
 def _text(value: str) -> str:
-    """Text that can be stored and sent: half a surrogate pair cannot be encoded, and NUL ends names in many places."""
+    """Text that can be stored and sent: a lone surrogate cannot be encoded, and NUL ends strings in many places."""
     value.encode()  # a UnicodeEncodeError is a ValueError
     if "\0" in value:
-        raise ValueError("it has a NUL: send text")
+        raise ValueError("it contains a NUL character: send text")
     return value
 
 
@@ -36,10 +36,10 @@ class _Body(BaseModel):
 
 
 class Problem(BaseModel):
-    """Each refusal: what is wrong, and what to do."""
+    """A refusal: what is wrong, and what to do."""
 
     problem: str = Field(examples=["unknown channel near"])
-    hint: str = Field(examples=["there are: near_me"])
+    hint: str = Field(examples=["the channels are: near_me"])
 
 
 class ChannelProblem(Problem):
@@ -50,7 +50,7 @@ class ChannelProblem(Problem):
 
 
 class BrokerBody(_Body):
-    url: Text = Field(max_length=2000, description="Where its gateway is.", examples=["http://10.0.0.4:8080"])
+    url: Text = Field(max_length=2000, description="The URL of its gateway.", examples=["http://10.0.0.4:8080"])
 
 
 class ChannelBody(_Body):
@@ -71,11 +71,11 @@ _Name = Annotated[Text, Field(max_length=200)]
 class Wanted(_Body):
     channel: _Name = Field(examples=["near_me"])
     parameters: dict[_Name, Any] = Field(default={}, examples=[{"kind": "fire", "lat": 33.64, "lon": -117.84}])
-    user: _Name = Field(default="", description="Who is logged in: the parameter of this name.", examples=["ann"])
+    user: _Name = Field(default="", description="The login name: the value of the parameter `user`.", examples=["ann"])
 
 
 class SubscribeBody(_Body):
-    """Requests of many users come together, so each is checked by itself: see `Wanted`."""
+    """Requests of many users in one call. Each is checked by itself: see `Wanted`."""
 
     broker: Text = Field(examples=["b1"])
     wanted: list[Annotated[Any, WithJsonSchema(Wanted.model_json_schema())]]

@@ -1,12 +1,6 @@
 """The part of the data cluster that runs Spark: its session, the feeds, the executions, and housekeeping.
 
-`SparkEngine` starts in its own thread, because Spark needs seconds: until then the API answers for what is stored. When
-the Java process ends by itself the engine ends too, and says why; the process should then be restarted.
-
-`Housekeeping` keeps the data cluster's folder small: results that are too old go, and small files are merged. It also
-ends the subscriptions of gateways that are gone, so that Spark does not compute for nobody.
-
-`Telemetry` keeps the telemetry job running beside feeds and channels: a query that ends with an error is started again.
+`SparkEngine` is the whole; `Housekeeping` and `Telemetry` are parts of it.
 """
 
 from __future__ import annotations
@@ -44,13 +38,17 @@ if TYPE_CHECKING:
 # --- housekeeping
 
 
-RELEASED_MOST = 10_000  # subscriptions in one round: the catalogue is locked meanwhile
+RELEASED_MOST = 10_000  # subscriptions in one round, during which the catalogue is locked
 
 log = logging.getLogger("nearcast.data")
 
 
 class Housekeeping:
-    """Each part can be stopped anywhere and done again."""
+    """Keeps the data cluster's folder small: deletes results that are too old, and merges small files.
+
+    It also ends the subscriptions of brokers that are gone, so that Spark computes no results that will not be fetched.
+    Each step can be interrupted anywhere and repeated.
+    """
 
     def __init__(self, catalog: Catalog, settings: ServiceSettings) -> None:
         self._catalog = catalog
@@ -63,23 +61,26 @@ class Housekeeping:
         self.compact(spark)
 
     def release_brokers(self) -> None:
-        """One broker per round. It is forgotten first: if it comes back, it learns that and holds all its own again."""
+        """Release one silent broker per round.
+
+        It is forgotten first. If it comes back, it learns of that and asks for all its subscriptions again.
+        """
         for name in self._catalog.brokers.silent(self._settings.broker_away_s)[:1]:
             held = len(self._catalog.subscriptions.held_by(name))
             hours = self._settings.broker_away_s / 3600
-            log.warning("broker %s was not heard of for %g h: the %d subscriptions it holds end", name, hours, held)
+            log.warning("broker %s was not heard from for %g h: the %d subscriptions it holds end", name, hours, held)
             self._catalog.brokers.drop(name)
         self._catalog.subscriptions.release_of_strangers(RELEASED_MOST)
 
     def drop_results(self) -> None:
-        """They count as gone first, then the files go, then the rows: nobody is sent to missing files."""
+        """Drop old results. They count as gone before files and rows are deleted, so no caller finds files missing."""
         expired = self._catalog.outcomes.expire(self._settings.keep_s, self._settings.keep_executions)
         for channel, number in expired:
             io.remove(self._catalog.warehouse.results(channel, number))
         self._catalog.outcomes.forget(expired)
 
     def forget_subscriptions(self) -> None:
-        """Forget those that ended before the version that the oldest execution, open or to come, answers."""
+        """Forget subscriptions that ended before the version that the oldest open or future execution answers."""
         with self._catalog.database.transaction():
             needed = {execution.channel: execution.version for execution in self._catalog.executions.open()}
             for channel in self._catalog.channels.all():
@@ -87,7 +88,7 @@ class Housekeeping:
                 self._catalog.subscriptions.forget_removed(channel.name, version)
 
     def compact(self, spark: SparkSession) -> None:
-        """Compact each dataset up to where every execution, open or to come, has read it."""
+        """Compact each dataset up to the oldest position that an open or future execution needs."""
         datasets = self._catalog.datasets
         for name in datasets.names():
             upto = self._catalog.executions.floor(name, datasets.position(name))
@@ -103,7 +104,7 @@ REVIVE_S = 10.0  # between two starts
 
 
 class Telemetry:
-    """`look` now and then; nothing runs before the first look."""
+    """Keeps the telemetry job running. Call `look` regularly: it starts the job, and restarts it if it has failed."""
 
     def __init__(self, spark: SparkSession, store_url: str, catalog: Catalog) -> None:
         self._job = TelemetryJob(spark, store_url, catalog.warehouse, catalog.database)
@@ -112,7 +113,7 @@ class Telemetry:
         self._problem = ""
 
     def look(self) -> None:
-        """Start the query if it does not run, at most once in a while."""
+        """Start the query if it does not run, at most once every `REVIVE_S`."""
         now_s = time.monotonic()
         if (self._query is not None and self._query.isActive) or now_s - self._tried_s < REVIVE_S:
             return
@@ -129,16 +130,19 @@ class Telemetry:
 
 
 STARTING = "starting"
-_LOOK_S = 0.5  # at the Java process
+_LOOK_S = 0.5  # between two checks of the Java process
 _STOP_WAIT_S = 20.0
-_TAG = "execution"  # of the jobs of executions: feeds end theirs themselves
+_TAG = "execution"  # marks the jobs of executions; feeds end their own jobs
 
 
 class SparkEngine:
-    """Start it once, stop it once.
+    """Runs Spark in its own thread, because Spark takes seconds to start. Start it once, stop it once.
 
-    `session` opens Spark, for the time of a block. `ended` is called when the engine has, from its thread, with the
-    error or None.
+    Until Spark runs, the API serves what is stored. If the Java process ends by itself, the engine ends too and says
+    why; the process should then be restarted.
+
+    `session` opens Spark for the duration of a `with` block. `ended` is called from the engine's thread when the engine
+    has ended, with the error or None.
     """
 
     def __init__(
@@ -169,7 +173,7 @@ class SparkEngine:
         self._thread.start()
 
     def stop(self) -> None:
-        """Returns when Java has ended, or after a while: then the guard of its pipe ends it with this process."""
+        """Returns when Java has ended, or after a while: Java then ends with this process, because its pipe closes."""
         self._stopping.set()
         self._thread.join(_STOP_WAIT_S)
 
@@ -207,11 +211,11 @@ class SparkEngine:
         error: BaseException | None = None
         try:
             with self._session() as spark:
-                if not str(spark.sparkContext.master).startswith("local["):  # else executors are threads here
+                if not str(spark.sparkContext.master).startswith("local["):  # there, executors are threads
                     require_shared(spark, self._catalog.warehouse.root)
-                self._catalog.datasets.clean()  # now that no Java process of a killed predecessor writes any more
+                self._catalog.datasets.clean()  # a killed predecessor's Java process no longer writes
                 self._run(spark)
-        except Exception as failure:  # whatever Spark says: the process has to know, and to end
+        except Exception as failure:  # whatever it is, the process must learn of it and end
             error = failure
         finally:
             self.state = "stopped"
@@ -238,10 +242,10 @@ class SparkEngine:
             self._wind_down(spark)
 
     def _wind_down(self, spark: SparkSession) -> None:
-        """Executions are cancelled, not awaited: what they did not commit is done again after the next start."""
-        logging.getLogger("py4j").setLevel(logging.CRITICAL)  # it shows a traceback for each batch that is cut off
-        logging.getLogger().addFilter(_is_not_of_py4j)  # which it also calls directly
-        with contextlib.suppress(Exception):  # Java may be gone, and py4j has many ways to say so
+        """Cancel executions without waiting for them: what they did not commit is done after the next start."""
+        logging.getLogger("py4j").setLevel(logging.CRITICAL)  # it logs a traceback for each batch that is cut off
+        logging.getLogger().addFilter(_is_not_of_py4j)  # py4j also logs to the root logger directly
+        with contextlib.suppress(Exception):  # Java may be gone, which py4j reports in many ways
             spark.sparkContext.cancelJobsWithTag(_TAG)
         self._scheduler.stop()
         with contextlib.suppress(Exception):
@@ -252,7 +256,7 @@ class SparkEngine:
         if job is None or known != channel:  # new, or replaced
             job = ChannelJob(self._ready(), self._catalog, channel)
             self._jobs[channel.name] = (channel, job)
-        self._ready().sparkContext.addJobTag(_TAG)  # of this thread's jobs
+        self._ready().sparkContext.addJobTag(_TAG)  # for this thread's jobs
         job.run(execution)
 
     def _committed(self, dataset: str, number: int) -> None:

@@ -1,8 +1,8 @@
 """The routes of gateways: brokers, backend subscriptions, and results.
 
-Brokers are registered, listed and deleted, and learn of new results by long poll. Backend subscriptions are held by
-brokers and moved between them, with the executions that have results for each. Results are fetched for one
-subscription, or for all that a broker needs of an execution, and so are their rates in bytes.
+Brokers are registered, listed and deleted, and learn of new results by long poll. Brokers hold backend subscriptions,
+move them to each other, and ask which executions have results for them. Results are fetched for one subscription, or
+for several of an execution at once. The rates of results can be fetched too, in bytes per second.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ broker_routes = APIRouter(tags=["brokers"])
 
 @broker_routes.put("/brokers/{broker}")
 def put_broker(broker: BrokerName, body: BrokerBody, service: ServiceOf, response: Response) -> dict[str, str]:
-    """createbroker: register a broker, or repeat where it is. 201 if it is new."""
+    """createbroker: register a broker, or repeat its URL. 201 if it is new."""
     response.status_code = 201 if service.catalog.brokers.put(broker, body.url) else 200
     return {"broker": broker, "url": body.url}
 
@@ -57,7 +57,7 @@ def get_brokers(service: ServiceOf) -> dict[str, Any]:
 
 @broker_routes.delete("/brokers/{broker}", status_code=204)
 def delete_broker(broker: BrokerName, service: ServiceOf) -> None:
-    """The broker is gone; subscriptions that no other broker holds end."""
+    """Delete a broker. Subscriptions that no other broker holds end."""
     service.catalog.drop_broker(broker)
 
 
@@ -66,14 +66,14 @@ async def get_notifications(
     broker: BrokerName,
     service: ServiceOf,
     after: Annotated[
-        int | None, Query(ge=0, le=NUMBER_MAX, description="The cursor of the last answer; none: from now on.")
+        int | None, Query(ge=0, le=NUMBER_MAX, description="The cursor of the last answer. Default: from now on.")
     ] = None,
     wait_s: Annotated[float, Query(ge=0, le=60, description="How long to wait for news.")] = 20.0,
 ) -> dict[str, Any]:
     """Executions with results for subscriptions that the broker holds, committed after a cursor.
 
-    Waits until there are some. Cursors only grow, over restarts too. A broker without a cursor, or with one from
-    before the oldest results that are kept, asks for the executions of each of its subscriptions.
+    Waits until there are some. Cursors only grow, even across restarts. A broker without a cursor, or with one from
+    before the oldest results that are kept, should ask for the executions of each of its subscriptions.
     """
     await run_in_threadpool(service.catalog.brokers.heard, broker)
     if after is None:
@@ -130,14 +130,14 @@ def _rows(service: Service, channel: str, execution: int, subscriptions: list[st
     try:
         rows = service.results.rows(channel, execution, wanted)
     except FileNotFoundError:
-        outcomes.require_kept(channel, execution)  # retention was faster than we
+        outcomes.require_kept(channel, execution)  # retention was faster
         raise NoLongerKept(f"the files of execution {execution} of {channel} are gone", "ask for a later one") from None
     outcomes.note_fetched(channel, execution)
     return rows
 
 
 def _json(data: dict[str, Any]) -> Response:
-    """Rows come in their JSON form already (`results.py`)."""
+    """Rows are already in their JSON form (`results.py`)."""
     return Response(msgspec.json.encode(data), media_type="application/json")
 
 
@@ -149,10 +149,10 @@ subscription_routes = APIRouter(tags=["subscriptions"], responses={404: {"model"
 
 @subscription_routes.post("/subscriptions")
 def subscribe(body: SubscribeBody, service: ServiceOf) -> dict[str, Any]:
-    """subscribe: the broker holds these from now on; the answers are in the order of the requests.
+    """subscribe: the broker holds these from now on. Answers are in the order of the requests.
 
-    Asking again changes nothing. Results from `from_execution` on are for the user who asked now; identical parameters
-    of all brokers are one subscription.
+    Repeating the call changes nothing. The user who asked now gets results from `from_execution` on. Identical
+    parameters are one subscription, shared by all brokers.
     """
     most = service.settings.limits.wanted
     if len(body.wanted) > most:
@@ -171,7 +171,7 @@ def _subscribed(service: Service, broker: str, wish: Any) -> dict[str, Any]:
         return msgspec.to_builtins(held)
     except ValidationError as error:
         first = error.errors(include_input=False)[0]
-        where = ascii(first["loc"][0]) if first["loc"] else "the wish"
+        where = ascii(first["loc"][0]) if first["loc"] else "the request"
         return {"problem": f"{where}: {first['type']}", "hint": "send a channel and its parameters"}
     except CatalogRefusal as refusal:
         return {"problem": refusal.problem, "hint": refusal.hint}
@@ -187,7 +187,7 @@ def unsubscribe(
 
 @subscription_routes.post("/subscriptions/{subscription}/move", status_code=204)
 def move(subscription: SubscriptionId, body: MoveBody, service: ServiceOf) -> None:
-    """Another broker holds it instead. Stored results stay where they are."""
+    """Another broker holds it instead. Stored results are not affected."""
     with service.catalog.database.transaction():
         service.catalog.brokers.require(body.target)
         service.catalog.subscriptions.move(subscription, body.source, body.target)
@@ -197,14 +197,14 @@ def move(subscription: SubscriptionId, body: MoveBody, service: ServiceOf) -> No
 def get_executions(
     subscription: SubscriptionId,
     service: ServiceOf,
-    after: Annotated[int, Query(ge=0, le=NUMBER_MAX, description="The last execution that is known.")] = 0,
+    after: Annotated[int, Query(ge=0, le=NUMBER_MAX, description="The last execution that the caller knows.")] = 0,
     limit: Annotated[int, Query(ge=1, le=10_000)] = 100,
 ) -> dict[str, Any]:
     """The executions that have results for a subscription, the oldest first.
 
     All up to `upto` are committed; those before `oldest` are no longer kept. This also works for a subscription that
-    has ended: a subscriber who was away may still fetch what was stored. `problem`: why no more will come, because
-    the subscription failed the channel's query and was set aside; empty if it was not.
+    has ended, so that a subscriber who was away can still fetch what is stored. `problem`: why the subscription was set
+    aside, so that no more results will come; empty if it was not.
     """
     channel = service.catalog.channels.get(channel_of(subscription)).name
     with service.catalog.database.transaction():

@@ -1,10 +1,8 @@
 """The data cluster process: one folder, one catalogue, one Spark session, and the REST API over them.
 
-A second process on the same folder is refused by a lock on a file, which the system releases when the process ends,
-however it ends. SIGTERM and Ctrl-C stop it within seconds; what was not committed by then is done after the next start,
-as after a kill.
-
-`Announcement` tells gateways where the data cluster is: a key on the store's server, renewed while the process lives.
+A file lock refuses a second process on the same folder. The operating system releases the lock however the process
+ends. SIGTERM and Ctrl-C stop it within seconds; what was not committed by then is done after the next start, as after a
+kill.
 """
 
 from __future__ import annotations
@@ -44,7 +42,10 @@ log = logging.getLogger("nearcast.data")
 
 
 class Announcement:
-    """Repeats the URL; the store's server may be down for a while, or have lost its memory."""
+    """Tells gateways where the data cluster is: a key on the store's server, renewed while the process lives.
+
+    Renewing it also covers a server that was down for a while or has lost its memory.
+    """
 
     def __init__(self, store_url: str, url: str, troubles: Troubles | None = None) -> None:
         self._store_url = store_url
@@ -66,9 +67,9 @@ class Announcement:
             with RespConnection(self._store_url) as connection:
                 connection.ask("SET", DATA_KEY, self._said, "PX", int(LIFETIME_S * 1000))
         except ClusterError as error:
-            log.warning("gateways cannot be told where the data cluster is: %s", error)
+            log.warning("cannot announce the data cluster's URL to gateways: %s", error)
         except Exception as error:
-            self._troubles.note("telling gateways where the data cluster is", error)
+            self._troubles.note("announcing the data cluster's URL to gateways", error)
 
     def _take_back(self) -> None:
         with RespConnection(self._store_url) as connection:
@@ -79,7 +80,7 @@ class Announcement:
 # --- the process
 
 
-_LAST_ANSWERS_S = 2  # for requests that run when the process is asked to stop
+_LAST_ANSWERS_S = 2  # for requests in progress when the process is asked to stop
 
 
 class ProcessSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -88,15 +89,15 @@ class ProcessSettings(msgspec.Struct, frozen=True, kw_only=True):
     folder: Path
     store_url: str
     host: str = "127.0.0.1"
-    port: int = 8100  # 0: a free one
-    advertise: str = ""  # the URL that gateways are told; empty: as it listens
+    port: int = 8100  # 0: any free port
+    advertise: str = ""  # the URL for gateways; empty: that of host and port
     master: str = "local[*]"
     service: ServiceSettings = ServiceSettings()
 
     def __post_init__(self) -> None:
         if not self.service.token and not is_loopback(self.host):
             raise UsageError(
-                f"--listen {self.host} lets everybody in who reaches it: set NEARCAST_DATA_TOKEN, for callers too, or "
+                f"--listen {self.host} would accept requests from anyone: set NEARCAST_DATA_TOKEN, for callers too, or "
                 "listen on 127.0.0.1"
             )
 
@@ -109,7 +110,7 @@ def is_loopback(host: str) -> bool:
 
 
 async def serve(settings: ProcessSettings, until: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    """Run until `until` returns, or Spark ends by itself, which raises."""
+    """Run until `until` returns. Raises if Spark ends by itself."""
     with locked(settings.folder), listening(settings.host, settings.port) as listener:
         url = settings.advertise or f"http://{settings.host}:{listener.getsockname()[1]}"
         catalog = Catalog(settings.folder)
@@ -138,7 +139,7 @@ async def _serve(
         troubles,
     )
     app = create_app(catalog, settings.service, engine)
-    logging.getLogger("py4j").setLevel(logging.WARNING)  # it tells of each callback server
+    logging.getLogger("py4j").setLevel(logging.WARNING)  # it logs each callback server
     config = uvicorn.Config(
         app, log_config=None, access_log=False, ws="none", timeout_graceful_shutdown=_LAST_ANSWERS_S
     )
@@ -187,7 +188,7 @@ def _session(settings: ProcessSettings) -> SessionSettings:
 
 
 class _Server(uvicorn.Server):
-    """Signals are handled by the process, which has more to stop than this server."""
+    """A server that leaves signals to the process, which has more to stop than this server."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -196,13 +197,13 @@ class _Server(uvicorn.Server):
 
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """The folder belongs to this process; raises UsageError if another has it."""
+    """Lock the folder for this process; raises UsageError if another process has it."""
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "lock").open("ab") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            raise UsageError(f"{folder} is used by another data cluster process: stop it, or give another") from None
+            raise UsageError(f"{folder} is used by another data cluster process: stop it, or use another") from None
         yield
 
 

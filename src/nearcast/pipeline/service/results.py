@@ -1,18 +1,15 @@
 """The stored results of executions: measured when they are committed, and served as JSON from their Parquet files.
 
-Several brokers fetch parts of the same execution within moments, so the last few tables are kept in memory, up to a
-limit of bytes; the least recently used goes first. Larger tables are filtered while they are read.
-
 Each type that a channel may select has a JSON form; the table is also in docs/data.md.
 
 BOOLEAN, TINYINT ... BIGINT     as they are
 FLOAT, DOUBLE                   a number; NaN and the infinities are null, which is all that JSON has for them
-DECIMAL                         text, as exact as it is
+DECIMAL                         text, exact
 STRING                          text; bytes that are not UTF-8 become U+FFFD
 BINARY                          text in base64
 DATE, TIMESTAMP, TIMESTAMP_NTZ  text: 2026-01-31, 2026-01-31T12:00:00.000000Z, the last one without Z;
-                                null outside of the years 1 to 9999
-ARRAY, MAP, STRUCT              an array; an object by its keys, which are text; an object by its fields
+                                null outside the years 1 to 9999
+ARRAY, MAP, STRUCT              an array; an object with the keys, which are text; an object with the fields
 """
 
 from __future__ import annotations
@@ -40,13 +37,13 @@ _EPOCH_DAY = _EPOCH.date()
 
 
 def json_column(column: pa.ChunkedArray | pa.Array) -> list[Any]:
-    """The values of a column as msgspec encodes them in their JSON form."""
+    """The values of a column as Python values that msgspec encodes to their JSON form."""
     form = _form(column.type)
     return [None if value is None else form(value) for value in _raw(column).to_pylist()]
 
 
 def _raw(column: Any) -> Any:
-    """As something Python can hold whatever the value is: text as bytes, times as numbers."""
+    """In a form that Python can hold for every value: text as bytes, times as numbers."""
     return column.cast(_raw_type(column.type))
 
 
@@ -126,7 +123,7 @@ Rows = list[dict[str, Any]]
 
 
 def measured(folder: Path) -> dict[str, Size]:
-    """subscription -> how many rows it has there, and roughly their bytes as JSON."""
+    """subscription -> how many rows it has there, and roughly their size as JSON."""
     if not folder.exists():
         return {}
     parts = []
@@ -141,7 +138,7 @@ def measured(folder: Path) -> dict[str, Size]:
 
 
 def _json_bytes(batch: pa.RecordBatch) -> pa.Array:
-    """Of each row: names and punctuation, and each value as text; nested values by their size in memory."""
+    """The size of each row: names, punctuation and each value as text; nested values by their size in memory."""
     names = [name for name in batch.schema.names if name != SUBSCRIPTION_ID]
     total = pa.repeat(pa.scalar(1 + sum(len(name) + 4 for name in names), pa.int64()), batch.num_rows)
     for name in names:
@@ -161,7 +158,11 @@ def _json_bytes(batch: pa.RecordBatch) -> pa.Array:
 
 
 class Results:
-    """Reads results; callers have checked in the catalogue that they are there."""
+    """Reads results; callers have checked in the catalogue that they exist.
+
+    Several brokers fetch parts of the same execution within moments, so recent tables are kept in memory up to a limit
+    of bytes, and the least recently used is dropped first. Larger tables are filtered while they are read.
+    """
 
     def __init__(self, folder_of: Callable[[str, int], Path], cache_bytes: int = CACHE_BYTES) -> None:
         self._folder_of = folder_of
@@ -173,7 +174,7 @@ class Results:
         """The rows of these subscriptions in an execution, in their JSON form; those without any are left out."""
         try:
             table = self._read(channel, number, pc.field(SUBSCRIPTION_ID).isin(list(subscriptions)))
-        except pa.ArrowInvalid as error:  # as for a folder that retention is just removing
+        except pa.ArrowInvalid as error:  # retention may be removing the folder
             raise FileNotFoundError(str(error)) from None
         found: dict[str, Rows] = {}
         names = [name for name in table.column_names if name != SUBSCRIPTION_ID]
@@ -189,7 +190,7 @@ class Results:
         return pads.dataset(self._folder_of(channel, number), format="parquet").to_table(filter=wanted)
 
     def _cached(self, channel: str, number: int) -> pa.Table | None:
-        """The whole table, read now if it is small; None if it is too large to be kept."""
+        """The whole table, read now if it is not in memory; None if it is too large for that."""
         key = (channel, number)
         with self._lock:
             if key in self._tables:
@@ -197,7 +198,7 @@ class Results:
                 return self._tables[key]
         folder = self._folder_of(channel, number)
         stored_bytes = sum(file.stat().st_size for file in folder.rglob("*.parquet"))
-        if stored_bytes * 8 > self._most_bytes:  # Parquet packs: a table in memory is a few times larger
+        if stored_bytes * 8 > self._most_bytes:  # Parquet is compressed: in memory a table is a few times larger
             return None
         table = pads.dataset(folder, format="parquet").to_table()
         with self._lock:

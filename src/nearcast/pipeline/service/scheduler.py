@@ -1,13 +1,6 @@
-"""Runs channels when they are due: a few at once, each channel one execution after the other.
+"""Runs channels when they are due: a few at the same time, each channel one execution after another.
 
-`Schedule` decides when channels run: pure bookkeeping, without a clock or threads. A repetitive channel is due at its
-creation plus whole periods. Its creation is known by the wall clock, which is read once, when the channel comes here;
-from then on all times are of a clock that does not jump. A tick that passes while an execution runs, or waits for its
-turn, is skipped: the next execution sees all records since the last. A continuous channel is due at each commit of one
-of its NEW datasets, at least its period after it last started. Neither is due without new records. An execution that
-failed is tried again after a pause, which doubles up to a limit.
-
-`Scheduler` is the thread that follows the schedule.
+`Schedule` decides when channels run, `Scheduler` is the thread that runs them.
 """
 
 from __future__ import annotations
@@ -29,6 +22,8 @@ LONGEST_PAUSE_S = 300.0
 
 
 class _Entry:
+    """One channel in the schedule."""
+
     def __init__(self, channel: StoredChannel, now_s: float, age_s: float) -> None:
         self.channel = channel
         self._tick_s = now_s - age_s % channel.period_s  # one of its ticks
@@ -49,7 +44,14 @@ class _Entry:
 
 
 class Schedule:
-    """The channels, when each is due, and which of them run."""
+    """The channels, when each is due, and which of them run: pure bookkeeping, without a clock or threads.
+
+    A repetitive channel is due at whole periods after its creation. The creation time is by the wall clock, which is
+    read once, when the channel is added; all other times are by a clock that does not jump. A tick that passes while an
+    execution runs, or waits for its turn, is skipped: the next execution sees all records since the last. A continuous
+    channel is due at each commit of one of its NEW datasets, but at least a period after it last started. Neither is
+    due without new records. An execution that failed is tried again after a pause, which doubles up to a limit.
+    """
 
     def __init__(self) -> None:
         self._entries: dict[str, _Entry] = {}
@@ -59,7 +61,7 @@ class Schedule:
         there = {channel.name: channel for channel in channels}
         at_once = set(unfinished)
         for name in [name for name, entry in self._entries.items() if there.get(name) != entry.channel]:
-            if not self._entries[name].running:  # else its end is awaited first
+            if not self._entries[name].running:  # otherwise wait until it has ended
                 del self._entries[name]
         for name, channel in there.items():
             if name not in self._entries:
@@ -76,12 +78,12 @@ class Schedule:
                     entry.due_s = entry.tick_after(now_s)  # ticks without new records went by
 
     def due(self, now_s: float) -> list[StoredChannel]:
-        """The channels to run now, the one that waits longest first."""
+        """The channels to run now, the one that has waited longest first."""
         ready = [entry for entry in self._waiting() if entry.due_s <= now_s]
         return [entry.channel for entry in sorted(ready, key=lambda entry: entry.due_s)]
 
     def next_s(self) -> float:
-        """When the next channel is due, as far as known."""
+        """When the next channel is due, as far as is known."""
         return min((entry.due_s for entry in self._waiting()), default=math.inf)
 
     def started(self, name: str, now_s: float) -> None:
@@ -109,8 +111,8 @@ class Schedule:
 # --- running them
 
 
-_LOOK_S = 5.0  # at the latest
-_TROUBLE_S = 1.0  # between two looks that fail
+_LOOK_S = 5.0  # the longest time between two looks
+_TROUBLE_S = 1.0  # until the next look after one that failed
 _STOP_WAIT_S = 10.0
 
 log = logging.getLogger("nearcast.data")
@@ -119,7 +121,7 @@ Run = Callable[[StoredChannel, Execution], object]
 
 
 class Scheduler:
-    """A thread that starts executions in other threads. Without due channels it sleeps."""
+    """A thread that follows the schedule: it starts executions in other threads, and sleeps while none is due."""
 
     def __init__(self, catalog: Catalog, run: Run, at_once: int, troubles: Troubles | None = None) -> None:
         self._troubles = troubles or Troubles(log)
@@ -133,13 +135,13 @@ class Scheduler:
         self._stopping = False
         self._running = 0
         self._thread = threading.Thread(target=self._live, name="scheduler", daemon=True)
-        self._problems: dict[str, tuple[StoredChannel, str]] = {}  # name -> why the last execution of which failed
+        self._problems: dict[str, tuple[StoredChannel, str]] = {}  # name -> whose last execution failed, and why
 
     def start(self) -> None:
         self._thread.start()
 
     def stop(self) -> None:
-        """Start no more, and wait a while for the running ones."""
+        """Start no more executions, and wait a while for those that run."""
         with self._woken:
             self._stopping = True
             self._woken.notify_all()
@@ -148,7 +150,7 @@ class Scheduler:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def problem(self, channel: StoredChannel) -> str:
-        """Why the last execution of this very channel failed; empty if it did not."""
+        """Why the last execution of this exact channel failed; empty if it did not."""
         failed, problem = self._problems.get(channel.name, (None, ""))
         return problem if failed == channel else ""
 
@@ -172,14 +174,14 @@ class Scheduler:
                 self._woken.wait(max(0.0, self._look()))
 
     def _look(self) -> float:
-        """Start what is due. Returns how long there is nothing to do."""
+        """Start what is due; returns for how long there is nothing to do."""
         try:
             self._start_due(time.monotonic())
         except Exception as error:  # the catalogue is a file, and may be damaged or on a full disk
-            self._changed = True  # look again: what there is was not read to its end
+            self._changed = True  # read the channels again: this time they may not have been read completely
             self._troubles.note("starting executions that are due", error)
             return _TROUBLE_S
-        full = self._running >= self._at_once  # then the end of one is what wakes us
+        full = self._running >= self._at_once  # then the end of one wakes us
         return _LOOK_S if full else min(_LOOK_S, self._schedule.next_s() - time.monotonic())
 
     def _start_due(self, now_s: float) -> None:

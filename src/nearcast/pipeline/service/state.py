@@ -1,9 +1,4 @@
-"""What all routes share: the settings, the catalogue, the results, waiting long polls, and the engine that has Spark.
-
-`ServiceSettings` is what the data cluster process can be configured with. The defaults suit one machine. `Commits` are
-the long polls that wait for a commit: woken from any thread, counted, and ended when the process stops. `Engine` is
-what the API needs from the part that runs Spark.
-"""
+"""What all routes share: the settings, the catalogue, the results, waiting long polls, and the engine with Spark."""
 
 from __future__ import annotations
 
@@ -30,7 +25,7 @@ from nearcast.pipeline.service.results import Results
 
 
 class RequestLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """What one request, or all waiting ones together, may ask for; more is refused."""
+    """Limits of one request, and of all waiting ones together; anything above is refused."""
 
     wanted: int = 10_000  # subscriptions in one call
     long_polls: int = 1000  # at once
@@ -42,24 +37,24 @@ class RequestLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ServiceSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Of the service; retention drops results that are too old or too many."""
+    """How the data cluster process can be configured. The defaults suit one machine."""
 
-    token: str = ""  # bearer token that callers must show, and that opens everything; empty: none
-    gateway_token: str = ""  # opens what gateways need; empty: they show the other
-    executions_at_once: int = 2  # of all channels; each uses all cores for parts of its time
+    token: str = ""  # bearer token that callers must send, and that allows everything; empty: none
+    gateway_token: str = ""  # allows what gateways need; empty: they use the other one
+    executions_at_once: int = 2  # of all channels; each uses all cores for part of its time
     keep_s: float = 24 * 3600.0
     keep_executions: int = 1000  # of each channel
-    broker_away_s: float = 7 * 86400.0  # a broker not heard from for this long holds nothing any more
-    keep_records_s: float = 0.0  # of datasets that feeds fill, without a key; 0: all
+    broker_away_s: float = 7 * 86400.0  # a broker not heard from for this long loses its subscriptions
+    keep_records_s: float = 0.0  # in datasets that feeds fill, without a key; 0: forever
     telemetry: bool = True  # aggregate the agents' reports too
     housekeeping_s: float = 30.0  # between two rounds of retention and compaction
     limits: RequestLimits = RequestLimits()
 
     def __post_init__(self) -> None:
         if self.gateway_token and not self.token:
-            raise UsageError("NEARCAST_GATEWAY_TOKEN is set, NEARCAST_DATA_TOKEN is not: set it too, or all may do all")
+            raise UsageError("NEARCAST_GATEWAY_TOKEN is set, NEARCAST_DATA_TOKEN is not: set both, or none is checked")
         if self.gateway_token and self.gateway_token == self.token:
-            raise UsageError("NEARCAST_GATEWAY_TOKEN and NEARCAST_DATA_TOKEN are equal: give gateways one of their own")
+            raise UsageError("NEARCAST_GATEWAY_TOKEN and NEARCAST_DATA_TOKEN are equal: give gateways their own token")
         if self.executions_at_once < 1:
             raise UsageError(f"executions_at_once is {self.executions_at_once}: give at least 1")
         if self.keep_s <= 0 or self.keep_executions < 1:
@@ -74,7 +69,7 @@ class ServiceSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Commits:
-    """Tells waiting coroutines that something was committed, on whatever event loop they run."""
+    """The long polls that wait for a commit: woken from any thread, limited in number, ended when the process stops."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -84,7 +79,7 @@ class Commits:
 
     @contextlib.contextmanager
     def poll(self) -> Iterator[Poll]:
-        """Open it before the first look at the catalogue: a commit after that look wakes it."""
+        """Open a poll. Do this before the first look at the catalogue, so that a commit after that look wakes it."""
         with self._lock:
             if len(self._polls) >= self._most:
                 raise CatalogFull(f"{self._most} long polls are open", "ask again later, or raise the limit")
@@ -128,7 +123,7 @@ class Poll:
         self.wake()
 
     async def wait(self, deadline_s: float) -> bool:
-        """Until the next commit; False at the deadline (of the loop's clock), or when the process stops."""
+        """Wait for the next commit; False at the deadline (by the loop's clock), or when the process stops."""
         if self._ended:
             return False
         try:
@@ -155,11 +150,11 @@ class Engine(Protocol):
 
     @property
     def feeds(self) -> Feeds:
-        """To make, change and drop feeds."""
+        """To create, change and drop feeds."""
 
     @property
     def trouble(self) -> str:
-        """What failed unexpectedly of late; empty if nothing did."""
+        """What failed unexpectedly in the last minute; empty if nothing did."""
 
     @property
     def uncollected(self) -> list[str]:
@@ -169,17 +164,17 @@ class Engine(Protocol):
         """Raises `InvalidChannel`."""
 
     def load(self, name: str, file: Path, *, file_format: str, schema: str, key: str) -> None:
-        """Replace a static dataset by a file's records."""
+        """Replace a static dataset with a file's records."""
 
     def changed(self) -> None:
-        """Channels or static datasets have changed: check them."""
+        """Channels or static datasets have changed: look at them again."""
 
     def problem(self, channel: StoredChannel) -> str:
         """Why the channel's last execution failed; empty if it did not."""
 
 
 class CatalogOnly:
-    """The engine of a service without Spark: it answers for what is stored, and runs nothing."""
+    """The engine of a service without Spark: it serves what is stored, and runs nothing."""
 
     state = "none"
     trouble = ""
@@ -210,11 +205,11 @@ class EngineNotReady(Exception):
 
     def __init__(self, problem: str, *, starting: bool = False) -> None:
         super().__init__(problem)
-        self.starting = starting  # it is worth asking again
+        self.starting = starting  # then it is worth trying again
 
 
 class Service:
-    """One per app, in `app.state.service`."""
+    """What the routes use. One per app, in `app.state.service`."""
 
     def __init__(self, catalog: Catalog, settings: ServiceSettings, engine: Engine) -> None:
         self.catalog = catalog

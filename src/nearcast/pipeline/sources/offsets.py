@@ -1,12 +1,12 @@
-"""Offsets of the streams: how far we have read, how far to read next, and what was lost on the way.
+"""Offsets of the streams: how far we have read, how far to read next, and what was lost in between.
 
 A stream's offset is the id of the last record read, and its *position*: how many records had ever been added when
 that record was the last. The server counts them (`entries-added`), so the difference of two positions says how many
-records lie between them, even after some of them were trimmed. That is how a loss is found, and counted exactly.
+records lie between them, even if some of them were trimmed. This is how losses are found and counted exactly.
 
-Offsets are what Spark keeps in its checkpoint; everything about a batch follows from its two offsets. Spark does not
-keep the first offset of a query: it asks for it again when the first batch has to be run again, and by then the stream
-may be another one. So the first offset is always empty, and each offset says where its stream began.
+Spark keeps offsets in its checkpoint, and everything about a batch follows from its two offsets. Spark does not keep
+the first offset of a query: it asks for it again when it has to run the first batch again, and by then the stream may
+be another one. So the first offset is always empty, and each offset says where reading of its stream began.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import msgspec
 
 from nearcast.errors import ClusterError
 
-BEGINNING = "0-0"  # before all ids
+BEGINNING = "0-0"  # lower than all ids
 
 
 class Offset(msgspec.Struct, frozen=True):
@@ -31,11 +31,11 @@ class Offset(msgspec.Struct, frozen=True):
     position: int = 0
     began: str = BEGINNING  # the id after which the query began to read the stream
     skipped: int = 0  # the position of that id
-    restarts: int = 0  # how many times the stream was deleted and made again: its ids then restart
+    restarts: int = 0  # how often the stream was deleted and created again, which restarts its ids
 
 
 class View(msgspec.Struct, frozen=True):
-    """What the server says of a stream."""
+    """What the server reports about a stream."""
 
     length: int
     added: int
@@ -54,12 +54,12 @@ def ordered(record_id: str) -> tuple[int, int]:
 
 
 def beginning_at(record_id: str, position: int) -> Offset:
-    """The offset of a stream that is read from there on."""
+    """The offset of a stream that is read from this id on."""
     return Offset(id=record_id, position=position, began=record_id, skipped=position)
 
 
 def to_json(offsets: Mapping[str, Offset]) -> dict[str, Any]:
-    """As Spark keeps it: plain values, sorted, so that equal offsets are equal texts."""
+    """The form in which Spark keeps offsets: plain values, sorted, so that equal offsets have equal texts."""
     return {stream: msgspec.to_builtins(offset, order="sorted") for stream, offset in sorted(offsets.items())}
 
 
@@ -68,13 +68,13 @@ def from_json(kept: Mapping[str, Any]) -> dict[str, Offset]:
 
 
 def noted(checkpoint: Path, batch: int) -> dict[str, Offset]:
-    """How far the streams go in a batch: Spark wrote it into its checkpoint before it ran the batch."""
+    """The offsets at the end of a batch, which Spark wrote to its checkpoint before it ran the batch."""
     lines = (checkpoint / "offsets" / str(batch)).read_text(encoding="utf-8").splitlines()
     return from_json(json.loads(lines[-1]))
 
 
 def settled(stream: str, offset: Offset, view: View | None, *, fail_on_data_loss: bool) -> Offset:
-    """The offset with what can no longer be read counted as lost; raises instead if that is wanted."""
+    """The offset, with records that can no longer be read counted as lost; `fail_on_data_loss` raises instead."""
     if view is None:
         if offset.position and fail_on_data_loss:
             raise ClusterError(
@@ -84,7 +84,7 @@ def settled(stream: str, offset: Offset, view: View | None, *, fail_on_data_loss
     if view.added < offset.position or ordered(view.last_id) < ordered(offset.id):
         if fail_on_data_loss:
             raise ClusterError(
-                f"data loss: stream {stream!r} was deleted and made anew: it was read up to {offset.id}, "
+                f"data loss: stream {stream!r} was deleted and created again: it was read up to {offset.id}, "
                 f"and now ends at {view.last_id} with {view.added} records ever added. {_REMEDY}"
             )
         offset = msgspec.structs.replace(offset, id=BEGINNING, position=0, restarts=offset.restarts + 1)
@@ -99,7 +99,7 @@ def settled(stream: str, offset: Offset, view: View | None, *, fail_on_data_loss
     return msgspec.structs.replace(offset, position=view.trimmed, lost=offset.lost + missing)
 
 
-_REMEDY = "Set failOnDataLoss=false to go on with what is left, and trim later or read faster"
+_REMEDY = "Set failOnDataLoss=false to continue with what is left, and trim later or read faster"
 
 
 def shares(backlogs: Mapping[str, int], limit: int | None) -> dict[str, int]:

@@ -1,8 +1,8 @@
-"""The source's connection to one server: a blocking one, and what is asked over it.
+"""The source's blocking connection to one server, and the questions it asks.
 
-Spark's Python workers have no event loop and need none, so `RespConnection` asks and waits. `StreamServer` asks which
-streams there are, how far they go, and for their records. It needs Valkey, or Redis 7 or newer, for the count of
-records ever added.
+Spark's Python workers have no event loop and need none, so `RespConnection` blocks. `StreamServer` asks which streams
+there are and how far they go, and reads their records. It needs Valkey, or Redis 7 or newer, because older servers do
+not count the records ever added.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from nearcast.errors import ClusterError, ConnectFailed, UsageError
 from nearcast.pipeline.sources.offsets import View
 from nearcast.runtime.driver import CONNECT_TIMEOUT_S, Address, parse_url, unreachable
 
-ANSWER_S = 30.0  # for one read of the socket: a server that is silent for this long is gone
-_CONNECTION_NAME = "nc-data"  # without the prefix of clients, whose connections an agent may cut
+ANSWER_S = 30.0  # for one read of the socket: a server that is silent for longer counts as gone
+_CONNECTION_NAME = "nc-data"  # without the prefix of clients, whose connections an agent may close
 _READ_BYTES = 1 << 18
 
 Command = Sequence[bytes | str | int]
@@ -37,7 +37,7 @@ def _check_server(reason: str) -> str:
 
 
 class RespConnection:
-    """Asks and waits. Use it in a `with` block."""
+    """A connection on which each call blocks until the server has answered. Use it in a `with` block."""
 
     def __init__(self, url: str) -> None:
         address, credentials = parse_url(url)
@@ -112,12 +112,12 @@ def _connect(address: Address) -> socket.socket:
 # --- streams
 
 
-PAGE_RECORDS = 1000  # read at once: a server answers other clients between two pages
+PAGE_RECORDS = 1000  # read at once: the server can answer other clients between two pages
 _SCAN_COUNT = 1000
 
 Record = tuple[bytes, list[bytes]]  # id, and field names and values in turn
 
-# The script keeps payloads inside the server: the driver does not need them.
+# With a script, payloads stay on the server: the driver does not need them.
 _VIEW = """
 local info = redis.pcall('XINFO', 'STREAM', KEYS[1])
 if info.err then
@@ -143,7 +143,7 @@ class StreamServer:
         self._connection = connection
 
     def names(self, wanted: Sequence[str]) -> list[str]:
-        """The streams wanted, sorted: those named, existing or not, and those that `prefix*` finds."""
+        """The wanted streams, sorted: those named, existing or not, and those that match `prefix*`."""
         found = {name for name in wanted if not name.endswith("*")}
         for prefix in (name[:-1] for name in wanted if name.endswith("*")):
             found |= set(self._scan(prefix))
@@ -160,12 +160,12 @@ class StreamServer:
                 return
 
     def views(self, streams: Sequence[str]) -> dict[str, View | None]:
-        """How far each stream goes; None for one that is not there."""
+        """How far each stream goes; None for one that does not exist."""
         answers = self._connection.ask_all([("EVAL", _VIEW, 1, stream) for stream in streams])
         return {stream: _view(answer) for stream, answer in zip(streams, answers, strict=True)}
 
     def step(self, stream: str, after: str, records: int) -> tuple[str, int]:
-        """The id that lies `records` records after an id, or as far as there are any, and how many that is."""
+        """The id `records` records after an id, or the last one if there are fewer, and how many records that is."""
         done = 0
         while done < records:
             count, last = self._connection.ask("EVAL", _STEP, 1, stream, after, min(PAGE_RECORDS, records - done))

@@ -2,16 +2,15 @@
 
 Options:
     url                 of the server
-    streams             names, with commas between; `prefix*` means all that begin so, also those that appear later
-    startingOffsets     `earliest` (default), `latest`, or JSON `{"stream": "ms-seq"}`: read on after this id
-    maxRecordsPerBatch  over all streams (default 100,000)
-    failOnDataLoss      `true` (default): stop when records were trimmed before they were read; `false`: count them
-                        (`lost` in the offsets, which Spark shows in the progress of the query) and go on
+    streams             names separated by commas; `prefix*` means all with that prefix, including later ones
+    startingOffsets     `earliest` (default), `latest`, or JSON `{"stream": "ms-seq"}`: read after this id
+    maxRecordsPerBatch  of all streams together (default 100,000)
+    failOnDataLoss      `true` (default): stop if records were trimmed before they were read; `false`: count them
+                        (`lost` in the offsets, which Spark shows in the progress of the query) and continue
 
 Records are read by range between two offsets, and nothing is written to the server. So a batch that runs again, for
 example after a restart, has the same records. There is one partition per stream, read as Arrow batches. A stream that
-appears later is read from its beginning. Where to begin and how far to read next are offsets made from what the server
-says about its streams.
+appears later is read from its beginning.
 """
 
 from __future__ import annotations
@@ -71,14 +70,14 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def parse_options(given: Mapping[str, str]) -> Options:
-    """Raises UsageError, which names the option and what it takes."""
+    """The options, checked; raises UsageError, which names the option and what it takes."""
     for required in ("url", "streams"):
         if not given.get(required):
             raise UsageError(f"the option {required!r} of valkey_streams is missing")
     streams = tuple(name for name in (part.strip() for part in given["streams"].split(",")) if name)
     maximum = given.get("maxRecordsPerBatch") or str(DEFAULT_MAX_RECORDS)
     if not maximum.isdecimal() or int(maximum) < 1:
-        raise UsageError(f"maxRecordsPerBatch is {maximum!r}: give a number from 1")
+        raise UsageError(f"maxRecordsPerBatch is {maximum!r}: give a number of at least 1")
     fail = (given.get("failOnDataLoss") or "true").lower()
     if fail not in ("true", "false"):
         raise UsageError(f"failOnDataLoss is {fail!r}: give true or false")
@@ -114,7 +113,7 @@ log = logging.getLogger(__name__)
 
 
 def read_range(options: Options, wanted: StreamRange) -> Iterator[pyarrow.RecordBatch]:
-    """The records of the range. If some were trimmed since it was planned: an error, or a line in the log."""
+    """The records of the range. If some were trimmed since it was planned, this is an error or a line in the log."""
     from nearcast.pipeline.sources.server import RespConnection, StreamServer
 
     missing = wanted.records
@@ -128,7 +127,7 @@ def read_range(options: Options, wanted: StreamRange) -> Iterator[pyarrow.Record
             f"up to {wanted.upto} were trimmed or deleted before they were read"
         )
         if options.fail_on_data_loss:
-            raise ClusterError(f"{said}. Set failOnDataLoss=false to go on with what is left")
+            raise ClusterError(f"{said}. Set failOnDataLoss=false to continue with what is left")
         log.warning(said)
 
 
@@ -150,7 +149,7 @@ def _batch(stream: str, page: list[Record]) -> pyarrow.RecordBatch:
 
 
 def _fields(flat: list[bytes]) -> dict[str, bytes]:
-    """By name; a repeated name has its last value, and bytes that are not UTF-8 are spelled out in a name."""
+    """The fields by name. A repeated name has its last value; bytes of a name that are not UTF-8 are escaped."""
     names = (name.decode("utf-8", "backslashreplace") for name in flat[::2])
     return dict(zip(names, flat[1::2], strict=True))
 
@@ -162,7 +161,7 @@ SCAN_EVERY_S = 1.0  # SCAN walks over all keys of the server
 
 
 class ValkeyStreams(DataSource):
-    """The data source. Spark makes it, pickles it and asks it for readers."""
+    """The data source. Spark creates it, pickles it and asks it for readers."""
 
     def __init__(self, options: Any) -> None:
         super().__init__(options)
@@ -191,7 +190,7 @@ def _server(options: Options) -> Iterator[StreamServer]:
 
 
 class BatchReader(DataSourceReader):
-    """All records from the starting offsets to the end of the streams, as it is when the batch is planned."""
+    """All records from the starting offsets to the end that the streams have when the batch is planned."""
 
     def __init__(self, options: Options) -> None:
         self._options = options
@@ -202,13 +201,13 @@ class BatchReader(DataSourceReader):
             return [InputPartition(found) for found in ranges(start, ahead(server, self._options, start))]
 
     def read(self, partition: InputPartition | None) -> Iterator[Any]:
-        # When there is no partition Spark still has one read, without a value.
+        # If there are no partitions, Spark still calls this once, without a value.
         found = partition.value if partition is not None else None
         return iter(()) if found is None else read_range(self._options, found)
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Asked for offsets on the driver, in one process that lives as long as the query; it reads in any process."""
+    """Gives offsets on the driver, in one process that lives as long as the query, and reads in any process."""
 
     def __init__(self, options: Options) -> None:
         self._options = options
@@ -218,7 +217,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._targets: dict[str, int] | None = None  # positions to stop at, when Spark wants only what is there now
 
     def initialOffset(self) -> dict[str, Any]:
-        return {}  # the first end offset tells where the streams began: see offsets.py
+        return {}  # the first end offset says where the streams began: see offsets.py
 
     def getDefaultReadLimit(self) -> ReadLimit:
         return ReadMaxRows(self._options.max_records)
@@ -235,11 +234,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         with _server(self._options) as server:
             known = from_json(start)
             wanted = self._wanted(server, known)
-            # Streams no longer wanted keep their offsets, so that they go on from there if they are wanted again.
+            # Streams no longer wanted keep their offsets, to continue from there if they are wanted again.
             return to_json(known | ahead(server, self._options, wanted, most, self._targets))
 
     def _wanted(self, server: StreamServer, known: dict[str, Offset]) -> dict[str, Offset]:
-        """The streams to read on, including those that have appeared."""
+        """The streams to read from, including new ones, each with the offset to continue from."""
         names = self._scanned(server) if self._targets is None else list(self._targets)
         if not known and not self._begun:
             self._begun = True
@@ -265,7 +264,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def starting(server: StreamServer, options: Options, streams: Sequence[str]) -> dict[str, Offset]:
-    """The offsets a new query begins with. What was trimmed before it began is not its loss."""
+    """The offsets that a new query begins with. Records trimmed before that do not count as lost."""
     found = {}
     for stream, view in server.views(streams).items():
         if view is None:
@@ -280,7 +279,7 @@ def starting(server: StreamServer, options: Options, streams: Sequence[str]) -> 
 
 
 def _at(server: StreamServer, stream: str, record_id: str, view: View) -> Offset:
-    """The offset of an id that was given: its position follows from how many records lie behind it."""
+    """The offset of a given id. Its position is computed from the number of records after it."""
     _, behind = server.step(stream, record_id, view.length)
     return beginning_at(record_id, view.added - behind)
 
@@ -292,7 +291,7 @@ def ahead(
     limit: int | None = None,
     targets: Mapping[str, int] | None = None,
 ) -> dict[str, Offset]:
-    """The offsets up to which to read next: at most `limit` records, and no stream beyond its target position."""
+    """The offsets to read up to next: at most `limit` records, and no stream beyond its target position."""
     views = server.views(sorted(start))
     offsets = {
         stream: settled(stream, offset, views[stream], fail_on_data_loss=options.fail_on_data_loss)

@@ -1,1 +1,1 @@
-"""Emulated networks: distances and capacities, by a TCP relay that delays, narrows and cuts."""
+"""Emulated networks: distances and capacities, by a TCP relay that delays, limits and cuts connections."""

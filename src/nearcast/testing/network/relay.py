@@ -1,18 +1,14 @@
-"""Emulated links: a TCP relay that delays, narrows and cuts the connections going through it.
+"""Emulated links: a TCP relay that delays, limits and cuts the connections that go through it.
 
-Stands in for `tc netem`, which needs root and a kernel module. A `DelayedRelay` listens on a loopback port
-and passes bytes to a target and back, with a one-way delay in each direction:
+It replaces `tc netem`, which needs root and a kernel module. A `DelayedRelay` listens on a loopback port and passes
+bytes to a target and back, with a one-way delay in each direction:
 
     client ──> relay's port ══ lane: token bucket, then delay + jitter, in order ══> target
            <──              ══ lane ═══════════════════════════════════════════════ <──
 
-What differs from a real link: the TCP handshake is made with the relay and takes no time; in a partition bytes are held
+Differences from a real link: the TCP handshake is made with the relay and takes no time; in a partition bytes are held
 back and not lost, because TCP would send them again; the delay is accurate to about 1 ms, because the event loop's
 timers are no finer.
-
-`LinkShape` says what the link is like. A `Direction` is what all connections of a relay share in one direction: the
-token bucket and the switch that cuts it. A `Lane` carries the bytes of one connection in one direction, in order, and
-holds at most one timer: the next arrival.
 """
 
 from __future__ import annotations
@@ -33,17 +29,17 @@ from nearcast.errors import UsageError
 # --- one direction of a link
 
 
-CHUNK_COST_BYTES = 128  # what Python keeps per chunk; counted, or small chunks would pass the limit unseen
-WRITE_BYTES = 256 * 1024  # per write to a socket; what the event loop reads at once is no more
-PIECE_S = 0.005  # a narrow link hands over what it carries in this time, not whole reads,
-PIECE_BYTES = 1500  # but no less than an Ethernet frame
-QUEUE_S = 0.1  # what a narrow link lets wait before it stops reading, as a router's queue would
+CHUNK_COST_BYTES = 128  # Python's own memory per chunk; counted, or many small chunks would exceed the limit unnoticed
+WRITE_BYTES = 256 * 1024  # per write to a socket; the event loop reads no more than this at once
+PIECE_S = 0.005  # a slow link passes on what it carries in this time, instead of whole reads,
+PIECE_BYTES = 1500  # but at least an Ethernet frame
+QUEUE_S = 0.1  # how much may wait on a slow link before it stops reading, like a router's queue
 RESET_ON_CLOSE = struct.pack("ii", 1, 0)  # SO_LINGER for 0 s
 
 
 @dataclass(frozen=True, slots=True)
 class LinkShape:
-    """Bytes wait for the token bucket (rate and burst), then travel `delay_s` plus 0 to `jitter_s`."""
+    """A link's figures: bytes wait for the token bucket (rate and burst), then take `delay_s` plus 0 to `jitter_s`."""
 
     delay_s: float = 0.0
     jitter_s: float = 0.0
@@ -59,7 +55,7 @@ DIRECT = LinkShape()
 
 
 class Direction:
-    """What all connections share in one direction of a link."""
+    """What all connections of a relay share in one direction: the token bucket, and the switch that cuts it."""
 
     def __init__(self, shape: LinkShape, rng: random.Random, limit_bytes: int) -> None:
         self.cut = False
@@ -75,7 +71,7 @@ class Direction:
             self.piece_bytes = max(PIECE_BYTES, int(shape.bytes_per_s * PIECE_S))
 
     def arrival_s(self, size: int, now_s: float) -> float:
-        """When bytes that enter now come out, if nothing is ahead of them in their own connection."""
+        """When bytes that enter now will arrive, if nothing is ahead of them in their own connection."""
         shape, departure_s = self._shape, now_s
         if self.narrow:
             # The token bucket as a clock: a byte keeps the link busy for 1/rate, and the bytes of a burst may
@@ -87,7 +83,10 @@ class Direction:
 
 
 class Lane:
-    """One direction of one connection, from the socket `source` to the socket `sink`."""
+    """One direction of one connection, from the socket `source` to the socket `sink`.
+
+    It keeps bytes in order, and has at most one timer, for the next arrival.
+    """
 
     def __init__(self, direction: Direction, on_finished: Callable[[], None]) -> None:
         self.in_flight_bytes = 0
@@ -122,13 +121,13 @@ class Lane:
             self._throttle()
 
     def end(self, *, reset: bool) -> None:
-        """The sender has finished, or its connection broke; this travels behind its bytes."""
+        """The sender has finished, or its connection broke. The other side learns of it after the last bytes."""
         if not self._discarding:
             self._ending = (self._arrival_s(0, self._loop.time()), reset)
             self.flush()
 
     def discard(self) -> None:
-        """Nobody is there to receive: forget what is in flight and what is still to come."""
+        """There is no receiver any more: drop what is in flight and what is still to come."""
         self._discarding = True
         self._chunks.clear()
         self._ending = None
@@ -160,7 +159,7 @@ class Lane:
         return sink is not None and not (self.sink_full or self._direction.cut or sink.is_closing())
 
     def _write_arrived(self, now_s: float) -> None:
-        """One write of bounded size, so that a sink that fills up says so before it holds all we have."""
+        """Make one write of limited size, so that a sink that fills up can pause us before it holds everything."""
         batch, size = [], 0
         while self._chunks and self._chunks[0][0] <= now_s and size < WRITE_BYTES:
             piece = self._chunks.popleft()[1]
@@ -238,10 +237,10 @@ class DelayedRelay:
         limit_bytes: int = _LIMIT_BYTES,
         back: LinkShape | None = None,
     ) -> Self:
-        """Listen on loopback (port 0: a free one). Each direction has a token bucket of its own.
+        """Listen on loopback (port 0: any free port). Each direction has its own token bucket.
 
-        `limit_bytes` bounds what is in flight per connection and direction; a sender above it must wait. `back` is the
-        shape of the way from the target; the same as `shape` if not given.
+        `limit_bytes` limits what is in flight per connection and direction; a sender above it must wait. `back` is the
+        shape of the way back from the target; by default the same as `shape`.
         """
         relay = cls(target, Direction(shape, rng, limit_bytes), Direction(back or shape, rng, limit_bytes))
         relay._server = await asyncio.get_running_loop().create_server(relay._accept, _HOST, port)
@@ -258,16 +257,16 @@ class DelayedRelay:
 
     @property
     def in_flight_bytes(self) -> int:
-        """What the relay holds, in all connections, with its own cost per chunk."""
+        """What the relay holds in all connections, including its own cost per chunk."""
         return sum(lane.in_flight_bytes for each in self._connections for lane in each.lanes)
 
     @property
     def delivered_bytes(self) -> int:
-        """What went through since the start, both directions."""
+        """What has been delivered since the start, in both directions."""
         return self._delivered_before_bytes + sum(each.delivered_bytes for each in self._connections)
 
     def partition(self) -> None:
-        """Stop forwarding until `heal()`. Connections stay open; new ones are accepted but go nowhere."""
+        """Stop forwarding until `heal()`. Connections stay open; new ones are accepted, and reach the target then."""
         self._there.cut = self._back.cut = True
         self._healed.clear()
 
@@ -280,7 +279,7 @@ class DelayedRelay:
                 lane.flush()
 
     def drop_connections(self) -> None:
-        """Reset every connection on both sides; what was in flight is lost. New ones are accepted."""
+        """Reset every connection on both sides; what is in flight is lost. New ones are accepted."""
         for connection in self._connections:
             connection.reset()
 
@@ -350,7 +349,7 @@ class _Connection:
             self.reset()
 
     def _finished(self) -> None:
-        """One lane is through to its end; the connection is over when both are."""
+        """One lane has finished; the connection is over when both have."""
         if all(lane.finished for lane in self.lanes):
             for end in (self.near, self.far):
                 if end.transport is not None:
@@ -358,7 +357,7 @@ class _Connection:
 
 
 class _End(asyncio.Protocol):
-    """One of the two sockets of a connection: feeds the outgoing lane, drains the incoming one."""
+    """One of the two sockets of a connection. It feeds the outgoing lane and drains the incoming one."""
 
     def __init__(self, connection: _Connection, *, outgoing: Lane, incoming: Lane) -> None:
         self.transport: asyncio.Transport | None = None
@@ -378,7 +377,7 @@ class _End(asyncio.Protocol):
 
     def eof_received(self) -> bool:
         self._outgoing.end(reset=False)
-        return True  # the other direction may still have something to say
+        return True  # the other direction may still send
 
     def connection_lost(self, error: Exception | None) -> None:
         self.transport = self._outgoing.source = self._incoming.sink = None

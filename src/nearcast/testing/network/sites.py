@@ -1,19 +1,7 @@
 """Emulated sites and capacities: delays between places, and brokers with limited bandwidth.
 
-A `World` is sites and the one-way delays between them. The figures of `WORLD` are round and illustrative: the order of
-magnitude of public round-trip tables between cloud regions, halved. They are not measurements. `Paths` are all the ways
-from a site of a world to a broker of a local cluster, each with its own delay.
-
-`Capacities` limit how many bytes per second each broker of a local cluster can send, to all its clients together. A
-server on this machine sends gigabytes a second over loopback, and two cores are used up long before. To see what a
-broker at its limit does, clients reach each broker through one relay whose way back is a token bucket:
-
-    clients ──> relay ── as wide as it gets ─────────────> server
-            <──       ── token bucket, shared by all ───── <──
-
-A message for n subscribers is n frames, which leave one after the other: as on a real network card, the last one
-waits for all the others. What does not fit waits: first in the relay, then in the sockets, then in the server's
-output buffers.
+The delays of `WORLD` are round, illustrative figures: the order of magnitude of public round-trip tables between cloud
+regions, halved. They are not measurements.
 """
 
 from __future__ import annotations
@@ -43,7 +31,7 @@ class Site:
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """Sites and the one-way delays between them, the same in both directions.
+    """Sites and the one-way delays between them, which are the same in both directions.
 
     `delays_s` names each pair of sites once. The jitter of a link is `jitter_share` of its delay.
     """
@@ -59,7 +47,7 @@ class World:
             raise UsageError(f"name each site once, and each pair of {names} once in delays_s")
 
     def delay_s(self, source: str, target: str) -> float:
-        """One way from a client or broker at `source` to a broker at `target`."""
+        """The one-way delay from a client or broker at `source` to a broker at `target`."""
         local = {site.name: site.local_delay_s for site in self.sites}
         if source not in local or target not in local:
             raise UsageError(f"no delay from {source!r} to {target!r}; the sites are: {', '.join(local)}")
@@ -83,11 +71,24 @@ WORLD = World(
 )
 
 
-BURST_BYTES = 1500  # an Ethernet frame: no fan-out passes at once
+BURST_BYTES = 1500  # an Ethernet frame: no fan-out passes in one burst
 
 
 class Capacities:
-    """One relay per broker. Make them with `await Capacities.start(...)`, and give `resolve` to `nearcast.connect`."""
+    """Limits how many bytes per second each broker of a local cluster can send to all its clients together.
+
+    A server on this machine can send gigabytes per second over loopback, and two cores are used up long before that. To
+    see what a broker does at its limit, clients reach each broker through one relay whose way back is a token bucket:
+
+        clients ──> relay ── unlimited ──────────────────────> server
+                <──       ── token bucket, shared by all ───── <──
+
+    A message for n subscribers is n frames, which leave one after another: as on a real network card, the last one
+    waits for all the others. What does not fit waits first in the relay, then in the sockets, then in the server's
+    output buffers.
+
+    Make them with `await Capacities.start(...)`, and give `resolve` to `nearcast.connect`.
+    """
 
     def __init__(self) -> None:
         self._stack = AsyncExitStack()
@@ -95,7 +96,7 @@ class Capacities:
 
     @classmethod
     async def start(cls, urls: Iterable[str], bytes_per_s: float, delay_s: float = 0.0) -> Self:
-        """`urls`: of the brokers. `bytes_per_s`: what each of them may send. `delay_s`: one way, both ways."""
+        """`urls`: of the brokers. `bytes_per_s`: what each of them may send. `delay_s`: one-way, in both directions."""
         there = LinkShape(delay_s)
         back = LinkShape(delay_s, bytes_per_s=bytes_per_s, burst_bytes=BURST_BYTES)
         capacities = cls()
@@ -114,14 +115,14 @@ class Capacities:
         await self._stack.aclose()
 
     def resolve(self, url: str) -> str:
-        """The way to a broker, by its URL."""
+        """The URL of the relay to a broker, by the broker's URL."""
         return f"redis://127.0.0.1:{self._relays[url].port}"
 
     async def _open(self, url: str, there: LinkShape, back: LinkShape) -> None:
         address = urlsplit(url)
         assert address.hostname is not None
         assert address.port is not None
-        without_jitter = random.Random(0)  # no dice are rolled
+        without_jitter = random.Random(0)  # never used, because there is no jitter
         relay = await DelayedRelay.start((address.hostname, address.port), there, back=back, rng=without_jitter)
         self._relays[url] = await self._stack.enter_async_context(relay)
 
@@ -130,7 +131,10 @@ class Capacities:
 
 
 class Paths:
-    """One relay per site and broker. Make them with `await Paths.start(...)`."""
+    """All ways from the sites of a world to the brokers of a local cluster, each through a relay with its own delay.
+
+    Make them with `await Paths.start(...)`.
+    """
 
     def __init__(self) -> None:
         self._stack = AsyncExitStack()
