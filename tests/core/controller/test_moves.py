@@ -201,6 +201,18 @@ def test_a_record_is_sent_again_after_a_while_and_an_answer_counts_once() -> Non
     assert one.moves.stage("t") is Stage.READY
 
 
+def test_what_two_answers_of_one_moment_make_possible_is_ordered_at_that_moment() -> None:
+    """Several messages may be read from the bus at once."""
+    two = moving(t=LATER, u=TopicEntry(single(6, "b3", 5), MoveEntry(Phase.SWITCH, NEW)))
+    two.tick(0.0)
+    for name, order in two.orders():
+        two.answer(name, order, 0.1, versions={topic: record.version for topic, record in order.records.items()})
+        two.moves.go_on(0.1)
+        two.moves.go_on(0.1)
+    settled_at = sorted((name, topic) for name, order in two.orders() for topic in order.records)
+    assert settled_at == [("b1", "t"), ("b2", "t"), ("b2", "u"), ("b3", "t"), ("b3", "u")]
+
+
 def test_an_answer_from_an_earlier_stage_ends_no_later_one() -> None:
     one = moving(t=LATER)
     one.tick(0.0)
