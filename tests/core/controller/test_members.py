@@ -263,6 +263,22 @@ def test_a_step_without_an_answer_is_asked_for_again_and_answers_count_once() ->
     assert one.commit().keys() == {"membership"}
 
 
+def test_an_answer_from_before_it_was_given_up_does_not_save_it_the_reset() -> None:
+    one = Joining(journal_of("b1", "b3", b2=JOINING))
+    one.hello("b2")
+    one.members.tick(0.0)
+    one.members.tick(0.31)
+    first, late = (order for _, order in one.orders())
+    one.answer("b2", first, 0.4)
+    one.hello("b2", 0.5, answering=False, dead=True)
+    one.commit()
+    assert one.state("b2") is DEAD
+    one.answer("b2", late, 0.6)
+    one.hello("b2", 0.7)
+    one.commit()
+    assert one.step(0.8)[0] == ["Reset b2"]
+
+
 def test_what_a_hello_said_before_the_reset_is_not_believed() -> None:
     one = Joining(journal_of("b1", b2=JOINING))
     one.hello("b2", ready=True)  # in its former life it was
@@ -285,6 +301,23 @@ def test_a_restarted_server_gets_its_membership_and_records_back() -> None:
         one.hello("b2", step / 10, run_id="second")
         orders += [order for order in one.step(step / 10)[0] if order.endswith("b2")]
     assert orders == ["InstallMembers b2", "Install b2", "Install b2", "Install b2", "MarkReady b2"]
+
+
+@pytest.mark.parametrize("written", [False, True])
+def test_an_answer_from_before_a_restart_says_nothing_about_the_server_now(written: bool) -> None:
+    one = Joining(journal_of("b1", "b2"))
+    one.hello("b2", ready=True)
+    one.members.tick(0.0)
+    one.members.tick(0.31)
+    first, late = (order for _, order in one.orders())
+    one.answer("b2", first, 0.4, versions={"": MEMBERS})
+    one.hello("b2", 0.5, run_id="second")
+    if written:
+        one.commit()
+    one.answer("b2", late, 0.6, versions={"": MEMBERS})
+    one.commit()
+    one.hello("b2", 0.7, run_id="second")
+    assert one.step(0.7)[0] == ["InstallMembers b2"]
 
 
 def test_a_server_that_was_restarted_elsewhere_is_announced() -> None:
