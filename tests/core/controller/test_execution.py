@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from parts import COMMITS, JOINING, LEAVING, MEMBERS, RENTED, TERM, Surroundings, broker, calls, journal_of, resting
 
+from nearcast.core.controller.departures import Departures
 from nearcast.core.controller.load import LoadWindow, PlanningInput
 from nearcast.core.controller.planner import REPORT_S, Execution, Planner, PlanningSettings
 from nearcast.core.controller.questions import Questions
@@ -37,7 +38,7 @@ class Doing:
     def __len__(self) -> int:
         return self.waiting
 
-    def problem(self, subject: str | dict[str, tuple[Mode, tuple[str, ...]]]) -> str:
+    def problem(self, subject: str | bus.Placements, others: Collection[str] = ()) -> str:
         named = [subject] if isinstance(subject, str) else [name for _, names in subject.values() for name in names]
         return ", ".join(f"not {name}" for name in named if name in self.impossible)
 
@@ -92,6 +93,18 @@ def test_a_proposal_with_one_impossible_change_has_a_problem(change: Any) -> Non
     one = execution(Doing({"b9"}))
     assert one.problem(Proposal("test", (place("t", "b1"), AddBroker(REASON)))) == ""
     assert one.problem(Proposal("test", (place("t", "b1"), change))) == "not b9"
+
+
+def test_brokers_that_one_proposal_removes_are_not_each_others_reason_to_go() -> None:
+    around, doing = Surroundings(journal_of("b1", "b2", "b3")), Doing()
+    departures = Departures(around.office, around.roster, doing, doing, lambda *_: False)  # type: ignore[arg-type]
+    one = Execution(TERM, doing, doing, departures, doing)  # type: ignore[arg-type]
+    names = ("b1", "b2", "b3")
+    two, all_of_them = (Proposal("test", tuple(RemoveBroker(name, REASON) for name in names[:n])) for n in (2, 3))
+    assert "is the last member" in one.problem(all_of_them)
+    assert one.problem(two) == ""
+    one.carry_out(two, 0.0)
+    assert around.commit().keys() == {"broker/b1", "broker/b2"}
 
 
 def test_who_moves_or_waits_to_move_is_busy() -> None:
