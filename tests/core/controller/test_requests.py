@@ -8,7 +8,7 @@ import pytest
 from parts import COMMITS, LEAVING, MEMBERS, TERM, Surroundings, broker, calls, journal_of, resting
 
 from nearcast.core.controller.load import LoadWindow
-from nearcast.core.controller.requests import REQUEST_S, REQUESTS_MAX, Requests
+from nearcast.core.controller.requests import LOOKUPS_AT_ONCE, REQUEST_S, Requests
 from nearcast.core.model.counters import TopicCounters
 from nearcast.core.model.journal import Journal, LossEntry, MoveEntry, Pace, Phase, TopicEntry
 from nearcast.core.model.placement import Mode, first_use, single
@@ -223,13 +223,14 @@ def test_what_a_policy_places_where_it_is_is_not_written_down_and_a_policy_is_no
     assert "a proposal was refused" in one.office.notes[-1]
 
 
-def test_requests_that_wait_have_a_limit() -> None:
+def test_requests_that_wait_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nearcast.core.controller.requests.REQUESTS_MAX", 3)
     one = asked(t="b1")
     one.others.stages["t"] = "ready"
-    for number in range(REQUESTS_MAX):
+    for number in range(3):
         one.move(number, t="b3")
     assert one.said() == []
-    one.move(REQUESTS_MAX, t="b3")
+    one.move(3, t="b3")
     assert "requests waiting" in one.problem()
 
 
@@ -238,6 +239,24 @@ def test_a_request_for_many_topics_costs_as_much_as_it_has_topics() -> None:
     few = dict.fromkeys(list(one.journal.topics)[:100], (SINGLE, ("b2",)))
     assert calls(one.place, 1, few) < 10_000, "the others are not looked at"
     assert len(one.commit()) == 100
+
+
+def test_many_topics_that_nobody_has_placed_are_looked_up_some_at_a_time() -> None:
+    """Their directories are slower than orders are repeated: the orders of all at once would displace each other."""
+    one = asked()
+    one.place(1, dict.fromkeys(resting(6000, "b1"), (SINGLE, ("b1",))))
+    slow: list[list[tuple[str, Any]]] = [[], [], [], []]
+    for step in range(1, 200):
+        given = one.orders()
+        assert len(given) <= LOOKUPS_AT_ONCE
+        slow.append(given)
+        for name, lookup in slow.pop(0):
+            one.answer(name, lookup, step / 10, records={lookup.topic: first_use(MEMBERS, name)})
+        one.requests.tick(step / 10)
+        if one.commit(step / 10):
+            break
+    assert one.problem() == ""
+    assert len(one.journal.topics) == 6_000
 
 
 # --- brokers
