@@ -35,7 +35,7 @@ class Told(Console):
         leader = self._leaders.pop(0) if len(self._leaders) > 1 else self._leaders[0]
         self.asked += 1
         leader.heard(make("me.1"), 0.0)
-        state = bus.decode_state(leader.outbox.pop()[1])
+        state = bus.decode_state(leader.office.outbox.pop()[1])
         assert state is not None
         return state
 

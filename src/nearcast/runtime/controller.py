@@ -13,6 +13,7 @@ import os
 import random
 import socket
 from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
 
 import msgspec
 
@@ -260,16 +261,16 @@ class Controller:
         self._thinking.add(task)
         task.add_done_callback(self._thinking.discard)
 
-    async def _think(self, question: Ask) -> None:
+    async def _think(self, question: Ask[Any]) -> None:
         """Have the decider answer, in a thread. If it fails, nothing changes, and the controller continues."""
         answer: object = None
         try:
-            answer = await asyncio.to_thread(question.decider.decide, question.view)
+            answer = await asyncio.to_thread(question.decide)
         except Exception as error:
             self._troubles.note(question.decider.name, error)
         self._answer(question, answer)
 
-    def _answer(self, question: Ask, answer: object) -> None:
+    def _answer(self, question: Ask[Any], answer: object) -> None:
         """Pass the answer on. One that the machine cannot take is ignored."""
         assert self._driver is not None
         try:

@@ -200,7 +200,7 @@ class ControllerProcess(Process):
     def _serve(self) -> None:
         questions, self.controller.questions[:] = list(self.controller.questions), []
         for question in questions:
-            answer = partial(self.controller.answered, question.number, question.decider.decide(question.view))
+            answer = partial(self.controller.answered, question.number, question.decide())
             self.world.timeline.after(THINKS_S, self.serve, self._hear, answer)
         self._serve_store()
 

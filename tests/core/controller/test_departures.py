@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from typing import Any
 
+import msgspec
 import pytest
+from parts import DEAD, JOINING, LEAVING, LEFT, MEMBERS, Surroundings, broker, calls, journal_of, resting
 
 from nearcast.core.client.mailbox import Mailbox, Overflow
-from nearcast.core.model.journal import BrokerState
+from nearcast.core.controller.departures import LOOK_S, MOVES_AT_ONCE, Departures
+from nearcast.core.model.journal import BrokerState, Entry, Journal, MoveEntry, Pace, Phase, TopicEntry
+from nearcast.core.model.membership import BrokerInfo, Membership
 from nearcast.core.model.message import Message
-from nearcast.core.model.placement import Mode
+from nearcast.core.model.placement import Mode, single
+from nearcast.core.model.settings import DEFAULT_TIMING
 from nearcast.core.wire import bus
 
 
@@ -214,3 +220,199 @@ def test_a_broker_that_stays_takes_over_although_it_is_not_in_the_ring_yet(clust
     cluster.kill("b1")
     cluster.run(5.0)
     assert cluster.journal.membership.ring == ("b2",)
+
+
+# --- the part alone
+
+
+class Members:
+    """Stands in for the members: which brokers have the newest membership, and what follows it."""
+
+    def __init__(self) -> None:
+        self.informed: set[str] = {"b1", "b2", "b3"}
+        self.gone: list[str] = []
+        self.is_informed, self.departed = self.informed.__contains__, self.gone.append
+
+    def next_membership(self, now: Membership, brokers: dict[str, BrokerInfo], ring: tuple[str, ...]) -> Membership:
+        return msgspec.structs.replace(now, version=now.version + 1, brokers=brokers, ring=ring)
+
+
+class Leaving(Surroundings):
+    """b2 leaves a cluster; its moves begin, and end when the test says so."""
+
+    def __init__(self, journal: Journal, looked_after: Container[str] = ()) -> None:
+        super().__init__(journal)
+        self.members = Members()
+        self.begun: list[str] = []
+        self.departures = Departures(
+            self.office,
+            self.roster,
+            self.members,  # type: ignore[arg-type]
+            self,  # type: ignore[arg-type]
+            lambda name, topic: topic in looked_after,
+        )
+
+    def began(self, topic: str, pace: Pace, now_s: float) -> None:
+        self.begun.append(topic)
+
+    def step(self, now_s: float) -> dict[str, Entry]:
+        self.departures.tick(now_s)
+        return self.commit(now_s)
+
+    def end_moves(self) -> None:
+        for topic, entry in self.journal.topics.items():
+            if entry.move is not None:
+                self.journal.topics[topic] = TopicEntry(entry.move.target)
+
+
+def leaving(*topics: str, number: int = 1, by_policy: bool = False, looked_after: Container[str] = ()) -> Leaving:
+    """The ring without b2 is open, and b2 still carries topics."""
+    held = {name: TopicEntry(single(6, "b2", 5)) for name in topics} if topics else resting(number, "b2")
+    journal = journal_of("b1", "b3", topics=held, b2=LEAVING)
+    journal.brokers["b2"] = broker("b2", LEAVING, by_policy=by_policy)
+    return Leaving(journal, looked_after)
+
+
+def test_who_leaves_is_emptied_then_marked_then_let_go() -> None:
+    one = leaving("t")
+    directory = one.roster.directory("t")
+    assert directory is not None
+    moved = TopicEntry(single(6, "b2", 5), MoveEntry(Phase.PREPARE, single(7, directory, MEMBERS)))
+    assert one.step(0.0) == {"topic/t": moved}
+    assert one.begun == ["t"]
+    assert one.step(0.2) == {}, "it is moving"
+    one.end_moves()
+    marked = one.step(0.4)["membership"]
+    assert isinstance(marked, Membership)
+    assert marked.brokers["b2"].leaving
+    assert one.step(0.5) == {}
+    count = one.order()
+    one.answer("b2", count, 0.6, counts={"": (0, 0)})
+    left = one.step(0.7)
+    assert left["broker/b2"] == broker("b2", LEFT)
+    assert "b2" not in one.journal.membership.brokers
+    assert one.members.gone == ["b2"]
+
+
+@pytest.mark.parametrize("ring", [("b1", "b2", "b3"), ("b1", "b3")], ids=["in the ring", "closed"])
+def test_nobody_is_emptied_before_the_ring_without_it_is_open(ring: tuple[str, ...]) -> None:
+    closed_from = ("b1", "b2", "b3") if "b2" not in ring else None
+    one = Leaving(journal_of("b1", "b3", ring=ring, closed_from=closed_from, topics=resting(3, "b2"), b2=LEAVING))
+    assert one.step(0.0) == {}
+
+
+def marked() -> Leaving:
+    one = leaving("t")
+    one.journal.topics.clear()
+    one.step(0.0)
+    return one
+
+
+def test_pattern_subscribers_are_counted_again_until_they_have_let_go() -> None:
+    one = marked()
+    for now_s, holders in ((0.1, 2), (0.2, 1), (0.3, 0)):
+        assert one.step(now_s) == {}
+        one.answer("b2", one.order(), now_s, counts={"": (holders, 0)})
+    assert "broker/b2" in one.step(0.4)
+
+
+def test_pattern_subscribers_that_hold_on_are_not_waited_for_longer_than_ready_s() -> None:
+    one = marked()
+    one.step(0.1)
+    assert one.step(0.1 + DEFAULT_TIMING.ready_s) == {}
+    assert "broker/b2" in one.step(0.11 + DEFAULT_TIMING.ready_s)
+
+
+def test_nobody_leaves_before_every_broker_has_told_its_clients() -> None:
+    one = marked()
+    one.members.informed.discard("b3")
+    for now_s in (0.1, 2 * DEFAULT_TIMING.ready_s):
+        assert one.step(now_s) == {}
+    assert one.orders() == []
+    one.members.informed.add("b3")
+    assert "broker/b2" in one.step(2 * DEFAULT_TIMING.ready_s)
+
+
+def test_a_count_that_comes_after_it_was_given_up_does_not_count_the_next_time() -> None:
+    one = marked()
+    one.step(0.1)
+    count = one.order()
+    one.ledger.write_broker("b2", broker("b2", DEAD))
+    one.commit()
+    one.step(0.2)
+    one.answer("b2", count, 0.3, counts={"": (0, 0)})
+    one.ledger.write_broker("b2", broker("b2", LEAVING))
+    one.commit()
+    assert one.step(0.4) == {}
+
+
+@pytest.mark.parametrize("state", [JOINING, LEFT, DEAD])
+def test_only_a_member_can_begin_to_leave(state: BrokerState) -> None:
+    one = Leaving(journal_of("b1", "b3", b2=state))
+    assert "only a member can leave" in one.departures.begin("b2")
+    assert one.commit() == {}
+
+
+def test_two_brokers_that_leave_at_once_do_not_leave_the_topics_alone() -> None:
+    one = Leaving(journal_of("b1", "b2"))
+    assert one.departures.begin("b1") == ""
+    assert "is the last member" in one.departures.begin("b2")
+    assert one.commit() == {"broker/b1": broker("b1", LEAVING)}
+
+
+def test_a_departure_that_was_asked_for_twice_is_one() -> None:
+    one = Leaving(journal_of("b1", "b2"))
+    one.departures.begin("b2")
+    assert "is changing its state this moment" in one.departures.begin("b2")
+    one.commit()
+    assert one.departures.begin("b2") == ""
+    assert one.commit() == {}
+
+
+@pytest.mark.parametrize(("by_policy", "stays"), [(True, True), (False, False)])
+def test_a_policy_calls_off_only_what_a_policy_began(by_policy: bool, stays: bool) -> None:
+    one = leaving(by_policy=by_policy)
+    one.departures.cancel("b2", by_policy=True)
+    assert ("broker/b2" in one.commit()) is stays
+
+
+def test_who_is_marked_as_empty_cannot_stay() -> None:
+    one = marked()
+    assert "carries nothing any more" in one.departures.cancel("b2")
+    assert one.commit() == {}
+
+
+def test_many_topics_leave_a_part_at_a_time_and_all_of_them() -> None:
+    one = leaving(number=20_000)
+    costs, now_s = [], 0.0
+    for _ in range(20_000 // MOVES_AT_ONCE):
+        now_s += 2 * LOOK_S
+        costs.append(calls(one.departures.tick, now_s))
+        assert len(one.commit()) <= MOVES_AT_ONCE
+        moving = [topic for topic, entry in one.journal.topics.items() if entry.move is not None]
+        assert len(moving) <= MOVES_AT_ONCE
+        one.end_moves()
+    assert not one.roster.names("b2")
+    assert max(costs) < 40_000, max(costs)
+
+
+def test_a_part_that_has_not_ended_is_waited_for() -> None:
+    one = leaving(number=1_000)
+    assert len(one.step(0.0)) == MOVES_AT_ONCE
+    assert one.step(0.2) == {}
+    ended = next(iter(one.begun))
+    one.journal.topics[ended] = TopicEntry(single(7, "b1", MEMBERS))
+    assert len(one.step(0.4)) == 1
+
+
+def test_topics_are_looked_at_a_few_times_a_second() -> None:
+    one = leaving(number=20_000)
+    one.departures.tick(0.0)
+    assert calls(one.departures.tick, LOOK_S / 2) < 100
+
+
+def test_the_policy_moves_what_it_looks_after() -> None:
+    one = leaving("t", "u", by_policy=True, looked_after={"t"})
+    assert one.step(0.0).keys() == {"topic/u"}
+    asked = leaving("t", "u", by_policy=False, looked_after={"t"})
+    assert asked.step(0.0).keys() == {"topic/t", "topic/u"}, "a person's request is not the policy's"

@@ -69,7 +69,7 @@ def test_a_broker_that_joins_gets_no_grant_before_its_server_says_that_it_is_a_n
     journal = Journal(Membership(version=5, term=1, brokers={}), {}, {"b1": entry})
     leader = Leader(Ledger(1, journal, 2), leader="c", store_url="", settings=LeaderSettings(dice=Random(1)), now_s=0.0)
     leader.heard(bus.Hello("b1", 1, 40, "redis://b1", "local", "run", True), 0.1)
-    told = [bus.decode_for_agent(payload) for _, payload in leader.outbox]
+    told = [bus.decode_for_agent(payload) for _, payload in leader.office.outbox]
     assert any(isinstance(message, bus.Grant) for message in told) == (state is BrokerState.MEMBER)
 
 

@@ -5,13 +5,11 @@ What one input costs is counted in calls of functions, which no other program on
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable
 from random import Random
-from typing import Any
 
 import msgspec
 import pytest
+from parts import calls
 
 from nearcast.core.controller.leader import Leader, LeaderSettings
 from nearcast.core.controller.ledger import Ledger
@@ -20,6 +18,7 @@ from nearcast.core.controller.recovery import Recovery
 from nearcast.core.model.counters import TopicCounters
 from nearcast.core.model.journal import BrokerEntry, BrokerState, Journal, Known, LossEntry, TopicEntry
 from nearcast.core.model.membership import BrokerInfo, Membership
+from nearcast.core.model.names import AGENT_CHANNEL
 from nearcast.core.model.placement import settled, single
 from nearcast.core.model.settings import DEFAULT_TIMING
 from nearcast.core.wire import bus
@@ -36,21 +35,6 @@ MEMBERS = Membership(
     timers=DEFAULT_TIMING.agreed,
 )
 AT_ONCE = 150_000  # calls: about 50 ms; a leadership of 1 s is renewed four times
-
-
-def calls(work: Callable[..., None], *arguments: object) -> int:
-    made = 0
-
-    def count(frame: Any, event: str, argument: Any) -> None:
-        nonlocal made
-        made += event in ("call", "c_call")
-
-    sys.setprofile(count)
-    try:
-        work(*arguments)
-    finally:
-        sys.setprofile(None)
-    return made
 
 
 def hello(broker: str) -> bus.Hello:
@@ -70,19 +54,18 @@ def test_a_lost_journal_is_put_together_a_part_at_a_time() -> None:
     while not ledger.pending("membership"):
         now_s += 0.05
         assert now_s < 60
-        orders = [bus.decode_for_agent(payload) for _, payload in recovery.outbox]
+        orders = [(_broker(channel), bus.decode_for_agent(payload)) for channel, payload in recovery.outbox]
         recovery.outbox.clear()
-        for order in orders:
+        for broker, order in orders:
             assert isinstance(order, bus.Recall)
-            answer = told(order, names, recovery)
+            answer = told(order, broker, names)
             most = max(most, calls(recovery.heard, answer, now_s))
         most = max(most, calls(recovery.tick, now_s))
     assert most < AT_ONCE, most
 
 
-def told(order: bus.Recall, names: dict[str, list[str]], recovery: Recovery) -> bus.Answer:
+def told(order: bus.Recall, broker: str, names: dict[str, list[str]]) -> bus.Answer:
     """What the agent that this order is for has behind the last topic it told."""
-    _, broker, _ = recovery.orders._waiting[order.order]
     start = names[broker].index(order.after) + 1 if order.after else 0
     batch = names[broker][start : start + BATCH]
     records = {topic: settled(single(6, broker, 5), 1) for topic in batch}
@@ -147,7 +130,7 @@ def test_looking_at_brokers_costs_no_more_with_many_topics() -> None:
     counted = {topic: TopicCounters(subscribers=1) for topic in list(topics)[:10_000]}
     leader.heard(bus.Report("b1", 0.0, 1.0, 5.0, 0.0, 1, 1, 0.0, 0.0, counted), 0.0)
     assert calls(leader.heard, bus.Show("me.1", brokers_only=True), 0.0) < 1000
-    ((_, payload),) = leader.outbox
+    ((_, payload),) = leader.office.outbox
     state = bus.decode_state(payload)
     assert state is not None
     assert set(state.brokers) == set(BROKERS)
@@ -168,8 +151,8 @@ def test_all_topics_are_shown_a_part_at_a_time() -> None:
     most, listed, start = 0, [], 0
     while start or not listed:
         most = max(most, calls(leader.heard, bus.Show("me.1", start=start), 0.0))
-        ((_, payload),) = leader.outbox
-        leader.outbox.clear()
+        ((_, payload),) = leader.office.outbox
+        leader.office.outbox.clear()
         part = bus.decode_state(payload)
         assert part is not None
         assert len(part.topics) <= bus.SHOWN_MAX
@@ -187,8 +170,8 @@ def test_named_topics_are_shown_a_part_at_a_time_too() -> None:
     names = tuple(f"t{number}" for number in range(bus.SHOWN_MAX + 1))
     for start, listed, following in ((0, names[:-1], bus.SHOWN_MAX), (bus.SHOWN_MAX, names[-1:], 0)):
         leader.heard(bus.Show("me.1", names, start=start), 0.0)
-        ((_, payload),) = leader.outbox
-        leader.outbox.clear()
+        ((_, payload),) = leader.office.outbox
+        leader.office.outbox.clear()
         part = bus.decode_state(payload)
         assert part is not None
         assert (tuple(part.topics), part.next_start) == (listed, following)
@@ -219,11 +202,16 @@ def most_until_pending(leader: Leader, key: str) -> int:
 
 def done(leader: Leader) -> list[bus.Answer]:
     """Every agent has carried out what it was told to."""
-    told = [bus.decode_for_agent(payload) for _, payload in leader.outbox]
-    leader.outbox.clear()
+    told = [(_broker(channel), bus.decode_for_agent(payload)) for channel, payload in leader.office.outbox]
+    leader.office.outbox.clear()
     answers = []
-    for order in told:
+    for broker, order in told:
         if isinstance(order, bus.Install | bus.InstallMembers | bus.Collect):
             versions = {"": MEMBERS.version} if isinstance(order, bus.InstallMembers) else {}
-            answers.append(bus.Answer(leader.office.orders._waiting[order.order][1], order.order, versions=versions))
+            answers.append(bus.Answer(broker, order.order, versions=versions))
     return answers
+
+
+def _broker(channel: bytes) -> str:
+    """The broker that an agent's channel is named after."""
+    return channel.removeprefix(AGENT_CHANNEL).rpartition(b":")[0].decode()

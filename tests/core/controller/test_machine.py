@@ -331,7 +331,7 @@ def test_a_deposed_leader_does_not_grant(cluster: Any) -> None:
     leader, wired = cluster.leader, cluster.rig.wired[0]
     wired.deaf.add("store")
     cluster.rig.run(0.5)  # the agents say hello
-    outbox = leader.leading.outbox
+    outbox = leader.leading.office.outbox
     wired.deaf.clear()
     cluster.rig.now_s += 10.0
     wired.hear()

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import parts
 import pytest
+from parts import DEAD, LEFT, MEMBER, RENTED, TERM, Surroundings, journal_of
 
+from nearcast.core.controller.departures import START_S, Provisioning
 from nearcast.core.controller.planner import PlanningSettings
-from nearcast.core.model.journal import BrokerState
+from nearcast.core.model.journal import BrokerEntry, BrokerState, Journal
 from nearcast.core.model.names import PROVIDER_CHANNEL
 from nearcast.core.model.planning import AddBroker, Cause, Reason, RemoveBroker
 from nearcast.core.wire import bus
@@ -146,3 +149,99 @@ def test_one_that_was_given_up_may_come_back(provider: Provider) -> None:
     provider.start()
     provider.cluster.run(40.0)
     assert provider.state is BrokerState.MEMBER
+
+
+# --- the part alone
+
+
+class Renting(Surroundings):
+    """Provisioning of a cluster of one member; `heard` are the brokers that say hello."""
+
+    def __init__(self, journal: Journal) -> None:
+        super().__init__(journal)
+        self.heard: set[tuple[str, str]] = set()  # broker and run
+        self.provisioning = Provisioning(self.office, self)  # type: ignore[arg-type]
+
+    def heard_lately(self, name: str, run_id: str, now_s: float) -> bool:
+        return (name, run_id) in self.heard
+
+    def step(self, now_s: float) -> list[Any]:
+        """What the provider is told."""
+        self.provisioning.tick(now_s)
+        assert {channel for channel, _ in self.office.outbox} <= {PROVIDER_CHANNEL}
+        return self.said()
+
+
+def renting(state: BrokerState, **changes: Any) -> Renting:
+    journal = journal_of("b1")
+    journal.brokers[NAME] = parts.broker(NAME, state, **{"rented": True, **changes})
+    return Renting(journal)
+
+
+def test_a_broker_is_asked_for_once_it_is_in_the_store_and_again_each_second() -> None:
+    one = Renting(journal_of("b1"))
+    assert one.provisioning.rent() == NAME
+    assert one.step(0.0) == []
+    assert one.commit() == {f"broker/{NAME}": BrokerEntry("", "", "", RENTED, rented=True)}
+    told = [one.step(now_s) for now_s in (0.1, 0.9, 1.1)]
+    assert told == [[bus.Rent(NAME, TERM)], [], [bus.Rent(NAME, TERM)]]
+
+
+def test_two_that_are_rented_at_once_have_names_of_their_own() -> None:
+    one = Renting(journal_of("b1"))
+    assert [one.provisioning.rent(), one.provisioning.rent()] == ["rented-1", "rented-2"]
+    one.commit()
+    assert one.provisioning.rent() == "rented-3"
+
+
+def test_one_that_does_not_come_is_given_back() -> None:
+    one = renting(RENTED, run_id="", url="")
+    one.step(0.0)
+    assert one.step(START_S) == [bus.Rent(NAME, TERM)]
+    assert one.step(START_S + 0.1) == []
+    entries = one.commit()
+    assert entries[f"broker/{NAME}"].state is LEFT  # type: ignore[union-attr]
+    assert "is one running?" in one.office.notes[-1]
+    assert [one.step(START_S + 1.5 + step) for step in range(3)] == [[], [], []]
+
+
+def test_one_that_has_left_is_released_until_it_is_silent() -> None:
+    one = renting(LEFT)
+    one.heard.add((NAME, f"run-{NAME}"))
+    release = bus.Release(NAME, TERM, f"redis://{NAME}")
+    assert [one.step(now_s) for now_s in (0.0, 0.5, 1.0)] == [[release], [], [release]]
+    assert one.provisioning.rent() == "rented-2", "its name is still in use"
+    one.heard.clear()
+    assert one.step(2.0) == []
+    assert one.provisioning.rent() == NAME
+
+
+def test_a_server_that_was_not_rented_is_never_stopped() -> None:
+    one = renting(LEFT, rented=False)
+    one.heard.add((NAME, f"run-{NAME}"))
+    assert one.step(0.0) == []
+
+
+def test_one_that_was_given_up_and_is_not_back_is_released_although_nobody_hears_it() -> None:
+    one = renting(DEAD)
+    assert [one.step(0.0), one.step(START_S), one.commit()] == [[], [], {}]
+    one.step(START_S + 0.1)
+    one.commit()
+    assert one.journal.brokers[NAME].state is LEFT
+    release = bus.Release(NAME, TERM, f"redis://{NAME}")
+    assert one.step(START_S + 1.2) == [release]
+    assert one.step(2 * START_S) == [release]
+    assert one.step(2 * START_S + 0.2) == [], "for as long as a start may take"
+
+
+def test_time_counts_from_when_it_was_last_expected() -> None:
+    one = renting(DEAD)
+    one.step(0.0)
+    one.ledger.write_broker(NAME, parts.broker(NAME, MEMBER, rented=True))
+    one.commit()
+    one.step(START_S - 1.0)
+    one.ledger.write_broker(NAME, parts.broker(NAME, DEAD, rented=True))
+    one.commit()
+    one.step(START_S)
+    one.step(START_S + 1.0)
+    assert one.commit() == {}

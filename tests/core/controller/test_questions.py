@@ -17,7 +17,7 @@ def test_an_answer_goes_to_who_asked_and_is_heard_once() -> None:
     questions.ask(Doubling(), 4, lambda answer, now_s: heard.append(("first", answer, now_s)))
     questions.ask(Doubling(), 5, lambda answer, now_s: heard.append(("second", answer, now_s)))
     first, second = questions.take()
-    questions.answered(second.number, second.decider.decide(second.view), 1.0)
+    questions.answered(second.number, second.decide(), 1.0)
     questions.answered(first.number, None, 2.0)  # it failed
     questions.answered(second.number, 99, 3.0)
     assert heard == [("second", 10, 1.0), ("first", None, 2.0)]

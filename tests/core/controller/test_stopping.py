@@ -35,7 +35,7 @@ def test_who_waits_leads_at_once_in_a_higher_term(cluster_of: Any) -> None:
 def test_nothing_is_granted_after_that(cluster: Any) -> None:
     leader = cluster.leader
     leader.outgoing()
-    leader.leading.outbox.append((CONTROLLER_CHANNEL, b"what it was about to say"))
+    leader.leading.office.outbox.append((CONTROLLER_CHANNEL, b"what it was about to say"))
     leader.retire(cluster.rig.now_s)
     assert leader.outgoing() == []
 

@@ -148,7 +148,7 @@ def balanced(gateways: Gateways, seconds: float = 15.0) -> Any:
 
 
 def answer(gateways: Gateways, asked: Any) -> None:
-    gateways.cluster.leader.answered(asked.number, asked.decider.decide(asked.view), gateways.cluster.rig.now_s)
+    gateways.cluster.leader.answered(asked.number, asked.decide(), gateways.cluster.rig.now_s)
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ release is repeated for as long as a start may take.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING
@@ -90,15 +90,15 @@ class Departures:
         self._ledger.write_broker(broker, leaving)
         return ""
 
-    def problem(self, broker: str) -> str:
-        """Why the broker cannot leave now; empty if it can, or is leaving."""
+    def problem(self, broker: str, others: Collection[str] = ()) -> str:
+        """Why the broker cannot leave now, together with these others; empty if it can, or is leaving."""
         entry = self._ledger.journal.brokers.get(broker)
         problem = self._problem(broker, entry)
         if problem or entry is None or entry.state is BrokerState.LEAVING:
             return problem
         if entry.state is not BrokerState.MEMBER:
             return f"broker {broker!r} is {entry.state}: only a member can leave"
-        staying = [name for name in self._roster.carriers() if name != broker]
+        staying = self._roster.carriers().difference(others, {broker})
         if not any(not self._ledger.pending(broker_key(name)) for name in staying):
             return f"broker {broker!r} is the last member: add another one first"
         return ""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Generic, Protocol, TypeVar
 
 import msgspec
 
@@ -54,9 +54,25 @@ StoreEffect = Campaign | Resign | Load | Commit
 # --- policies
 
 
-class Ask(msgspec.Struct, frozen=True):
-    """Have `decider.decide(view)` called where it may take its time: answered by `answered` with the same number."""
+View = TypeVar("View")
+Seen = TypeVar("Seen", contravariant=True)
+Answer = TypeVar("Answer", covariant=True)
+
+
+class Decider(Protocol[Seen, Answer]):
+    """A pure function with a name: the same view gives the same answer."""
+
+    name: str
+
+    def decide(self, view: Seen) -> Answer: ...
+
+
+class Ask(msgspec.Struct, Generic[View], frozen=True):
+    """Have `decide` called where it may take its time: answered by `answered` with the same number."""
 
     number: int
-    decider: Any
-    view: Any
+    decider: Decider[View, object]
+    view: View
+
+    def decide(self) -> object:
+        return self.decider.decide(self.view)

@@ -93,16 +93,6 @@ class Leader:
         return self.ledger.term
 
     @property
-    def outbox(self) -> list[tuple[bytes, bytes]]:
-        """(channel, payload) to publish on the bus."""
-        return self.office.outbox
-
-    @property
-    def notes(self) -> list[str]:
-        """What happened, for the driver's log."""
-        return self.office.notes
-
-    @property
     def known(self) -> Known:
         """What anyone may know about this cluster by now."""
         membership = self.journal.membership

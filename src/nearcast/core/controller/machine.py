@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from enum import StrEnum
 from random import Random
+from typing import Any
 
 import msgspec
 
@@ -68,7 +69,7 @@ class Controller:
         self.timing = timing
         self.effects: list[Effect] = []
         self.store: list[StoreEffect] = []
-        self.questions: list[Ask] = []  # for policies
+        self.questions: list[Ask[Any]] = []  # for policies
         self.wall_offset_s = 0.0
         self.notes: list[str] = []
         self.alarms: list[str] = []  # what an operator must know
@@ -243,7 +244,7 @@ class Controller:
 
     def outgoing(self) -> list[tuple[str, bytes]]:
         """What to write on the bus now. A leader without a bus drops what it would say: orders are repeated."""
-        speaker = self.leading or self.recovery
+        speaker = self.leading.office if self.leading is not None else self.recovery
         if speaker is not None:
             link = self.bus.link
             for channel, payload in speaker.outbox:
@@ -251,8 +252,8 @@ class Controller:
                     link.tell(channel, payload)
             speaker.outbox.clear()
         if self.leading is not None:
-            self.notes += self.leading.notes
-            self.leading.notes.clear()
+            self.notes += self.leading.office.notes
+            self.leading.office.notes.clear()
         data = self.bus.take()
         return [(self.bus.name, data)] if data else []
 

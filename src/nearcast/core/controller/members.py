@@ -308,11 +308,11 @@ class Members:
         if hello is None or hello.run_id != entry.run_id:
             return
         if joining and run not in self._reset:
-            self._order_reset(name, run, now_s)
+            self._order_reset(name, entry, now_s)
         elif joining and name not in self._ledger.membership().brokers:
             self._introduce(name, entry)
         elif not self.is_informed(name):
-            self._order_membership(name, now_s)
+            self._order_membership(name, entry.run_id, now_s)
         elif (not hello.ready or run in self._doubted) and run not in self._restored:
             self._order_records(name, run, now_s)
         elif not hello.ready:
@@ -324,8 +324,12 @@ class Members:
         brokers = {**membership.brokers, name: BrokerInfo(entry.url, entry.site, membership.version + 1)}
         self._ledger.write({MEMBERSHIP_KEY: self.next_membership(membership, brokers, membership.ring)})
 
-    def _order_reset(self, name: str, run: tuple[str, str], now_s: float) -> None:
+    def _order_reset(self, name: str, entry: BrokerEntry, now_s: float) -> None:
+        run = (name, entry.run_id)
+
         def done(answer: bus.Answer, at_s: float) -> None:
+            if self._ledger.journal.brokers.get(name) is not entry:
+                return  # a late answer: the broker was given up since, and must be reset again
             self._reset.add(run)
             hello = self._hellos.get(name)
             if hello is not None:  # what it said about its ready key was true of its former life
@@ -334,11 +338,12 @@ class Members:
         make = partial(bus.Reset, term=self._ledger.term)
         self._orders.need(("reset", run), name, make, done, now_s)
 
-    def _order_membership(self, name: str, now_s: float) -> None:
+    def _order_membership(self, name: str, run_id: str, now_s: float) -> None:
         membership = self._ledger.journal.membership
 
         def done(answer: bus.Answer, at_s: float) -> None:
-            if self._roster.alive(name):
+            restarted = self._ledger.pending(broker_key(name)) or self._ledger.journal.brokers[name].run_id != run_id
+            if self._roster.alive(name) and not restarted:
                 self._membership_at[name] = answer.versions[""]
 
         make = partial(bus.InstallMembers, term=self._ledger.term, membership=membership)

@@ -136,6 +136,7 @@ class Moves:
         self._evacuating: dict[str, None] = {}
         for entry in topics.values():
             self._leave_behind(entry.placement)
+        self._installs = 0  # orders to install records
         self._counted_s: dict[str, float] = {}
         self._lazy_at_s: dict[str, float] = {}
         self._touched: dict[str, None] = {}  # topics whose move may be able to continue now
@@ -210,7 +211,8 @@ class Moves:
         for start in range(0, len(topics), INSTALL_BATCH):
             batch = {topic: wanted[topic] for topic in topics[start : start + INSTALL_BATCH]}
             make = partial(bus.Install, term=self._ledger.term, records=batch)
-            self._orders.need(("install", broker, now_s, start), broker, make, self._installed, now_s)
+            self._installs += 1  # moves know themselves when to repeat: two answers at one moment give two orders
+            self._orders.need(("install", self._installs), broker, make, self._installed, now_s)
 
     def _installed(self, answer: bus.Answer, now_s: float) -> None:
         for topic, version in answer.versions.items():

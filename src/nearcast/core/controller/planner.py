@@ -87,9 +87,10 @@ class Execution:
         """Why the proposal cannot be carried out now, in words; empty if all of it can."""
         placements = {change.topic: (change.mode, change.brokers) for change in proposal.placements}
         found = [self._requests.problem(placements)]
+        removed = {change.broker for change in proposal.changes if isinstance(change, RemoveBroker)}
         for change in proposal.changes:
             if isinstance(change, RemoveBroker):
-                found.append(self._departures.problem(change.broker))
+                found.append(self._departures.problem(change.broker, removed))
             elif isinstance(change, KeepBroker):
                 found.append(self._departures.problem_of_staying(change.broker))
         return "; ".join(filter(None, found))

@@ -7,25 +7,17 @@ with the term, so that no answer to an earlier leader's question is taken for ou
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
-from nearcast.core.controller.effects import Ask
+from nearcast.core.controller.effects import Ask, Decider
 
-View = TypeVar("View", contravariant=True)
-Answer = TypeVar("Answer", covariant=True)
-
-
-class Decider(Protocol[View, Answer]):
-    """A pure function with a name: the same view gives the same answer."""
-
-    name: str
-
-    def decide(self, view: View) -> Answer: ...
+View = TypeVar("View")
+Answer = TypeVar("Answer")
 
 
 class Questions:
     def __init__(self, term: int) -> None:
-        self.outgoing: list[Ask] = []  # for the driver
+        self.outgoing: list[Ask[Any]] = []  # for the driver
         self._number = term << 32
         self._open: dict[int, Callable[[Any, float], None]] = {}
 
@@ -41,6 +33,6 @@ class Questions:
         if then is not None:
             then(answer, now_s)
 
-    def take(self) -> list[Ask]:
+    def take(self) -> list[Ask[Any]]:
         outgoing, self.outgoing = self.outgoing, []
         return outgoing

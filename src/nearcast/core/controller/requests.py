@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 REQUEST_S = 30.0  # a request that cannot begin within this time is refused
 REQUESTS_MAX = 1000
+LOOKUPS_AT_ONCE = 1000  # of all requests together: the orders of very many would displace each other
 DECISIONS_SHOWN = 20
 
 
@@ -56,6 +57,7 @@ class Requests:
         # What a directory said about topics no plan names. It holds for one membership and one run of the server: after
         # that, the topic may have been used for the first time again, elsewhere.
         self._looked_up: dict[str, tuple[tuple[int, str], Placement]] = {}
+        self._looking_up = 0  # in this tick
 
     def __len__(self) -> int:
         """Requests that have not begun."""
@@ -78,6 +80,7 @@ class Requests:
 
     def tick(self, now_s: float) -> None:
         waiting, self._pending = self._pending, []
+        self._looking_up = 0
         for pending in waiting:
             if self._begin(pending.request, now_s):
                 continue
@@ -97,8 +100,7 @@ class Requests:
             self._refuse(request.request, problem)
             return True
         topics = request.placements
-        unknown = [topic for topic in topics if not self._known(topic, now_s)]
-        if unknown or any(self._busy(topic) for topic in topics):
+        if not self._all_known(topics, now_s) or any(self._busy(topic) for topic in topics):
             return False
         ledger = self._ledger
         current = Plan(ledger.version, {topic: self._current(topic) for topic in topics})
@@ -147,6 +149,15 @@ class Requests:
     def _busy(self, topic: str) -> bool:
         return self._moves.stage(topic) is not None or self._ledger.pending(topic_key(topic))
 
+    def _all_known(self, topics: Collection[str], now_s: float) -> bool:
+        """Whether the placements of all topics are known; some of the others are looked up, the first of them first."""
+        known = True
+        for topic in topics:
+            known = self._known(topic, now_s) and known
+            if self._looking_up >= LOOKUPS_AT_ONCE:
+                return False
+        return known
+
     def _known(self, topic: str, now_s: float) -> bool:
         """Whether the topic's placement is known; a topic nobody has placed is looked up at its directory."""
         journal = self._ledger.journal
@@ -163,6 +174,7 @@ class Requests:
         def found(answer: bus.Answer, at_s: float) -> None:
             self._looked_up[topic] = (view, answer.records[topic].placement)
 
+        self._looking_up += 1
         make = partial(bus.Lookup, term=self._ledger.term, topic=topic, membership=membership)
         self._orders.need(("lookup", topic, view), directory, make, found, now_s)
         return False
