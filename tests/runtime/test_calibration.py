@@ -16,6 +16,7 @@ from nearcast.runtime.fanout import NAME, Fanout
 from nearcast.runtime.requester import Requester
 from nearcast.runtime.servers import LocalServer
 from nearcast.testing.network.sites import Capacities
+from nearcast.testing.waiting import until
 
 pytestmark = [pytest.mark.live, pytest.mark.xdist_group("calibration")]
 
@@ -45,11 +46,10 @@ async def measuring_connections(server: LocalServer) -> int:
 
 
 async def until_connections(server: LocalServer, reached: Callable[[int], bool]) -> None:
-    async with asyncio.timeout(5):
-        while True:
-            if reached(await measuring_connections(server)):
-                return
-            await asyncio.sleep(0.02)
+    async def there() -> bool:
+        return reached(await measuring_connections(server))
+
+    await until(there, "as many connections", 5.0)
 
 
 def test_a_second_calibration_finds_about_the_same() -> None:
