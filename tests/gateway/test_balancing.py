@@ -188,6 +188,7 @@ def test_balancing_and_a_shuffle_lose_and_repeat_nothing(tmp_path: Path, data_cl
             planned = await shuffled(console)
             await until_state(console, lambda state: sum(counts(state)) == SUBSCRIBERS and not state.moving)
             moved = [s.user for s in crowd.subscribers if s.moves > before[s.user]]
+            assert planned.moving, "the shuffle moved nobody: this proved nothing"
             assert set(planned.moving) <= set(moved)
             user = crowd.subscribers[0]
             target = next(name for name in sorted(cluster.urls) if name != user.broker)
