@@ -1,11 +1,16 @@
 """No test writes into the folders of the person who runs it: clients of gateways keep their tokens in a test folder.
 
-And tests of one `xdist_group` run in one process.
+And tests of one `xdist_group` run in one process, and no example of a property fails for being slow: the machine may
+be busy.
 """
 
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+settings.register_profile("a busy machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("a busy machine")
 
 
 @pytest.fixture(autouse=True)

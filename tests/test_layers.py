@@ -45,23 +45,36 @@ Graph = dict[str, set[str]]
 def graph_of(source: Path) -> Graph:
     """Each module, by its dotted name below `source`, and the modules of ours that are loaded with it."""
     paths = {name_of(path.relative_to(source)): path for path in source.rglob("*.py")}
-    return {
-        name: {target for target in imported(ast.parse(path.read_text(encoding="utf-8")), set(paths)) if target != name}
-        for name, path in paths.items()
-    }
+    return {name: set(imported(path, source, set(paths))) - {name} for name, path in paths.items()}
 
 
 def name_of(path: Path) -> str:
     return ".".join(part for part in path.with_suffix("").parts if part != "__init__")
 
 
-def imported(tree: ast.Module, modules: set[str]) -> Iterator[str]:
-    for node in tree.body:
-        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "nearcast":
-            origin = (node.module or "").partition(".")[2]
-            for alias in node.names:
-                inner = f"{origin}.{alias.name}" if origin else alias.name
-                yield inner if inner in modules else origin
+def imported(path: Path, source: Path, modules: set[str]) -> Iterator[str]:
+    package = ("nearcast", *path.relative_to(source).parent.parts)
+    for node in loaded(ast.parse(path.read_text(encoding="utf-8")).body):
+        if isinstance(node, ast.Import):  # `import nearcast` alone adds nothing: every module of ours loads that one
+            yield from (alias.name.partition(".")[2] for alias in node.names if alias.name.startswith("nearcast."))
+        elif isinstance(node, ast.ImportFrom):
+            parents = package[: len(package) - node.level + 1] if node.level else ()
+            ours, _, origin = ".".join([*parents, *filter(None, [node.module])]).partition(".")
+            if ours == "nearcast":
+                inner = {f"{origin}.{alias.name}" if origin else alias.name for alias in node.names}
+                yield from (name if name in modules else origin for name in inner)
+
+
+def loaded(body: list[ast.stmt]) -> Iterator[ast.stmt]:
+    """The statements that run when a module loads: not in functions, not for type checkers, not as a program."""
+    for node in body:
+        yield node
+        apart = isinstance(node, ast.If) and any(
+            word in ast.unparse(node.test) for word in ("TYPE_CHECKING", "__name__")
+        )
+        if isinstance(node, ast.If | ast.Try | ast.With | ast.ClassDef) and not apart:
+            inner = [part for name in ("body", "orelse", "finalbody") for part in getattr(node, name, [])]
+            yield from loaded(inner + [part for handler in getattr(node, "handlers", []) for part in handler.body])
 
 
 def package_of(module: str) -> str:
@@ -126,15 +139,49 @@ def test_nothing_is_allowed_that_nobody_needs() -> None:
 SPARE = {(own, other) for own in LAYERS for other in _CORE}
 
 
-def test_a_trespass_and_a_cycle_are_found(tmp_path: Path) -> None:
-    for name, text in {
-        "core/model/a.py": "from nearcast.runtime.b import x",
-        "runtime/b.py": "from nearcast.core.model import a",
-        "runtime/c.py": "def lazy():\n    from nearcast.cli import d",
-    }.items():
-        path = tmp_path / name
+@pytest.mark.parametrize(
+    "text",
+    [
+        "from nearcast.runtime.b import x",
+        "from nearcast.runtime import b",
+        "import nearcast.runtime.b as b",
+        "from ...runtime import b",
+        "from ...runtime.b import x",
+        "try:\n    import nearcast.runtime.b\nexcept ImportError:\n    pass",
+        "if sys.platform == 'linux':\n    from nearcast.runtime import b",
+    ],
+)
+def test_every_kind_of_import_is_seen(text: str, tmp_path: Path) -> None:
+    written(tmp_path, {"core/model/a.py": text, "runtime/b.py": ""})
+    assert trespasses(graph_of(tmp_path), LAYERS) == ["core.model.a imports runtime.b: not allowed by LAYERS"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "def lazy():\n    from nearcast.runtime import b",
+        "if TYPE_CHECKING:\n    from nearcast.runtime import b",
+        "if __name__ == '__main__':\n    from nearcast.runtime import b",
+        "import nearcast",
+        "from . import c",
+        "from runtime import b",
+    ],
+)
+def test_what_is_not_loaded_or_not_ours_is_allowed(text: str, tmp_path: Path) -> None:
+    written(tmp_path, {"core/model/a.py": text, "core/model/c.py": "", "runtime/b.py": ""})
+    assert trespasses(graph_of(tmp_path), LAYERS) == []
+
+
+def written(folder: Path, texts: dict[str, str]) -> None:
+    for name, text in texts.items():
+        path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
+
+
+def test_a_trespass_and_a_cycle_are_found(tmp_path: Path) -> None:
+    texts = {"core/model/a.py": "from nearcast.runtime.b import x", "runtime/b.py": "from nearcast.core.model import a"}
+    written(tmp_path, texts)
     graph = graph_of(tmp_path)
     assert trespasses(graph, LAYERS) == ["core.model.a imports runtime.b: not allowed by LAYERS"]
     assert cycle_in(graph) == ["core.model.a", "runtime.b", "core.model.a"]

@@ -20,7 +20,7 @@ SOURCE = REPOSITORY / "src"
 MAX_FILE_LINES = 450
 MAX_FUNCTION_LINES = 70
 
-PURE_PACKAGES = ("nearcast.core", "nearcast.coordinates", "nearcast.policies", "nearcast.latency")
+PURE_PACKAGES = ("nearcast.core", "nearcast.policies")
 IMPURE_IMPORTS = (
     "asyncio",
     "socket",
@@ -188,6 +188,22 @@ def missing_docstring(module: Module) -> list[str]:
     return [] if ast.get_docstring(module.tree) else [f"{module.name}: has no docstring"]
 
 
+# --- sleeps in tests ------------------------------------------------------------------------------
+
+
+def unexplained_sleeps(module: Module) -> list[str]:
+    """Calls of `sleep` whose line has no comment; in a function with a docstring, that says why."""
+    lines = module.text.splitlines()
+    functions = [n for n in ast.walk(module.tree) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)]
+    told = {id(node) for function in functions if ast.get_docstring(function) for node in ast.walk(function)}
+    return [
+        f"{module.name}:{node.lineno}: say why it sleeps, or wait with nearcast.testing.waiting"
+        for node in ast.walk(module.tree)
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("asyncio.sleep", "time.sleep", "sleep")
+        if "#" not in lines[node.lineno - 1] and id(node) not in told
+    ]
+
+
 # --- texts and file names -------------------------------------------------------------------------
 
 
@@ -275,6 +291,17 @@ def test_every_module_keeps(rule):
     expect_none(problem for module in modules for problem in rule(module))
 
 
+def test_the_rules_name_packages_that_are_there():
+    named = {*PURE_PACKAGES, *PYSPARK_PACKAGES, *(name for name in IMPURE_IMPORTS if is_within(name, ["nearcast"]))}
+    assert named <= {module.name for module in modules_under(SOURCE, SOURCE) if module.is_package}
+
+
+def test_every_sleep_of_a_test_has_a_reason():
+    expect_none(
+        problem for module in modules_under(REPOSITORY / "tests", REPOSITORY) for problem in unexplained_sleeps(module)
+    )
+
+
 def test_nothing_was_left_over():
     files = [path for path in code_files() if path != Path(__file__).resolve()]
     expect_none(problem for path in files for problem in lines_matching(LEFTOVER, path))
@@ -292,12 +319,7 @@ def test_no_file_names_a(pattern):
 
 
 def test_no_module_is_dead():
-    users = [
-        module
-        for folder in ("tests", "examples", "benchmarks")
-        if (REPOSITORY / folder).is_dir()
-        for module in modules_under(REPOSITORY / folder, REPOSITORY)
-    ]
+    users = [module for folder in ("tests", "examples") for module in modules_under(REPOSITORY / folder, REPOSITORY)]
     entry_points = declared_entry_points((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))
     expect_none(dead_modules(modules_under(SOURCE, SOURCE), users, entry_points))
 
@@ -311,12 +333,12 @@ def test_no_module_is_dead():
         ("nearcast.core.client", "import asyncio"),
         ("nearcast.core.client", "import asyncio.events as events"),
         ("nearcast.core.client", "from time import monotonic"),
-        ("nearcast.policies.colocation.exact", "import socket"),
-        ("nearcast.coordinates.vivaldi", "from nearcast.runtime.client import Client"),
+        ("nearcast.policies.dynamoth.policy", "import socket"),
+        ("nearcast.policies.multistage", "from nearcast.runtime.client import Client"),
         ("nearcast.core.client", "from nearcast import sim"),
         ("nearcast.core.client", "from ..testing import cluster"),
-        ("nearcast.latency.model", "from .. import cli"),
-        ("nearcast.latency", "def predict():\n    import time"),
+        ("nearcast.policies.catalog", "from .. import cli"),
+        ("nearcast.policies", "def predict():\n    import time"),
     ],
 )
 def test_an_impure_import_is_found(name, line):
@@ -396,6 +418,20 @@ def test_a_long_function_is_found(header):
 def test_a_missing_docstring_is_found():
     assert len(missing_docstring(Module("m", "x = 1"))) == 1
     assert missing_docstring(Module("m", '"""What it holds."""\nx = 1')) == []
+
+
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        ("await asyncio.sleep(1)", 1),
+        ("time.sleep(1)", 1),
+        ("await asyncio.sleep(1)  # longer than a lease", 0),
+        ("await pause.sleep(1)", 0),
+    ],
+)
+def test_a_sleep_without_a_reason_is_found(line, found):
+    assert len(unexplained_sleeps(Module("m", f"async def f():\n    {line}\n"))) == found
+    assert unexplained_sleeps(Module("m", f"async def f():\n    '''Why.'''\n    {line}\n")) == []
 
 
 @pytest.mark.parametrize(

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 
 import pytest
 
 import nearcast
+from nearcast.agent.collector import CLAIM_S, DOUBT_S
 from nearcast.core.model.names import FEEDS, feed_keys
 from nearcast.runtime.requester import Requester
 from nearcast.testing.cluster import LocalCluster
@@ -27,6 +29,12 @@ async def list_feed(store: Requester, topic: str) -> None:
     """What the data cluster does; returns when one agent collects."""
     await store.ask("HSET", FEEDS, "reports", json.dumps({"topic": topic, "stream": KEYS.stream}))
     await until(lambda: store.ask("HEXISTS", KEYS.state, "until"))
+
+
+async def whole_ms(store: Requester) -> int:
+    """Up to when all is in the stream, by the server's clock; 0 before anybody has said so."""
+    found = await store.ask("HGET", KEYS.state, "until")
+    return int(found) if isinstance(found, bytes) else 0
 
 
 async def stream(store: Requester) -> tuple[list[bytes], list[str]]:
@@ -53,12 +61,13 @@ class Publisher:
             payload = b"%d" % self._sent
             await self._client.publish(topic, payload)
             self.acknowledged.add(payload)
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(0.01)  # paces the load
 
     async def stop(self) -> None:
         for task in self._tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        ended = await asyncio.gather(*self._tasks, return_exceptions=True)
+        assert {type(one) for one in ended} == {asyncio.CancelledError}, "nobody's publishing has failed"
 
 
 def test_a_feed_is_collected_until_it_is_dropped() -> None:
@@ -73,7 +82,7 @@ def test_a_feed_is_collected_until_it_is_dropped() -> None:
             await until(lambda: _has(store, {b"second"}))
             assert await stream(store) == ([b"first", b"second"], [])
             await store.ask("HDEL", FEEDS, "reports")  # as if the server had lost its memory
-            await asyncio.sleep(1.0)
+            await asyncio.sleep(1.0)  # missing for a while, and not so long that it counts as dropped
             await client.publish("one.topic", b"third")
             await list_feed(store, "one.topic")
             await until(lambda: _has(store, {b"third"}))
@@ -81,7 +90,7 @@ def test_a_feed_is_collected_until_it_is_dropped() -> None:
             await store.ask("HDEL", FEEDS, "reports")
             await until(lambda: _is_free(store))
             await client.publish("one.topic", b"fourth")
-            await asyncio.sleep(0.5)
+            await asyncio.sleep(0.5)  # nothing is collected in it
             assert await stream(store) == ([b"first", b"second", b"third"], [])
             await client.close()
             await store.close()
@@ -99,14 +108,17 @@ def test_a_killed_collector_loses_and_repeats_nothing() -> None:
             store = Requester(cluster.store_url)
             await list_feed(store, "emergency.*")
             await until(lambda: store.ask("EXISTS", KEYS.standby))
-            await asyncio.sleep(2.0)  # the standby has attached
+            await until(lambda: _two_listen(cluster), "the standby has attached")
+            attached_ms = await whole_ms(store)
             client = await nearcast.connect(*cluster.urls.values())
             publisher = Publisher(client)
-            await asyncio.sleep(2.0)
+            await until(lambda: _whole_after(store, attached_ms + (2 * CLAIM_S + DOUBT_S) * 1000))
+            await until(lambda: len(publisher.acknowledged) > 300)
             killed, standby = await holder(store, KEYS.lease), await holder(store, KEYS.standby)
             await cluster.kill_agent(killed)
             await until(lambda: _holds(store, standby))
-            await asyncio.sleep(2.0)
+            before = len(publisher.acknowledged)
+            await until(lambda: len(publisher.acknowledged) > before + 300)
             await publisher.stop()
             await until(lambda: _has(store, publisher.acknowledged))
             payloads, told = await stream(store)
@@ -116,6 +128,22 @@ def test_a_killed_collector_loses_and_repeats_nothing() -> None:
             await store.close()
 
     asyncio.run(scenario())
+
+
+async def _two_listen(cluster: LocalCluster) -> bool:
+    """Whether two agents are subscribed to the feed's pattern, at every broker."""
+    for url in cluster.urls.values():
+        broker = Requester(url)
+        listed = await broker.ask("CLIENT", "LIST")
+        await broker.close()
+        assert isinstance(listed, bytes)
+        if len(re.findall(rb" psub=[1-9]", listed)) < 2:
+            return False
+    return True
+
+
+async def _whole_after(store: Requester, wanted_ms: float) -> bool:
+    return await whole_ms(store) > wanted_ms
 
 
 async def _holds(store: Requester, broker: str) -> bool:
@@ -135,7 +163,7 @@ def test_without_a_standby_the_time_without_a_collector_is_told() -> None:
             client = await nearcast.connect(*cluster.urls.values())
             await client.publish("emergency.1", b"before")
             await until(lambda: _has(store, {b"before"}))
-            await asyncio.sleep(1.5)  # the collector has said that all is in the stream
+            await until(lambda: whole_ms(store), "the collector has said that all is in the stream")
             await cluster.restart_agent("b1")
             await until(lambda: _said(store, "no agent collected them"))
             await client.publish("emergency.1", b"after")

@@ -11,6 +11,7 @@ from nearcast.agent.collector import Collector
 from nearcast.core.model.names import FEEDS, feed_keys
 from nearcast.runtime.requester import Requester
 from nearcast.runtime.servers import LocalServer
+from nearcast.testing.waiting import until
 
 pytestmark = pytest.mark.live
 
@@ -31,11 +32,7 @@ def test_missing_rights_are_said_loudly(said: str, caplog: pytest.LogCaptureFixt
             collector = Collector("b1", server.url, server.url.replace("redis://", "redis://poor:secret@"))
             task = asyncio.create_task(collector.serve())
             try:
-                async with asyncio.timeout(20):
-                    while True:
-                        if any(said in record.getMessage() for record in caplog.records):
-                            break
-                        await asyncio.sleep(0.05)
+                await until(lambda: any(said in record.getMessage() for record in caplog.records), said)
             finally:
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)

@@ -24,6 +24,7 @@ from nearcast.errors import NotACluster
 from nearcast.runtime.console import Console
 from nearcast.runtime.controller import Controller
 from nearcast.runtime.servers import LocalServer
+from nearcast.testing.waiting import until
 
 TEST_S = 20.0
 
@@ -83,9 +84,7 @@ async def _start(runner: asyncio.Runner) -> tuple[World, Callable[[], Any]]:
 
     for part in (*agents, controller):
         await part.start()
-    async with asyncio.timeout(TEST_S):
-        while not await _all_members(store.url, len(brokers)):  # noqa: ASYNC110 - nobody tells us
-            await asyncio.sleep(0.05)
+    await until(lambda: _all_members(store.url, len(brokers)), "all brokers are members")
     return World(runner, plain, store, brokers), stop
 
 

@@ -88,7 +88,7 @@ async def test_moves_are_not_noticed(client, world, channel):
         async def publish():
             for number in range(300):
                 await client.publish(channel, number)
-                await asyncio.sleep(0.001)
+                await asyncio.sleep(0.001)  # paces it, so that the moves are made meanwhile
 
         publishing = asyncio.create_task(publish())
         await place(world, [channel], Mode.SINGLE, "b2")
@@ -144,7 +144,7 @@ async def test_gaps_are_counted_and_told(world, channel):
         await take(pubsub, 2)
         for number in range(100):
             await client.publish(topics[number % 3 == 0], number)
-        await asyncio.sleep(0.05)
+        await pubsub.connection.sync()  # all that was published has come
         heard = []
         while item := await pubsub.get_message(timeout=0.05):
             heard.append(int(item["data"]))
@@ -204,7 +204,7 @@ async def test_closing_while_another_task_subscribes(world, channel):
         pubsub = client.pubsub()
         await pubsub.connect()
         subscribing = asyncio.create_task(pubsub.subscribe(channel))
-        await asyncio.sleep(0)
+        await asyncio.sleep(0)  # it begins
         await pubsub.aclose()
         with pytest.raises(face.RedisError, match="closed"):
             await asyncio.wait_for(subscribing, 1)

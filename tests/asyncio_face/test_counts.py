@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
+
+from nearcast.testing.waiting import until
 
 pytestmark = [pytest.mark.live, pytest.mark.xdist_group("asyncio_face_counts")]
 
@@ -34,9 +34,11 @@ async def held(pubsub, channels=(), patterns=()):
 
 async def until_it_is(question, expected):
     """Servers see closed connections a little later."""
-    async with asyncio.timeout(WAIT_S):
-        while await question() != expected:  # noqa: ASYNC110 - nobody tells us
-            await asyncio.sleep(0.01)
+
+    async def is_it():
+        return await question() == expected
+
+    await until(is_it, f"{expected}", WAIT_S)
 
 
 async def test_numsub_counts_pubsubs(client, pubsubs, channel, said):

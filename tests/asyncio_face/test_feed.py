@@ -64,7 +64,7 @@ def run(test):
 
 async def begin(feed, *keys):
     task = asyncio.create_task(feed.subscribe(list(keys), None))
-    await asyncio.sleep(0)
+    await asyncio.sleep(0)  # it begins
     return task
 
 
@@ -128,7 +128,7 @@ def test_a_cancelled_subscription_lets_the_next_command_run():
     async def test(client, feed):
         subscribing = await begin(feed, A)
         leaving = asyncio.create_task(feed.unsubscribe([A], None, pattern=False))
-        await asyncio.sleep(0)
+        await asyncio.sleep(0)  # it begins
         subscribing.cancel()
         await leaving
         assert client.detached == [A]

@@ -6,6 +6,8 @@ import asyncio
 
 import pytest
 
+from nearcast.testing.waiting import until
+
 pytestmark = [pytest.mark.live, pytest.mark.xdist_group("asyncio_face_handlers")]
 
 WAIT_S = 5.0
@@ -21,13 +23,11 @@ class Heard:
         self.items.append((item["type"], item["channel"], item["data"]))
 
     async def later(self, item):
-        await asyncio.sleep(0)
+        await asyncio.sleep(0)  # a handler that gives way
         self.sync(item)
 
     async def until(self, count):
-        async with asyncio.timeout(WAIT_S):
-            while len(self.items) < count:  # noqa: ASYNC110 - nobody tells us
-                await asyncio.sleep(0.005)
+        await until(lambda: len(self.items) >= count, f"{count} are heard", WAIT_S)
         return self.items
 
 
@@ -39,6 +39,11 @@ def heard():
 @pytest.fixture(params=["sync", "later"])
 def handler(request, heard):
     return getattr(heard, request.param)
+
+
+async def heard_by_somebody(client, channel, data):
+    """Publish it when the subscription is there: before that nobody would hear it."""
+    await until(lambda: client.publish(channel, data), f"somebody hears {channel}", WAIT_S)
 
 
 async def confirmed(pubsub, count=1):
@@ -88,16 +93,11 @@ async def test_listen_leaves_out_what_handlers_take(client, pubsub, channel, sai
     await pubsub.subscribe(channel + "2", **{channel: handler})
     await confirmed(pubsub, 2)
     await client.publish(channel, "x")
-    await heard_by(pubsub, client, channel, said)
-    assert heard.items == [("message", said(channel), said("x"))]
-
-
-async def heard_by(pubsub, client, channel, said):
-    await asyncio.sleep(0.05)
     await client.publish(channel + "2", "y")
     async for item in pubsub.listen():
         assert item["data"] == said("y")
         break
+    assert heard.items == [("message", said(channel), said("x"))]
 
 
 async def test_an_error_of_a_handler_is_raised_and_reading_goes_on(client, pubsub, channel, said):
@@ -117,10 +117,9 @@ async def test_run_gives_everything_to_the_handlers(client, pubsub, channel, sai
     await pubsub.subscribe(**{channel: handler})
     await pubsub.psubscribe(**{channel + "?": handler})
     running = asyncio.create_task(pubsub.run(poll_timeout=0.05))
-    await asyncio.sleep(0.1)
-    await client.publish(channel, "x")
+    await heard_by_somebody(client, channel, "x")
     await heard.until(1)
-    await client.publish(channel + "2", "y")
+    await heard_by_somebody(client, channel + "2", "y")
     assert await heard.until(2) == [
         ("message", said(channel), said("x")),
         ("pmessage", said(channel + "2"), said("y")),
@@ -133,11 +132,11 @@ async def test_run_gives_everything_to_the_handlers(client, pubsub, channel, sai
 async def test_run_goes_on_with_channels_subscribed_meanwhile(client, pubsub, channel, said, heard):
     await pubsub.subscribe(**{channel: heard.sync})
     running = asyncio.create_task(pubsub.run(poll_timeout=0.05))
-    await asyncio.sleep(0.05)
+    await heard_by_somebody(client, channel, "x")
+    await heard.until(1)
     await pubsub.subscribe(**{channel + "2": heard.later})
-    await asyncio.sleep(0.05)
-    await client.publish(channel + "2", "x")
-    assert await heard.until(1) == [("message", said(channel + "2"), said("x"))]
+    await heard_by_somebody(client, channel + "2", "y")
+    assert (await heard.until(2))[1:] == [("message", said(channel + "2"), said("y"))]
     running.cancel()
 
 
@@ -158,8 +157,7 @@ async def test_run_ends_with_the_error_of_a_handler(client, pubsub, channel):
 
     await pubsub.subscribe(**{channel: refuse})
     running = asyncio.create_task(pubsub.run(poll_timeout=0.05))
-    await asyncio.sleep(0.1)
-    await client.publish(channel, "x")
+    await heard_by_somebody(client, channel, "x")
     with pytest.raises(LookupError, match="refused"):
         await asyncio.wait_for(running, WAIT_S)
 
@@ -177,14 +175,13 @@ async def test_run_gives_errors_to_their_handler_and_goes_on(client, pubsub, cha
         errors.append((type(error), which is pubsub))
 
     async def note_later(error, which):
-        await asyncio.sleep(0)
+        await asyncio.sleep(0)  # a handler that gives way
         note(error, which)
 
     await pubsub.subscribe(**{channel: refuse_once})
     on_error = note if kind == "sync" else note_later
     running = asyncio.create_task(pubsub.run(exception_handler=on_error, poll_timeout=0.05))
-    await asyncio.sleep(0.1)
-    await client.publish(channel, "x")
+    await heard_by_somebody(client, channel, "x")
     await client.publish(channel, "y")
     assert await heard.until(1) == [("message", said(channel), said("y"))]
     assert errors == [(LookupError, True)]

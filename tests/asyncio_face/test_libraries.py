@@ -216,9 +216,9 @@ class Relay:
                     if message is not None:
                         self.queues[message["channel"]].put_nowait(message["data"])
                 else:
-                    await asyncio.sleep(0.01)
+                    await asyncio.sleep(0.01)  # as they do it
             except redis.exceptions.ConnectionError:
-                await asyncio.sleep(0.1)
+                await asyncio.sleep(0.1)  # as they do it
 
     async def close(self):
         self.reader.cancel()

@@ -7,6 +7,9 @@ import time
 
 import pytest
 
+import nearcast
+from nearcast.testing.waiting import until
+
 pytestmark = [pytest.mark.live, pytest.mark.xdist_group("asyncio_face_messages")]
 
 WAIT_S = 5.0
@@ -26,6 +29,18 @@ def pmessage(pattern, channel, data):
 
 async def take(pubsub, count):
     return [await pubsub.get_message(timeout=WAIT_S) for _ in range(count)]
+
+
+async def has_come(pubsub):
+    """What was published has reached this side. Redis needs no waiting: what is asked later is done later."""
+    if isinstance(pubsub.connection, nearcast.Client):
+        await pubsub.connection.sync()
+
+
+async def begun(reading):
+    """Give a reader the time to wait wherever it waits, which nothing shows."""
+    await asyncio.sleep(0.02)
+    assert not reading.done()
 
 
 async def nothing_comes(pubsub):
@@ -107,7 +122,7 @@ async def test_a_channel_is_held_until_its_end_was_read(client, pubsub, channel,
     await pubsub.subscribe(channel)
     await take(pubsub, 1)
     await client.publish(channel, "last")
-    await asyncio.sleep(0.05)
+    await has_come(pubsub)
     await pubsub.unsubscribe(channel)
     assert pubsub.subscribed
     assert await take(pubsub, 1) == [message(said(channel), said("last"))]
@@ -259,7 +274,7 @@ async def test_how_long_get_message_waits(client, pubsub, channel, said):
     assert await pubsub.get_message(timeout=0.2) is None
     assert 0.19 < time.monotonic() - start_s < 1
     reading = asyncio.create_task(pubsub.get_message(timeout=None))
-    await asyncio.sleep(0.1)
+    await asyncio.sleep(0.1)  # longer than the others have waited
     assert not reading.done()
     await client.publish(channel, "x")
     assert await reading == message(said(channel), said("x"))
@@ -310,10 +325,9 @@ async def test_subscribing_while_another_task_reads(client, pubsub, channel, sai
     await pubsub.subscribe(channel)
     await take(pubsub, 1)
     reading = asyncio.create_task(take(pubsub, 2))
-    await asyncio.sleep(0.02)
+    await begun(reading)
     await pubsub.subscribe(channel + "2")
-    await asyncio.sleep(0.05)
-    await client.publish(channel + "2", "x")
+    await until(lambda: client.publish(channel + "2", "x"), "it is heard", WAIT_S)
     assert await reading == [
         confirmation("subscribe", said(channel + "2"), 2),
         message(said(channel + "2"), said("x")),
@@ -327,7 +341,7 @@ async def test_a_cancelled_reader_takes_nothing_away(client, pubsub, channel, sa
     await pubsub.subscribe(channel)
     await take(pubsub, 1)
     reading = asyncio.create_task(pubsub.get_message(timeout=None))
-    await asyncio.sleep(0.02)
+    await begun(reading)
     reading.cancel()
     with pytest.raises(asyncio.CancelledError):
         await reading
@@ -342,20 +356,20 @@ async def test_cancelling_again_and_again_while_messages_come(client, pubsub, ch
     async def publish():
         for number in range(150):
             await client.publish(channel, number)
-            await asyncio.sleep(0)
+            await asyncio.sleep(0)  # messages come one by one
 
     publishing = asyncio.create_task(publish())
     heard = []
     while len(heard) < 150:
         reading = asyncio.create_task(pubsub.get_message(timeout=None))
-        await asyncio.sleep(0)
+        await asyncio.sleep(0)  # cancelled at its beginning, or a moment later
         if len(heard) % 3:
-            await asyncio.sleep(0.0005)
+            await asyncio.sleep(0.0005)  # the moment
         reading.cancel()
         item = (await asyncio.gather(reading, return_exceptions=True))[0]
         if not isinstance(item, asyncio.CancelledError):
             heard.append(item["data"])
-        await asyncio.sleep(0)
+        await asyncio.sleep(0)  # others have their turn
     await publishing
     assert heard == [said(str(number)) for number in range(150)]
     assert await nothing_comes(pubsub)
@@ -397,7 +411,7 @@ async def test_closing_while_another_task_reads(face, pubsub, channel):
     await pubsub.subscribe(channel)
     await take(pubsub, 1)
     reading = asyncio.create_task(pubsub.get_message(timeout=None))
-    await asyncio.sleep(0.02)
+    await begun(reading)
     await pubsub.aclose()
     with pytest.raises(face.module.ConnectionError):
         await asyncio.wait_for(reading, WAIT_S)

@@ -58,7 +58,7 @@ class LoopbackPeer:
         self._published += 1
         if not self._lose_every or self._published % self._lose_every:
             self.received += 1
-        await asyncio.sleep(0)
+        await asyncio.sleep(0)  # as if it were sent
         return None
 
 

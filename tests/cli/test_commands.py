@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import time
 from typing import Any
 
 import pytest
@@ -13,6 +12,7 @@ from typer.testing import CliRunner, Result
 
 from nearcast.cli import shared
 from nearcast.cli.app import app
+from nearcast.testing.waiting import wait_until
 
 pytestmark = [pytest.mark.live, pytest.mark.xdist_group("cli")]
 
@@ -28,12 +28,10 @@ def answer(cluster: dict[str, Any], *arguments: str, url: str = "") -> Any:
 
 
 def test_brokers_are_shown_with_their_load(cluster: dict[str, Any]) -> None:
-    deadline_s = time.monotonic() + 5
-    while True:  # the first report comes after two seconds
-        brokers = answer(cluster, "brokers")["brokers"]
-        if all(view["load"] for view in brokers.values()) or time.monotonic() > deadline_s:
-            break
-        time.sleep(0.2)
+    wait_until(
+        lambda: all(view["load"] for view in answer(cluster, "brokers")["brokers"].values()), "all have reported"
+    )
+    brokers = answer(cluster, "brokers")["brokers"]
     assert {name: view["url"] for name, view in brokers.items()} == cluster["brokers"]
     assert {(view["state"], view["alive"], view["site"]) for view in brokers.values()} == {("member", True, "local")}
     assert all(view["load"]["connections"] >= 1 for view in brokers.values())
@@ -69,10 +67,12 @@ def test_a_topic_is_replicated_and_stands_in_the_plan(cluster: dict[str, Any]) -
 def test_a_lazy_move_that_is_not_waited_for_ends_by_itself(cluster: dict[str, Any]) -> None:
     begun = answer(cluster, "topic", "move", "lazy", "--to", "b1,b3", "--mode", "all_publishers", "--lazy", "--no-wait")
     assert begun["target"]["brokers"] == ["b1", "b3"]
-    deadline_s = time.monotonic() + 5
-    while answer(cluster, "topic", "show", "lazy")["topics"]["lazy"]["target"] and time.monotonic() < deadline_s:
-        time.sleep(0.05)
-    assert answer(cluster, "topic", "show", "lazy")["topics"]["lazy"]["brokers"] == ["b1", "b3"]
+
+    def shown() -> Any:
+        return answer(cluster, "topic", "show", "lazy")["topics"]["lazy"]
+
+    wait_until(lambda: not shown()["target"], "the move has ended")
+    assert shown()["brokers"] == ["b1", "b3"]
 
 
 @pytest.mark.parametrize(

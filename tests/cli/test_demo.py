@@ -6,7 +6,6 @@ import json
 import signal
 import subprocess
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from nearcast.cli.app import app
 from nearcast.demo.act import Summary
 from nearcast.demo.moves import CLIENTS_MIN, SITES, MovesSummary
 from nearcast.demo.policy import PolicySummary
+from nearcast.testing.waiting import wait_until
 
 NEARCAST = (sys.executable, "-m", "nearcast", "demo")
 COMMON = {
@@ -72,7 +72,7 @@ def test_ctrl_c_ends_it_with_the_summary_so_far_and_leaves_nothing_running(
     with subprocess.Popen([*NEARCAST, *arguments], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert first_line in process.stdout.readline()
-        time.sleep(1)
+        wait_until(lambda: len(children_of(process)) > processes, "its processes run")
         children = children_of(process)
         process.send_signal(signal.SIGINT)
         shown, _ = process.communicate(timeout=60)
@@ -80,7 +80,6 @@ def test_ctrl_c_ends_it_with_the_summary_so_far_and_leaves_nothing_running(
     assert "ended early" in shown
     assert "kept" in shown
     assert shown.count("guarantee") == 1  # the act that was ended is the last one
-    assert len(children) > processes
     assert not still_there(children)
 
 

@@ -12,11 +12,13 @@ import pytest
 from typer.testing import CliRunner
 
 from nearcast.cli.app import app
-from nearcast.errors import Misplaced
+from nearcast.core.wire.bus import BrokerView
+from nearcast.errors import ClusterError, Misplaced
 from nearcast.runtime.console import Console
 from nearcast.runtime.controller import check_store
 from nearcast.runtime.requester import Requester
 from nearcast.runtime.servers import LocalServer
+from nearcast.testing.waiting import until
 
 pytestmark = pytest.mark.live
 
@@ -42,15 +44,17 @@ async def nearcast(*arguments: str) -> AsyncIterator[asyncio.subprocess.Process]
 
 async def url_of_member(url: str) -> str:
     """Where broker b1 is said to be, once it is a member."""
-    console = Console(url)
-    async with asyncio.timeout(15):
-        while True:
-            with contextlib.suppress(Exception):
-                view = (await console.state(timeout_s=0.5)).brokers["b1"]
-                if view.state == "member":
-                    await console.close()
-                    return view.url
-            await asyncio.sleep(0.05)
+    views: list[BrokerView] = []
+
+    async def member() -> bool:
+        with contextlib.suppress(ClusterError):  # nobody leads yet
+            async with Console(url) as console:
+                brokers = (await console.state(timeout_s=0.5)).brokers
+            views[:] = [view for name, view in brokers.items() if name == "b1" and view.state == "member"]
+        return bool(views)
+
+    await until(member, "b1 is a member", 15.0)
+    return views[0].url
 
 
 def test_a_cluster_with_passwords_tells_them_to_nobody() -> None:
@@ -113,11 +117,7 @@ def test_a_server_that_does_not_help_exits_with_1(options: tuple[str, ...], pass
 
 
 async def until_there(requester: Requester, key: str) -> None:
-    async with asyncio.timeout(15):
-        while True:
-            if await requester.ask("EXISTS", key) == 1:
-                return
-            await asyncio.sleep(0.02)
+    await until(lambda: requester.ask("EXISTS", key), key, 15.0)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

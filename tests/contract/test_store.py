@@ -284,7 +284,7 @@ def test_version_and_entries_are_of_one_moment(bench: Bench) -> None:
             for version in range(200):
                 number = b"%d" % (version + 1)
                 assert await writer.commit(version, term, {"a": number, "b": number})
-                await asyncio.sleep(0.02 if version % 20 == 0 else 0)
+                await asyncio.sleep(0.02 if version % 20 == 0 else 0)  # so that some are read between two commits
 
         writing = asyncio.create_task(write())
         seen = set()
@@ -293,7 +293,7 @@ def test_version_and_entries_are_of_one_moment(bench: Bench) -> None:
                 version, entries = await loaded(reader)
                 assert entries.get("a", b"0") == entries.get("b", b"0") == b"%d" % version
                 seen.add(version)
-            await asyncio.sleep(0.001)
+            await asyncio.sleep(0.001)  # the writer has its turn
         await writing
         assert seen
 

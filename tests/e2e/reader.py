@@ -9,20 +9,20 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+import pytest
 from documented import Block, Command, NotRunnable, Page, commands_of, shape
 from typer.testing import CliRunner
 
 from nearcast.cli.app import app
 from nearcast.runtime.servers import guardian
+from nearcast.testing.waiting import wait_until
 
 RUN_S = 180.0  # for anything: the machine may be busy, and Spark then takes a minute for seconds of work
 STOP_S = 30.0  # Spark takes its time
-LOOK_S = 0.05
 NEARCAST = (sys.executable, "-P", "-m", "nearcast")
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -76,10 +76,14 @@ class Terminal:
 
     def until_printed(self, lines: int) -> None:
         """Until this many lines are there, or it has ended."""
-        until_s = time.monotonic() + RUN_S
-        while len(shape(self.printed.rpartition("\n")[0])) < lines and not self.ended:
-            assert time.monotonic() < until_s, f"{self.name}: printed only\n{self.printed}"
-            time.sleep(LOOK_S)
+
+        def there() -> bool:
+            return self.ended or len(shape(self.printed.rpartition("\n")[0])) >= lines
+
+        try:
+            wait_until(there, within_s=RUN_S)
+        except AssertionError:
+            pytest.fail(f"{self.name}: printed only\n{self.printed}")
         self.must_be_well()
 
     def until_ended(self) -> None:

@@ -7,7 +7,6 @@ program, which is moved to another gateway afterwards.
 from __future__ import annotations
 
 import asyncio
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from documented import Page
 from reader import REPOSITORY, Reader, neighbouring_ports
 
 from nearcast.runtime.servers import LocalServer
+from nearcast.testing.waiting import wait_until
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(400), pytest.mark.xdist_group("heavy")]
 
@@ -29,15 +29,13 @@ QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
 def until_spark_runs(data: str) -> None:
-    until_s = time.monotonic() + START_S
-    while True:
+    def running() -> bool:
         try:
-            if httpx.get(f"{data}/health").json()["spark"] == "running":
-                return
+            return bool(httpx.get(f"{data}/health").json()["spark"] == "running")
         except httpx.TransportError:
-            pass  # it does not listen yet
-        assert time.monotonic() < until_s, "Spark does not run"
-        time.sleep(0.1)
+            return False  # it does not listen yet
+
+    wait_until(running, "Spark runs", START_S)
 
 
 def follow_the_page(folder: Path, store: LocalServer, paris: LocalServer, other: LocalServer) -> None:

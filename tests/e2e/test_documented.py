@@ -23,9 +23,7 @@ x
 
 
 def test_blocks_are_read_in_order_with_their_commands() -> None:
-    page = Page(
-        "# A\n\n```console\n$ nearcast up --brokers 2\nstarting\n$ nearcast brokers  # all\n```\n\n```text\nx\n```\n"
-    )
+    page = Page(PAGE)
     assert [(block.language, block.line) for block in page.blocks] == [("console", 3), ("text", 9)]
     up, brokers = page.commands
     assert (up.text, up.output, up.line, up.runs_until_stopped) == ("nearcast up --brokers 2", "starting\n", 4, True)

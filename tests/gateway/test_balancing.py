@@ -79,14 +79,22 @@ class Traffic:
         self._data = data
         self._url = url
         self._held = [held for subscriber in crowd.subscribers for held in subscriber.held]
+        self.ended = asyncio.Event()
         self._ending = asyncio.Event()
 
     async def run(self) -> None:
         async with nearcast.connect(self._url) as client:
             await asyncio.gather(self._execute(), self._publish(client))
+        self.ended.set()
 
     def end(self) -> None:
         self._ending.set()
+
+    async def ended_after(self, executions: int) -> None:
+        """Go on until there have been this many, and return when nothing is under way any more."""
+        await until(lambda: len(self.executions) >= executions, "executions")
+        self.end()
+        await self.ended.wait()
 
     async def _pause(self, seconds: float) -> None:
         with contextlib.suppress(TimeoutError):
@@ -130,17 +138,18 @@ async def a_skewed_cluster(folder: Path, data_cluster: Any) -> AsyncIterator[tup
 
 async def until_state(console: Console, true: Any) -> bus.State:
     """The first state of which it is true; the last one is shown if there is none."""
-    state: bus.State | None = None
+    states: list[bus.State] = []
+
+    async def came() -> bool:
+        states[:] = [await console.subscribers(timeout_s=WAIT_S)]
+        return bool(true(states[0]))
+
     try:
-        async with asyncio.timeout(WAIT_S):
-            while True:
-                state = await console.subscribers(timeout_s=WAIT_S)
-                if true(state):
-                    return state
-                await asyncio.sleep(0.2)
-    except TimeoutError:
+        await until(came, within_s=WAIT_S)
+    except AssertionError:
         decisions = [decision.text for decision in (await console.state()).decisions]
-        pytest.fail(f"never came true: {state and (state.gateways, state.moving)}; decided: {decisions}")
+        pytest.fail(f"never came true: {[(state.gateways, state.moving) for state in states]}; decided: {decisions}")
+    return states[0]
 
 
 def counts(state: bus.State) -> list[int]:
@@ -158,12 +167,15 @@ def sessions(cluster: LocalCluster) -> dict[str, int]:
 
 async def shuffled(console: Console) -> bus.State:
     """Moves that the controller has just decided may stand in the way of a shuffle."""
-    async with asyncio.timeout(WAIT_S):
-        while True:
-            try:
-                return await console.shuffle_subscribers(timeout_s=WAIT_S)
-            except Refused:
-                await asyncio.sleep(0.5)
+    states: list[bus.State] = []
+
+    async def accepted() -> bool:
+        with contextlib.suppress(Refused):
+            states.append(await console.shuffle_subscribers(timeout_s=WAIT_S))
+        return bool(states)
+
+    await until(accepted, "a shuffle", WAIT_S)
+    return states[0]
 
 
 def test_balancing_and_a_shuffle_lose_and_repeat_nothing(tmp_path: Path, data_cluster: Any) -> None:
@@ -176,6 +188,7 @@ def test_balancing_and_a_shuffle_lose_and_repeat_nothing(tmp_path: Path, data_cl
             planned = await shuffled(console)
             await until_state(console, lambda state: sum(counts(state)) == SUBSCRIBERS and not state.moving)
             moved = [s.user for s in crowd.subscribers if s.moves > before[s.user]]
+            assert planned.moving, "the shuffle moved nobody: this proved nothing"
             assert set(planned.moving) <= set(moved)
             user = crowd.subscribers[0]
             target = next(name for name in sorted(cluster.urls) if name != user.broker)
@@ -188,10 +201,10 @@ def test_balancing_and_a_shuffle_lose_and_repeat_nothing(tmp_path: Path, data_cl
 
 
 async def _until_all_came(crowd: Crowd, traffic: Traffic) -> None:
-    await asyncio.sleep(1.0)
-    traffic.end()
-    await asyncio.sleep(0.1)
-    with contextlib.suppress(TimeoutError):  # what is missing then is shown below
+    assert traffic.messages > 50  # else the moves were not under load
+    assert len(traffic.executions) >= 3
+    await traffic.ended_after(len(traffic.executions) + 2)
+    with contextlib.suppress(AssertionError):  # what is missing then is shown below
         await until(
             lambda: all(
                 len(crowd.executions(user)) >= len(traffic.executions) and len(crowd.payloads(user)) >= traffic.messages
@@ -200,8 +213,6 @@ async def _until_all_came(crowd: Crowd, traffic: Traffic) -> None:
         )
     await asyncio.sleep(0.5)  # for what comes twice
     assert crowd.gaps() == []
-    assert traffic.messages > 50  # else the moves were not under load
-    assert len(traffic.executions) >= 5
     sent = [f"message {number}" for number in range(traffic.messages)]
     assert {user: _wrong(crowd.executions(user), traffic.executions) for user in crowd.came} == dict.fromkeys(
         crowd.came

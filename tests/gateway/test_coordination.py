@@ -103,12 +103,12 @@ async def _survive_a_new_controller(cluster: LocalCluster, links: dict[str, BusC
     await cluster.kill_controller(0)
     await cluster.restart_controller(0)
     console = await cluster.console()
-    async with asyncio.timeout(WAIT_S):
-        while True:
-            state: bus.State = await console.subscribers(timeout_s=WAIT_S)
-            if sum(view.subscribers for view in state.gateways.values()) == 8:
-                break
-            await asyncio.sleep(0.1)
+
+    async def all_shown() -> bool:
+        state: bus.State = await console.subscribers(timeout_s=WAIT_S)
+        return sum(view.subscribers for view in state.gateways.values()) == 8
+
+    await until(all_shown, "all are shown again", WAIT_S)
     assert (await links["b1"].request("u7"))[0] in ("b1", "b2")
 
 

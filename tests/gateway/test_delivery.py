@@ -265,7 +265,7 @@ ACTIONS = [
 ]
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(st.lists(st.tuples(st.sampled_from(ACTIONS), st.sampled_from([0, 0, 1])), min_size=10, max_size=60))
 def test_each_result_comes_once_and_in_order(history: list[tuple[Callable[[Subscribed, int], None], int]]) -> None:
     world = Subscribed()

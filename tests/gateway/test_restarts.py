@@ -31,7 +31,7 @@ def test_the_data_cluster_is_away_for_a_while(world: Worlds) -> None:
                 await bob.close()
                 async with Subscriber.connect(url, "bob", token=bob.token) as again:
                     assert list(again.held) == [fire]
-                    await asyncio.sleep(0.5)
+                    assert not late.done()
                     await w.data.start()
                     await w.data.execute({fire: [ROW]})
                     flood = await late
@@ -108,7 +108,7 @@ def test_an_agent_is_killed_with_its_gateway_and_nothing_is_lost_or_repeated(tmp
                         events = await take(subscriber, 30)
                         assert [e.execution for e in events if isinstance(e, Result)] == list(range(1, 31))
                         assert subscriber.reconnects >= 1
-                    await asyncio.sleep(0.5)
+                    await asyncio.sleep(0.5)  # for what comes twice
                     assert no_more(ann)
                     assert no_more(bob)
             finally:

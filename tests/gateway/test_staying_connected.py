@@ -43,7 +43,7 @@ def test_a_client_whose_sessions_end_at_once_pauses_longer_each_time() -> None:
             logins += 1
 
         async with a_gateway_that(ends) as url, Subscriber.connect(url, "ann", token="t"):
-            await asyncio.sleep(2.0)
+            await asyncio.sleep(2.0)  # the time that the logins are counted in
         assert 2 <= logins <= 8  # pauses of 0.1, 0.2, 0.4, 0.8 s, each by up to a half shorter
 
     asyncio.run(scenario())

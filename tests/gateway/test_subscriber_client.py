@@ -59,7 +59,7 @@ def test_moves_between_gateways_lose_and_repeat_nothing(world: Worlds, long_poll
 async def _execute(data: object, subscription: str, count: int) -> None:
     for _ in range(count):
         await data.execute({subscription: [ROW]})  # type: ignore[attr-defined]
-        await asyncio.sleep(0.02)
+        await asyncio.sleep(0.02)  # paces them, so that the moves are made meanwhile
 
 
 def test_an_order_to_a_gateway_that_does_not_answer_changes_nothing(world: Worlds) -> None:
@@ -107,9 +107,9 @@ def test_a_move_waits_for_what_the_gateway_is_still_to_do(world: Worlds, monkeyp
                 await ann.subscribe("by_kind", kind="fire")
                 await w.data.stop()
                 subscribing = asyncio.create_task(ann.subscribe("by_kind", kind="flood"))
-                await asyncio.sleep(0.1)
+                await until(lambda: ann._line and ann._line._unanswered, "it is asked")
                 assert w.gateways["b1"].order_move("ann", "b2", urls["b2"])
-                await asyncio.sleep(1.0)
+                await asyncio.sleep(1.0)  # longer than LEAVE_S: nothing moves
                 assert (ann.moves, ann.broker) == (0, "b1")
                 await w.data.start()
                 flood = await subscribing
@@ -132,7 +132,7 @@ def test_results_that_wait_when_it_is_closed_come_at_the_next_login_and_not_befo
                 await until(lambda: ann.cursors == {fire: 3})
                 assert await take_results(ann, 1) == [1]
                 closing = asyncio.create_task(ann.close())
-                await asyncio.sleep(0)
+                await asyncio.sleep(0)  # it begins
                 with pytest.raises(Closed):
                     await ann.get()
                 await closing

@@ -86,7 +86,7 @@ async def _move_while_publishing(eve: Subscriber, client: nearcast.Client, first
     async def publish() -> None:
         for number in range(MESSAGES):
             await client.publish("news", b"%d" % number)
-            await asyncio.sleep(0.002)
+            await asyncio.sleep(0.002)  # paces it, so that the moves are made meanwhile
 
     publishing = asyncio.create_task(publish())
     for move in range(4):

@@ -16,6 +16,7 @@ from nearcast.runtime.console import Console
 from nearcast.runtime.controller import Controller
 from nearcast.runtime.requester import Requester
 from nearcast.runtime.servers import LocalServer
+from nearcast.testing.waiting import until
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "security.md"
 BROKERS, STORE = "Rights on the servers of brokers", "Rights on the store's server"
@@ -72,20 +73,19 @@ async def guarded_cluster() -> AsyncIterator[Guarded]:
     parts = [Controller(url(store, "controller")), *agents]
     for part in parts:
         await part.start()
-    async with asyncio.timeout(FORM_S), Console(url(store, "operator")) as console:
-        while await _members(console) != set(brokers):  # noqa: ASYNC110 - nobody tells us
-            await asyncio.sleep(0.05)
+    async with Console(url(store, "operator")) as console:
+        await until(lambda: _are_members(console, set(brokers)), "all are members", FORM_S)
     yield Guarded(brokers, store)
     for part in parts:
         await part.stop()
     await asyncio.gather(*(server.stop() for server in (*brokers.values(), store)))
 
 
-async def _members(console: Console) -> set[str]:
+async def _are_members(console: Console, wanted: set[str]) -> bool:
     with contextlib.suppress(ClusterError):  # nobody leads yet
         brokers = (await console.state(timeout_s=1.0)).brokers
-        return {name for name, view in brokers.items() if view.state == "member"}
-    return set()
+        return {name for name, view in brokers.items() if view.state == "member"} == wanted
+    return False
 
 
 def url(server: LocalServer, user: str, password: str = PASSWORD) -> str:

@@ -23,6 +23,7 @@ from nearcast.errors import ClusterError
 from nearcast.runtime.console import Console
 from nearcast.runtime.requester import Requester
 from nearcast.testing.cluster import LocalCluster
+from nearcast.testing.waiting import until
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -66,7 +67,7 @@ async def an_honest_client(cluster: LocalCluster) -> AsyncIterator[Counter[str]]
         while True:
             for topic in TOPICS:
                 await client.publish(topic, b"x", timeout_s=5.0)
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(0.05)  # paces it
 
     async with await nearcast.connect(cluster.urls["b1"]) as client:
         tasks = [asyncio.create_task(read(await client.subscribe(*TOPICS))), asyncio.create_task(publish(client))]
@@ -87,12 +88,12 @@ async def on_all(cluster: LocalCluster, *command: str | bytes) -> None:
 async def until_open(cluster: LocalCluster, broker: str) -> None:
     """Return when the ring has the broker, and all topics may be used."""
     requester = Requester(cluster.urls["b1"])
-    async with asyncio.timeout(JOIN_S):
-        while True:
-            document = json.loads(await requester.ask("HGET", MEMBERS, "document") or "{}")  # type: ignore[arg-type]
-            if broker in document.get("ring", ()) and not document.get("previous_ring"):
-                break
-            await asyncio.sleep(0.05)
+
+    async def is_open() -> bool:
+        document = json.loads(await requester.ask("HGET", MEMBERS, "document") or "{}")  # type: ignore[arg-type]
+        return broker in document.get("ring", ()) and not document.get("previous_ring")
+
+    await until(is_open, f"the ring has {broker}", JOIN_S)
     await requester.close()
 
 
@@ -116,7 +117,7 @@ def test_a_topic_moves_to_brokers_where_a_client_has_written_a_first_use_before(
     async def scenario() -> None:
         async with await LocalCluster.start(brokers=2) as cluster, an_honest_client(cluster) as heard:
             console = await cluster.console()
-            await asyncio.sleep(1.0)  # all topics have been used
+            await until(lambda: heard["Message"] > len(TOPICS), "all topics have been used")
             await cluster.start_broker("b3")  # the membership goes on
             await until_open(cluster, "b3")
             written = forged if forged == "rubbish" else str(await members_version(cluster))
@@ -164,8 +165,7 @@ def test_an_agent_works_on_whatever_clients_say_they_have_counted() -> None:
                     await on_all(cluster, "PUBLISH", COUNTERS, payload)
             assert set(heard) == {"Message"}
             before = heard["Message"]
-            await asyncio.sleep(1.0)
-            assert heard["Message"] > before + len(TOPICS)
+            await until(lambda: heard["Message"] > before + len(TOPICS), "messages flow on", 5.0)
 
     asyncio.run(scenario())
 
@@ -177,8 +177,7 @@ def test_a_store_that_comes_back_empty_does_not_go_by_first_uses_that_clients_ha
                 await on_all(cluster, "HSETNX", FIRST_USES, name, forged)
             await cluster.lose_store()
             async with asyncio.timeout(JOIN_S), nearcast.connect(cluster.urls["b1"]) as client:
-                while not await loss_is_dealt_with(cluster):  # noqa: ASYNC110
-                    await asyncio.sleep(0.1)
+                await until(lambda: loss_is_dealt_with(cluster), "the loss is dealt with")
                 for topic in TOPICS:
                     await client.publish(topic, b"x")
 

@@ -15,6 +15,7 @@ from nearcast.errors import ClusterError
 from nearcast.runtime.console import Console
 from nearcast.runtime.controller import Controller
 from nearcast.runtime.servers import LocalServer
+from nearcast.testing.waiting import until
 
 pytestmark = pytest.mark.live
 
@@ -49,11 +50,12 @@ class World:
         return {name: view.url for name, view in brokers.items() if view.state == "member"}
 
     async def formed(self, *brokers: str) -> None:
-        while True:
+        async def are_members() -> bool:
             with contextlib.suppress(ClusterError):
-                if set(await self.members()) == set(brokers):
-                    return
-            await asyncio.sleep(0.05)
+                return set(await self.members()) == set(brokers)
+            return False
+
+        await until(are_members, f"{brokers} are members", TEST_S)
 
     async def settled_is_settled(self) -> None:
         """What is shown as moved can be used at once, at either broker."""

@@ -15,6 +15,7 @@ from nearcast.runtime.provider import ProviderDesk
 from nearcast.testing.audit import Verdict
 from nearcast.testing.cluster import LocalCluster, LocalProvider
 from nearcast.testing.load import Load, LoadShape
+from nearcast.testing.waiting import until
 
 pytestmark = [pytest.mark.live, pytest.mark.xdist_group("heavy")]
 
@@ -25,12 +26,20 @@ async def until_state(
     console: Console, true: Callable[[bus.State], bool], *topics: str, timeout_s: float = 30.0
 ) -> bus.State:
     """The first state of which it is true."""
-    async with asyncio.timeout(timeout_s):
-        while True:
-            state = await console.state(*topics)
-            if true(state):
-                return state
-            await asyncio.sleep(0.1)
+    states: list[bus.State] = []
+
+    async def came() -> bool:
+        states[:] = [await console.state(*topics)]
+        return true(states[0])
+
+    await until(came, f"a wanted state of {topics or 'the cluster'}", timeout_s)
+    return states[0]
+
+
+async def until_more(load: Load, messages: int) -> None:
+    """So many more have been acknowledged."""
+    enough = load.acknowledged + messages
+    await until(lambda: load.acknowledged >= enough, f"{messages} more messages")
 
 
 def placed(topic: str, mode: Mode) -> Callable[[bus.State], bool]:
@@ -50,15 +59,15 @@ def test_a_hot_topic_is_replicated_and_collapses_when_it_cools() -> None:
             shape = LoadShape(publishers=6, subscribers=2, rate_per_s=60, names=("hot",))
             async with Load(cluster.urls.values(), shape) as load:
                 load.begin()
-                await asyncio.sleep(2.0)
+                await asyncio.sleep(2.0)  # long enough for the policy to decide something
                 assert placed("hot", Mode.SINGLE)(await console.state("hot"))
                 load.rate_per_s = 900
                 state = await until_state(console, placed("hot", Mode.ALL_SUBSCRIBERS), "hot")
                 assert len(state.topics["hot"].placement.brokers) >= 2
-                await asyncio.sleep(1.0)
+                await until_more(load, 800)
                 load.rate_per_s = 60
                 state = await until_state(console, placed("hot", Mode.SINGLE), "hot")
-                await asyncio.sleep(0.5)
+                await until_more(load, 30)
                 return await load.end(), [decision.text for decision in state.decisions]
 
     verdict, decisions = asyncio.run(scenario())
@@ -77,13 +86,13 @@ def test_many_subscribers_are_divided_among_brokers_while_they_come_and_go() -> 
             shape = LoadShape(publishers=2, subscribers=4, rate_per_s=40, names=("news",))
             async with Load(cluster.urls.values(), shape) as load:
                 load.begin()
-                await asyncio.sleep(2.0)
+                await asyncio.sleep(2.0)  # long enough for the policy to decide something
                 assert placed("news", Mode.SINGLE)(await console.state("news"))
                 crowd = LoadShape(publishers=1, subscribers=12, rate_per_s=5, names=("news",))
                 async with Load(cluster.urls.values(), crowd) as coming:
                     coming.begin()
                     await until_state(console, placed("news", Mode.ALL_PUBLISHERS), "news")
-                    await asyncio.sleep(1.0)
+                    await until_more(load, 40)
                 await until_state(console, placed("news", Mode.SINGLE), "news")
                 return await load.end()
 
@@ -102,11 +111,11 @@ def test_servers_are_added_when_load_rises_and_removed_when_it_falls() -> None:
             console = await cluster.console()
             async with Load(cluster.urls.values(), shape) as load:
                 load.begin()
-                await asyncio.sleep(2.0)
+                await until_more(load, 100)
                 load.rate_per_s = 800
                 await until_state(console, lambda state: _carries(state, "rented-1"))
                 assert "rented-1" in cluster.urls
-                await asyncio.sleep(2.0)
+                await until_more(load, 1000)
                 load.rate_per_s = 40
                 left = await until_state(console, lambda state: state.brokers["rented-1"].state == BrokerState.LEFT)
                 await until_state(console, lambda state: "rented-1" not in cluster.urls, timeout_s=10.0)

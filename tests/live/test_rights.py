@@ -16,8 +16,9 @@ import nearcast.asyncio
 from nearcast import Message
 from nearcast.agent.collector import Collector
 from nearcast.core.model.membership import BrokerInfo, Membership, encode_membership
-from nearcast.core.model.names import CLAIM_KEY, FEEDS, HOURS_KEY, MEMBERS, READY_KEY, feed_keys
+from nearcast.core.model.names import CLAIM_KEY, FEEDS, HOURS_KEY, MEMBERS, PROVIDER_CHANNEL, READY_KEY, feed_keys
 from nearcast.core.model.placement import Mode
+from nearcast.core.wire import bus
 from nearcast.gateway.coordination import BusCoordination, Whereabouts
 from nearcast.gateway.directory import Store
 from nearcast.gateway.server import GatewayServer, listen
@@ -224,10 +225,12 @@ def test_the_data_cluster_says_where_it_is_with_its_rules(world: World) -> None:
 
 def test_a_provider_and_a_calibrator_need_no_more_than_their_rules(world: World) -> None:
     async def scenario() -> None:
-        async with ProviderDesk(url(world.store, "provider"), DryProvider()):
+        provider = DryProvider()
+        async with ProviderDesk(url(world.store, "provider"), provider):
+            await as_admin(world.store, "PUBLISH", PROVIDER_CHANNEL, bus.encode(bus.Rent("b9", 1)).decode())
+            await until(lambda: provider.asked == [("rent", "b9")], "the provider hears what is asked", TEST_S)
             settings = CalibrationSettings(seconds=1.0, subscribers=2)
             assert (await calibrate(url(world.brokers["b2"], "calibrator"), settings=settings)).peak_bytes_per_s > 0
-            await asyncio.sleep(0.3)
 
     world.run(scenario)
 

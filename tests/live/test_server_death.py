@@ -22,6 +22,7 @@ from nearcast.runtime.store import ValkeyStore
 from nearcast.testing.audit import Verdict
 from nearcast.testing.cluster import LocalCluster
 from nearcast.testing.load import Load, LoadShape
+from nearcast.testing.waiting import until
 
 pytestmark = [pytest.mark.live, pytest.mark.xdist_group("heavy")]
 
@@ -54,18 +55,14 @@ class Watcher:
             elif type(event) is Interrupted:
                 self.interrupted.add(event.topic)
 
-    async def _all_alive(self, load: Load) -> None:
+    def _all_alive(self, load: Load) -> bool:
         everything = load.shape.subscribers * load.shape.publishers * len(load.shape.topic_names)
-        while True:
-            acknowledged = [_acknowledged_s(load, message) < float("inf") for message in self.first.values()]
-            if len(acknowledged) == everything and all(acknowledged):
-                return
-            await asyncio.sleep(0.01)
+        acknowledged = [_acknowledged_s(load, message) < float("inf") for message in self.first.values()]
+        return len(acknowledged) == everything and all(acknowledged)
 
     async def until_alive(self, load: Load) -> dict[str, float]:
         """By topic, seconds until every subscriber had a message of every publisher, and that was acknowledged."""
-        async with asyncio.timeout(20):
-            await self._all_alive(load)
+        await until(lambda: self._all_alive(load), "all are alive again", 20.0)
         took_s = dict.fromkeys(load.shape.topic_names, 0.0)
         for message in self.first.values():
             alive_s = max(message.received_at, _acknowledged_s(load, message)) - self.since_s
@@ -87,16 +84,25 @@ async def unplaced_topic(console: Console, directory: str) -> str:
 
 
 async def until_state(console: Console, broker: str, wanted: BrokerState) -> None:
-    async with asyncio.timeout(15):
-        while (await console.state()).brokers[broker].state != wanted:
-            pass
+    async def is_so() -> bool:
+        return (await console.state()).brokers[broker].state == wanted
+
+    await until(is_so, f"{broker} is {wanted}", 15.0)
 
 
 async def until_nowhere(console: Console, broker: str) -> None:
     """A broker is dead first; the topics it carried together with others leave it in moves of their own after that."""
-    async with asyncio.timeout(ALIVE_AGAIN_S):
-        while any(broker in view.placement.brokers for view in (await console.state()).topics.values()):
-            pass
+
+    async def nowhere() -> bool:
+        return not any(broker in view.placement.brokers for view in (await console.state()).topics.values())
+
+    await until(nowhere, f"nothing is on {broker}", ALIVE_AGAIN_S)
+
+
+async def until_more(load: Load, messages: int) -> None:
+    """So many more have been acknowledged."""
+    enough = load.acknowledged + messages
+    await until(lambda: load.acknowledged >= enough, f"{messages} more messages")
 
 
 async def killed(cluster: LocalCluster) -> None:
@@ -126,7 +132,7 @@ async def death(deed: Deed, undo: Deed | None = None) -> tuple[dict[str, float],
         shape = LoadShape(names=(*PLACES, await unplaced_topic(console, VICTIM)), rate_per_s=1000)
         async with Load(cluster.urls.values(), shape, watcher.saw) as load:
             load.begin()
-            await asyncio.sleep(1.0)
+            await until(lambda: load.acknowledged > 500, "the load is there")
             watcher.begin()
             await deed(cluster)
             took_s = await watcher.until_alive(load)
@@ -186,9 +192,9 @@ async def cuts(limits: Limits, rate_per_s: float) -> Verdict:
         async with Load(cluster.urls.values(), shape, limits=limits) as load:
             load.begin()
             for broker in ("b1", "b2", "b3", "b1", "b2"):
-                await asyncio.sleep(0.5)
+                await asyncio.sleep(0.5)  # paces the cuts
                 await cut_connections(cluster, broker)
-            await asyncio.sleep(0.5)
+            await until_more(load, 200)
             verdict = await load.end()
     print(f"\n{verdict}")
     return verdict
@@ -244,7 +250,7 @@ def test_the_standby_finishes_the_moves_of_a_killed_controller() -> None:
                     leader = await leader_of(cluster, console)
                     wanted = dict.fromkeys(shape.topic_names, places[number % 2])
                     await console.move_all(wanted, wait=False)
-                    await asyncio.sleep(wait_s)
+                    await asyncio.sleep(wait_s)  # it is killed at several moments of its work
                     await cluster.kill_controller(leader)
                     left_open.append(await open_moves(cluster))
                     states = await console.move_all(wanted)

@@ -88,10 +88,10 @@ async def through_the_loss(cluster: LocalCluster, client: nearcast.Client, contr
             while True:
                 await client.publish("scores", b"%d" % published)
                 published += 1
-                await asyncio.sleep(0.01)
+                await asyncio.sleep(0.01)  # paces it
 
         task = asyncio.create_task(publish())
-        await asyncio.sleep(0.5)
+        await until(lambda: published > 30, "publishing")
         if controllers_too:
             await cluster.kill_controller(0)
         await cluster.lose_store()
@@ -99,7 +99,7 @@ async def through_the_loss(cluster: LocalCluster, client: nearcast.Client, contr
             await cluster.restart_controller(0)
         await until(lambda: recovered(cluster), "a recovery")
         seen = published
-        await until(lambda: asyncio.sleep(0, published > seen + 20), "publishing")
+        await until(lambda: published > seen + 20, "publishing")
         task.cancel()
         got: list[int] = []
         async with asyncio.timeout(5.0):
@@ -149,7 +149,7 @@ async def until_heard(subscription: nearcast.Subscription, other: nearcast.Clien
     async def publish() -> None:
         while True:
             await other.publish("scores", b"again")
-            await asyncio.sleep(0.1)
+            await asyncio.sleep(0.1)  # paces it
 
     task = asyncio.create_task(publish())
     reasons = []

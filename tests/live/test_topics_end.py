@@ -18,6 +18,7 @@ from nearcast.runtime.console import Console
 from nearcast.runtime.controller import Controller
 from nearcast.runtime.requester import Requester
 from nearcast.runtime.servers import LocalServer
+from nearcast.testing.waiting import until
 
 pytestmark = pytest.mark.live
 
@@ -64,10 +65,16 @@ class World:
         return found
 
     async def until_nothing_is_left(self, *clients: Client) -> None:
-        while True:
-            if not any((await self.leftovers(*clients)).values()):
-                return
-            await asyncio.sleep(0.1)
+        found: dict[str, int] = {}
+
+        async def nothing() -> bool:
+            found.update(await self.leftovers(*clients))
+            return not any(found.values())
+
+        try:
+            await until(nothing)
+        except AssertionError:
+            pytest.fail(f"left behind: { {name: count for name, count in found.items() if count} }")
 
 
 async def asked(server: LocalServer, *parts: str) -> list[bytes]:
@@ -93,11 +100,7 @@ async def a_world() -> AsyncIterator[World]:
         for part in (controller, *agents):
             await part.start()
             stack.push_async_callback(part.stop)
-        async with asyncio.timeout(TEST_S):
-            while True:
-                if await formed(store, len(servers)):
-                    break
-                await asyncio.sleep(0.05)
+        await until(lambda: formed(store, len(servers)), "all are members", TEST_S)
         yield World(store, servers, controller)
 
 
@@ -166,10 +169,7 @@ def test_a_subscriber_that_stays_hears_a_topic_that_ended_for_its_publisher() ->
 
 
 async def ended(client: Client) -> None:
-    while True:
-        if not client._machine.topic_publishers:
-            return
-        await asyncio.sleep(0.05)
+    await until(lambda: not client._machine.topic_publishers, "the topic has ended")
 
 
 async def a_publisher_that_comes_back() -> None:

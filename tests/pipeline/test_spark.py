@@ -25,9 +25,11 @@ MARK = "NEARCAST_TEST_MARK"
 
 # Runs the command, then waits until no process but its own has the mark in its environment, and says how many have.
 PROGRAM = """
-import json, os, sys, time
+import json, os, sys
+from contextlib import suppress
 from pathlib import Path
 from nearcast.cli.app import app
+from nearcast.testing.waiting import wait_until
 
 app(["data", "check", "--master", "local[1]", "--output", "json", *sys.argv[1:]], standalone_mode=False)
 
@@ -39,10 +41,8 @@ def marked():
         except OSError:
             pass
 
-for _ in range(50):
-    if not list(marked()):
-        break
-    time.sleep(0.1)
+with suppress(AssertionError):  # who is left is told
+    wait_until(lambda: not list(marked()), within_s=5.0)
 print(json.dumps([Path(f"/proc/{pid}/cmdline").read_text() for pid in marked()]))
 """.replace("MARK", MARK)
 

@@ -75,7 +75,8 @@ def test_none_is_added_while_one_is_coming_or_none_is_left() -> None:
 def test_a_broker_that_is_being_removed_owns_nothing() -> None:
     cluster = hashed_cluster(3, 0.2)
     cluster.draining = ["b1"]
-    assert all("b1" not in change.brokers for change in cluster.step(HashRing()).placements)
+    moved = cluster.step(HashRing()).placements
+    assert {broker for change in moved for broker in change.brokers} == {"b0", "b2"}
     assert sorted(cluster.capacities) == ["b0", "b2"]
 
 

@@ -31,6 +31,7 @@ from nearcast.errors import (
 from nearcast.runtime.controller import Controller
 from nearcast.runtime.requester import Requester
 from nearcast.runtime.servers import LocalServer
+from nearcast.testing.waiting import until
 
 pytestmark = pytest.mark.live
 
@@ -373,7 +374,7 @@ def test_a_cancelled_publish_leaves_no_hole_and_a_usable_connection(world: World
             for turn in range(30):
                 publishing = asyncio.create_task(client.publish(topic, b"cancelled"))
                 for _ in range(turn % 6):
-                    await asyncio.sleep(0)
+                    await asyncio.sleep(0)  # cancelled at different steps of its work
                 publishing.cancel()
                 with suppress(asyncio.CancelledError):
                     await publishing
@@ -536,13 +537,16 @@ def test_block_stops_the_socket_and_loses_nothing_while_the_program_is_in_time(w
                 publisher.publish_nowait(topic, b"%100d" % number)
                 if number % 1000 == 999:
                     await publisher.flush()
-            await asyncio.sleep(0.1)
+            await until(lambda: len(subscription._mailbox) >= limit, "the mailbox is full")
+            await asyncio.sleep(0.1)  # no more comes
             assert limit <= len(subscription._mailbox) <= 2 * limit  # the rest waits in the socket
             taken: list[Any] = []
-            async with asyncio.timeout(10):
-                while len(taken) < count:
-                    taken += subscription.take()
-                    await asyncio.sleep(0.02)
+
+            def all_taken() -> bool:
+                taken.extend(subscription.take())
+                return len(taken) >= count
+
+            await until(all_taken, "all have come", 10.0)
             assert subscription.dropped == 0
             assert [int(message.payload) for message in taken] == list(range(count))
 

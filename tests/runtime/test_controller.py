@@ -11,16 +11,14 @@ from nearcast.runtime import controller as controller_module
 from nearcast.runtime.controller import Controller
 from nearcast.runtime.servers import LocalServer
 from nearcast.runtime.store import MemoryStore
+from nearcast.testing.waiting import until
 
 NOBODY = "redis://127.0.0.1:1"  # the store in memory needs no bus
 PATIENT = Timing(leader_s=4.0, lease_s=10.0, dead_s=12.0, heartbeat_s=1.0)
 
 
 async def until_it_leads(controller: Controller) -> None:
-    while True:
-        if controller.leads:
-            return
-        await asyncio.sleep(0.02)
+    await until(lambda: controller.leads, "it leads")
 
 
 @pytest.mark.live

@@ -34,7 +34,7 @@ class SlowServer:
             while True:
                 await reader.readuntil(b"\r\n\r\n")
                 self.asked += 1
-                await asyncio.sleep(self._rng.random() * STEP_S)
+                await asyncio.sleep(self._rng.random() * STEP_S)  # the moment
                 writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
         self.connections -= 1
         writer.close()
@@ -47,7 +47,7 @@ def test_callers_that_stop_waiting_leave_no_connection_behind() -> None:
             http = HttpClient(AT_ONCE, timeout=5.0)
             for _ in range(600):
                 waiting = [asyncio.create_task(http.request("GET", url)) for _ in range(rng.randrange(1, 3))]
-                await asyncio.sleep(rng.random() * STEP_S)
+                await asyncio.sleep(rng.random() * STEP_S)  # they stop at any step of their work
                 for task in waiting:
                     task.cancel()
                 await asyncio.gather(*waiting, return_exceptions=True)
@@ -66,7 +66,7 @@ def test_a_caller_that_stops_waiting_for_its_turn_asks_nothing() -> None:
         async with slow.running() as url:
             http = HttpClient(1, timeout=5.0)
             first, second = (asyncio.create_task(http.request("GET", url)) for _ in range(2))
-            await asyncio.sleep(0)
+            await asyncio.sleep(0)  # both begin
             second.cancel()
             await first
             await http.request("GET", url)

@@ -21,6 +21,7 @@ from nearcast.errors import ServerFailed, ServerNotFound
 from nearcast.runtime import servers
 from nearcast.runtime.guardian import guardian
 from nearcast.runtime.servers import LocalServer, find_server_binary
+from nearcast.testing.waiting import wait_until
 
 # What a program under test does: start two servers, print their pids and directories, and wait.
 PROGRAM = """
@@ -56,9 +57,8 @@ def running(pid: int) -> bool:
 
 def wait_until_gone(pids: list[int], within_s: float = 5.0) -> list[int]:
     """The pids still running after the wait: hopefully none."""
-    deadline_s = time.monotonic() + within_s
-    while any(map(running, pids)) and time.monotonic() < deadline_s:
-        time.sleep(0.02)
+    with suppress(AssertionError):  # who is left is told
+        wait_until(lambda: not any(map(running, pids)), within_s=within_s)
     return [pid for pid in pids if running(pid)]
 
 
@@ -176,7 +176,8 @@ def test_a_cancelled_stop_still_ends_the_server() -> None:
         server = await LocalServer.start()
         os.kill(server.pid, signal.SIGSTOP)
         stopping = asyncio.create_task(server.stop())
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(0.1)  # it waits for the server, which does not listen
+        assert not stopping.done()
         stopping.cancel()
         with pytest.raises(asyncio.CancelledError):
             await stopping
@@ -306,7 +307,7 @@ asyncio.run(main())
         with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=tmp_path, env=environment) as child:
             assert child.stdout is not None
             child.stdout.readline()
-            time.sleep(dice.uniform(0, 0.15))
+            time.sleep(dice.uniform(0, 0.15))  # the point
             child.kill()
         assert wait_until_gone(working_in(tmp_path)) == []
 

@@ -11,6 +11,7 @@ from nearcast.core.controller.effects import Leadership
 from nearcast.errors import ConnectFailed
 from nearcast.runtime.controller import Controller
 from nearcast.runtime.store import MemoryStore
+from nearcast.testing.waiting import until
 
 NOBODY = "redis://127.0.0.1:1"  # none of this needs a bus
 LOAD_S = 1.6  # longer than a leadership lasts without being renewed
@@ -41,7 +42,7 @@ class FlakyStore(MemoryStore):
 
 class SlowStore(MemoryStore):
     async def load(self, take: Callable[[dict[str, bytes]], None]) -> int:
-        await asyncio.sleep(LOAD_S)
+        await asyncio.sleep(LOAD_S)  # slow
         return await super().load(take)
 
 
@@ -55,18 +56,12 @@ class SlowDisk(MemoryStore):
     async def campaign(self, candidate: str, stale: str, above: int = 0) -> Leadership:
         self.asked += 1
         slow_s = FSYNC_S * (0.5 if self.asked % 2 else 1.0)  # the later one may be ready before
-        await asyncio.sleep(slow_s)
+        await asyncio.sleep(slow_s)  # the disk
         return await super().campaign(candidate, stale, above)
 
 
-async def led_within(seconds: float, *controllers: Controller) -> bool:
-    loop = asyncio.get_running_loop()
-    end_s = loop.time() + seconds
-    while loop.time() < end_s:
-        if any(controller.leads for controller in controllers):
-            return True
-        await asyncio.sleep(0.02)
-    return False
+async def led_within(seconds: float, *controllers: Controller) -> None:
+    await until(lambda: any(controller.leads for controller in controllers), "one leads", seconds)
 
 
 @pytest.mark.parametrize("fails", ["load", "campaign"])
@@ -75,7 +70,7 @@ def test_a_store_that_fails_once_is_asked_again(error: Exception, fails: str) ->
     async def scenario() -> None:
         controller = Controller(NOBODY, name="one", store=FlakyStore(error, fails))
         await controller.start()
-        assert await led_within(2.0, controller)
+        await led_within(2.0, controller)
         await controller.stop()
 
     asyncio.run(scenario())
@@ -89,7 +84,7 @@ def test_after_a_failed_load_another_controller_leads() -> None:
         one.on_note = notes.append
         await one.start()
         await two.start()
-        assert await led_within(2.0, one, two)
+        await led_within(2.0, one, two)
         assert any("the journal could not be read: closed by the server" in note for note in notes)
         await one.stop()
         await two.stop()
@@ -105,9 +100,9 @@ def test_what_the_store_does_wrong_is_shown() -> None:
 
         controller = Controller(NOBODY, store=Broken())
         await controller.start()
-        await asyncio.sleep(0.1)
-        assert controller._desk is not None
-        assert controller._desk.problem == "a surprise"
+        desk = controller._desk
+        assert desk is not None
+        await until(lambda: desk.problem == "a surprise", "it is shown")
         await controller.stop()
 
     asyncio.run(scenario())
@@ -117,7 +112,7 @@ def test_a_load_that_takes_longer_than_a_leadership_ends_in_leading() -> None:
     async def scenario() -> None:
         controller = Controller(NOBODY, store=SlowStore())
         await controller.start()
-        assert await led_within(LOAD_S + 1.0, controller)
+        await led_within(LOAD_S + 1.0, controller)
         assert controller._machine._term == 1
         await controller.stop()
 
@@ -130,8 +125,8 @@ def test_a_slow_disk_does_not_cost_the_leadership() -> None:
         notes: list[str] = []
         controller.on_note = notes.append
         await controller.start()
-        assert await led_within(FSYNC_S + 1.0, controller)
-        await asyncio.sleep(4 * FSYNC_S)
+        await led_within(FSYNC_S + 1.0, controller)
+        await asyncio.sleep(4 * FSYNC_S)  # it leads all this time
         assert [note for note in notes if "no longer leads" in note] == []
         await controller.stop()
 

@@ -19,6 +19,7 @@ from nearcast.errors import AccessDenied, Closed, LimitReached, SlowSubscriber
 from nearcast.runtime.controller import Controller
 from nearcast.runtime.requester import Requester
 from nearcast.runtime.servers import LocalServer
+from nearcast.testing.waiting import until
 
 pytestmark = pytest.mark.live
 
@@ -98,7 +99,7 @@ def test_every_reader_of_one_subscription_gets_events(world: World, topic: str) 
     async def scenario() -> None:
         async with nearcast.connect(world.broker.url) as client, client.subscribe(topic) as subscription:
             readers = [asyncio.create_task(subscription.get()) for _ in range(3)]
-            await asyncio.sleep(0)
+            await asyncio.sleep(0)  # they wait
             for payload in (b"1", b"2", b"3"):
                 await client.publish(topic, payload)
             events = await asyncio.wait_for(asyncio.gather(*readers), 5)
@@ -120,14 +121,13 @@ def test_a_reader_that_leaves_hands_what_it_took_to_the_others(world: World, top
 
             first = asyncio.create_task(subscription.get())
             reader = asyncio.create_task(read_all())
-            await asyncio.sleep(0)
+            await asyncio.sleep(0)  # they wait
             for number in range(10):
                 client.publish_nowait(topic, b"%d" % number)
             await client.flush()
             await asyncio.wait_for(first, 5)
-            await asyncio.sleep(0.1)
+            await until(lambda: len(taken) == 9, "the other reader has the rest", 5.0)
             reader.cancel()
-            assert len(taken) == 9
 
     world.run(scenario)
 
@@ -153,7 +153,7 @@ def test_a_subscribe_that_is_cancelled_leaves_nothing_behind(world: World, topic
         async with nearcast.connect(world.broker.url) as client:
             subscribe = client.psubscribe if pattern else client.subscribe
             attaching = asyncio.ensure_future(_awaited(subscribe(topic)))
-            await asyncio.sleep(0)
+            await asyncio.sleep(0)  # it begins
             attaching.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await attaching
@@ -174,7 +174,7 @@ def test_a_subscribe_that_is_cancelled_can_be_awaited_again(world: World, topic:
         async with nearcast.connect(world.broker.url) as client:
             subscription = client.subscribe(topic)
             attaching = asyncio.ensure_future(_awaited(subscription))
-            await asyncio.sleep(0)
+            await asyncio.sleep(0)  # it begins
             attaching.cancel()
             await asyncio.wait([attaching])
             await subscription
@@ -189,7 +189,7 @@ def test_one_of_two_who_await_a_subscription_may_leave(world: World, topic: str)
         async with nearcast.connect(world.broker.url) as client:
             subscription = client.subscribe(topic)
             both = [asyncio.ensure_future(_awaited(subscription)) for _ in range(2)]
-            await asyncio.sleep(0)
+            await asyncio.sleep(0)  # both begin
             both[0].cancel()
             assert await asyncio.wait_for(both[1], 5) is subscription
             assert await subscribers(world, topic) == 1
@@ -261,7 +261,7 @@ def test_a_close_that_is_cancelled_leaves_no_connection_open(world: World, topic
         await client.subscribe(topic)
         before = await open_connections(world)
         closing = asyncio.create_task(client.close())
-        await asyncio.sleep(0)
+        await asyncio.sleep(0)  # it begins
         closing.cancel()
         with pytest.raises(asyncio.CancelledError):
             await closing
@@ -282,10 +282,9 @@ def test_one_that_the_program_drops_is_let_go(world: World, topic: str) -> None:
                 assert isinstance(event, Message)
                 break
             answering.cancel()
-            await asyncio.sleep(0.05)  # the loop that was left is ended by the event loop
+            await until(lambda: not client.consumers, "the loop that was left is ended by the event loop", 5.0)
             await client.sync()
             assert await subscribers(world, topic) == 0
-            assert not client.consumers
 
     world.run(scenario)
 
@@ -314,7 +313,7 @@ def test_a_task_that_waits_for_events_keeps_its_subscription(world: World, topic
 async def _answer(client: nearcast.Client, topic: str) -> None:
     while True:
         await client.publish(topic, b"1")
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(0.01)  # paces it
 
 
 async def _awaited(subscription: nearcast.Subscription) -> nearcast.Subscription:

@@ -154,7 +154,7 @@ def test_without_a_limit_a_publish_waits_as_long_as_it_takes(world: World, topic
             await client.publish(topic, b"first", timeout_s=None)
             with world.standing_still():
                 waiting = asyncio.ensure_future(client.publish(topic, b"1", timeout_s=None))
-                await asyncio.sleep(2 * SHORT_S)
+                await asyncio.sleep(2 * SHORT_S)  # longer than the client's limit
                 assert not waiting.done()
             assert await asyncio.wait_for(waiting, 5) == 0
 
@@ -224,9 +224,9 @@ def test_a_subscribe_that_timed_out_leaves_nothing_and_can_be_tried_again(
 
 def test_a_reader_is_not_limited(world: World, topic: str) -> None:
     async def scenario() -> None:
-        async with nearcast.connect(world.broker.url) as client, client.subscribe(topic, timeout_s=2.0) as subscription:
+        async with nearcast.connect(world.broker.url) as client, client.subscribe(topic, timeout_s=1.0) as subscription:
             reading = asyncio.ensure_future(subscription.get())
-            await asyncio.sleep(2.2)
+            await asyncio.sleep(1.2)  # longer than the subscription's limit
             await client.publish(topic, b"1")
             assert isinstance(await asyncio.wait_for(reading, 5), Message)
 

@@ -19,6 +19,7 @@ from nearcast.core.controller.effects import Ask
 from nearcast.core.controller.planner import Proposing
 from nearcast.core.model.journal import MEMBERSHIP_KEY
 from nearcast.core.model.names import FEEDS, PROVIDER_CHANNEL, feed_keys
+from nearcast.core.model.placement import Mode
 from nearcast.core.wire import bus
 from nearcast.errors import ClusterError
 from nearcast.runtime import workers
@@ -108,19 +109,21 @@ async def a_cluster() -> AsyncIterator[tuple[LocalServer, LocalServer, Agent, Co
 
 
 async def is_member(store: LocalServer) -> bool:
-    with contextlib.suppress(ClusterError):
+    with contextlib.suppress(ClusterError, KeyError):  # nobody leads yet, or it is not known yet
         async with Console(store.url) as console:
             return (await console.state(timeout_s=1.0)).brokers["b1"].state == "member"
     return False
 
 
 async def forms(store: LocalServer) -> None:
-    async with asyncio.timeout(TEST_S):
-        while True:
-            with contextlib.suppress(KeyError):
-                if await is_member(store):
-                    return
-            await asyncio.sleep(0.05)
+    await until(lambda: is_member(store), "b1 is a member", TEST_S)
+
+
+async def moved(console: Console) -> bool:
+    with contextlib.suppress(ClusterError):  # what was lost with the connections is asked again
+        await console.move("t", Mode.SINGLE, ("b1",), timeout_s=5.0)
+        return True
+    return False
 
 
 @pytest.mark.parametrize("method", ["tick", "received", "connected", "lost", "outgoing"])
@@ -136,8 +139,8 @@ def test_a_machine_that_fails_goes_on_and_shows_it(who: str, method: str, monkey
                 connection._transport.abort()
             await until(lambda: raised == [1])
             await until(lambda: "a surprise" in process.problem)
-            await asyncio.sleep(0.5)
-            await forms(store)
+            async with Console(store.url) as console:  # which takes both of them
+                await until(lambda: moved(console), "a topic is moved", TEST_S)
 
     asyncio.run(scenario())
 
@@ -251,11 +254,7 @@ def test_a_collector_that_fails_collects_all_the_same(
             await asker.ask("HSET", FEEDS, "reports", f'{{"topic": "t", "stream": "{keys.stream}"}}')
             collector = Collector("b1", server.url, store.url)
             serving = asyncio.create_task(collector.serve())
-            async with asyncio.timeout(TEST_S):
-                while True:
-                    if await asker.ask("HEXISTS", keys.state, "until") == 1:
-                        break
-                    await asyncio.sleep(0.05)
+            await until(lambda: asker.ask("HEXISTS", keys.state, "until"), "it collects", TEST_S)
             assert raised == [2]
             assert "a surprise" in collector.problem
             serving.cancel()

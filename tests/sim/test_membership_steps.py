@@ -90,6 +90,7 @@ def _check(change: Change, case: Case) -> None:
     boundary, victim, down_s = case
     plan = FaultPlan(Profile.CALM, frozenset((boundary,)), counted_from_s=CHANGE_S, victim=victim, down_s=down_s)
     outcome = run_world(SEED, change.setup, plan)
+    assert outcome.faults, f"{case}: nobody died"
     assert not outcome.violations, f"{case}: {outcome.violations[:5]} {outcome.faults}"
 
 

@@ -95,6 +95,7 @@ def test_a_crash_at_every_step_boundary(part: int) -> None:
     for boundary in range(1 + part, _boundaries(seed) + 1, STEPS):
         plan = FaultPlan(Profile.CALM, frozenset((boundary,)), counted_from_s=START_S)
         outcome = run_world(seed, SMALL, plan)
+        assert outcome.faults, f"nobody died at boundary {boundary}"
         assert not outcome.violations, f"crash at boundary {boundary}: {outcome.violations[:5]} {outcome.faults}"
 
 

@@ -43,12 +43,15 @@ def die_at_every(share: int, first: int = 1) -> None:
         victim, away_s = VICTIMS[number % len(VICTIMS)], AWAY_S[number // len(VICTIMS) % len(AWAY_S)]
         plan = FaultPlan(Profile.CALM, frozenset((boundary,)), counted_from_s=BEGINS_S, victim=victim, down_s=away_s)
         outcome = run_world(SEED, SETUP, plan)
+        assert outcome.faults, f"nobody died: {plan}"
         assert not outcome.violations, (plan, outcome)
 
 
 def test_records_end_in_this_world() -> None:
-    agents = [process.machine for process in calm_world().controls.values() if isinstance(process.machine, Agent)]
+    world = calm_world()
+    agents = [process.machine for process in world.controls.values() if isinstance(process.machine, Agent)]
     assert sum(agent._ending.ended for agent in agents) > 5
+    assert world.faults.boundaries >= 1000
 
 
 def test_nothing_is_lost_or_left_no_matter_who_dies_while_topics_end() -> None:

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from nearcast.core.model.journal import BrokerState
 from nearcast.core.model.placement import Mode
 from nearcast.errors import ServerFailed, UsageError
 from nearcast.testing.cluster import LocalCluster
+from nearcast.testing.waiting import until, wait_until
 
 pytestmark = pytest.mark.live
 
@@ -45,18 +47,19 @@ def running(pid: int) -> bool:
 
 
 def still_running(pids: list[int], within_s: float = 5.0) -> list[int]:
-    deadline_s = time.monotonic() + within_s
-    while any(map(running, pids)) and time.monotonic() < deadline_s:
-        time.sleep(0.02)
+    with suppress(AssertionError):  # who is left is told
+        wait_until(lambda: not any(map(running, pids)), within_s=within_s)
     return [pid for pid in pids if running(pid)]
 
 
 async def until_state(cluster: LocalCluster, broker: str, wanted: BrokerState) -> float:
     """Seconds until the controller says so."""
     console, begun_s = await cluster.console(), time.monotonic()
-    async with asyncio.timeout(10):
-        while (await console.state()).brokers[broker].state != wanted:
-            pass
+
+    async def is_so() -> bool:
+        return (await console.state()).brokers[broker].state == wanted
+
+    await until(is_so, f"{broker} is {wanted}", 10.0)
     return time.monotonic() - begun_s
 
 

@@ -12,6 +12,7 @@ from nearcast.testing import load as load_module
 from nearcast.testing.audit import Verdict
 from nearcast.testing.cluster import LocalCluster
 from nearcast.testing.load import Crowd, Load, LoadShape
+from nearcast.testing.waiting import until
 
 pytestmark = pytest.mark.live
 
@@ -27,17 +28,18 @@ def visit(*, missing: bool) -> tuple[Verdict, Verdict, int]:
             crowd.listen_to(load)
             async with load:
                 load.begin()
-                await asyncio.sleep(0.5)
+                await until(lambda: load.acknowledged > 50, "a load before it comes")
                 await crowd.come(cluster.urls.values(), 3)
                 with pytest.raises(UsageError, match="already come"):
                     await crowd.come(cluster.urls.values(), 3)
-                await asyncio.sleep(0.5)
+                await until(lambda: crowd.load is not None and crowd.load.delivered >= 3 * 50, "it hears")
                 if missing:
                     load.audit.acknowledged(7, "scores", load.audit.published(7, "scores", time.time()), time.time())
                 assert crowd.present == 3
                 gone = await crowd.leave()
                 assert (crowd.present, crowd.verdict(), await crowd.leave()) == (0, gone, gone)
-                await asyncio.sleep(0.3)
+                after = load.acknowledged
+                await until(lambda: load.acknowledged > after + 50, "a load after it has left")
                 stayed = load.audit.verdict() if missing else await load.end()  # which would wait for it
                 return gone, stayed, crowd.load.delivered if crowd.load else 0
 

@@ -9,6 +9,7 @@ import pytest
 from nearcast.core.model.placement import Mode
 from nearcast.errors import UsageError
 from nearcast.testing.cluster import LocalCluster
+from nearcast.testing.waiting import until
 from nearcast.workloads.rgame import Movement, Ramp, RGame
 from nearcast.workloads.rgame_live import LiveOutcome, LiveRGame
 
@@ -24,7 +25,7 @@ def test_players_walk_and_hear_themselves_while_a_tile_moves() -> None:
             console = await cluster.console()
             async with LiveRGame(game, cluster.urls.values()) as live:
                 playing = asyncio.create_task(live.run(seconds=5))
-                await asyncio.sleep(1.5)
+                await until(lambda: live.tally.updates > 30, "the game is on")
                 for broker in ("b1", "b2"):
                     await console.move("tile.0.0", Mode.SINGLE, (broker,), timeout_s=4.5)
                 return await playing

@@ -107,18 +107,37 @@ ALLOWED = {
 }
 
 
+def spoken_with(text: str) -> set[str]:
+    """What a module imports that speaks to servers."""
+    found = set()
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            found |= {node.module or "", *(f"{node.module}.{alias.name}" for alias in node.names)}
+    return {name.removeprefix("nearcast.core.") for name in found} & {*BACKEND - {"wire.backend"}, "hiredis"}
+
+
 def test_nothing_else_of_the_core_speaks_to_servers() -> None:
     folder = Path(nearcast.core.__path__[0])
     modules = {".".join(path.relative_to(folder).with_suffix("").parts): path for path in folder.rglob("*.py")}
     assert set(modules) > BACKEND
-    found = set()
-    for name, path in modules.items():
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.ImportFrom) and node.module is not None and name not in BACKEND:
-                target = node.module.removeprefix("nearcast.core.")
-                if target in BACKEND - {"wire.backend"} or target == "hiredis":
-                    found.add((name, target))
-    assert found == ALLOWED
+    others = {name: path.read_text(encoding="utf-8") for name, path in modules.items() if name not in BACKEND}
+    assert {(name, target) for name, text in others.items() for target in spoken_with(text)} == ALLOWED
+
+
+@pytest.mark.parametrize(
+    ("line", "target"),
+    [
+        ("from nearcast.core.wire.link import Link", "wire.link"),
+        ("from nearcast.core.wire import backend, scripts", "wire.scripts"),
+        ("import nearcast.core.wire.valkey as servers", "wire.valkey"),
+        ("import hiredis", "hiredis"),
+        ("def late():\n    from hiredis import Reader", "hiredis"),
+    ],
+)
+def test_who_speaks_to_servers_is_found(line: str, target: str) -> None:
+    assert spoken_with(line) == {target}
 
 
 # --- everybody

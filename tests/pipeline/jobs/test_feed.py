@@ -25,6 +25,7 @@ from nearcast.pipeline.jobs import feed as feed_module
 from nearcast.pipeline.jobs.feed import FeedJob, FeedSettings
 from nearcast.pipeline.sources.server import RespConnection
 from nearcast.pipeline.storage import Warehouse
+from nearcast.testing.waiting import wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -253,15 +254,18 @@ def test_a_killed_process_loses_and_repeats_nothing(
     process = subprocess.Popen(command, start_new_session=True)
     last = 0
     try:
-        until_s = time.monotonic() + 300
-        while (progress := bench.feeds.get("reports").progress).commits < 3:
-            assert time.monotonic() < until_s
+
+        def three_commits_of_a_steady_flow() -> bool:
+            nonlocal last
             assert process.poll() is None
+            progress = bench.feeds.get("reports").progress
             if last < progress.records + 600:
                 fill(valkey, last + 1, last + 150)
                 last += 150
-            time.sleep(0.1)
-        time.sleep(random.Random(os.getpid()).uniform(0.0, 0.5))
+            return progress.commits >= 3
+
+        wait_until(three_commits_of_a_steady_flow, within_s=300.0)
+        time.sleep(random.Random(os.getpid()).uniform(0.0, 0.5))  # killed at any moment of its work
     finally:
         os.killpg(process.pid, signal.SIGKILL)  # Java too
         process.wait()

@@ -14,6 +14,7 @@ from nearcast.pipeline.service.process import Announcement
 from nearcast.runtime.requester import Requester
 from nearcast.runtime.servers import LocalServer
 from nearcast.runtime.workers import Troubles
+from nearcast.testing.waiting import until
 
 WAIT_S = 10.0
 
@@ -34,10 +35,7 @@ def test_an_announcement_that_fails_is_made_again(monkeypatch: pytest.MonkeyPatc
         async with await LocalServer.start() as store, asyncio.timeout(WAIT_S):
             asker = Requester(store.url)
             announcing = asyncio.create_task(Announcement(store.url, "http://here", troubles).keep())
-            while True:
-                if await asker.ask("GET", DATA_KEY) is not None:
-                    break
-                await asyncio.sleep(0.05)
+            await until(lambda: asker.ask("EXISTS", DATA_KEY), "it is announced")
             assert "a surprise" in troubles.problem
             announcing.cancel()
             await asyncio.gather(announcing, return_exceptions=True)

@@ -131,12 +131,14 @@ class HonestUser:
             last = self._called
             await until(lambda: self.heard[-1] >= last or listening.done())
             listening.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await listening
             assert self.heard == list(range(first, last + 1))
 
     async def _call(self, ann: Subscriber) -> None:
         self._called += 1
         await ann.publish("calls", json.dumps({"number": self._called, "who": "ann"}))
-        await asyncio.sleep(0.2)
+        await asyncio.sleep(0.2)  # paces the calls
 
     async def _listen(self, ann: Subscriber) -> None:
         async for event in ann.events():

@@ -80,7 +80,9 @@ def test_positions_are_those_of_the_records() -> None:
 def test_a_district_is_where_its_reports_are() -> None:
     city = City(districts_per_side=2)
     world = emergency_world(EmergencySettings(city=city, users=1, reports=400), 6)
-    for record in (json.loads(report.payload) for report in world.reports()):
+    records = [json.loads(report.payload) for report in world.reports()]
+    assert len(records) == 400
+    for record in records:
         east, north = record["lon"] > city.longitude, record["lat"] > city.latitude
         on_the_line = min(abs(record["lon"] - city.longitude), abs(record["lat"] - city.latitude)) < 2e-6
         assert on_the_line or record["district"] == f"d{int(east)}{int(north)}"
