@@ -68,9 +68,7 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
     forbidden_share: float = 0.02  # of publish calls: on a topic the user may not use
     modes: tuple[Mode, ...] = (Mode.SINGLE, Mode.SINGLE, Mode.ALL_SUBSCRIBERS, Mode.ALL_PUBLISHERS)  # of moves
     timing: Timing = Timing()
-    leaders: tuple[
-        Timing, ...
-    ] = ()  # timers of the controllers, in turn, if they differ from the initial ones
+    leaders: tuple[Timing, ...] = ()  # timers of the controllers, in turn, if they differ from the initial ones
     limits: Limits = Limits(window=256)
 
 
