@@ -72,7 +72,7 @@ class TopicSubscriber:
 
     def frames(self, attachment: Attachment, payloads: list[bytes], now_s: float) -> None:
         if not self.joined:
-            return  # published before subscribe returned: nobody is owed these
+            return  # published before subscribe returned: these are not owed to anyone
         reception = self.reception
         if reception is None:
             reception = self.reception = Reception(self)
@@ -306,7 +306,7 @@ class TopicSubscriber:
         self._refused_until_s = now_s + self.client.timing.reconnect_max_s
 
     def lost_track(self, broker: str, since_s: float, now_s: float) -> None:
-        """The topic was placed without our knowledge: what came of it since then may have been dropped."""
+        """The topic was placed without our knowledge: messages since then may have been dropped."""
         error = unheard_of(broker)
         self._interrupt(str(error), since_s, now_s)
         self.refuse(error, now_s)
@@ -444,7 +444,7 @@ class TopicSubscriber:
         return attachment is not None and attachment.link is link
 
     def close(self, now_s: float) -> None:
-        """Nobody subscribes any more: release everything."""
+        """The topic is no longer subscribed: release everything."""
         self._closed = True
         for broker, attachment in list(self.attachments.items()):
             self._detach(broker, attachment)
