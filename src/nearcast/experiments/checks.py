@@ -166,6 +166,8 @@ class Seen(msgspec.Struct, frozen=True):
 
 
 class Move(msgspec.Struct, frozen=True):
+    """A move that would have been enough."""
+
     topic: str
     source: str
     target: str
@@ -213,6 +215,8 @@ MEAN_S = 10.0
 
 
 class Sustained(msgspec.Struct, frozen=True, kw_only=True):
+    """How many clients a cluster sustained, and for how long."""
+
     clients: int  # 0 if the mean was never below the limit
     until_s: float  # the last second below the limit
     ended: bool  # False: the limit was not passed for good, so `clients` is only a lower bound

@@ -36,6 +36,8 @@ _OFF_OWNER = Reason(Cause.RING, "brokers between the topic and its ring owner", 
 
 
 class HashRing:
+    """The policy; a pure function of snapshot and plan."""
+
     name = "hash_ring"
 
     def __init__(self, virtual_nodes: int = VIRTUAL_NODES, lr_high: float = LR_HIGH) -> None:

@@ -139,7 +139,7 @@ def _covers(gap: Gap, key: tuple[str, int, int]) -> bool:
 
 
 def _interrupted(subscriber: Subscriber, from_s: float, to_s: float) -> bool:
-    """Whether an Interrupted told the subscriber that it was not attached at some moment of this time."""
+    """Whether an Interrupted reported that the subscriber was not attached at some moment of this time."""
     since_s: float | None = None
     for _, event in subscriber.events:
         if not isinstance(event, Interrupted):

@@ -398,7 +398,7 @@ class World:
             server = self.hosts[broker].server
             for topic in server.keys.fields(FIRST_USES):
                 if not server.channels.get(topic) and not server.channels.get(CONTROL + topic):
-                    found.append(f"{broker} still has a first use of {topic!r}, which nobody uses")
+                    found.append(f"{broker} still has a first use of {topic!r}, which is not in use")
         return found
 
     def unfinished_members(self) -> list[str]:

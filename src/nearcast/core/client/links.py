@@ -59,6 +59,8 @@ class _Peer:
 
 
 class Links:
+    """All links of one client."""
+
     def __init__(self, client: Client, credentials: Credentials) -> None:
         self._client = client
         self._credentials = credentials

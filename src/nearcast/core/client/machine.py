@@ -44,6 +44,8 @@ class Ticking(Protocol):
 
 
 class Client:
+    """The machine; the module's docstring lists its inputs and outputs."""
+
     def __init__(
         self,
         client_id: int,

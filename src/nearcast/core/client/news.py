@@ -87,6 +87,8 @@ class Refusal(msgspec.Struct):
 
 
 class Refusals:
+    """The refused messages that had no caller waiting, by topic."""
+
     def __init__(self) -> None:
         self.count = 0  # since the client was made
         self._noted: dict[bytes, Refusal] = {}

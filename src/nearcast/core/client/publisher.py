@@ -1,9 +1,4 @@
-"""A topic publisher: what one client publishes on one topic (PROTOCOL, publisher rules 1-8 and 10).
-
-Publishing puts a message into the log and notes that there is something to send. The commands for all messages of a
-batch are built together, when the driver asks what to write. Acknowledging moves a number, not messages. Adopting an
-epoch creates new lanes. Replies that belong to an old lane no longer count: that is the fence as a publisher sees it.
-"""
+"""A topic publisher: what one client publishes on one topic (PROTOCOL, publisher rules 1-8 and 10)."""
 
 from __future__ import annotations
 
@@ -29,6 +24,14 @@ if TYPE_CHECKING:
 
 
 class TopicPublisher:
+    """Numbers, sends and resends the messages of one topic.
+
+    Publishing puts a message into the log and notes that there is something to send. The commands for all messages of a
+    batch are built together, when the driver asks what to write. Acknowledging moves a number, not messages. Adopting
+    an epoch creates new lanes. Replies that belong to an old lane no longer count: that is the fence as a publisher
+    sees it.
+    """
+
     def __init__(self, client: Client, topic: bytes) -> None:
         self.client = client
         self.topic = topic

@@ -115,6 +115,8 @@ WAITING_MAX = 1000  # answers; a subscriber that finds no room asks again
 
 
 class _Answer:
+    """What is being sent to one subscriber."""
+
     __slots__ = ("link", "next", "topic_publisher")
 
     def __init__(self, topic_publisher: TopicPublisher, link: ClientLink, start: int) -> None:

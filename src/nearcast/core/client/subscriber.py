@@ -1,13 +1,4 @@
-"""A topic subscriber: what one client receives of one topic (PROTOCOL, subscriber rules 1-7).
-
-The topic subscriber follows the topic's records. It holds attachments to the readers' brokers of the current placement,
-to those of the next one from PREPARE on, and to old ones until shortly after they are fenced. It is *whole* when
-everything it needs is open and every broker, read again after that, says the same. Only then does `subscribe` return.
-When it stops being whole (a lost link, a forced move it was not ready for) it reports `Interrupted`, asks the
-publishers for repair, and reports again when it is whole.
-
-There is one entry point: records, from any broker and by any path, enter through `record`.
-"""
+"""A topic subscriber: what one client receives of one topic (PROTOCOL, subscriber rules 1-7)."""
 
 from __future__ import annotations
 
@@ -31,6 +22,15 @@ if TYPE_CHECKING:
 
 
 class TopicSubscriber:
+    """Follows the topic's records, which all enter through `record`, from any broker and by any path.
+
+    It holds attachments to the brokers it reads from in the current placement, to those of the next one from PREPARE
+    on, and to old ones until shortly after they are fenced. It is *whole* when everything it needs is open and every
+    broker, read again after that, says the same. Only then does `subscribe` return. When it stops being whole (a lost
+    link, a forced move it was not ready for), it reports `Interrupted`, asks the publishers for repair, and reports
+    again when it is whole.
+    """
+
     __slots__ = (
         "_closed",
         "_interrupted",

@@ -97,6 +97,8 @@ class Gateways:
 
 
 class AssignmentRule(StrEnum):
+    """How the gateway of a newcomer is chosen."""
+
     NR = "nr"  # the nearest to the user
     RR = "rr"  # each in turn
     RND = "rnd"  # any

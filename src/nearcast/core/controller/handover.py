@@ -32,6 +32,8 @@ Wanted = Callable[[], Iterator[tuple[str, Record | None]]]
 
 
 class _Restore:
+    """The records being installed at one broker."""
+
     __slots__ = ("at", "batch", "broker", "complete", "topics")
 
     def __init__(self, broker: str, topics: Iterator[tuple[str, Record | None]]) -> None:

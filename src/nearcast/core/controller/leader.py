@@ -44,6 +44,8 @@ class LeaderSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Leader:
+    """One leadership, from its first journal to its end."""
+
     def __init__(
         self,
         ledger: Ledger,

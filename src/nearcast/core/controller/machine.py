@@ -41,6 +41,8 @@ CLUSTERS_MAX = 8  # that a controller remembers; a bus has one, and perhaps agen
 
 
 class Role(StrEnum):
+    """The state of a controller; the module's docstring shows how it changes."""
+
     FOLLOWER = "follower"
     LOADING = "loading"
     RECOVERING = "recovering"
@@ -326,7 +328,7 @@ class Controller:
         return max((known for known in self._known.values() if lost(known, journal, version)), key=claim, default=None)
 
     def _outranked(self, term: int, now_s: float) -> None:
-        """Someone has heard of this term. While we lead, nobody leads in a higher term, so the store lost it."""
+        """Someone has heard of this term. No controller leads in a higher term while we lead, so the store lost it."""
         self._terms_known = max(self._terms_known, term)
         if self.role is not Role.FOLLOWER and term > self._term:
             self._step_down(f"an agent knows term {term}: the store has lost data, or another controller leads", now_s)

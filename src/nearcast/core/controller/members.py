@@ -38,12 +38,14 @@ if TYPE_CHECKING:
     from nearcast.core.controller.roster import Roster
 
 
-# A broker that a leader has never heard may know of commits the store has lost and nobody else knows. When it is given
-# up, versions continue above everything that can have followed from those. There is room for a million such steps.
+# A broker that a leader has never heard may know of commits that the store has lost and no one else knows. When it is
+# given up, versions continue above everything that can have followed from those. There is room for a million steps.
 UNHEARD_STEP = 1 << 12
 
 
 class Members:
+    """Admits brokers, grants leases, gives brokers up, and changes the ring."""
+
     def __init__(self, office: Office, roster: Roster, moves: Moves, now_s: float) -> None:
         self._office = office
         self._ledger, self._orders, self._timing = office.ledger, office.orders, office.timing
@@ -398,7 +400,7 @@ class Members:
     def _is_attended(self, name: str, now_s: float) -> bool:
         """Whether all pattern subscribers are attached to a joining broker: no other broker has one that is not.
 
-        A broker is counted once it has told its clients about the join. Clients that come to it later attach to all
+        A broker is counted once it has announced the join to its clients. Clients that come later attach to all
         brokers before their subscription begins; so a broker that was once found complete stays complete.
         """
         others = self._roster.carriers()

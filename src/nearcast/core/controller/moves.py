@@ -28,6 +28,8 @@ LAZY_SLOTS = 50  # how many lazy moves of one broker may begin per T_lazy
 
 
 class Stage(StrEnum):
+    """How far a move is; see `Move`."""
+
     PREPARE = "prepare"
     READY = "ready"
     SWITCH = "switch"

@@ -24,6 +24,8 @@ class Decider(Protocol[View, Answer]):
 
 
 class Questions:
+    """The questions that are not answered yet, and what to call with each answer."""
+
     def __init__(self, term: int) -> None:
         self.outgoing: list[Ask] = []  # for the driver
         self._number = term << 32

@@ -34,6 +34,8 @@ DECISIONS_SHOWN = 20
 
 
 class _Pending:
+    """A request that has not begun."""
+
     __slots__ = ("request", "since_s")
 
     def __init__(self, request: bus.MoveTopics, since_s: float) -> None:
@@ -42,6 +44,8 @@ class _Pending:
 
 
 class Requests:
+    """Takes requests, begins them when they can begin, and answers them."""
+
     def __init__(
         self, office: Office, roster: Roster, members: Members, moves: Moves, departures: Departures, load: LoadWindow
     ) -> None:

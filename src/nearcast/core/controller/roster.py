@@ -11,6 +11,8 @@ LIVE = (BrokerState.JOINING, BrokerState.MEMBER, BrokerState.LEAVING)  # states 
 
 
 class Roster:
+    """Answers questions about brokers and placements from the journal."""
+
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
 

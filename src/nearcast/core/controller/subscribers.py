@@ -44,6 +44,8 @@ STEP_S = 0.25  # reports come every two seconds: looking more often shows nothin
 
 
 class _Trip:
+    """One subscriber's move."""
+
     __slots__ = ("said_s", "since_s", "source", "target")
 
     def __init__(self, source: str, target: str, now_s: float) -> None:
@@ -187,6 +189,8 @@ class Balancing:
 
 
 class Coordination:
+    """Answers users and gateways, and moves subscribers between gateways."""
+
     def __init__(
         self,
         office: Office,

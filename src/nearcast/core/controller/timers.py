@@ -6,8 +6,8 @@ membership informs the next leader as well: its `dead_s` is the longest T_dead t
 
     another leader's -> ours, with the longer dead_s of the two -> all brokers informed, that dead_s over -> ours
 
-A broker that has told its clients about a membership has done so before any later answer on the same connection. So at
-a broker with the new membership, no question sent later is counted with the longer lease.
+A broker announces a membership to its clients before any later answer on the same connection. So at a broker with the
+new membership, no question sent later is counted with the longer lease.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 
 class Agreement:
+    """Which timers the cluster uses now, and when the leader may write its own."""
+
     def __init__(self, office: Office) -> None:
         self._office = office
         self._ledger = office.ledger

@@ -23,11 +23,15 @@ BEGINNING: Position = (0, 0)
 
 
 class Phase(StrEnum):
+    """How far a move is, as the journal has it."""
+
     PREPARE = "prepare"  # the next placement is announced; the move can still be given up
     SWITCH = "switch"  # decided: the old members are being fenced
 
 
 class Pace(StrEnum):
+    """When a move begins."""
+
     EAGER = "eager"
     LAZY = "lazy"  # begins up to T_lazy later, so that a broker does not get many at once
 
@@ -42,11 +46,15 @@ class MoveEntry(msgspec.Struct, frozen=True):
 
 
 class TopicEntry(msgspec.Struct, frozen=True):
+    """A topic's placement, and its move if it is moving."""
+
     placement: Placement
     move: MoveEntry | None = None
 
 
 class BrokerState(StrEnum):
+    """The state of a broker in the cluster."""
+
     RENTED = "rented"  # requested from a provider; it has not said hello yet
     JOINING = "joining"  # known to clients, not yet in the ring, carries no topics
     MEMBER = "member"

@@ -56,10 +56,12 @@ ERA = 1 << 20  # versions; there is room for 4,096 eras in the epochs of frames
 
 
 class BrokerInfo(msgspec.Struct, frozen=True):
+    """A broker, as clients know it."""
+
     url: str
     site: str = "local"
     joined: int = 0  # the membership version it joined with: the same name may come back as a new broker
-    leaving: bool = False  # it carries nothing any more: pattern subscribers let go of it
+    leaving: bool = False  # it no longer carries topics: pattern subscribers let go of it
 
     def same(self, other: BrokerInfo | None) -> bool:
         """Whether the other is this very broker, and not one that joined later under its name."""

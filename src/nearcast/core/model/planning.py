@@ -61,6 +61,8 @@ class Snapshot(msgspec.Struct, frozen=True):
 
 
 class Cause(StrEnum):
+    """Why something changes."""
+
     HIGH_LOAD = "high_load"  # a broker's load ratio is too high
     LOW_LOAD = "low_load"  # the cluster could manage with fewer brokers
     LOAD_ROSE = "load_rose"  # a removal is cancelled

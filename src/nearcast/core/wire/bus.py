@@ -80,6 +80,8 @@ class Answer(msgspec.Struct, frozen=True, tag=True):
 
 
 class Grant(msgspec.Struct, frozen=True, tag=True):
+    """The leader relies on the broker: the answer to a Hello."""
+
     term: int
     beat: int  # of the Hello it answers
     run_id: str  # of the Hello too: beats of another run mean nothing
@@ -312,6 +314,8 @@ class Show(msgspec.Struct, frozen=True, tag=True):
 
 
 class TopicState(msgspec.Struct, frozen=True):
+    """A topic in an answer to the command line."""
+
     placement: Placement
     target: Placement | None = None
     stage: str = ""
@@ -319,6 +323,8 @@ class TopicState(msgspec.Struct, frozen=True):
 
 
 class BrokerView(msgspec.Struct, frozen=True):
+    """A broker in an answer to the command line."""
+
     url: str
     site: str
     state: str

@@ -108,6 +108,8 @@ def decode_record(data: bytes) -> Record:
 
 
 class _PlacementOutline(msgspec.Struct, array_like=True):
+    """What every version of a placement has."""
+
     epoch: int
     mode: str
     brokers: tuple[str, ...]

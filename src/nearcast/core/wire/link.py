@@ -78,6 +78,8 @@ class _Confirm:
 
 
 class Link:
+    """One connection: what to write, and what to do with what is read."""
+
     __slots__ = (
         "_outbox",
         "_pending",

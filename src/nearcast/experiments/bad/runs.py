@@ -167,6 +167,8 @@ class Way(msgspec.Struct, frozen=True):
 
 
 class Runs(msgspec.Struct, frozen=True, eq=False, kw_only=True):
+    """The results of all ways with all seeds."""
+
     bench: Bench
     seeds: tuple[int, ...]
     done: dict[Way, list[GatewaySeries]]  # in the order of the seeds

@@ -170,6 +170,8 @@ def _rows(crowd: Crowd, figures: ReplicationFigures) -> tuple[tuple[str, str], .
 
 
 class FlowSizes(msgspec.Struct, frozen=True, kw_only=True):
+    """The sizes of the runs in the flow simulator."""
+
     counts: tuple[int, ...] = (100, 200, 300, 400, 500, 600, 700, 800)  # V.C
     seconds: float = 60.0  # of each point: long enough for an output buffer of 8 MB to fill
     counted_s: float = 30.0  # the last of them are averaged

@@ -96,6 +96,8 @@ class Way(StrEnum):
 
 
 class Growth(msgspec.Struct, frozen=True, kw_only=True):
+    """The settings of a growing game."""
+
     game: Game = Game()
     players_first: int = 120  # V.D
     players_last: int = 1200  # V.D
@@ -135,6 +137,8 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Done(msgspec.Struct, frozen=True):
+    """The result of a run."""
+
     run: Run
     series: Series
 

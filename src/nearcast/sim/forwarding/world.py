@@ -137,6 +137,8 @@ class _RuledNetwork(Network):
 
 
 class ForwardingWorld(World):
+    """A world in which topics move as in the paper."""
+
     def __init__(
         self, seed: int, setup: Setup, *, links: LinkRule = brokers_apart, timers: Timers | None = None
     ) -> None:

@@ -266,6 +266,8 @@ _QUOTED_BYTES = 128  # of an unknown command
 
 
 class Command(NamedTuple):
+    """One command of the table."""
+
     handler: Handler
     least: int  # arguments
     most: int

@@ -109,6 +109,8 @@ class NotificationAudit:
 
 
 class _Judge:
+    """Compares what was delivered with what was expected, and counts the differences."""
+
     def __init__(self, expected: Expected) -> None:
         self._expected = expected
         self._known: dict[tuple[str, str, int], Rows] = {}

@@ -95,6 +95,8 @@ def _spans(world: EmergencyWorld) -> tuple[dict[Wanted, int], Spans]:
 
 
 class _Results:
+    """Computes the bytes that the channels produce."""
+
     def __init__(self, world: EmergencyWorld) -> None:
         self._world = world
         self._reports = world.report_columns

@@ -75,6 +75,8 @@ class Action(StrEnum):
 
 
 class Interaction(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One thing that a user does."""
+
     at_s: float  # since the start of the run
     user: str
     action: Action
@@ -196,6 +198,8 @@ def emergency_world(settings: EmergencySettings, seed: int) -> EmergencyWorld:
 
 
 class EmergencyWorld:
+    """The people, reports, shelters and scenario of one seed."""
+
     def __init__(self, settings: EmergencySettings, seed: int) -> None:
         self.settings = settings
         self.seed = seed

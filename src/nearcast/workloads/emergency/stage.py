@@ -41,6 +41,8 @@ class EmergencyCluster(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EmergencyStage:
+    """The running processes, and what a run asks of them."""
+
     def __init__(
         self,
         world: EmergencyWorld,
