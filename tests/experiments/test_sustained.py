@@ -52,5 +52,5 @@ def test_trailing_means_ignore_what_is_not_known() -> None:
 
 
 def test_lengths_must_agree() -> None:
-    with pytest.raises(UsageError, match="one entry each"):
+    with pytest.raises(UsageError, match="the same number of steps"):
         sustained([1, 2], [0.1], LIMIT)

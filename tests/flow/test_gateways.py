@@ -156,5 +156,5 @@ def test_homes_and_spans_must_exist() -> None:
             spans=made.spans,
             result_bytes=made.result_bytes,
         )
-    with pytest.raises(UsageError, match="spans"):
+    with pytest.raises(UsageError, match="each span needs"):
         Spans(made.spans.subscriber, made.spans.subscription, made.spans.from_s, np.zeros(4, dtype=np.int64))

@@ -44,7 +44,7 @@ def test_holes_take_the_other_direction_or_the_median(tmp_path: Path) -> None:
         (",a,b\na,0,-3\nb,1,0\n", "line 2, b: '-3' is not"),
         (",a,b\na,0,nan\nb,1,0\n", "line 2, b: 'nan' is not"),
         (",a,b\na,0,inf\nb,1,0\n", "line 2, b: 'inf' is not"),
-        (",a,b\na,,\nb,,\n", "no value at all"),
+        (",a,b\na,,\nb,,\n", "the matrix has no values"),
     ],
 )
 def test_a_bad_matrix_is_refused_with_the_place_of_the_fault(tmp_path: Path, text: str, said: str) -> None:

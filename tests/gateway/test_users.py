@@ -96,12 +96,12 @@ def test_a_new_key_leaves_tokens_good_and_taking_the_old_one_away_ends_them(worl
                 async with Subscriber.connect(url, "ann", token=ann.token):
                     pass
             await command(w, "rotate-key", "--now")
-        with pytest.raises(AuthenticationFailed, match="taken away"):
+        with pytest.raises(AuthenticationFailed, match="key of this token was removed"):
             await Subscriber.connect(url, "bob", token=bob.token).__aenter__()
         async with Subscriber.connect(url, "eve") as eve:
             await command(w, "rotate-key", "--now")
             async with asyncio.timeout(SOON_S):
-                with pytest.raises(Closed, match="taken away"):
+                with pytest.raises(Closed, match="key of this token was removed"):
                     await eve.get()
 
     play(world, scenario)

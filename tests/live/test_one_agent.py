@@ -99,7 +99,7 @@ def test_an_agent_with_the_server_of_another_broker_exits_and_nobody_notices() -
             async with there.agent("b1", "b2") as wrong:
                 _, written = await wrong.communicate()
             assert wrong.returncode == 2
-            assert f"error: server {there.servers['b2'].url} is that of broker b2, whose agent is at work" in str(
+            assert f"error: server {there.servers['b2'].url} belongs to broker b2, whose agent is running" in str(
                 written
             )
             assert await there.members() == {name: server.url for name, server in there.servers.items()}
@@ -127,7 +127,7 @@ def test_a_second_agent_waits_and_takes_over_when_the_first_is_killed() -> None:
         async with world() as there, there.agent("b1", "b1") as first, there.agent("b2", "b2"):
             await there.formed("b1", "b2")
             async with there.agent("b1", "b1") as second:
-                await said(second, "has another agent of broker b1: waiting until that one is gone")
+                await said(second, "has another agent of broker b1: waiting until it is gone")
                 await there.settled_is_settled()
                 first.kill()
                 await said(second, "INFO the problem is resolved")

@@ -56,7 +56,7 @@ async def check_what_is_told(cluster: LocalCluster) -> None:
     for look in (("brokers",), ("topic", "show"), ("plan", "show")):
         assert warning in (await command(cluster, *look))[1]
     told, _ = await command(cluster, "store")
-    assert "put together from brokers b1, b2" in told["loss"]["text"]
+    assert "rebuilt from brokers b1, b2" in told["loss"]["text"]
     acknowledged, _ = await command(cluster, "store", "acknowledge")
     assert acknowledged["loss"]["acknowledged"] is True
     assert (await command(cluster, "brokers"))[1] == ""
@@ -160,4 +160,4 @@ async def until_heard(subscription: nearcast.Subscription, other: nearcast.Clien
             elif isinstance(event, Message) and event.payload == b"again":
                 break
     task.cancel()
-    assert "the cluster was started anew" in reasons
+    assert "the cluster was restarted from scratch" in reasons

@@ -263,7 +263,7 @@ def test_a_cluster_that_dies_is_told_and_logged(caplog: pytest.LogCaptureFixture
     lines = [record.getMessage() for record in caplog.records if record.name == "nearcast.client"]
     assert any("connected to b1 (redis://" in line for line in lines)
     assert any("connection to b1 lost (topics on it: 1): " in line for line in lines)
-    assert any("no connection to b1, attempt 2: " in line and "tried again in " in line for line in lines)
+    assert any("no connection to b1, attempt 2: " in line and "retrying in " in line for line in lines)
     told = [
         record
         for record in caplog.records

@@ -1,1 +1,1 @@
-"""Experiments: the figures of the papers, run again. One file per figure group."""
+"""Experiments: the figures of the papers, reproduced. One module per group of figures."""

@@ -1,8 +1,8 @@
-"""A chart as data: what is drawn, apart from how. `plot.py` turns it into a picture.
+"""A chart as data: what is drawn, but not how. `plot.py` turns it into a picture.
 
-Panels stand below each other and share the x axis. A panel has lines, marks (single points, such as rebalancings),
-limits (level lines with their meaning) and, if need be, a second axis on the right. None in a line leaves a hole
-there. A panel without any value says that there is no data.
+Panels are stacked and share the x axis. A panel has lines, marks (single points, such as rebalancings), limits
+(horizontal lines with a label) and, if needed, a second axis on the right. None in a line leaves a hole there. A panel
+without any value says that there is no data.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Values = Sequence[float | None]
 
 
 class Colour(StrEnum):
-    """Readable beside each other for people who see red and green alike (Okabe and Ito's palette)."""
+    """Okabe and Ito's palette, which people who cannot tell red from green can read."""
 
     BLUE = "#0072b2"
     ORANGE = "#d55e00"
@@ -40,7 +40,7 @@ class Line(msgspec.Struct, frozen=True, kw_only=True):
     colour: Colour
     dashed: bool = False
     dotted_points: bool = False  # also show the points it goes through
-    steps: bool = False  # a count that jumps, not a curve
+    steps: bool = False  # drawn as steps, for counts
 
 
 class Marks(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,7 +61,7 @@ class Panel(msgspec.Struct, frozen=True, kw_only=True):
     lines: tuple[Line, ...] = ()
     marks: tuple[Marks, ...] = ()
     limits: tuple[Limit, ...] = ()
-    y_max: float | None = None  # cut off above: what explodes would flatten the rest
+    y_max: float | None = None  # cut off above it: values that explode would flatten the rest
     right_label: str = ""
     right_lines: tuple[Line, ...] = ()
 

@@ -1,22 +1,22 @@
 """Checks of a flow simulation's results: its plan changes replayed, its added servers justified, its clients counted.
 
 `replay` makes the plan changes of a flow simulation again in the message-level simulator, where every single message
-counts. The flow simulator says which topics move when, and which brokers come and go; it knows no messages, only rates.
-Here the product's own machines make the same changes in the same order, with publishers and subscribers on the same
-topics, and the checkers of the protocol look at what everybody got. Quiet time between two changes is cut short, so
-changes follow each other more closely than they did. Nothing fails on purpose, so any Gap, Interrupted or forced move
-is a fault too.
+counts. The flow simulator says which topics move when, and which brokers come and go; it knows only rates, not
+messages. Here the product's own machines make the same changes in the same order, with publishers and subscribers on
+the same topics, and the checkers of the protocol examine what everybody got. Quiet time between two changes is cut
+short, so changes follow each other more closely than they did. Nothing fails on purpose, so any Gap, Interrupted or
+forced move is a fault too.
 
-Was a server asked for in vain? Every addition is checked against all single moves, one by one. `Additions` stands
-between the simulator and a policy and keeps what the policy saw whenever it asked for a broker. `sufficing_move` then
-tries every topic on every other broker, in plain Python and independent of the policy: if one such move would have kept
-every load ratio below `lr_high`, the addition was not needed.
+Was every added server needed? Each addition is checked against all single moves. `Additions` stands between the
+simulator and a policy, and keeps what the policy saw whenever it asked for a broker. `sufficing_move` then tries every
+topic on every other broker, in plain Python and independently of the policy. If one such move would have kept every
+load ratio below `lr_high`, the addition was not needed.
 
-`sustained` says how many clients a cluster sustains while more and more join, before the response time is too long for
-good. The average response time of each second is averaged over the last 10 s. The sustained number of clients is the
-number there was in the last second at which this mean was below the limit. Rebalancings make it jump for a moment; a
-cluster that recovers is not at its end. So that such jumps do not go unseen, they are counted: seconds above the limit
-before the end, and the number of clients when the limit was first passed.
+`sustained` says how many clients a cluster sustains while more and more join, until the response time stays too long.
+The average response time of each second is averaged over the last 10 s. The sustained number of clients is the number
+in the last second at which this mean was below the limit. Rebalancings make it jump for a moment, and a cluster that
+recovers is not at its end. Such jumps are counted, so that they are not hidden: seconds above the limit before the end,
+and the number of clients when the limit was first passed.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ FAULTS_SHOWN = 5
 
 
 class ReplaySettings(msgspec.Struct, frozen=True, kw_only=True):
-    quiet_max_s: float = 1.0  # between two changes
+    quiet_max_s: float = 1.0  # longest time between two changes
     publishers: int = 4  # each on all topics
     subscribers: int = 150  # each on one topic, half of them from the beginning
     rate_per_s: float = 40.0  # of each publisher
@@ -57,7 +57,7 @@ class ReplaySettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Replayed(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of it. `lost`: acknowledged, owed to an attached subscriber, and not delivered, told or not."""
+    """The outcome. `lost`: acknowledged, owed to an attached subscriber, and not delivered, whether reported or not."""
 
     messages: int
     deliveries: int
@@ -69,14 +69,14 @@ class Replayed(msgspec.Struct, frozen=True, kw_only=True):
     lost: int
     duplicated: int
     reordered: int
-    faults: list[str]  # the first few of everything the checkers found
+    faults: list[str]  # the first few violations that the checkers found
     simulated_s: float
 
 
 def replay(
     topics: Sequence[str], brokers: Sequence[str], changes: Sequence[PlanChange], settings: ReplaySettings
 ) -> Replayed:
-    """`topics`: of the workload. `brokers`: those there were at the start."""
+    """`topics`: those of the workload. `brokers`: those at the start."""
     script = script_of(changes, settings.quiet_max_s)
     last_s = script[-1].at_s if script else BEGIN_S
     setup = Setup(
@@ -97,8 +97,11 @@ def replay(
 
 
 def script_of(changes: Sequence[PlanChange], quiet_max_s: float) -> tuple[Step, ...]:
-    """Moves that began together are one step. A broker leaves when the flow simulator released it: by then the policy
-    has moved what it carried, and a removal that was called off needs no step."""
+    """The changes as steps of a script. Moves that began together are one step.
+
+    A broker leaves when the flow simulator released it: by then the policy has moved what it carried, and a removal
+    that was cancelled needs no step.
+    """
     steps: list[Step] = []
     now_s, before_s = BEGIN_S, 0.0
     ordered = sorted(changes, key=_began_s)
@@ -163,6 +166,8 @@ class Seen(msgspec.Struct, frozen=True):
 
 
 class Move(msgspec.Struct, frozen=True):
+    """A move that would have been enough."""
+
     topic: str
     source: str
     target: str
@@ -184,7 +189,7 @@ class Additions:
 
 
 def sufficing_move(seen: Seen, lr_high: float) -> Move | None:
-    """A move of one topic, or of one replica's share, that brings all load ratios below `lr_high`; None without one."""
+    """A move of one topic, or of one replica's share, that brings all load ratios below `lr_high`, or None."""
     brokers = seen.snapshot.brokers
     output = {name: broker.output_bytes_per_s for name, broker in brokers.items()}
     room = {name: lr_high * broker.capacity_bytes_per_s for name, broker in brokers.items()}
@@ -194,7 +199,7 @@ def sufficing_move(seen: Seen, lr_high: float) -> Move | None:
         share = seen.snapshot.topics.get(topic, _IDLE).output_bytes_per_s / len(placement.brokers)
         for source in placement.brokers:
             if source not in output or any(name != source for name in too_high):
-                continue  # it is gone, or another broker stays too high
+                continue  # the broker is gone, or another one stays too high
             if output[source] - share >= room[source]:
                 continue
             for target in targets:
@@ -210,19 +215,21 @@ MEAN_S = 10.0
 
 
 class Sustained(msgspec.Struct, frozen=True, kw_only=True):
-    clients: int  # 0 if it was never below the limit
+    """How many clients a cluster sustained, and for how long."""
+
+    clients: int  # 0 if the mean was never below the limit
     until_s: float  # the last second below the limit
     ended: bool  # False: the limit was not passed for good, so `clients` is only a lower bound
-    clients_at_first_breach: int  # the clients when the limit was first passed, for however short
+    clients_at_first_breach: int  # the clients when the limit was first passed, however briefly
     seconds_above_before: float  # above the limit before `until_s`
 
 
 def sustained(
     clients: Sequence[int], response_s: Sequence[float], limit_s: float, *, step_s: float = 1.0, mean_s: float = MEAN_S
 ) -> Sustained:
-    """Both sequences have one entry per step; a response time is NaN where nobody got anything."""
+    """Both sequences have one entry per step; a response time is NaN where there were no messages."""
     if not clients or len(clients) != len(response_s):
-        raise UsageError("clients and response times need one entry each per step, and at least one step")
+        raise UsageError("clients and response times must have the same number of steps, at least one")
     means = trailing_means(response_s, max(1, round(mean_s / step_s)))
     below = [mean < limit_s for mean in means]  # NaN is not below
     last = max((step for step, good in enumerate(below) if good), default=-1)
@@ -237,7 +244,7 @@ def sustained(
 
 
 def trailing_means(values: Sequence[float], steps: int) -> list[float]:
-    """The mean of each value and the ones before it, `steps` in all where there are enough. NaN values are left out."""
+    """For each value, the mean of it and the values before it, up to `steps` in all. NaN values are left out."""
     means: list[float] = []
     for end in range(1, len(values) + 1):
         known = [value for value in values[max(0, end - steps) : end] if not math.isnan(value)]

@@ -1,6 +1,6 @@
 """Pictures: draws a chart into a PNG file, without a screen.
 
-The only file that knows matplotlib. Uses its object interface, so that nothing is left behind in a global state.
+This is the only module that uses matplotlib. It uses the object interface, which leaves no global state behind.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ LIMIT_STYLES = (":", "-.", "--")
 MARK_AREA = 20.0  # points squared
 DAY_S = 86400.0
 TIME_STEPS_S = (10, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 21600, 43200, 86400, 172800, 604800)
-TIMES_MOST = 8  # on the axis
-HEADROOM = 1.08  # of the y axis above the highest value, so that marks are whole
+TIMES_MOST = 8  # labels on the axis
+HEADROOM = 1.08  # of the y axis above the highest value, so that marks are not cut off
 
 
 def draw(chart: Chart, path: Path) -> None:
@@ -42,11 +42,11 @@ def draw(chart: Chart, path: Path) -> None:
     all_axes[-1].set_xlabel(chart.x_label)
     if chart.x_is_time:
         _show_times(all_axes[-1], chart)
-    figure.savefig(path, metadata={"Software": None})  # the same bytes whatever the version that drew them
+    figure.savefig(path, metadata={"Software": None})  # the same bytes with every version
 
 
 def _show_times(axes: Axes, chart: Chart) -> None:
-    """Round times of the day, with the date where it is not one day's."""
+    """Label the axis with round times of the day, with the date if there is more than one day."""
     times_s = [x for panel in chart.panels for line in panel.lines for x in line.x]
     if not times_s:
         return
@@ -85,7 +85,7 @@ def _draw_panel(axes: Axes, panel: Panel) -> None:
     if panel.right_lines:
         more_handles, more_labels = _draw_right(axes, panel)
         handles, labels = [*handles, *more_handles], [*labels, *more_labels]
-    # Above the panel: inside it would hide something sooner or later.
+    # Above the panel, because inside it might hide a line.
     axes.legend(
         handles, labels, fontsize=8, frameon=False, ncols=LEGEND_COLUMNS, loc="lower left", bbox_to_anchor=(0, 1)
     )

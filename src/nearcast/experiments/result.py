@@ -1,11 +1,4 @@
-"""What an experiment gives: its figures, the series behind them, and a chart; and how they are kept.
-
-`figures` is what `--json` prints: a struct of the experiment's own. `series` are the curves, for readers who want to
-draw them again. Both are in one JSON file beside the picture.
-
-`estimate` is the mean and confidence interval of a few runs that differ in their seed: Student's t, two-sided, 95 %.
-`run_jobs` does independent runs on all cores. Results come in the order of the jobs, whichever finishes first.
-"""
+"""The result of an experiment, how it is written to files, how means are estimated, and runs on all cores."""
 
 from __future__ import annotations
 
@@ -25,7 +18,7 @@ from nearcast.experiments.chart import Chart
 # --- results and files
 
 
-# Called with the steps done, the steps in all, and what is being done.
+# Called with the steps done, the total number of steps, and what is being done.
 Progress = Callable[[int, int, str], None]
 
 
@@ -34,11 +27,17 @@ def silent(done: int, total: int, what: str) -> None:
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):
+    """The figures of an experiment, the series behind them, and a chart.
+
+    `figures` is what `--json` prints: a struct of the experiment's own. `series` are the curves, for readers who want
+    to draw them again. Both go into one JSON file beside the picture.
+    """
+
     name: str  # as on the command line
     figures: msgspec.Struct
     series: Mapping[str, Any]
     chart: Chart
-    rows: tuple[tuple[str, str], ...]  # the figures for people
+    rows: tuple[tuple[str, str], ...]  # the figures as text
 
 
 class Files(msgspec.Struct, frozen=True):
@@ -47,7 +46,7 @@ class Files(msgspec.Struct, frozen=True):
 
 
 def open_folder(path: Path) -> Path:
-    """The folder for the files, made if need be: asked for before an experiment runs, not after."""
+    """The folder for the files, created if needed. Called before an experiment runs, so that it fails early."""
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -80,11 +79,11 @@ T_975 = (
     *(2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086),
     *(2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042),
 )
-T_975_MANY = 1.96  # of the normal distribution, to which it tends
+T_975_MANY = 1.96  # of the normal distribution, the limit
 
 
 class Estimate(msgspec.Struct, frozen=True):
-    """`low` to `high` holds the true mean with 95 % confidence, if runs are alike but for chance."""
+    """`low` to `high` holds the true mean with 95 % confidence, if runs differ only by chance."""
 
     mean: float
     low: float
@@ -99,7 +98,10 @@ class Estimate(msgspec.Struct, frozen=True):
 
 
 def estimate(values: Sequence[float]) -> Estimate:
-    """One value alone has no interval: it is the whole line."""
+    """The mean and confidence interval of runs with different seeds: Student's t, two-sided, 95 %.
+
+    For one value alone the interval is unbounded.
+    """
     if not values:
         raise UsageError("an estimate needs at least one run: use one seed or more")
     mean = fmean(values)
@@ -121,7 +123,10 @@ Outcome = TypeVar("Outcome")
 def run_jobs(
     function: Callable[[Job], Outcome], jobs: Sequence[Job], progress: Progress, workers: int | None = None
 ) -> list[Outcome]:
-    """`function` and jobs must be importable by another process; a job's text is what progress shows."""
+    """Do independent runs on all cores. Results are in the order of the jobs, whichever finishes first.
+
+    Other processes must be able to import `function` and the jobs. Progress shows a job's text.
+    """
     workers = min(workers or os.cpu_count() or 1, len(jobs))
     outcomes: list[Outcome] = []
     if workers <= 1:

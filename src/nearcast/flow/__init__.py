@@ -1,1 +1,1 @@
-"""The flow simulator: which policy is better? Time steps over arrays of topics, brokers and clients."""
+"""The flow simulator, to compare policies: time steps over arrays of topics, brokers and clients."""

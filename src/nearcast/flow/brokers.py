@@ -1,24 +1,4 @@
-"""The brokers of the flow simulator: their queues, and the output buffers of their subscribers' connections.
-
-`Queues` says how long messages wait, and what is lost when a server cannot keep up. A server's CPU copies a publication
-to every subscriber; what it has copied goes out over its bandwidth. Each of the two holds a backlog, in seconds of
-work. In one step of length dt
-
-    backlog' = backlog + (rho - 1) dt          between 0 and `backlog_max_s`; what exceeds that is lost
-    wait     = mean backlog + lambda E[S^2] / (2 (1 - rho))      (Pollaczek-Khinchine; S: time of a whole fan-out)
-
-rho is the work requested per second. The second term is the wait behind other publications that happen to arrive at the
-same time. A publisher's messages do not arrive together with its own, hence the factor 1 - 1 / publishers. CPU and
-bandwidth work on one message at the same time, so only the longer of their second terms counts. Below capacity waits
-are short; above it they grow by rho - 1 seconds per second until the server holds all it can. Then it has failed, and
-keeps losing messages.
-
-`Connections` is what a server holds for subscribers that take messages more slowly than they arrive. A connection takes
-`subscriber_bytes_per_s`. The excess waits in the connection's output buffer at the server. When the buffer is full the
-server drops the connection, as Valkey and Redis do (client-output-buffer-limit). What it held is lost, and so is what
-arrives until the subscriber is back. This, not the server's CPU or bandwidth, ends figure 4b of Dynamoth. Only
-connections that get more than they take, or still hold something, are looked at: almost always none.
-"""
+"""The brokers of the flow simulator: their queues, and the output buffers of their subscribers' connections."""
 
 from __future__ import annotations
 
@@ -29,7 +9,7 @@ import numpy as np
 from nearcast.flow.model import BoolArray, Demand, FloatArray, FlowSettings, IntArray, Subscriptions, summed
 from nearcast.flow.traffic import Layout, TopicTraffic, Work
 
-# Closer to 1 a queue needs minutes to reach the mean that the formula gives; there the backlog determines the delay.
+# Closer to 1, a queue needs minutes to reach the mean that the formula gives; there the backlog determines the delay.
 RHO_MAX = 0.99
 
 
@@ -38,7 +18,7 @@ RHO_MAX = 0.99
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """What became of a step's work, per broker."""
+    """How a step's work was served, per broker."""
 
     backlog_s: FloatArray  # wait behind the backlog
     crowd_s: FloatArray  # mean wait behind publications that arrive at the same time
@@ -51,7 +31,7 @@ class Service:
         return self.backlog_s + self.crowd_s
 
     def then(self, following: Service) -> Service:
-        """This one's output is the following one's input."""
+        """Both together, if the output of this one is the input of the following one."""
         longer = self.crowd_s >= following.crowd_s
         return Service(
             backlog_s=self.backlog_s + following.backlog_s,
@@ -63,7 +43,20 @@ class Service:
 
 
 class Queues:
-    """In each step first `compute`, then `send`."""
+    """How long messages wait, and what is lost when a server cannot keep up. In each step: `compute`, then `send`.
+
+    A server's CPU copies a publication to every subscriber, and the copies go out over its bandwidth. Each of the two
+    has a backlog, in seconds of work. In one step of length dt
+
+        backlog' = backlog + (rho - 1) dt          between 0 and `backlog_max_s`; what exceeds that is lost
+        wait     = mean backlog + lambda E[S^2] / (2 (1 - rho))      (Pollaczek-Khinchine; S: time of a whole fan-out)
+
+    rho is the work requested per second. The second term is the wait behind other publications that happen to arrive at
+    the same time. A publisher's own messages do not arrive together, hence the factor 1 - 1 / publishers. CPU and
+    bandwidth work on one message at the same time, so only the longer of their second terms counts. Below capacity,
+    waits are short. Above it, they grow by rho - 1 seconds per second until the server holds all it can. Then it has
+    failed, and keeps losing messages.
+    """
 
     def __init__(self, settings: FlowSettings) -> None:
         self._settings = settings
@@ -71,12 +64,12 @@ class Queues:
         self._egress_s = np.zeros(0)
 
     def compute(self, work: Work) -> Service:
-        """The CPUs' part."""
+        """The CPU's part."""
         self._cpu_s, service = self._served(_grown(self._cpu_s, len(work.cpu)), work.cpu, work.cpu_square, work)
         return service
 
     def send(self, work: Work, computed: Service, extra_bytes_per_s: FloatArray) -> Service:
-        """Both parts. `extra_bytes_per_s`: sent in addition to deliveries; negative where deliveries are held back."""
+        """CPU and bandwidth. `extra_bytes_per_s`: sent besides deliveries; negative where deliveries are held back."""
         extra = extra_bytes_per_s / self._settings.limit_bytes_per_s
         rho = np.maximum(work.egress * computed.sent_share + extra, 0.0)
         self._egress_s, service = self._served(_grown(self._egress_s, len(rho)), rho, work.egress_square, work)
@@ -114,7 +107,7 @@ _CHOICE = 2654435761  # spreads the subscribers of an all_publishers topic over 
 
 @dataclass(frozen=True, slots=True)
 class Buffered:
-    """What the buffers did in a step. Rates are bytes or deliveries per second."""
+    """The effect of the buffers in a step. Rates are bytes or deliveries per second."""
 
     broker_bytes_per_s: FloatArray  # per broker: sent beyond what was requested; negative while buffers grow
     topic_bytes_per_s: FloatArray  # per topic, the same
@@ -125,7 +118,7 @@ class Buffered:
 
 @dataclass(frozen=True, slots=True)
 class _Flows:
-    """The topics' flows on the connections looked at: one entry per subscription and broker it is attached to."""
+    """The topics' flows on the connections examined: one entry per subscription and broker it is attached to."""
 
     topic: IntArray
     connection: IntArray  # index into `keys`
@@ -143,6 +136,15 @@ class _Flows:
 
 
 class Connections:
+    """What servers hold for subscribers that take messages more slowly than they arrive.
+
+    A connection takes `subscriber_bytes_per_s`. The excess waits in the connection's output buffer at the server. When
+    the buffer is full, the server drops the connection, as Valkey and Redis do (client-output-buffer-limit). What the
+    buffer held is lost, and so is what arrives until the subscriber is back. This limit, not the server's CPU or
+    bandwidth, ends the curve of Dynamoth's figure 4b. Only connections that get more than they take, or still hold
+    something, are examined: almost always none.
+    """
+
     def __init__(self, settings: FlowSettings) -> None:
         self._settings = settings
         self._keys = np.zeros(0, dtype=np.int64)
@@ -163,7 +165,7 @@ class Connections:
         return self._fill(flows, traffic.subscribers, rows, at_s)
 
     def _crowded(self, demand: Demand, traffic: TopicTraffic) -> BoolArray:
-        """The subscriptions of clients that get more than one connection takes, or have something held for them."""
+        """The subscriptions of clients that get more than one connection takes, or have messages in a buffer."""
         client, topic = demand.subscriptions
         per_subscriber = traffic.publications_per_s * traffic.bytes_per_delivery
         crowded = summed(client, per_subscriber[topic], demand.clients) > self._settings.subscriber_bytes_per_s

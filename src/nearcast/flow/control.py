@@ -1,19 +1,4 @@
-"""The controller's side of the flow simulator: brokers, placements, moves, and what a policy sees.
-
-`Fleet` is which brokers there are, are coming, and are leaving: the dry counterpart of a provider of real servers. A
-broker has a row in the arrays: its number in order of joining, never reused after it is released.
-
-`Placements` has the placements of all topics, by name as the plan a policy sees, and by number as the layout the arrays
-need.
-
-`Moves` are in progress: topics still at their old brokers, while their clients attach to the new ones. A move takes
-`move_s` and costs control frames at the old and at the new brokers. Messages are not duplicated, because a publisher
-writes to the old placement until the fence and to the new one after it.
-
-`Observer` keeps the last seconds of load, and makes the snapshot a policy sees. As in the controller
-(core/controller/load.py) rates are means over the last `window_s`. It measures what servers sent and subscribers
-received, not what was requested: a server that cannot keep up reports its limit.
-"""
+"""The controller's side of the flow simulator: brokers, placements, moves, and what a policy sees."""
 
 from __future__ import annotations
 
@@ -35,15 +20,20 @@ from nearcast.flow.traffic import NOWHERE, Layout, TopicTraffic
 
 
 class Fleet:
+    """Which brokers exist, are coming, and are leaving: the counterpart of a provider of real servers.
+
+    A broker has a row in the arrays: its number in order of joining, never reused after it is released.
+    """
+
     def __init__(self, brokers: int, settings: FlowSettings) -> None:
         if not 1 <= brokers <= settings.brokers_max:
             raise UsageError(f"{brokers} brokers at the start: use 1 to {settings.brokers_max} (brokers_max)")
         self._settings = settings
-        self.names: list[str] = []  # by row, of all there ever were
-        self.rows: dict[str, int] = {}  # of those there are now
+        self.names: list[str] = []  # by row, of all brokers there ever were
+        self.rows: dict[str, int] = {}  # of the brokers there are now
         self.draining: set[str] = set()
         self.rented: set[str] = set()
-        self._due_s: list[float] = []  # of those that are coming
+        self._due_s: list[float] = []  # of the brokers that are coming
         for _ in range(brokers):
             self._join()
         self.ring = self._new_ring()
@@ -80,7 +70,7 @@ class Fleet:
     # --- shrinking
 
     def drain(self, name: str) -> bool:
-        """Whether the broker is draining from now on: the last remaining one stays."""
+        """Returns whether the broker is draining from now on; the last one cannot be drained."""
         if name not in self.rows or len(self.rows) - len(self.draining) <= 1:
             return False
         self.draining.add(name)
@@ -108,6 +98,8 @@ Place = tuple[Mode, tuple[str, ...]]
 
 
 class Placements:
+    """The placements of all topics: by name as the plan that a policy sees, by number as the layout of the arrays."""
+
     def __init__(self, topics: tuple[str, ...], fleet: Fleet, given: Mapping[str, Place]) -> None:
         if len(set(topics)) != len(topics):
             raise UsageError("the workload names a topic twice: every topic needs its own name")
@@ -120,7 +112,7 @@ class Placements:
 
     @property
     def plan(self) -> Plan:
-        """Every topic that was ever used and is not forgotten. A new object whenever something has changed."""
+        """Every topic that was ever used and is not forgotten. It is a new object whenever something has changed."""
         return self._plan
 
     def number(self, topic: str) -> int:
@@ -129,7 +121,7 @@ class Placements:
         return self._index[topic]
 
     def first_use(self, loaded: BoolArray) -> None:
-        """Put topics that nobody has placed on their ring owner, as the product does."""
+        """Put topics without a placement on their ring owner, as the product does."""
         new = np.flatnonzero(loaded & (self.layout.home == NOWHERE))
         if len(new):
             names = [self._topics[number] for number in new.tolist()]
@@ -149,7 +141,7 @@ class Placements:
         self._changed(topics)
 
     def forget(self, numbers: IntArray) -> None:
-        """These topics are placed again when they are next used."""
+        """Drop the placements of these topics; they are placed again when they are next used."""
         topics = dict(self._plan.topics)
         for number in numbers.tolist():
             del topics[self._topics[number]]
@@ -173,6 +165,12 @@ class _Move:
 
 
 class Moves:
+    """Moves in progress: topics still at their old brokers, while their clients attach to the new ones.
+
+    A move takes `move_s` and costs control frames at the old and at the new brokers. Messages are not duplicated,
+    because a publisher writes to the old placement until the fence and to the new one after it.
+    """
+
     def __init__(self, placements: Placements, fleet: Fleet, settings: FlowSettings) -> None:
         self._placements = placements
         self._fleet = fleet
@@ -187,7 +185,7 @@ class Moves:
         self._under_way += [_Move(self._placements.number(place.topic), place, now_s, due_s) for place in places]
 
     def finish(self, now_s: float) -> list[PlanChange]:
-        """Let the moves that are due take effect."""
+        """Make the moves that are due take effect."""
         done = [move for move in self._under_way if move.due_s <= now_s]
         if done:
             self._under_way = [move for move in self._under_way if move.due_s > now_s]
@@ -213,7 +211,7 @@ class Moves:
         return any(broker in move.place.brokers for move in self._under_way)
 
     def bytes_per_s(self, traffic: TopicTraffic, rows: int) -> FloatArray:
-        """Per broker: the control frames."""
+        """Control frames, per broker."""
         total = np.zeros(rows)
         plan = self._placements.plan.topics
         for move in self._under_way:
@@ -229,7 +227,7 @@ class Moves:
 
 
 class Measured(NamedTuple):
-    """One step. `topics`: the figures of TopicLoad in their order, one row each. The others are per broker."""
+    """One step's measurements. `topics` has a row for each figure of TopicLoad, in order; the rest is per broker."""
 
     topics: FloatArray
     output_bytes_per_s: FloatArray
@@ -238,6 +236,12 @@ class Measured(NamedTuple):
 
 
 class Observer:
+    """Keeps the last seconds of load, and makes the snapshot that a policy sees.
+
+    As in the controller (core/controller/load.py), rates are means over the last `window_s`. It measures what servers
+    sent and subscribers received, not what was requested: a server that cannot keep up reports its limit.
+    """
+
     def __init__(self, topics: tuple[str, ...], settings: FlowSettings) -> None:
         self._names = np.array(topics, dtype=object)
         self._settings = settings
@@ -247,7 +251,7 @@ class Observer:
         self._window.append(measured)
 
     def loaded(self) -> BoolArray:
-        """The topics that a snapshot would name."""
+        """The topics that a snapshot would contain."""
         return _loaded(self._topics())
 
     def snapshot(self, at_s: float, fleet: Fleet, known: frozenset[str]) -> Snapshot:
@@ -277,10 +281,10 @@ class Observer:
         )
 
     def _mean(self, steps: list[FloatArray], row: int) -> float:
-        """A broker that joined within the window has no figures for the time before: they count as 0."""
+        """The mean over the window. The time before a broker joined counts as 0."""
         return sum(float(step[row]) for step in steps if row < len(step)) / len(steps)
 
 
 def _loaded(topics: FloatArray) -> BoolArray:
-    """With publishers or subscribers."""
+    """The topics with publishers or subscribers."""
     return (topics[0] > 0) | (topics[2] > 0)

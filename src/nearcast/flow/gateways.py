@@ -1,20 +1,4 @@
-"""A flow simulation of gateways: subscribers on brokers, their loads by equations 1-5, and moves between them.
-
-One step is a second. The controller looks every few seconds and asks the same policy that works live. The moves of a
-plan take effect together a little later. Until then subscribers count where they are, because a subscriber leaves its
-gateway only when the next one serves it. Rates are moving averages of the results, and so are the loads computed from
-them.
-
-n_jk, the frontend subscriptions of each broker and backend subscription, is updated by what begins, ends and moves: a
-step costs those, and one product of a table with the rates.
-
-`GatewaySeries` is what a simulation showed, second by second. Loads are in bytes per second.
-
-`GatewayWorld` is its input: brokers and subscribers with their positions, subscriptions, and results. A frontend
-subscription is a span of time: it begins when its subscriber asks for it or comes online, and ends when the subscriber
-gives it up or goes offline. Results are the bytes that the channels produce for each backend subscription, second by
-second: an execution's results arrive in the second of the execution, with nothing between two of them.
-"""
+"""A flow simulation of gateways: subscribers on brokers, their loads by equations 1-5, and moves between them."""
 
 from __future__ import annotations
 
@@ -32,7 +16,7 @@ from nearcast.policies.multistage.loads import Numbers
 
 
 class Rebalanced(msgspec.Struct, frozen=True, kw_only=True):
-    """A plan with moves, when it was made, and what the policy expected of it."""
+    """A plan with moves, the time it was made, and the effect the policy expected."""
 
     at_s: int
     moves: int
@@ -43,9 +27,11 @@ class Rebalanced(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GatewaySeries(msgspec.Struct, frozen=True, eq=False, kw_only=True):
+    """The results of a simulation, second by second. Loads are in bytes per second."""
+
     loads: FloatArray  # F_j: a row per second, a column per broker
     incoming: FloatArray  # I_j
-    clients: IntArray  # subscribers of each broker that have a subscription, in the same form
+    clients: IntArray  # subscribers of each broker that have a subscription, in the same layout
     moves: IntArray  # total moves that have taken effect, up to each second
     backend: IntArray  # subscriptions at the data cluster
     frontend: IntArray
@@ -80,7 +66,11 @@ class GatewaySeries(msgspec.Struct, frozen=True, eq=False, kw_only=True):
 
 
 class Spans(msgspec.Struct, frozen=True, eq=False):
-    """Columns. Spans of the same subscriber and backend subscription do not overlap."""
+    """Frontend subscriptions as spans of time, in columns.
+
+    A span begins when its subscriber asks for it or comes online, and ends when the subscriber gives it up or goes
+    offline. Spans of the same subscriber and backend subscription do not overlap.
+    """
 
     subscriber: IntArray
     subscription: IntArray  # backend
@@ -89,18 +79,24 @@ class Spans(msgspec.Struct, frozen=True, eq=False):
 
     def __post_init__(self) -> None:
         if len({len(self.subscriber), len(self.subscription), len(self.from_s), len(self.until_s)}) != 1:
-            raise UsageError("spans need a subscriber, a subscription, a start and an end each")
+            raise UsageError("each span needs a subscriber, a subscription, a start and an end")
 
     def __len__(self) -> int:
         return len(self.subscriber)
 
     def in_order(self) -> Spans:
-        """By subscriber, then by subscription, as the policy wants them."""
+        """Sorted by subscriber, then by subscription, as the policy needs them."""
         order = np.lexsort((self.subscription, self.subscriber))
         return Spans(self.subscriber[order], self.subscription[order], self.from_s[order], self.until_s[order])
 
 
 class GatewayWorld(msgspec.Struct, frozen=True, eq=False, kw_only=True):
+    """The input: brokers and subscribers with their positions, subscriptions, and results.
+
+    Results are the bytes that the channels produce for each backend subscription, second by second. An execution's
+    results arrive in the second of the execution, and nothing arrives between executions.
+    """
+
     broker_positions: FloatArray  # a row per broker
     positions: FloatArray  # a row per subscriber: where it was when it arrived
     arrival_s: FloatArray  # when each subscriber arrived
@@ -110,10 +106,10 @@ class GatewayWorld(msgspec.Struct, frozen=True, eq=False, kw_only=True):
     def __post_init__(self) -> None:
         count, width = len(self.positions), self.result_bytes.shape[1]
         if len(self.arrival_s) != count or self.broker_positions.shape[1:] != self.positions.shape[1:]:
-            raise UsageError("each subscriber needs an arrival, and everybody a position of the same dimensions")
+            raise UsageError("each subscriber needs an arrival, and all positions must have the same dimensions")
         spans = self.spans
         if len(spans) and (int(spans.subscriber.max()) >= count or int(spans.subscription.max()) >= width):
-            raise UsageError("a span is of a subscriber or a subscription that there is not")
+            raise UsageError("a span names a subscriber or a subscription that does not exist")
 
     @property
     def seconds(self) -> int:
@@ -128,11 +124,11 @@ class GatewayWorld(msgspec.Struct, frozen=True, eq=False, kw_only=True):
         return len(self.positions)
 
     def rates(self, average_s: int) -> FloatArray:
-        """lambda_k in bytes per second, the mean of the last seconds; at the start, of those there were."""
+        """lambda_k in bytes per second: the mean of the last `average_s`, or of fewer seconds at the start."""
         sums = np.concatenate([np.zeros((1, self.result_bytes.shape[1])), np.cumsum(self.result_bytes, axis=0)])
         ends = np.arange(1, self.seconds + 1)
         starts = np.maximum(0, ends - average_s)
-        # Differences of sums can be slightly below zero, and rates must not be.
+        # Differences of sums can be slightly below zero; rates must not be.
         return np.maximum(0.0, sums[ends] - sums[starts]) / (ends - starts)[:, None]
 
 
@@ -142,17 +138,26 @@ class GatewayWorld(msgspec.Struct, frozen=True, eq=False, kw_only=True):
 class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
     """The paper has no figures for these."""
 
-    look_s: int = 10  # how often the controller looks
+    look_s: int = 10  # how often the controller asks the policy
     move_s: int = 2  # from the decision until the new gateway serves the subscriber
-    average_s: int = 60  # of the moving averages: two executions of the slowest channel of the prototype
+    average_s: int = 60  # length of the moving averages: two executions of the prototype's slowest channel
 
     def __post_init__(self) -> None:
         if self.average_s < 1 or not 0 < self.move_s < self.look_s:
-            raise UsageError("use average_s of 1 or more, and move_s above 0 and below look_s: moves end before a look")
+            raise UsageError("average_s must be 1 or more, and move_s above 0 and below look_s")
 
 
 class GatewaySimulation:
-    """`home`: the broker of each subscriber at the start. Without a policy nobody moves."""
+    """A run, in steps of one second. `home`: the broker of each subscriber at the start.
+
+    Every few seconds the controller asks the same policy that runs live; without a policy, no subscriber moves. The
+    moves of a plan take effect together a little later. Until then subscribers count where they are, because a
+    subscriber leaves its gateway only when the next one serves it. Rates are moving averages of the results, and so are
+    the loads computed from them.
+
+    n_jk, the frontend subscriptions of each broker and backend subscription, is updated by what begins, ends and moves.
+    So the cost of a step is the number of these changes, and one product of a table with the rates.
+    """
 
     def __init__(
         self, world: GatewayWorld, home: Numbers, policy: Multistage | None, settings: GatewaySettings | None = None
@@ -203,7 +208,7 @@ class GatewaySimulation:
         )
 
     def _loads(self, rates: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """I_j and F_j."""
+        """I_j and F_j of every broker."""
         incoming = (self._counts > 0) @ rates
         return incoming, incoming + self._counts @ rates
 
@@ -233,13 +238,13 @@ class GatewaySimulation:
         )
 
     def _demand(self, second: int) -> Demand:
-        """Subscribers with a subscription now are online: one without loads no broker, and need not move."""
+        """Who wants what now. Subscribers without a subscription count as offline: they load no broker."""
         wanted = self._spans.subscription[self._active].astype(np.int32)
         starts = np.concatenate([[0], np.cumsum(self._held)])
         return Demand(starts, wanted, self._rates[second], self._held > 0)
 
     def _move(self) -> int:
-        """A subscriber that has gone offline since the decision finds the new gateway when it comes back."""
+        """Make the ordered moves. A subscriber that has gone offline since finds the new gateway when it comes back."""
         if self._ordered is None:
             return 0
         subscribers, targets = self._ordered
@@ -255,7 +260,7 @@ class GatewaySimulation:
 
 
 def _by_second(times_s: IntArray, seconds: int) -> list[IntArray]:
-    """The indices of the entries of each second."""
+    """For each second, the indices of its entries."""
     order = np.argsort(times_s, kind="stable")
     ends = np.searchsorted(times_s[order], np.arange(seconds + 1))
     return [order[start:end] for start, end in pairwise(ends.tolist())]

@@ -1,13 +1,4 @@
-"""The values of the flow simulator: demand, results, and what servers, connections and a cluster can do.
-
-`Demand` is what a workload asks of the cluster in one step, as arrays. Clients and topics are numbers from 0; a
-workload's `topics` gives the topics their names.
-
-`Series` is what a run showed, step by step. Encodes to JSON as it is.
-
-`FlowSettings` defaults describe the machines of Dynamoth's experiments (section V) as far as the paper says. Where it
-gives no figure but a point at which a server breaks, the constant is chosen so that a server breaks there.
-"""
+"""The values of the flow simulator: demand, results, and settings."""
 
 from __future__ import annotations
 
@@ -53,14 +44,19 @@ class Publications(NamedTuple):
 
 
 class Demand(NamedTuple):
+    """What a workload asks of the cluster in one step, as arrays.
+
+    Clients and topics are numbers from 0; a workload's `topics` gives the topics their names.
+    """
+
     clients: int  # how many there are; their numbers are below this
     subscriptions: Subscriptions
     publications: Publications
-    message_bytes: float | FloatArray  # payload: the same for all topics, or one for each
+    message_bytes: float | FloatArray  # payload: one size for all topics, or one for each
 
     @property
     def all_hear_themselves(self) -> bool:
-        """Whether every publisher is subscribed where it publishes: the workload then uses the same arrays for both."""
+        """Whether every publisher is subscribed where it publishes, known because both share the same arrays."""
         subscribed, published = self.subscriptions, self.publications
         return subscribed.client is published.client and subscribed.topic is published.topic
 
@@ -75,6 +71,8 @@ class Demand(NamedTuple):
 
 
 class Workload(Protocol):
+    """What clients do over time."""
+
     @property
     def topics(self) -> tuple[str, ...]: ...
 
@@ -85,15 +83,17 @@ class Workload(Protocol):
 
 
 class ChangeKind(StrEnum):
-    JOINED = "joined"  # a rented broker is there
-    DRAINING = "draining"  # a broker gets nothing new
-    KEPT = "kept"  # ... and stays after all
+    """What a change of the plan did."""
+
+    JOINED = "joined"  # a rented broker has joined
+    DRAINING = "draining"  # a broker gets no new topics
+    KEPT = "kept"  # a draining broker stays after all
     RELEASED = "released"  # a drained broker is gone
     PLACED = "placed"  # a topic has another placement
 
 
 class PlanChange(msgspec.Struct, frozen=True, kw_only=True):
-    """One change as it took effect. In order, these are what a replay in the message-level simulator needs."""
+    """One change as it took effect. The message-level simulator can replay a run from these, in order."""
 
     at_s: float
     kind: ChangeKind
@@ -112,7 +112,10 @@ class Rebalancing(msgspec.Struct, frozen=True):
 
 
 class Series(msgspec.Struct, kw_only=True):
-    """One entry per step. Response times are means over messages; NaN (null in JSON) where there were none."""
+    """The results of a run, one entry per step. It encodes to JSON as it is.
+
+    Response times are means over messages; NaN (null in JSON) where there were none.
+    """
 
     seed: int
     policy: str
@@ -147,9 +150,13 @@ class Series(msgspec.Struct, kw_only=True):
 
 
 class FlowSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Seconds and bytes. A server sends at most `fail_ratio * capacity_bytes_per_s`.
+    """What servers, connections and a cluster can do, in seconds and bytes.
 
-    Its load ratio is relative to `capacity_bytes_per_s`, its nominal bandwidth (T_i).
+    The defaults describe the machines of Dynamoth's experiments (section V) as far as the paper says. Where the paper
+    gives no figure but a point at which a server breaks, the constant is chosen so that a server breaks there.
+
+    A server sends at most `fail_ratio * capacity_bytes_per_s`. Its load ratio is relative to `capacity_bytes_per_s`,
+    its nominal bandwidth (T_i).
     """
 
     step_s: float = 1.0  # the paper's time unit t (III.A)
@@ -171,11 +178,11 @@ class FlowSettings(msgspec.Struct, frozen=True, kw_only=True):
     reconnect_s: float = 1.0  # ours: how long a subscriber is away after its connection was dropped
 
     # The cluster
-    brokers_max: int = 8  # servers there are to rent (V.D)
+    brokers_max: int = 8  # servers available (V.D)
     start_s: float = 5.0  # ours: from requesting a broker until it joins, with machines on standby as in V.B
     wait_s: float = 10.0  # T_wait (III.B): Planning's default; the authors' code waits 30 s
-    move_s: float = 1.0  # a move from start to fence: Timing.lazy_s at most, when nobody is slow
-    move_bytes: float = 500.0  # control frames of one move per client of the topic, at its old and its new brokers each
+    move_s: float = 1.0  # a move from start to fence: at most Timing.lazy_s if no client is slow
+    move_bytes: float = 500.0  # control frames of a move per client of the topic, at old and at new brokers each
     virtual_nodes: int = VIRTUAL_NODES  # of a broker on the ring that places topics on their first use
 
     def __post_init__(self) -> None:

@@ -11,8 +11,8 @@ A matrix of round trips is a CSV file, in milliseconds.
 
 Cells may be empty where nothing was measured: they take the value of the other direction, or the median of the matrix.
 
-A response time is from a client's publish until its own update comes back to it: two one-way network delays and the
-broker's part between them. In a workload in which nobody receives its own messages (figures 4a and 4b) it is the time
+A response time runs from a client's publish until its own update comes back: two one-way network delays and the
+broker's part between them. In a workload where no client receives its own messages (figures 4a and 4b), it is the time
 from a publisher to a subscriber. The broker's part of the mean is exact; the network's part and the 99th percentile
 come from a sample of messages.
 """
@@ -80,9 +80,9 @@ def _value(path: Path, number: int, place: str, cell: str) -> float:
 
 
 def _filled(path: Path, matrix: FloatArray) -> FloatArray:
-    """Holes get the other direction's value, or the median."""
+    """Fill holes with the value of the other direction, or the median."""
     if np.isnan(matrix).all():
-        raise UsageError(f"{path}: no value at all")
+        raise UsageError(f"{path}: the matrix has no values")
     both_ways = np.where(np.isnan(matrix), matrix.T, matrix)
     return np.where(np.isnan(both_ways), np.nanmedian(matrix), both_ways)
 
@@ -94,17 +94,20 @@ _MS = 1e-3
 
 
 class Delays(Protocol):
+    """How long messages take between clients and brokers."""
+
     def one_way_s(self, clients: IntArray, brokers: IntArray, rng: np.random.Generator) -> FloatArray:
-        """The delay of one message each between these clients and these brokers (numbers in order of joining)."""
+        """One delay for each pair of client and broker. Brokers are numbers in order of joining."""
         ...
 
 
 class LognormalDelays(msgspec.Struct, frozen=True, kw_only=True):
-    """King-like: every message has its own delay, regardless of its sender, as in the paper.
+    """King-like: every message has its own delay, whoever sends it, as in the paper.
 
-    The mean makes two samples 75 ms, the response time the paper reports at rest with the North American part of King
-    (V.D). The spread is that of the whole King data set of 1,740 servers: its median round trip is 159 ms (Dabek et
-    al., SIGCOMM 2004), its mean about 180 ms (p2psim), and for a lognormal mean / median = exp(sigma^2 / 2).
+    The mean is chosen so that two samples add up to 75 ms, the response time the paper reports at rest with the North
+    American part of King (V.D). The spread is that of the whole King data set of 1,740 servers: its median round trip
+    is 159 ms (Dabek et al., SIGCOMM 2004), its mean about 180 ms (p2psim), and for a lognormal distribution
+    mean / median = exp(sigma^2 / 2).
     """
 
     mean_s: float = 0.0375
@@ -112,14 +115,14 @@ class LognormalDelays(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if self.mean_s <= 0 or self.sigma < 0:
-            raise UsageError(f"mean_s {self.mean_s:g} must be above 0 and sigma {self.sigma:g} not below")
+            raise UsageError(f"mean_s {self.mean_s:g} must be above 0, and sigma {self.sigma:g} must not be negative")
 
     def one_way_s(self, clients: IntArray, brokers: IntArray, rng: np.random.Generator) -> FloatArray:
         return rng.lognormal(math.log(self.mean_s) - self.sigma**2 / 2, self.sigma, len(clients))
 
 
 class MatrixDelays:
-    """Measured round trips between places. Clients are at random places, brokers too unless their places are given."""
+    """Delays from measured round trips. Clients are at random places; so are brokers unless their places are given."""
 
     def __init__(self, places: tuple[str, ...], round_trip_s: FloatArray, broker_places: tuple[str, ...] = ()) -> None:
         unknown = [place for place in broker_places if place not in places]
@@ -145,7 +148,7 @@ class MatrixDelays:
 
 
 def _place(numbers: IntArray, places: int, kind: int) -> IntArray:
-    """Where a client or broker with this number is: random, but always the same."""
+    """The place of the client or broker with this number: random, but always the same."""
     mixed = (numbers.astype(np.uint64) * np.uint64(2) + np.uint64(kind)) * np.uint64(0x9E3779B97F4A7C15)
     return ((mixed >> np.uint64(32)) % np.uint64(places)).astype(np.int64)
 
@@ -153,7 +156,7 @@ def _place(numbers: IntArray, places: int, kind: int) -> IntArray:
 # --- response times
 
 
-SAMPLES = 2048  # messages a step: the mean of two delays is then known to about 0.6 ms
+SAMPLES = 2048  # messages per step: the mean of two delays is then known to about 0.6 ms
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +167,7 @@ class ResponseTimes:
 
 @dataclass(frozen=True, slots=True)
 class _Messages:
-    """The messages whose response times count: how many a second on each topic, and a sample of them."""
+    """The messages whose response times count: how many per second on each topic, and a sample of them."""
 
     per_s: FloatArray
     publisher: IntArray
@@ -174,7 +177,7 @@ class _Messages:
 
 @dataclass(frozen=True, slots=True)
 class Responses:
-    """What response times depend on in one step, except the network."""
+    """Computes response times from the state of one step and the network's delays."""
 
     layout: Layout
     traffic: TopicTraffic
@@ -210,7 +213,7 @@ class Responses:
         return self.work.fan_out * per_delivery_s[self.layout.slot_topic]
 
     def _crowd_s(self, broker: IntArray, rng: np.random.Generator) -> FloatArray:
-        """Waits with the given mean: none if the server is idle, else exponential, as for a busy M/G/1 queue."""
+        """Random waits with the given means: 0 if the server is idle, else exponential, as in a busy M/G/1 queue."""
         busy = self.service.busy[broker]
         mean_s = np.divide(self.service.crowd_s[broker], busy, out=np.zeros(len(busy)), where=busy > 0)
         return np.where(rng.random(len(busy)) < busy, rng.exponential(size=len(busy)) * mean_s, 0.0)
@@ -234,7 +237,7 @@ def _own_updates(demand: Demand, traffic: TopicTraffic, rng: np.random.Generator
 
 
 def _deliveries(demand: Demand, traffic: TopicTraffic, rng: np.random.Generator) -> _Messages | None:
-    """All deliveries. The sample draws publishers from all topics equally: only a matrix would show it."""
+    """All deliveries. The sample draws publishers from all topics equally, which matters only with a matrix."""
     client, topic = demand.subscriptions
     drawn = _draw(traffic.publications_per_s[topic], rng)
     publisher = _draw(demand.publications.rate_per_s, rng)
@@ -244,7 +247,7 @@ def _deliveries(demand: Demand, traffic: TopicTraffic, rng: np.random.Generator)
 
 
 def _draw(weights: FloatArray, rng: np.random.Generator) -> IntArray | None:
-    """Indices at random, in proportion to their weights; None if all are 0."""
+    """Random indices, in proportion to their weights; None if all weights are 0."""
     sums = np.cumsum(weights)
     if not len(sums) or sums[-1] <= 0:
         return None

@@ -1,14 +1,4 @@
-"""The flow simulator: a workload, a policy and a cluster of brokers, in steps of time.
-
-Each step: who joins and which moves are done; the demand; loads of topics and brokers; queues; response times; then the
-policy, if it is due, sees the same snapshot a controller would give it. One seed gives one series, in every process.
-
-`Steering` decides when the policy is asked, and what is done with its proposals, in the same way as the controller's
-planner. The policy is asked every second, but not while topics move, and not within `wait_s` (T_wait) of the last
-proposal with changes, unless a broker has joined since. A broker to be removed gets nothing new, and is released when
-it carries nothing: topics with load are moved by the policy, idle ones are forgotten here and go to the ring on their
-next use.
-"""
+"""The flow simulator: a workload, a policy and a cluster of brokers, in steps of time."""
 
 from __future__ import annotations
 
@@ -33,6 +23,14 @@ CHECK_S = PlanningSettings().check_s
 
 
 class Steering:
+    """Decides when the policy is asked and what is done with its proposals, like the controller's planner.
+
+    The policy is asked every second, but not while topics move, and not within `wait_s` (T_wait) of the last proposal
+    with changes, unless a broker has joined since. A broker to be removed gets no new topics, and is released when it
+    carries none: topics with load are moved by the policy, idle ones are forgotten here and go to the ring on their
+    next use.
+    """
+
     def __init__(
         self,
         policy: Policy,
@@ -88,7 +86,7 @@ class Steering:
         return None
 
     def release_drained(self, now_s: float) -> list[PlanChange]:
-        """Brokers that carry nothing any more are gone."""
+        """Release the draining brokers that carry no topics any more."""
         if not self._fleet.draining:
             return []
         loaded, released = self._observer.loaded(), []
@@ -110,7 +108,11 @@ Progress = Callable[[float], None]
 
 
 class FlowSimulation:
-    """Brokers are named b1, b2, ... in order of joining. Without a policy, nothing moves.
+    """A run. One seed gives one series, in every process.
+
+    Each step: brokers join and moves finish; the demand; loads of topics and brokers; queues; response times; then the
+    policy, if it is due, sees the same snapshot that a controller would give it. Brokers are named b1, b2, ... in order
+    of joining. Without a policy, nothing moves.
 
     `placements`: where topics are at the start, by name; the others go to the ring on their first use.
     """
@@ -143,7 +145,7 @@ class FlowSimulation:
         self._series = Series(seed=seed, policy=policy.name if policy else "none", step_s=self._settings.step_s)
 
     def run(self, seconds: float, progress: Progress | None = None) -> Series:
-        """Continue for this many simulated seconds. `progress` gets the total number done."""
+        """Continue for this many simulated seconds. `progress` gets the total so far."""
         for _ in range(round(seconds / self._settings.step_s)):
             at_s = len(self._series.at_s) * self._settings.step_s
             self._step(at_s)
@@ -200,7 +202,7 @@ def _measure(
     buffered: Buffered,
     extra_bytes_per_s: FloatArray,
 ) -> Measured:
-    """What reports would say: what was sent, not what was requested."""
+    """What agents would report: what was sent, not what was requested."""
     sent_per_s = layout.per_topic(work.slot_deliveries_per_s * service.sent_share[layout.slot_broker])
     size = traffic.bytes_per_delivery
     output_bytes_per_s = np.maximum(sent_per_s * size + buffered.topic_bytes_per_s, 0.0)

@@ -1,9 +1,4 @@
-"""Traffic: where every topic is, and a step's demand as rates per topic, per slot and per broker.
-
-`Layout` has one slot for each pair of a topic and a broker that carries it. Mode `single` has one slot. A replicated
-topic has n, and its load divides evenly (Dynamoth II.B): with all_subscribers each broker runs 1/n of the publications
-to all subscribers, with all_publishers all publications to 1/n of the subscribers.
-"""
+"""Traffic: where every topic is, and a step's demand as rates per topic, per slot and per broker."""
 
 from __future__ import annotations
 
@@ -21,7 +16,12 @@ NOWHERE = -1
 
 
 class Layout:
-    """Brokers are rows: numbers in order of joining, never used twice."""
+    """Where every topic is: one slot for each pair of a topic and a broker that carries it.
+
+    A topic in mode `single` has one slot. A replicated topic has n, and its load divides evenly (Dynamoth II.B): with
+    all_subscribers, each broker runs 1/n of the publications to all subscribers; with all_publishers, all publications
+    to 1/n of the subscribers. Brokers are rows: numbers in order of joining, never used twice.
+    """
 
     def __init__(self, topics: int) -> None:
         self.home = np.full(topics, NOWHERE, dtype=np.int64)  # its first broker, or the only one
@@ -37,13 +37,13 @@ class Layout:
             self._replicated[topic] = (mode, brokers)
 
     def forget(self, topics: IntArray) -> None:
-        """These topics are nowhere until they are used again."""
+        """Remove these topics until they are used again."""
         self.home[topics] = NOWHERE
         for topic in topics.tolist():
             self._replicated.pop(topic, None)
 
     def build(self) -> None:
-        """Rebuild the arrays: call once, after changes."""
+        """Rebuild the arrays. Call this once after changes."""
         count = (self.home != NOWHERE).astype(np.int64)
         for topic, (_, brokers) in self._replicated.items():
             count[topic] = len(brokers)
@@ -84,7 +84,7 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class TopicTraffic:
-    """What is requested of each topic, whichever brokers carry it."""
+    """The demand per topic, whichever brokers carry it."""
 
     publishers: FloatArray
     publications_per_s: FloatArray
@@ -113,7 +113,7 @@ def topic_traffic(demand: Demand, topics: int, settings: FlowSettings) -> TopicT
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What the brokers have to do. CPU and egress are seconds of work per second: above 1 they cannot keep up.
+    """The work of the brokers. CPU and egress are seconds of work per second: above 1, a broker cannot keep up.
 
     `*_square` is the sum over publications of rate x (time of the whole fan-out)^2, from which waiting times follow.
     """

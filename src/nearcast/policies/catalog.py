@@ -1,7 +1,7 @@
 """The policies by name, with thresholds as text: for command lines and settings.
 
-A policy's module is imported only when the policy is requested: NumPy is an extra, and listing the names must not need
-it.
+A policy's module is imported only when the policy is requested: NumPy is an extra, and must not be needed to list the
+names.
 """
 
 from __future__ import annotations
@@ -23,12 +23,14 @@ NO_THRESHOLDS: Mapping[str, str] = {}
 
 
 class _Ring(msgspec.Struct, frozen=True, kw_only=True):
+    """The thresholds of the hash ring."""
+
     virtual_nodes: int = VIRTUAL_NODES
     lr_high: float = LR_HIGH
 
 
 def policy_named(name: str, thresholds: Mapping[str, str] = NO_THRESHOLDS) -> Policy:
-    """The policy of that name; thresholds that are not given have their defaults."""
+    """The policy with this name; thresholds that are not given have their defaults."""
     maker = _MAKERS.get(name)
     if maker is None:
         raise UsageError(f"no policy is called {name!r}: choose one of {', '.join(POLICY_NAMES)}")
@@ -41,7 +43,7 @@ def policy_named(name: str, thresholds: Mapping[str, str] = NO_THRESHOLDS) -> Po
 
 
 def balancer_named(scheme: str, thresholds: Mapping[str, str] = NO_THRESHOLDS) -> Balancer:
-    """Multistage balancing of subscribers with that scheme, ldm or sdm."""
+    """Multistage balancing of subscribers with this scheme, ldm or sdm."""
     try:
         from nearcast.policies.multistage import MultistageBalancer, MultistageConfig, Scheme
     except ModuleNotFoundError as missing:
@@ -71,7 +73,7 @@ def _config(kind: type[Config], thresholds: Mapping[str, str]) -> Config:
     try:
         return msgspec.convert(dict(thresholds), kind, strict=False)
     except msgspec.ValidationError as error:
-        raise UsageError(f"the thresholds cannot be used: {error}") from None
+        raise UsageError(f"invalid thresholds: {error}") from None
 
 
 _MAKERS: dict[str, Callable[[Mapping[str, str]], Policy]] = {DYNAMOTH: _dynamoth, HashRing.name: _hash_ring}

@@ -1,4 +1,4 @@
-"""Consistent hashing: every topic on its ring owner, whatever its load. The fallback, and the baseline for comparisons.
+"""Consistent hashing: every topic on its ring owner, whatever its load. It is the fallback, and a baseline to compare.
 
 After J. Gascon-Samson et al., "Dynamoth: A Scalable Pub/Sub Middleware for Latency-Constrained Applications in the
 Cloud", section V.D: hashing "has to spawn a new server every time a rebalancing occurs", and "servers shed 1/N of their
@@ -9,8 +9,8 @@ load to a newly deployed server, irrespective of their current load". It never r
 | LR_i = M_i / T_i | `BrokerLoad.load_ratio` |
 | LR^high | `lr_high` |
 
-Deviation: while topics still have to move to their owners no broker is requested, because the measured load is the load
-before the moves.
+Deviation: while topics still have to move to their owners, no broker is requested, because the measured load is the
+load before the moves.
 """
 
 from __future__ import annotations
@@ -36,6 +36,8 @@ _OFF_OWNER = Reason(Cause.RING, "brokers between the topic and its ring owner", 
 
 
 class HashRing:
+    """The policy; a pure function of snapshot and plan."""
+
     name = "hash_ring"
 
     def __init__(self, virtual_nodes: int = VIRTUAL_NODES, lr_high: float = LR_HIGH) -> None:
@@ -49,7 +51,7 @@ class HashRing:
     def propose(self, snapshot: Snapshot, plan: Plan) -> Proposal:
         usable = [name for name, broker in snapshot.brokers.items() if not broker.draining]
         if not usable:
-            problem = "no broker may carry topics: start one, or call a removal off"
+            problem = "no broker may carry topics: start one, or cancel a removal"
             ratios = {name: broker.load_ratio for name, broker in snapshot.brokers.items()}
             return Proposal(self.name, predicted=ratios, problem=problem)
         ring = Ring(usable, self._virtual_nodes)
@@ -80,8 +82,8 @@ class HashRing:
         if snapshot.coming > 0:
             return f"{says}: wait for the broker that is coming"
         if snapshot.spare > 0:
-            return f"{says}: one more broker takes 1/N of it"
-        return f"{says}: allow more brokers, or take a policy that looks at the load"
+            return f"{says}: one more broker will take 1/N of it"
+        return f"{says}: allow more brokers, or use a policy that considers the load"
 
 
 def _shift(output: dict[str, float], placement: Placement, owner: str, load: float) -> float:

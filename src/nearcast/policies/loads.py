@@ -1,9 +1,4 @@
-"""Snapshot and plan as arrays: what policies compute with.
-
-Brokers and topics are numbered in the order of their names, so that the order of the caller's mappings does not matter.
-A topic that a policy cannot move now, because its placement names a broker that is not in the snapshot or has a mode
-without shares, has no home and no replicas here: it only shows in the output of its brokers.
-"""
+"""Snapshot and plan as arrays, for policies to compute with."""
 
 from __future__ import annotations
 
@@ -28,7 +23,12 @@ _REPLICATED = (Mode.ALL_SUBSCRIBERS, Mode.ALL_PUBLISHERS)
 
 
 class Loads(msgspec.Struct, frozen=True, eq=False):
-    """Columns by broker number, then columns by topic number."""
+    """Columns by broker number, then columns by topic number.
+
+    Brokers and topics are numbered in the order of their names, so that the order of the caller's mappings does not
+    matter. A topic that a policy cannot move now, because its placement names a broker that is not in the snapshot or
+    has a mode without shares, has no home and no replicas here: it only shows in the output of its brokers.
+    """
 
     brokers: tuple[str, ...]
     capacity: Floats  # T_i, bytes per second
@@ -43,7 +43,7 @@ class Loads(msgspec.Struct, frozen=True, eq=False):
     publishers: Floats
     publications: Floats  # per second
     subscribers: Floats
-    home: Numbers  # the broker of a topic that has one
+    home: Numbers  # the broker of a topic that has only one
     replicas: dict[int, tuple[int, ...]]  # the brokers of a topic that has several
 
     @staticmethod

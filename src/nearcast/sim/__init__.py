@@ -1,1 +1,1 @@
-"""The simulator: runs the core's effects under virtual time with seeded delays, drops and crashes."""
+"""The message-level simulator: runs the core's machines under virtual time with seeded delays, cuts and crashes."""

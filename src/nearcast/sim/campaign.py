@@ -1,6 +1,6 @@
-"""A campaign: runs many seeds on all cores, and reports the first failing one with the command that replays it.
+"""A campaign: draws the world and the faults of each seed, and runs many seeds on all cores.
 
-The first part draws the world and the faults of a seed; the second runs the seeds.
+An `Outcome` of a failed seed names the command that replays it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def draw_plan(seed: int) -> tuple[Setup, FaultPlan]:
     """The world and the faults of a seed."""
     rng = Random(seed ^ 0x5EED)
     profile: Profile = rng.choice([profile for profile in Profile if profile not in (Profile.CLOCKS, Profile.LOSS)])
-    apart = Random(seed ^ 0xC10C).random() * len(Profile)  # drawn separately: all other seeds keep their runs
+    apart = Random(seed ^ 0xC10C).random() * len(Profile)  # drawn separately, so that other seeds keep their runs
     if apart < 1:
         profile = Profile.CLOCKS
     elif apart < 2:
@@ -39,15 +39,16 @@ def draw_plan(seed: int) -> tuple[Setup, FaultPlan]:
         pattern_subscribers=rng.choice((0, 1)),
         late_pattern_subscribers=rng.choice((0, 0, 1)),
         drains=rng.choice((0, 0, 1, 2)),
-        # Without faults nothing may be reported; a crowded line may have to report a Gap.
+        # Without faults, no Gap may be reported; with a small limit of held frames, one may be necessary.
         limits=Limits(window=256, held=8192 if profile is Profile.CALM else rng.choice((8192, 8192, 4))),
         load_s=rng.choice((0.0, 0.0, 1.5)) if profile in (Profile.STORE, Profile.ALL) else 0.0,
         sites=rng.choice((False, True)),
         slow_connects=rng.choice((0.0, 0.05)),
     )
-    if profile is Profile.CALM:  # a lost packet is a fault: a connection may take longer than moves wait for it
+    if profile is Profile.CALM:  # a lost packet is a fault: connecting may take longer than a move waits
         setup = msgspec.structs.replace(setup, slow_connects=0.0)
-    if not setup.sites:  # from far away they would take longer than a run: a limited number of questions per round trip
+    # From far away, attaching to many topics takes longer than a run: questions per round trip are limited.
+    if not setup.sites:
         setup = msgspec.structs.replace(setup, many_topics=rng.choice((0, 0, 100)))
     idle_rng = Random(seed ^ 0x1D1E)
     if idle_rng.random() < 1 / 6:  # also drawn separately
@@ -60,16 +61,16 @@ def draw_plan(seed: int) -> tuple[Setup, FaultPlan]:
 
 
 def _with_other_leaders(setup: Setup, rng: Random) -> Setup:
-    """The same world with controllers whose timers differ from the initial ones, each with its own."""
-    # Far from the store a grant would take longer than a short lease.
+    """The same world with controllers whose timers differ from the initial ones and from each other."""
+    # Far from the store, a grant would take longer than a short lease.
     choices = (PATIENT, Timing()) if setup.sites else (PATIENT, BRISK, Timing())
-    idle_s = max(setup.timing.idle_s, *(0.55 * timing.lease_s for timing in choices))  # the same for all, by rule
+    idle_s = max(setup.timing.idle_s, *(0.55 * timing.lease_s for timing in choices))  # must be the same for all
     leaders = tuple(msgspec.structs.replace(timing, idle_s=idle_s) for timing in rng.sample(choices, k=len(choices)))
     return msgspec.structs.replace(setup, timing=Timing(), leaders=leaders)
 
 
 def _seldom_used(setup: Setup, rng: Random) -> Setup:
-    """The same world with topics that are used now and then, so that they end and are used again."""
+    """The same world with topics that are used so rarely that they end and begin again."""
     return msgspec.structs.replace(
         setup,
         topics=8,
@@ -87,7 +88,7 @@ def _seldom_used(setup: Setup, rng: Random) -> Setup:
 # --- running
 
 
-BATCH = 20  # seeds per task: large enough to hide the cost of a task, small enough for a smooth progress bar
+BATCH = 20  # seeds per task: enough to hide the cost of a task, few enough for a smooth progress bar
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -115,7 +116,7 @@ def run_world(seed: int, setup: Setup, plan: FaultPlan) -> Outcome:
     try:
         world.run()
         violations = [wrong for check in CHECKERS.values() for wrong in check(world)]
-    except Exception as error:  # a crash of a machine is a finding like any other, and must name its seed
+    except Exception as error:  # a machine that crashes is a finding too, and must name its seed
         violations = [f"crashed: {error!r}"]
     history = world.history
     return Outcome(
@@ -124,7 +125,7 @@ def run_world(seed: int, setup: Setup, plan: FaultPlan) -> Outcome:
 
 
 def run_seeds(seeds: range, workers: int | None = None) -> Iterator[Outcome]:
-    """The outcomes of all seeds, batch by batch as they finish."""
+    """The outcomes of all seeds, in batches, as they finish."""
     batches = [seeds[start : start + BATCH] for start in range(0, len(seeds), BATCH)]
     workers = workers or os.cpu_count() or 1
     if workers == 1 or len(batches) == 1:

@@ -1,7 +1,7 @@
 """Checkers: the invariants of docs/protocol.md, each independent of the system and of the others.
 
-A checker reads the history and what programs wrote down, and returns what is wrong in words. The planted bugs in
-`tests/sim/mutations*.py` remove rules from the system one at a time and show that the checkers find this.
+A checker reads the history and the programs' notes, and returns a text for each violation. The planted bugs in
+`tests/sim/mutations*.py` remove one rule of the system at a time, to show that the checkers notice.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
 Checker = Callable[["World"], list[str]]
 
-# How wrong times from programs' clocks may be, because they drift.
+# How far times from programs' clocks may be off, because the clocks drift.
 DRIFT_S = 0.1
 
 
 def check_servers(world: World) -> list[str]:
-    """Invariants 1, 3 and 10: what was found wrong at the moment it happened."""
+    """Invariants 1, 3 and 10: violations that the history noticed as they happened."""
     return list(world.history.faults)
 
 
@@ -57,7 +57,7 @@ def check_ready(world: World) -> list[str]:
     return [
         f"invariant 4: {unready.subscriber} did not hold epoch {unready.epoch} of {unready.topic!r} at its switch"
         for unready in world.history.unready
-        if by_name[unready.subscriber].left_s is None  # one that left may not have noticed that it was cut off
+        if by_name[unready.subscriber].left_s is None  # a subscriber that left may not have noticed that it was cut off
         and not _interrupted(by_name[unready.subscriber], unready.at_s, unready.at_s + DRIFT_S)
     ]
 
@@ -76,7 +76,7 @@ def check_order(world: World) -> list[str]:
 
 
 def _numbers(subscriber: Subscriber) -> Iterator[tuple[str, int, int, int]]:
-    """(topic, publisher, first, last) of all messages and Gaps, in the order they came."""
+    """(topic, publisher, first, last) of all messages and Gaps, in the order of arrival."""
     for _, event in subscriber.events:
         if isinstance(event, Message) and event.publisher is not None and event.sequence is not None:
             yield event.topic, event.publisher, event.sequence, event.sequence
@@ -85,9 +85,9 @@ def _numbers(subscriber: Subscriber) -> Iterator[tuple[str, int, int, int]]:
 
 
 def _follows(world: World, topic: str, publisher: int, last: int, first: int) -> bool:
-    """Whether nothing is missing in between: no number that was used, except those that were given up.
+    """Whether nothing is missing in between: every number there was given up or never used.
 
-    What is missing from a line that its publisher has forgotten is covered by invariant 6.
+    Messages missing from a line that its publisher has forgotten are covered by invariant 6.
     """
     begun = [number for number in world.history.begun[publisher, topic.encode()] if last < number <= first]
     missing = range(max(begun, default=last + 1), first)
@@ -110,7 +110,7 @@ def check_owed(world: World) -> list[str]:
                 continue
             assert publication.acknowledged_s is not None
             if not _interrupted(subscriber, publication.published_s, publication.acknowledged_s):
-                wrong.append(f"invariant 6: {subscriber.name} misses {_name(publication)} without being told")
+                wrong.append(f"invariant 6: {subscriber.name} misses {_name(publication)}, and no loss was reported")
     return wrong
 
 
@@ -139,7 +139,7 @@ def _covers(gap: Gap, key: tuple[str, int, int]) -> bool:
 
 
 def _interrupted(subscriber: Subscriber, from_s: float, to_s: float) -> bool:
-    """Whether the subscriber was informed that it was not attached at some moment of this time."""
+    """Whether an Interrupted reported that the subscriber was not attached at some moment of this time."""
     since_s: float | None = None
     for _, event in subscriber.events:
         if not isinstance(event, Interrupted):
@@ -168,7 +168,7 @@ def check_duplicates(world: World) -> list[str]:
 
 
 def check_finished(world: World) -> list[str]:
-    """Invariant 7: every move ends, nothing is held, unacknowledged or awaited forever, nothing is left over."""
+    """Invariant 7: every move ends; nothing is held, unacknowledged or awaited forever; nothing is left over."""
     return [f"invariant 7: {what}" for what in world.unfinished()]
 
 
@@ -177,7 +177,7 @@ def check_unseen(world: World) -> list[str]:
     if world.plan.profile is not Profile.CALM or world.plan.boundaries:
         return []
     events = [
-        f"guarantee 1: {subscriber.name} was told {event} although nothing failed"
+        f"guarantee 1: {subscriber.name} got {event} although nothing failed"
         for subscriber in world.subscribers
         for _, event in subscriber.events
         if isinstance(event, (Gap, Interrupted))
@@ -185,7 +185,7 @@ def check_unseen(world: World) -> list[str]:
     return events + [
         f"guarantee 1: a move of {topic!r} was forced although nothing failed"
         for topic in world.history.forced
-        # Moves no longer wait for a client with more topics than it can attach to in T_ready.
+        # Moves do not wait for a client that has more topics than it can attach to in T_ready.
         if not any(topic in program.machine.topic_subscribers for program in world.many_topics)
     ]
 
@@ -211,10 +211,10 @@ def check_refusals(world: World) -> list[str]:
             if publication.acknowledged_s is not None:
                 wrong.append(f"invariant 9: {_name(publication)} was acknowledged although it is forbidden")
             elif not publication.failed and not publication.given_up:
-                wrong.append(f"invariant 9: nobody was told that {_name(publication)} is forbidden")
+                wrong.append(f"invariant 9: {_name(publication)} is forbidden, but got no error")
     for subscriber in world.subscribers:
         if subscriber.tries_forbidden and not isinstance(subscriber.failed, AccessDenied):
-            wrong.append(f"invariant 9: {subscriber.name} was told {subscriber.failed} of a forbidden topic")
+            wrong.append(f"invariant 9: {subscriber.name} got {subscriber.failed} for a forbidden topic")
     return wrong
 
 
@@ -231,7 +231,7 @@ def check_senders(world: World) -> list[str]:
 
 
 def check_plans(world: World) -> list[str]:
-    """Guarantee 5: a plan is applied whole or not at all. No proposal of the simulator's policy can be applied."""
+    """Guarantee 5: a plan is applied as a whole or not at all. No proposal of the simulator's policy can be applied."""
     _, entries = world.store.load_now()
     rented = [key for key, value in entries.items() if b'"state":"rented"' in value]
     return [f"guarantee 5: {key} was rented by a proposal that was refused" for key in rented]

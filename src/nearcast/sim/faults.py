@@ -1,8 +1,8 @@
 """Faults: what goes wrong in a run, drawn from its seed or placed at one step boundary.
 
-Uniformly random faults are too weak to find a protocol's mistakes: the interesting moments are the boundaries between
-two steps of an agent or a controller. Each of their writes is one. A run can be set up to crash the writer, or another
-process, at the n-th.
+Uniformly random faults rarely find mistakes in a protocol. The interesting moments are the boundaries between two steps
+of an agent or a controller: just before and just after each write. A run can be set up to crash the writer, or another
+process, at the n-th boundary.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ class Profile(StrEnum):
     """What kind of faults a seed gets."""
 
     CALM = "calm"  # moves only
-    CONTROL = "control"  # agents and controllers crash, orders are duplicated and late
+    CONTROL = "control"  # agents and controllers crash; control messages are duplicated and late
     NETWORK = "network"  # connections break, partitions
     SERVERS = "servers"  # servers are killed or stopped
     RIGHTS = "rights"  # the right to use a topic is withdrawn for a while
-    CLOCKS = "clocks"  # host clocks step and drift; processes pause, and wake with sockets before timers
+    CLOCKS = "clocks"  # host clocks step and drift; processes pause, and serve sockets before timers when they wake
     STORE = "store"  # operations of the store fail or are slow
-    LOSS = "loss"  # the store comes back empty, or as it was some commits before; something else fails too
+    LOSS = "loss"  # the store comes back empty, or as it was some commits ago; something else fails too
     ALL = "all"
 
 
@@ -43,15 +43,19 @@ LEADER = "leader"
 
 
 class FaultPlan(msgspec.Struct, frozen=True):
+    """Which faults a run gets."""
+
     profile: Profile
     boundaries: frozenset[int] = frozenset()  # crash the victim when a process reaches these step boundaries
     counted_from_s: float = 0.0
     victim: str = ""  # the name of a process, or LEADER; if empty, the process that reaches the boundary
     down_s: float | None = None  # how long the victim is down; drawn if None
-    stops: int = 0  # of the current leader, in good order
+    stops: int = 0  # how often the current leader is shut down properly
 
 
 class Faults:
+    """Makes the faults of a run happen, and lists them in `done`."""
+
     def __init__(self, world: World, plan: FaultPlan, rng: Random) -> None:
         self._world = world
         self._plan = plan
@@ -103,7 +107,7 @@ class Faults:
         }[self._plan.profile]
         for kind in kinds:
             world.timeline.after(from_s + rng.random() * (to_s - from_s) - world.timeline.now_s, self._happen, kind)
-        stops_rng = Random(world.seed ^ 0x5709)  # drawn separately: the other faults of the seed do not change
+        stops_rng = Random(world.seed ^ 0x5709)  # drawn separately, so that the seed's other faults stay the same
         for _ in range(self._plan.stops):
             stop = partial(self._stop_leader, stops_rng.choice((0.05, 0.5, 2.5)) * (0.5 + stops_rng.random()))
             after_s = from_s + stops_rng.random() * (to_s - from_s) - world.timeline.now_s
@@ -144,7 +148,7 @@ class Faults:
     def _stop_leader(self, down_s: float) -> None:
         leader = self._world.leader()
         if leader is not None:
-            self._note(f"stop {leader} in good order for {down_s:.2f} s")
+            self._note(f"shut down {leader} for {down_s:.2f} s")
             self._world.stop_controller(leader, down_s)
 
     def _cut_control(self) -> None:
@@ -208,7 +212,7 @@ class Faults:
             return
         for_s = self._rng.choice((0.3, 1.5, 4.0)) * (0.5 + self._rng.random())
         self.pause(process, for_s)
-        if self._rng.random() < 0.5:  # servers do not wait forever for one that does not read
+        if self._rng.random() < 0.5:  # servers do not wait forever for a client that does not read
             self._world.timeline.after(self._rng.random() * for_s, self._happen, partial(self._cut, process))
 
     def pause(self, process: Process, for_s: float) -> None:
@@ -221,17 +225,17 @@ class Faults:
             (StoreTrouble(slow_s=0.5), StoreTrouble(slow_s=2.0), StoreTrouble(fail_share=0.3), StoreTrouble(1.0, 0.2))
         )
         for_s = self._rng.choice((0.5, 2.0, 4.0))
-        self._note(f"the store has {trouble} for {for_s} s")
+        self._note(f"trouble with the store for {for_s} s: {trouble}")
         self.store_trouble = trouble
         self._last(for_s, self._end_trouble)
 
     def _lose_store(self) -> None:
         commits, down_s = self._rng.choice((None, None, 1, 3, 10)), self._rng.choice((0.05, 1.0, 4.0))
-        back = "empty" if commits is None else f"as it was {commits} commits before"
-        self._note(f"the store ends, and is back after {down_s} s, {back}")
+        back = "empty" if commits is None else f"as it was {commits} commits ago"
+        self._note(f"the store ends and comes back after {down_s} s, {back}")
         self._world.lose_store(commits, down_s)
         self._last(down_s, lambda: None)
-        kinds = self._rng.choice(("", "", "c", "a", "ca"))  # what ends with it: controllers, agents, both
+        kinds = self._rng.choice(("", "", "c", "a", "ca"))  # also ended: controllers, agents, or both
         for name in sorted(self._world.controls):
             if name[0] in kinds:
                 self._crash_control(name, self._rng.choice((0.05, 1.0, 2.0)))

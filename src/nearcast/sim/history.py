@@ -1,6 +1,6 @@
 """The history of a simulated run: what really happened on the servers and in the store, for the checkers.
 
-It watches from outside: servers report what they execute, the store what was committed. Nothing in the system reads it.
+Servers report what they execute, and the store what was committed. Nothing in the simulated system reads the history.
 """
 
 from __future__ import annotations
@@ -41,14 +41,16 @@ class Unready(msgspec.Struct, frozen=True):
 
 
 class History:
+    """Collects what happened, and notices violations that show only at the moment they happen."""
+
     def __init__(self, timeline: Timeline, world: World) -> None:
         self._timeline = timeline
         self._world = world
         self.runs: dict[tuple[int, bytes, int], list[Run]] = defaultdict(list)
         self.placements: dict[tuple[bytes, int], Placement] = {}
         self.begun: dict[tuple[int, bytes], set[int]] = defaultdict(set)  # numbers that start a line again
-        self.given_up_s: dict[str, float] = {}  # broker -> since when the journal says it is dead
-        self.given_up: list[tuple[str, float, float]] = []  # and past intervals: (broker, from, to)
+        self.given_up_s: dict[str, float] = {}  # broker -> since when the journal has it as dead
+        self.given_up: list[tuple[str, float, float]] = []  # past intervals: (broker, from, to)
         self._doubted: set[str] = set()  # given up by a journal that has since been lost
         self.unready: list[Unready] = []
         self.faults: list[str] = []  # violations noticed as they happened
@@ -80,13 +82,13 @@ class History:
             self.begun[publisher, channel].add(sequence)
 
     def _repaired(self, payload: bytes, receivers: Collection[Session]) -> None:
-        """A repair, or a request for one: on an inbox, if all is well."""
+        """A repair, or a request for one. If all is well, it is on an inbox."""
         repair = decode_repair(payload)
         if repair is None:
             return
         topic, frame = repair
         word, _, publisher, sequence, _ = HEADER.unpack_from(frame)
-        clients = {session.name for session in receivers}  # one that was cut off may still have its old connection
+        clients = {session.name for session in receivers}  # a client that was cut off may still have its old connection
         if word == ASK and len(clients) > 1:
             self.faults.append(f"invariant 10: a request for repair reached {len(clients)} clients")
         if word in FIRSTS:
@@ -102,7 +104,7 @@ class History:
         self._fenced[key] = max(record.epoch, self._fenced.get(key, 0))
         self.followed(topic, record.placement)
         self.followed(topic, record.next)
-        given_up = server.name in self.given_up_s  # an order carried out too late there switches nobody
+        given_up = server.name in self.given_up_s  # a late order there switches no client
         if record.version % 4 == 0 and (topic, record.epoch) not in self._switched and not given_up:
             self._switched.add((topic, record.epoch))
             if record.forced:
@@ -113,7 +115,7 @@ class History:
             self._check_settled(topic, record)
 
     def wiped(self, server: SimServer) -> None:
-        """A broker starts from scratch: its agent has deleted its records."""
+        """A broker starts over: its agent has deleted its records."""
         self.restarted(server.name)
 
     def restarted(self, server: str) -> None:
@@ -122,7 +124,7 @@ class History:
             del self._records[key]
 
     def followed(self, topic: bytes, placement: Placement | None) -> None:
-        """Someone believes in this placement."""
+        """A record or a client has this placement."""
         if placement is None:
             return
         known = self.placements.setdefault((topic, placement.epoch), placement)
@@ -157,12 +159,12 @@ class History:
                 topic = key.removeprefix("topic/").encode()
                 if entry.move is not None:
                     self._previous[(topic, entry.move.target.epoch)] = entry.placement
-                elif self._rested.get(topic, (-1, 0.0))[0] != entry.placement.epoch:  # else only rewritten
+                elif self._rested.get(topic, (-1, 0.0))[0] != entry.placement.epoch:  # otherwise only rewritten
                     self.moves += 1
                     self._rested[topic] = (entry.placement.epoch, now_s)
 
     def store_lost(self) -> None:
-        """The last decisions may be known to nobody."""
+        """The store has lost data: the last decisions may be forgotten."""
         self._doubted = set(self.given_up_s)
 
     def _broker(self, name: str, entry: BrokerEntry, now_s: float) -> None:

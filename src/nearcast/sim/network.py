@@ -1,13 +1,4 @@
-"""The simulated network, its virtual time, and the clocks of its hosts.
-
-`Network` connects processes and servers: FIFO byte streams with delays, cuts, partitions and stopped servers.
-
-`Timeline` is virtual time: events in order of (time, sequence), so that ties are broken the same way in every run.
-
-`HostClock` has the two clocks of a simulated host: one that only moves forward, and one that people set. Machines use
-the first, which may run a little fast or slow. Servers expire keys by the second, as Valkey does: it may be stepped in
-either direction at any moment (NTP, a resumed virtual machine, an administrator).
-"""
+"""The simulated network, its virtual time, and the clocks of its hosts."""
 
 from __future__ import annotations
 
@@ -25,6 +16,8 @@ from nearcast.sim.valkey.server import Session, SimServer
 
 
 class Timeline:
+    """Virtual time: events in order of (time, sequence), so that ties are broken the same way in every run."""
+
     def __init__(self) -> None:
         self.now_s = 0.0
         self._events: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
@@ -56,7 +49,7 @@ class LinkModel(msgspec.Struct, frozen=True):
 
     base_s: float
     jitter_s: float
-    spike_share: float = 0.01  # now and then a packet is lost and sent again
+    spike_share: float = 0.01  # share of writes that a lost and resent packet delays
     spike_s: float = 0.4
 
     def draw(self, rng: Random) -> float:
@@ -68,7 +61,7 @@ class LinkModel(msgspec.Struct, frozen=True):
 
 LOCAL = LinkModel(base_s=0.0002, jitter_s=0.0005, spike_share=0.0)
 _BASES_S = (0.001, 0.005, 0.02, 0.06)
-_FAR_BASES_S = (0.001, 0.05, 0.12)  # a grant must come back within its time: hello and answer take twice as long
+_FAR_BASES_S = (0.001, 0.05, 0.12)  # a hello and its grant take twice as long, and must stay within the time for grants
 _LOST_FIRST_PACKET_S = (1.0, 3.0)  # RFC 6298: it is sent again after 1 s, then after 2 s more
 _JITTERS_S = (0.001, 0.01, 0.05)
 
@@ -78,7 +71,7 @@ def any_link(rng: Random) -> LinkModel:
 
 
 def far_link(rng: Random) -> LinkModel:
-    """Between sites: some are near, some on the other side of the world."""
+    """Between sites, from near to the other side of the world."""
     return LinkModel(rng.choice(_FAR_BASES_S), rng.choice(_JITTERS_S[:2]))
 
 
@@ -103,7 +96,7 @@ class Host:
         self._backlog: deque[Callable[[], None]] = deque()
 
     def run(self, work: Callable[[], None]) -> None:
-        """Do it now, or when the server resumes."""
+        """Do the work now, or when the server resumes."""
         if self.stopped:
             self._backlog.append(work)
         elif self.up:
@@ -135,7 +128,7 @@ class Host:
 
 
 class Pipe:
-    """One connection. Cutting it loses what is on its way down and keeps part of what is on its way up."""
+    """One connection. A cut loses everything in flight to the process, and part of what is in flight to the server."""
 
     def __init__(self, network: Network, endpoint: Endpoint, link: str, host: Host) -> None:
         self.link = link
@@ -201,7 +194,7 @@ class Pipe:
         self._network.timeline.after(self._model.draw(self._network.rng), self._close_session)
 
     def cut(self) -> None:
-        """The connection breaks: the process sees it now, the server some time later."""
+        """The connection breaks: the process notices now, the server some time later."""
         if not self._alive:
             return
         self._alive = False
@@ -228,6 +221,8 @@ class Pipe:
 
 
 class Network:
+    """Connects processes and servers: FIFO byte streams with delays, cuts, partitions and stopped servers."""
+
     def __init__(self, timeline: Timeline, rng: Random) -> None:
         self.timeline = timeline
         self.rng = rng
@@ -242,27 +237,27 @@ class Network:
         return host
 
     def remove(self, url: str) -> None:
-        """The server ends permanently."""
+        """The server ends for good."""
         host = self.hosts.pop(url)
         host.crash(f"{host.server.run_id} gone", silent=False)
 
     def move(self, url: str, to_url: str) -> None:
-        """The server has another address from here on; other names that lead to it stay."""
+        """The server has another address from now on; its other names stay valid."""
         self.hosts[to_url] = self.hosts.pop(url)
 
     def model(self, process: str, server: str) -> LinkModel:
-        """The delays between the two, the same for every connection; an agent is next to its server."""
+        """The delays between the two, the same for all their connections; an agent is next to its server."""
         key = (process, server)
         if key not in self._models:
             self._models[key] = LOCAL if process == f"agent {server}" else any_link(self.rng)
         return self._models[key]
 
     def place(self, process: str, server: str, model: LinkModel) -> None:
-        """Set the distance between the two, instead of drawing it."""
+        """Set the delays between the two, instead of drawing them."""
         self._models[(process, server)] = model
 
     def connect(self, endpoint: Endpoint, link: str, url: str, then: Callable[[Pipe | None], None]) -> None:
-        """Open a connection; `then` gets the pipe, or None if nobody answers there."""
+        """Open a connection; `then` gets the pipe, or None if no server answers there."""
         host = self.hosts.get(url)
         delay_s = self.rng.random() * 0.01
         if self.slow_connects and self.rng.random() < self.slow_connects:
@@ -311,8 +306,14 @@ WALL_BEGINS_S = 1_600_000_000.0  # Unix time at the beginning of a run: a clock 
 
 
 class HostClock:
+    """The two clocks of a simulated host: a monotonic one, and a wall clock that people set.
+
+    Machines use the monotonic one, which may run a little fast or slow. Servers expire keys by the wall clock, as
+    Valkey does. It may be stepped in either direction at any moment (NTP, a resumed virtual machine, an administrator).
+    """
+
     def __init__(self, timeline: Timeline, drift: float = 0.0) -> None:
-        """`drift`: by which share of the time the monotonic clock runs fast."""
+        """`drift`: how much the monotonic clock runs fast, as a share of the time."""
         self._timeline = timeline
         self._speed = 1.0 + drift
         self._stepped_s = 0.0

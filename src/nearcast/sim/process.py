@@ -1,14 +1,4 @@
-"""Simulated processes: machines of the core under virtual time, the counterpart of `runtime/driver.py`.
-
-A `Process` runs one machine. A `ControllerProcess` also has a store, and a policy whose proposals cannot be applied
-whole: one more broker, and a topic on a broker that does not exist. A controller must refuse all of it. The policy is
-asked, and its answer comes back, as with a real one.
-
-A `BusyProcess` is a client with many topics whose work takes time: can it recover from a lost connection? Everywhere
-else in the simulator a process answers at once. Here reading costs time per byte and a tick costs time per flow it
-handles, as measured on one core. Timers run before sockets, as in an event loop that is late. A few real topics stand
-for many: costs are multiplied, and limits and reads divided, by `scale`.
-"""
+"""Simulated processes: machines of the core under virtual time, the counterpart of `runtime/driver.py`."""
 
 from __future__ import annotations
 
@@ -41,7 +31,10 @@ _CHANGES = (AddBroker(_REASON), PlaceTopic("topic-0", Mode.SINGLE, ("nobody",), 
 
 
 class HalfWrong:
-    """A policy that wants what can be done together with what cannot."""
+    """A policy whose proposals are partly impossible: one more broker, and a topic on a broker that does not exist.
+
+    A controller must refuse all of it.
+    """
 
     name = "half wrong"
 
@@ -54,9 +47,10 @@ TICK_S = 0.1
 
 
 class Process:
-    """While it is paused (SIGSTOP, a virtual machine being moved) nothing in it runs, and its sockets fill.
+    """Runs one machine.
 
-    When it wakes, what has arrived is served before its timers, as in an event loop.
+    While it is paused (SIGSTOP, a virtual machine being moved), nothing in it runs, and its sockets fill. When it
+    wakes, what has arrived is served before its timers, as in an event loop.
     """
 
     def __init__(self, world: World, name: str, machine: Machine, clock: HostClock | None = None) -> None:
@@ -68,7 +62,7 @@ class Process:
         self.paused = False
         self._waiting: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
         self.pipes: dict[str, Pipe] = {}
-        self.after: Callable[[], None] = lambda: None  # the program's chance to read what the machine has for it
+        self.after: Callable[[], None] = lambda: None  # called for the program to read what the machine has for it
         world.timeline.after(world.rng.random() * TICK_S, self._tick)
 
     @property
@@ -108,7 +102,7 @@ class Process:
             self.settle()
 
     def settle(self) -> None:
-        """Carry out what the machine asks, write what it has to send."""
+        """Carry out the machine's effects, and write what it has to send."""
         machine = self.machine
         if machine.effects:
             machine.effects[:] = [effect for effect in machine.effects if not self._carry_out(effect)]
@@ -124,7 +118,7 @@ class Process:
                 return
 
     def boundary(self) -> bool:
-        """A place where a process may be made to crash. Returns whether it survives."""
+        """A point at which a fault may crash the process. Returns whether it is still alive."""
         self.world.faults.boundary(self)
         return self.alive
 
@@ -189,7 +183,11 @@ class Process:
 
 
 class ControllerProcess(Process):
-    """A controller whose store is also reached over the network: requests and answers may be lost."""
+    """A controller with its store and its policy.
+
+    The store is also reached over the network: requests and answers may be lost. The policy is asked, and its answer
+    comes back, as with a real one.
+    """
 
     def __init__(self, world: World, name: str, machine: Controller, clock: HostClock) -> None:
         super().__init__(world, name, machine, clock)
@@ -214,7 +212,7 @@ class ControllerProcess(Process):
                 return
 
     def retire(self) -> None:
-        """Its last turn: what it asks of the store then is still delivered."""
+        """Its last turn: the requests it then makes to the store are still delivered."""
         self.controller.retire(self.now_s)
         self.settle()
 
@@ -240,6 +238,13 @@ READ_BYTES = 1 << 18  # what asyncio reads at once
 
 
 class BusyProcess(Process):
+    """A client with many topics whose work takes time: can it recover from a lost connection?
+
+    Everywhere else in the simulator a process answers at once. Here reading costs time per byte, and a tick costs time
+    per flow it handles, as measured on one core. Timers run before sockets, as in an event loop that is late. A few
+    real topics stand for many: costs are multiplied by `scale`, limits and reads divided by it.
+    """
+
     def __init__(self, world: World, name: str, machine: Client, scale: int) -> None:
         self.scale = scale
         self._client = machine
@@ -264,7 +269,7 @@ class BusyProcess(Process):
         self._next()
 
     def _brings_topics(self, pipe: Pipe) -> bool:
-        """Whether what arrives there stands for many topics; a greeting or the proof of a lease stands for itself."""
+        """Whether what arrives there stands for many topics; a greeting or the proof of a lease does not."""
         link = self._client.links.up(pipe.link)
         return link is not None and link.unanswered > 0
 
@@ -287,7 +292,7 @@ class BusyProcess(Process):
 
 
 class ManyTopics:
-    """One program that subscribes to `count` topics nobody else uses, standing for `scale` times as many."""
+    """One program that subscribes to `count` topics of its own, which stand for `scale` times as many."""
 
     def __init__(self, world: World, count: int, scale: int) -> None:
         self.name = "subscriber of many topics"
@@ -309,6 +314,6 @@ class ManyTopics:
         self.events += self.mailbox.take()
 
     def unfinished(self) -> list[str]:
-        found = [f"{self.name} never joined {self._joining} of them"] if self._joining else []
+        found = [f"{self.name} never joined {self._joining} topics"] if self._joining else []
         apart = sum(not topic_subscriber.whole for topic_subscriber in self.machine.topic_subscribers.values())
-        return [*found, f"{self.name} is not whole on {apart} of them"] if apart else found
+        return [*found, f"{self.name} is not whole on {apart} topics"] if apart else found

@@ -1,13 +1,8 @@
 """The programs of a simulation, its operator, and the operator's script.
 
-Publishers and subscribers write down what they were promised and what arrived.
-
-The operator of a simulated cluster asks for random moves, lets brokers leave, and brings them back. A broker that has
-left is stopped as a rented server would be, and after a while joins again with an empty memory.
-
-A script lists steps for the operator, carried out one after the other, each when its time has come and its brokers are
-members. It brings the plan changes of a flow simulation into the message-level simulator, where every single message
-counts. Some steps are faults that chance alone would seldom combine.
+A script lists steps that the operator carries out in order, each when its time has come and its brokers are members. It
+brings the plan changes of a flow simulation into the message-level simulator, where every single message counts. Some
+steps are faults that chance would seldom combine.
 """
 
 from __future__ import annotations
@@ -45,11 +40,13 @@ class Publication(msgspec.Struct, eq=False):
     sequence: int
     published_s: float
     acknowledged_s: float | None = None
-    given_up: bool = False  # by its caller, or with others by a failed flush: it may have arrived or not
+    given_up: bool = False  # by its caller, or by a failed flush together with others: it may or may not have arrived
     failed: Exception | None = None
 
 
 class Publisher:
+    """Publishes at random moments, and writes down what was acknowledged and what was refused."""
+
     def __init__(self, world: World, index: int, topics: list[bytes], *, until_s: float, rate_per_s: float) -> None:
         self.world = world
         self.machine = world.new_client(f"publisher {index}")
@@ -112,13 +109,13 @@ class Publisher:
     def untold(self) -> list[str]:
         """Publications that were neither acknowledged nor refused."""
         return [
-            f"{self.process.name} was told nothing of number {publication.sequence} of {publication.topic!r}"
+            f"{self.process.name} got no answer for number {publication.sequence} of {publication.topic!r}"
             for publication in self.publications
             if publication.acknowledged_s is None and publication.failed is None and not publication.given_up
         ]
 
     def _flush(self, now_s: float) -> None:
-        """What `flush` would report now about the messages nobody waits for, topic by topic."""
+        """Note what `flush` would report now about the messages that were published without waiting."""
         for topic in self.machine.refusals.take():
             for publication in self._unwaited.pop(topic, ()):
                 publication.given_up = True
@@ -129,7 +126,7 @@ class Publisher:
 
 
 class Subscriber:
-    """Subscribes at some moment, and may leave again."""
+    """Subscribes at some moment, may leave again, and writes down what it got."""
 
     def __init__(
         self, world: World, index: int, topic: bytes, *, pattern: bytes = b"", leave_s: float | None = None
@@ -202,11 +199,15 @@ class Subscriber:
 
 
 class Place(msgspec.Struct, frozen=True):
+    """Move these topics to these placements."""
+
     at_s: float
     topics: dict[str, tuple[Mode, tuple[str, ...]]]
 
 
 class Add(msgspec.Struct, frozen=True):
+    """Start one more broker."""
+
     at_s: float
     broker: str
 
@@ -228,7 +229,7 @@ class Lose(msgspec.Struct, frozen=True):
 
 
 class LoseStore(msgspec.Struct, frozen=True):
-    """The store's server ends, and comes back in the state of this many commits before; empty if None."""
+    """The store's server ends, and comes back as it was this many commits ago; empty if None."""
 
     at_s: float
     away_s: float
@@ -236,14 +237,14 @@ class LoseStore(msgspec.Struct, frozen=True):
 
 
 class Readdress(msgspec.Struct, frozen=True):
-    """The broker's server ends, and starts again at another address, with a new agent."""
+    """The broker's server ends and starts again at another address, with a new agent."""
 
     at_s: float
     broker: str
 
 
 class Intrude(msgspec.Struct, frozen=True):
-    """One more agent is started for a broker, with the server of another."""
+    """One more agent is started for a broker, at another broker's server."""
 
     at_s: float
     broker: str
@@ -251,14 +252,14 @@ class Intrude(msgspec.Struct, frozen=True):
 
 
 class Pause(msgspec.Struct, frozen=True):
-    """The leading controller is paused, and wakes with sockets before timers."""
+    """The leading controller is paused. When it wakes, it serves sockets before timers."""
 
     at_s: float
     for_s: float
 
 
 class Deafen(msgspec.Struct, frozen=True):
-    """A controller that does not lead loses the bus, but not the journal: they are two connections."""
+    """A controller that does not lead loses the bus, but not the journal: these are two connections."""
 
     at_s: float
     for_s: float
@@ -281,10 +282,15 @@ Step = Place | Add | Remove | Lose | LoseStore | Readdress | Intrude | Pause | D
 
 LOOK_S = 0.2
 CANCELLED_SHARE = 0.25  # of drains
-AWAY_S = (0.2, 1.5)  # between stopping a broker that has left and starting it again
+AWAY_S = (0.2, 1.5)  # from stopping a broker that has left until it starts again
 
 
 class Operator:
+    """Asks for random moves, lets brokers leave, brings them back, and carries out the script.
+
+    A broker that has left is stopped, as a rented server would be. After a while it joins again with an empty memory.
+    """
+
     def __init__(self, world: World, until_s: float) -> None:
         self._world = world
         self._until_s = until_s
@@ -314,7 +320,7 @@ class Operator:
         self.ask(bus.MoveTopics(self._request(), {topic: (mode, target)}), patient=True)
 
     def ask(self, request: bus.Request, *, patient: bool = False) -> bool:
-        """Give the leader a request; patient ones wait until the last one has begun. Returns whether it arrived."""
+        """Give the leader a request, a patient one only if no other is waiting. Returns whether it was given."""
         for process in self._world.controls.values():
             controller = process.machine
             if not process.alive or process.paused or not isinstance(controller, Controller):
@@ -366,7 +372,7 @@ class Operator:
             world.timeline.after(LOOK_S, self._go_on)
 
     def _carry_out(self, step: Step) -> bool:
-        """False: not yet."""
+        """Returns False if the step has to wait."""
         if isinstance(step, Add):
             self._world.add_broker(step.broker)
             return True
@@ -389,7 +395,7 @@ class Operator:
         return self.ask(bus.MoveTopics(self._request(), step.topics), patient=True)
 
     def _trouble(self, step: Readdress | Intrude | Pause | Deafen | Part) -> bool:
-        """A fault of the script; False: not yet."""
+        """Carry out a fault of the script. Returns False if it has to wait."""
         world = self._world
         leader = world.leader()
         if isinstance(step, Readdress):

@@ -1,11 +1,4 @@
-"""The store of a simulated cluster, and the desk between it and a controller.
-
-`SimStore` is the store in memory, which can lose what it had.
-
-`SimStoreDesk` is the counterpart of `runtime/controller.py`. As there, campaigns do not wait for the journal, and
-requests of one kind are served one after the other. Each takes its time. While the store is in trouble each takes much
-longer, and some fail: before the store has carried them out, or after.
-"""
+"""The store of a simulated cluster, and the desk between it and a controller."""
 
 from __future__ import annotations
 
@@ -29,9 +22,11 @@ PAST_MAX = 100
 
 
 class SimStore(MemoryStore):
+    """The store in memory, which can lose its data."""
+
     def __init__(self) -> None:
         super().__init__()
-        self._past: deque[MemoryStore] = deque(maxlen=PAST_MAX)  # its state before each of the last commits
+        self._past: deque[MemoryStore] = deque(maxlen=PAST_MAX)  # the state before each of the last commits
 
     def commit_now(self, version: int, term: int, changes: dict[str, bytes]) -> bool:
         before = copy(self)
@@ -42,7 +37,7 @@ class SimStore(MemoryStore):
         return ok
 
     def lose(self, commits: int | None) -> None:
-        """Go back to the state before this many commits; to nothing at all if None."""
+        """Go back to the state of this many commits ago; None empties the store."""
         past = [MemoryStore(), *self._past]
         old = past[0] if commits is None else past[-min(commits, len(past))]
         for name in vars(MemoryStore()):
@@ -71,15 +66,22 @@ NO_TROUBLE = StoreTrouble()
 
 
 class SimStoreDesk:
+    """Carries a controller's requests to the store: the counterpart of `runtime/controller.py`.
+
+    As there, campaigns do not wait for the journal, and requests of one kind are served one after the other. Each takes
+    some time. While the store is in trouble, each takes much longer and some fail, before or after the store has
+    carried them out.
+    """
+
     def __init__(self, process: ControllerProcess, rng: Random) -> None:
         self._process = process
         self._world = process.world
         self._rng = rng
-        self._sent_s = self._answered_s = 0.0  # when the last campaign arrives there, and the last answer here
+        self._sent_s = self._answered_s = 0.0  # when the last campaign arrives, and its answer
         self._journal: deque[StoreEffect] = deque()
 
     def ask(self, effect: StoreEffect) -> None:
-        """What was sent before a crash still arrives."""
+        """Send a request. It still arrives if the controller crashes afterwards."""
         if isinstance(effect, Campaign | Resign):
             self._sent_s = max(self._sent_s, self._world.timeline.now_s + self._delay_s())
             self._world.timeline.after(self._sent_s - self._world.timeline.now_s, self._lead, effect)
@@ -105,7 +107,7 @@ class SimStoreDesk:
         return fails or away, away or (fails and self._rng.random() < 0.5)
 
     def _lead(self, effect: StoreEffect) -> None:
-        """Campaigns travel one after the other, and do not wait for answers."""
+        """A campaign has arrived. Campaigns arrive in order, and do not wait for answers."""
         fails, unheard = self._fails()
         answer = self._carry_out(effect) if not unheard else None
         self._answered_s = max(self._answered_s, self._world.timeline.now_s + self._delay_s())
@@ -138,11 +140,11 @@ class SimStoreDesk:
         return lambda now_s: None
 
     def _read(self, load: Load, version: int, keys: list[str]) -> None:
-        """One part of the journal after the other, each read when it is asked for."""
+        """Read the journal part by part, each as it is when its turn comes."""
         now_version, entries = self._world.store.load_now()
         controller = self._process.controller
         if now_version != version or not self._world.hosts["store"].up:
-            self._reply(partial(controller.not_loaded, load.term, "it changed meanwhile"))
+            self._reply(partial(controller.not_loaded, load.term, "it changed in the meantime"))
         elif keys:
             part = {key: entries[key] for key in keys[:PART]}
             self._process.answered(partial(controller.read, load.term, part))

@@ -1,4 +1,4 @@
-"""A world: servers, agents, controllers, publishers and subscribers of one simulated run. One seed gives one run."""
+"""A world: the servers, agents, controllers, publishers and subscribers of one simulated run."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ FRONT = "front"  # a host name given to programs
 START_S = 1.5  # the cluster has formed by then
 QUIET_S = 1.0
 DRIFT_MAX = 0.01  # of monotonic clocks; NTP corrects by 0.0005 at most (adjtimex, "maximum frequency tolerance")
-DRAIN_MAX_S = 60.0  # a client with 200,000 topics may have to start over when the last fault ends
+DRAIN_MAX_S = 60.0  # long enough for a client with 200,000 topics to start over after the last fault
 
 
 class Setup(msgspec.Struct, frozen=True, kw_only=True):
-    """The size of a world."""
+    """The size of a world, and what happens in it."""
 
     brokers: int = 3
     controllers: int = 1
@@ -43,8 +43,8 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
     early_subscribers: int = 2
     late_subscribers: int = 2
     pattern_subscribers: int = 0
-    client_distances_s: tuple[float, ...] = ()  # one way, of programs to servers; drawn from short ones if empty
-    hasty_subscribers: int = 2  # that leave before they are attached, or just after
+    client_distances_s: tuple[float, ...] = ()  # one way, from programs to servers; drawn from short ones if empty
+    hasty_subscribers: int = 2  # they leave before they are attached, or just after
     late_pattern_subscribers: int = 0
     sites: bool = False  # agents are at very different distances from the store
     slow_connects: float = 0.0  # share of connections whose first packet is lost
@@ -52,31 +52,31 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
     traffic_s: float = 4.0
     moves_per_s: float = 8.0
     load_s: float = 0.0  # how long it takes to read the journal, as if it had many more topics
-    many_topics: int = 0  # of one client, whose work takes time
-    many_topics_scale: int = 2000  # each stands for this many
-    drains: int = 0  # brokers that leave in good order, are stopped, and come back
+    many_topics: int = 0  # topics of one client, whose work takes time
+    many_topics_scale: int = 2000  # each of them stands for this many
+    drains: int = 0  # brokers that are drained and stopped, and come back
     script: tuple[Step, ...] = ()
     broker_names: tuple[str, ...] = ()  # instead of b0, b1, ...
     topic_names: tuple[str, ...] = ()  # instead of topic-0, topic-1, ...
     rate_per_s: float = 30.0
     cancelled_share: float = 0.02  # of publish calls
-    echoed_share: float = 0.03  # of messages on the bus, where messages are repeated at all
-    echoes_s: tuple[float, ...] = (0.001, 0.1, 2.0)  # this much later
+    echoed_share: float = 0.03  # of messages on the bus, in profiles that repeat messages
+    echoes_s: tuple[float, ...] = (0.001, 0.1, 2.0)  # how much later a message is repeated
     front: bool = False  # programs get a name that leads to the first broker, wherever it is
-    policy: bool = False  # there is one, and it wants the impossible
+    policy: bool = False  # controllers have a policy, which proposes the impossible
     unwaited_share: float = 0.3  # of publish calls: published without waiting
     forbidden_share: float = 0.02  # of publish calls: on a topic the user may not use
     modes: tuple[Mode, ...] = (Mode.SINGLE, Mode.SINGLE, Mode.ALL_SUBSCRIBERS, Mode.ALL_PUBLISHERS)  # of moves
     timing: Timing = Timing()
-    leaders: tuple[
-        Timing, ...
-    ] = ()  # timers of the controllers, in turn, if they differ from those everyone starts with
+    leaders: tuple[Timing, ...] = ()  # timers of the controllers, in turn, if they differ from the initial ones
     limits: Limits = Limits(window=256)
 
 
 class World:
+    """One simulated run. One seed gives one run."""
+
     def __init__(self, seed: int, setup: Setup, plan: FaultPlan) -> None:
-        # One seed draws all others, so that more faults do not change the traffic.
+        # One generator seeds all others, so that more faults do not change the traffic.
         root = Random(seed)
         self.seed = seed
         self.setup = setup
@@ -84,7 +84,7 @@ class World:
         self.timeline = Timeline()
         self.network = Network(self.timeline, Random(root.getrandbits(64)))
         self._clock_rng = Random(root.getrandbits(64))
-        self.clocks: dict[str, HostClock] = {}  # of the hosts of servers; an agent is on its server's
+        self.clocks: dict[str, HostClock] = {}  # of the servers' hosts; an agent runs on its server's host
         self.network.slow_connects = setup.slow_connects
         self.history = History(self.timeline, self)
         self.publishers: list[Publisher] = []
@@ -92,7 +92,7 @@ class World:
         self.many_topics: list[ManyTopics] = []
         self.controls: dict[str, Process] = {}  # agents and controllers
         self.intruders: list[Process] = []  # agents that do not belong here
-        self._addresses: dict[str, str] = {}  # of brokers that are not where their names say
+        self._addresses: dict[str, str] = {}  # of brokers whose address does not follow from their name
         self.hosts: dict[str, Host] = {}
         self.brokers = list(setup.broker_names) or [f"b{index}" for index in range(setup.brokers)]
         self.topics = [name.encode() for name in setup.topic_names] or [b"topic-%d" % n for n in range(setup.topics)]
@@ -149,7 +149,7 @@ class World:
         return HostClock(self.timeline, self._clock_rng.uniform(-DRIFT_MAX, DRIFT_MAX) if drifting else 0.0)
 
     def new_client(self, name: str, scale: int = 1) -> Client:
-        """`scale`: how many topics one stands for."""
+        """`scale`: how many topics each topic stands for."""
         rng, setup = Random(self.rng.getrandbits(64)), self.setup
         if setup.client_distances_s:
             for broker in self.brokers:
@@ -159,7 +159,7 @@ class World:
         return Client(rng.getrandbits(64), rng, credentials=APP, timing=setup.timing, limits=limits)
 
     def seed_client(self, client: Client, now_s: float) -> None:
-        """Give it one address, of a broker that the script does not remove for good before it is asked."""
+        """Give the client the address of one broker, if possible one that the script does not remove."""
         if self.setup.front:
             client.links.seed(_url(FRONT), now_s)
             return
@@ -176,7 +176,7 @@ class World:
             self.timeline.after(down_s, self._control_up, name)
 
     def stop_controller(self, name: str, down_s: float) -> None:
-        """In good order, as with SIGTERM: if it is paused, it does so when it wakes."""
+        """Shut it down properly, as SIGTERM would; a paused controller stops when it wakes."""
         process = self.controls[name]
         assert isinstance(process, ControllerProcess)
         process.serve(self._stopped, process, down_s)
@@ -204,7 +204,7 @@ class World:
         host.up = True
 
     def withdraw(self, broker: str, channels: tuple[bytes, ...], for_s: float) -> None:
-        """The programs may not use these channels for a while; those that hold one there are cut off."""
+        """Forbid programs to use these channels for a while; those that hold one there are cut off."""
         host, user = self.hosts[broker], self.users[broker]
         deny(host.server, user, *channels)
         host.hang_up()
@@ -219,7 +219,7 @@ class World:
         self.timeline.after(away_s, self._control_up, f"agent {broker}")
 
     def lose_store(self, commits: int | None, down_s: float) -> None:
-        """The store's server ends, and comes back in the state of this many commits before; empty if None."""
+        """The store's server ends, and comes back as it was this many commits ago; empty if None."""
         host = self.hosts["store"]
         host.crash(f"store-{self.rng.getrandbits(32):x}", silent=False)
         self.store.lose(commits)
@@ -237,7 +237,7 @@ class World:
         self._start_control(f"agent {broker}")
 
     def intrude(self, broker: str, server: str) -> None:
-        """One more agent claims to be this broker's, with the server of another."""
+        """Start one more agent for this broker, at another broker's server."""
         rng, timing = Random(self.rng.getrandbits(64)), self.setup.timing
         agent = Agent(Identity(broker, _url(server)), _url("store"), rng, timing=timing)
         self.intruders.append(Process(self, f"intruder at {server}", agent, self.clocks[server]))
@@ -249,7 +249,7 @@ class World:
         self.brokers.append(broker)
 
     def end_broker(self, broker: str) -> None:
-        """Stop a broker that has left, for good."""
+        """Stop for good a broker that has left."""
         self.brokers.remove(broker)
         self.controls.pop(f"agent {broker}").crash()
         self.network.remove(_url(broker))
@@ -308,17 +308,17 @@ class World:
         self.publishers.append(publisher)
 
     def _drain(self) -> None:
-        """Let everything in progress finish, or find out that it does not."""
+        """Let everything in progress finish, for a limited time."""
         limit_s = self.timeline.now_s + DRAIN_MAX_S
         quiet_s = 0.0
         while self.timeline.now_s < limit_s and quiet_s < QUIET_S:
             self.timeline.run_until(self.timeline.now_s + 0.25)
             quiet_s = quiet_s + 0.25 if not self.unfinished() else 0.0
 
-    # --- looking in
+    # --- reading the state
 
     def leader(self) -> str | None:
-        """The controller that leads, by its own account; a deposed one may not have noticed."""
+        """A controller that believes it leads; a deposed one may not have noticed yet."""
         for name, process in self.controls.items():
             if process.alive and isinstance(process.machine, Controller) and process.machine.leading is not None:
                 return name
@@ -335,7 +335,7 @@ class World:
         return any(session.name == name for session in sessions)
 
     def _cut_off(self, client: int, flow: TopicSubscriber) -> list[str]:
-        """Servers that have lost a subscriber's connection, which has not noticed: a silent end shows after a while."""
+        """Servers that have lost a subscriber's connection, where the subscriber has not noticed yet."""
         readers = flow.placement.readers(client) if flow.whole and flow.placement is not None else ()
         return [
             f"{client:016x} has not noticed that {broker} has cut it off from {flow.topic!r}"
@@ -348,14 +348,14 @@ class World:
         name = f"nearcast-{subscriber.machine.client_id:016x}"
         wanted = subscriber.pattern or subscriber.topic
         return [
-            f"{broker} still has {wanted!r} of {subscriber.name}, who has left"
+            f"{broker} still has {wanted!r} of {subscriber.name}, which has left"
             for broker in self.brokers
             for session in self.hosts[broker].server.sessions
             if session.name == name and (wanted in session.channels.names or wanted in session.patterns.names)
         ]
 
     def numbers(self, topic: str, publisher: int) -> set[int]:
-        """Numbers of a publisher, except those that were given up or refused, which may have become SKIPs."""
+        """The numbers a publisher used, except those given up or refused, which may have become SKIPs."""
         return {
             publication.sequence
             for program in self.publishers
@@ -388,7 +388,7 @@ class World:
         return found
 
     def _not_ended(self) -> list[str]:
-        """What nobody uses and is still there."""
+        """What is no longer used, but still there."""
         found = [
             f"{publisher.process.name} still has {topic!r}"
             for publisher in self.publishers
@@ -398,11 +398,11 @@ class World:
             server = self.hosts[broker].server
             for topic in server.keys.fields(FIRST_USES):
                 if not server.channels.get(topic) and not server.channels.get(CONTROL + topic):
-                    found.append(f"{broker} still has a first use of {topic!r}, which nobody uses")
+                    found.append(f"{broker} still has a first use of {topic!r}, which is not in use")
         return found
 
     def unfinished_members(self) -> list[str]:
-        """Brokers that are leaving, or up and outside, and a ring that is closed."""
+        """Brokers that are still leaving, or up but not members, and a ring that is not open."""
         _, values = self.store.load_now()
         entries = {key: decode_entry(key, value) for key, value in values.items()}
         found = [f"{key} is still leaving" for key, value in values.items() if b'"state":"leaving"' in value]
@@ -418,7 +418,7 @@ class World:
 
     def _unfinished_subscriber(self, subscriber: Subscriber) -> list[str]:
         if subscriber.tries_forbidden and subscriber.failed is None:
-            return [f"{subscriber.name} was told nothing of a forbidden topic"]
+            return [f"{subscriber.name} got no answer for a forbidden topic"]
         if subscriber.left_s is not None:
             return self._left_over(subscriber)
         if subscriber.joined_s is None:

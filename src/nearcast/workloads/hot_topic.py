@@ -1,4 +1,4 @@
-"""One hot topic: many publishers, many subscribers, or both (Dynamoth V.C, figures 4a and 4b). Nobody is both."""
+"""One hot topic with many publishers, many subscribers, or both (Dynamoth V.C, figures 4a and 4b)."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ MESSAGE_BYTES = 200.0  # ours: small, so that the CPU runs out before the bandwi
 
 
 class HotTopic:
+    """The workload. No client both publishes and subscribes."""
+
     def __init__(
         self,
         publishers: int,

@@ -1,13 +1,7 @@
 """RGame, the game of Dynamoth's experiments (section V.A), for the flow simulator.
 
-The world is split into square tiles. A player is subscribed to the tile it is in and publishes its state there 3
-times a second (V.D), so all players of a tile hear each other. The same walk drives live players: see rgame_live.py.
-
-`Ramp` is a number of players over time, linear between given points.
-
-`Walk` is how players walk: to a random point of the map, a short break, then to the next (Dynamoth V.A). Distances are
-in tiles. A player's points follow only from the seed, its number and the number of the leg. So the same seed gives the
-same walk, in whatever steps it is looked at, and however many others walk.
+The world is split into square tiles. A player is subscribed to the tile it is in and publishes its state there 3 times
+a second (V.D), so all players of a tile hear each other. The same walk drives live players: see rgame_live.py.
 """
 
 from __future__ import annotations
@@ -25,7 +19,10 @@ from nearcast.flow.model import Demand, FloatArray, IntArray, Publications, Subs
 
 
 class Ramp(msgspec.Struct, frozen=True):
-    """Points (seconds, players), with growing times. Before the first and after the last the number stays."""
+    """A number of players over time: points (seconds, players) with growing times, and lines between them.
+
+    Before the first point and after the last, the number is constant.
+    """
 
     points: tuple[tuple[float, int], ...]
 
@@ -64,7 +61,7 @@ _DRAWS = 4  # per leg, one of them not used
 
 
 class Movement(msgspec.Struct, frozen=True, kw_only=True):
-    """The paper gives no figures. These are of the authors' code (RPlayer.java; RConfig.java for tiles of 100)."""
+    """The paper gives no figures. These are from the authors' code (RPlayer.java; RConfig.java for tiles of 100)."""
 
     speed_tiles_per_s: float = 0.1  # player_speed 10 on tiles of side 100
     pause_min_s: float = 1.9
@@ -76,7 +73,12 @@ class Movement(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Walk:
-    """All players begin at time 0 at random points. Looking at an earlier time than the last starts over."""
+    """How players walk: to a random point of the map, a short break, then to the next (Dynamoth V.A).
+
+    Distances are in tiles. All players begin at random points at time 0. A player's points depend only on the seed, its
+    number and the number of the leg. So the same seed gives the same walk, whatever the time steps and the number of
+    other players. Asking for an earlier time than the last starts over.
+    """
 
     def __init__(self, players: int, tiles_x: int, tiles_y: int, movement: Movement, seed: int) -> None:
         self._size = np.array([tiles_x, tiles_y], dtype=np.float64)
@@ -111,7 +113,7 @@ class Walk:
         return x, y
 
     def _set_out(self, at_s: float, players: int) -> None:
-        """Give all whose break is over their next leg."""
+        """Give all players whose break is over their next leg."""
         while len(ready := np.flatnonzero(self._next_s[:players] <= at_s)):
             self._leg[ready] += np.uint64(1)
             start, target = self._target[:, ready], self._points(ready, self._leg[ready])
@@ -141,7 +143,7 @@ def _mixed(values: np.ndarray[tuple[int], np.dtype[np.uint64]]) -> np.ndarray[tu
 
 
 UPDATES_PER_S = 3.0  # of each player (V.D)
-MESSAGE_BYTES = 1500.0  # ours: serialised Java objects in Base64; bandwidth then runs out before the CPU, as in III.A
+MESSAGE_BYTES = 1500.0  # ours: serialised Java objects in Base64; bandwidth runs out before the CPU, as in III.A
 
 
 def tile_name(x: int, y: int) -> str:
@@ -168,7 +170,7 @@ class RGame:
         if min(tiles_x, tiles_y) < 1:
             raise UsageError(f"a map of {tiles_x} x {tiles_y} tiles: use 1 or more each way")
         if updates_per_s <= 0 or message_bytes < 0:
-            raise UsageError("updates_per_s must be above 0 and message_bytes not below")
+            raise UsageError("updates_per_s must be above 0, and message_bytes must not be negative")
         self.players = players
         self.topics = tuple(tile_name(x, y) for x in range(tiles_x) for y in range(tiles_y))
         self._walk = Walk(players.most, tiles_x, tiles_y, movement or Movement(), seed)

@@ -1,12 +1,8 @@
-"""RGame on a real cluster: players that are clients of it, walking as in the flow simulator for the same seed.
+"""RGame on a real cluster: players are its clients, and walk as in the flow simulator with the same seed.
 
 game = RGame(4, 4, Ramp.steady(20), seed=1)
 async with LiveRGame(game, cluster.urls.values()) as live:
     outcome = await live.run(seconds=10)
-
-A `Player` attaches to the tile it is in, publishes there, and waits for its own updates to return. A player that enters
-another tile attaches there first, then publishes there, and leaves the old tile an update later. So its own updates
-come back to it wherever it goes.
 """
 
 from __future__ import annotations
@@ -33,7 +29,7 @@ from nearcast.workloads.rgame import RGame
 # --- one player
 
 
-READ_EVERY_S = 0.02  # how often mailboxes are emptied: messages carry the time they came
+READ_EVERY_S = 0.02  # how often mailboxes are emptied: messages carry their time of arrival
 RETURN_S = 2.0  # how long a leaving player waits for its last updates: more than T_gap
 _STAMP = struct.Struct("!I")  # a payload begins with the player's number
 
@@ -52,7 +48,13 @@ class Tally:
 
 
 class Player:
-    """`tile`, the topic it is in, is set by the game. `leaving` ends it after its next update."""
+    """Attaches to the tile it is in, publishes there, and waits for its own updates to return.
+
+    A player that enters another tile attaches there first, then publishes there, and leaves the old tile one update
+    later. So its own updates come back to it wherever it goes.
+
+    The game sets `tile`, the topic it is in. `leaving` ends the player after its next update.
+    """
 
     def __init__(self, number: int, tile: str, client: Client, tally: Tally) -> None:
         self.tile = tile
@@ -65,7 +67,7 @@ class Player:
         self._returned = 0
 
     async def play(self, update_s: float, payload_bytes: int) -> None:
-        """One update per interval."""
+        """Publish one update per interval."""
         payload = _STAMP.pack(self._number).ljust(payload_bytes, b".")
         listening: list[asyncio.Task[None]] = []
         await asyncio.sleep(update_s * (self._number * 0.618 % 1))  # not all players at the same moment
@@ -104,7 +106,7 @@ class Player:
             self._tally.updates += 1
 
     async def _until_returned(self) -> None:
-        """What has not returned by then is missing from the tally."""
+        """Wait a limited time for the last updates. Those that do not return are missing from the tally."""
         for _ in range(round(RETURN_S / READ_EVERY_S)):
             if self._returned >= self._acknowledged:
                 return
@@ -133,11 +135,11 @@ class Player:
 # --- the game
 
 
-TURN_S = 0.05  # how often the map is looked at: a player crosses a tile in seconds
+TURN_S = 0.05  # how often players' tiles are updated: crossing a tile takes seconds
 
 
 class LiveOutcome(msgspec.Struct, frozen=True, kw_only=True):
-    """What the players did and saw. Response times are those of their own updates; None if none came back."""
+    """What the players did and saw. Response times are those of their own updates, None if none came back."""
 
     updates: int  # published and acknowledged
     refused: int  # by the cluster: they may arrive or not
@@ -152,7 +154,7 @@ class LiveOutcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LiveRGame:
-    """`tally` may be read while it runs.
+    """Runs the game's players on a cluster. `tally` may be read while it runs.
 
     More than one of `players_per_client` saves connections, but a server then sends a message once for all of them.
     """
@@ -170,7 +172,7 @@ class LiveRGame:
         self._stack = AsyncExitStack()
         self._clients: list[Client] = []
         self._players: list[Player] = []  # by number
-        self._playing: list[asyncio.Task[None]] = []  # those that are leaving too
+        self._playing: list[asyncio.Task[None]] = []  # including those that are leaving
 
     async def __aenter__(self) -> Self:
         try:
@@ -215,7 +217,7 @@ class LiveRGame:
             self._playing.append(asyncio.create_task(play))
 
     def _check(self) -> None:
-        """A player that broke is no proof of anything."""
+        """Fail if a player has failed: the figures would prove nothing."""
         for task in self._playing:
             if task.done():
                 task.result()

@@ -51,7 +51,7 @@ def test_an_agent_with_the_server_of_another_broker_stops_and_says_why(formed: A
     wrong = agent("b1", "b2")
     formed.rig.wire(wrong)
     formed.run(1.0)
-    assert "server redis://b2 is that of broker b2" in wrong.refused
+    assert "server redis://b2 belongs to broker b2" in wrong.refused
     assert formed.journal.brokers["b1"].url == "redis://b1"
     assert works(formed)
 
@@ -74,7 +74,7 @@ def test_a_server_that_waits_for_its_agent_is_not_given_to_another_broker(formed
     wrong = agent("b3", "b2")
     formed.rig.wire(wrong)
     formed.run(0.5)
-    assert "is that of broker b2" in wrong.refused
+    assert "belongs to broker b2" in wrong.refused
     formed.rig.wire(agent("b2", "b2"))
     formed.run(1.0)
     assert works(formed)

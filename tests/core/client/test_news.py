@@ -47,8 +47,11 @@ def test_a_directory_that_does_not_answer_is_named(rig: Any) -> None:
     client = world.client()
     world.silent.add("b1")
     client.publish(T, b"1")
-    assert why_not_acknowledged(world, client) == "'t': it has not been told where the topic is: b1 has not answered"
-    assert why_not_attached(world, client) == "the program was too busy to look at the answer"
+    assert (
+        why_not_acknowledged(world, client)
+        == "'t': the client does not know yet where the topic is: b1 has not answered"
+    )
+    assert why_not_attached(world, client) == "the program was too busy to read the answer"
 
 
 def test_a_broker_that_is_not_connected_is_named_with_its_error(rig: Any) -> None:
@@ -69,7 +72,7 @@ def test_a_broker_without_a_lease_is_named(rig: Any) -> None:
     world.run(UNLEASED_S)
     client.publish(T, b"2")
     client.subscribe(T)
-    said = "'t': b1 has no lease: look at its agent and at the controllers"
+    said = "'t': b1 has no lease: check its agent and the controllers"
     assert why_not_acknowledged(world, client) == said
     assert why_not_attached(world, client) == said
 
@@ -165,7 +168,7 @@ def test_a_lease_that_ends_is_degraded(rig: Any, news: list[Note | StateChange])
     client.subscribe(T)
     world.unleased.add("b1")
     world.run(UNLEASED_S)
-    reason = "b1 has no lease: look at its agent and at the controllers"
+    reason = "b1 has no lease: check its agent and the controllers"
     assert client.machine.state == StateChange(State.DEGRADED, reason)
 
 
@@ -194,7 +197,7 @@ def test_moves_are_noted(rig: Any, news: list[Note | StateChange]) -> None:
     assert moved == [
         "publications on 't' moved to b2 (single, epoch 6)",
         "a subscription to 't' moved to b2 (single, epoch 6): the topic moved before this subscription was attached "
-        "to its new place",
+        "to its new brokers",
     ]
 
 

@@ -48,7 +48,7 @@ def test_who_gets_its_answers_too_late_to_lead_says_so() -> None:
         controller.tick(now_s)
     controller.campaigned(Leadership(1, "c1.0@1#1", 0), 2.4)
     assert controller.role is Role.FOLLOWER
-    assert "the store took 1.4 s for an answer, and who leads must have one within 1 s" in controller.too_late
+    assert "the store took 1.4 s to answer, but a leader needs an answer within 1 s" in controller.too_late
     controller.campaigned(Leadership(1, "c1.0@1#2", 0), 2.6)
     assert controller.role is Role.LOADING
     assert controller.too_late == ""

@@ -300,5 +300,5 @@ def test_a_proposal_that_cannot_be_done_whole_is_not_begun(planned: Any) -> None
     planned.run(0.5)
     assert planned.states() == dict.fromkeys(("b1", "b2", "b3"), BrokerState.MEMBER)
     (decision,) = planned.leader.leading.office.decisions
-    assert "refused, nothing of it is done" in decision.text
+    assert "a proposal was refused as a whole" in decision.text
     assert "unknown broker 'nobody'" in decision.text

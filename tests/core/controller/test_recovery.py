@@ -146,7 +146,7 @@ def test_versions_go_on_far_above_all_that_were_ever_used() -> None:
 
 
 def rescued(changes: dict[str, Any]) -> MoveEntry:
-    """The move of the topic `t` with which a leader begins that goes on from a journal put together."""
+    """The move of the topic `t` with which a leader begins that continues from a rebuilt journal."""
     journal = Journal()
     for key, entry in changes.items():
         apply(journal, key, entry)
@@ -257,7 +257,7 @@ def test_the_loss_is_said_aloud(cluster: Any) -> None:
     cluster.run(3.0)
     assert any("THE STORE HAS LOST DATA" in alarm for alarm in cluster.leader.alarms)
     assert cluster.leader.loss.startswith("the store has lost data: the store had 0 commits")
-    assert "put together from brokers b1, b2, b3" in cluster.ask(bus.Show("me.1")).loss.text
+    assert "rebuilt from brokers b1, b2, b3" in cluster.ask(bus.Show("me.1")).loss.text
 
 
 def test_a_new_controller_finds_out_from_the_agents(cluster: Any) -> None:
@@ -403,14 +403,14 @@ def test_nobody_registers_a_name_before_the_operator_knows_of_the_loss(cluster: 
     said: list[bus.Assignment] = []
     leader.office.reply = said.append
     leader.heard(bus.RegisterUser("gateway.1", "ann"), cluster.rig.now_s)
-    assert "nobody can register at the moment" in said.pop().problem
+    assert "no user can register now" in said.pop().problem
     assert cluster.ask(bus.AcknowledgeLoss("me.1")).problem == ""
     leader.heard(bus.RegisterUser("gateway.2", "ann"), cluster.rig.now_s)
     assert said.pop().problem == ""
 
 
 def test_there_is_nothing_to_acknowledge_where_nothing_was_lost(cluster: Any) -> None:
-    assert "lost nothing" in cluster.ask(bus.AcknowledgeLoss("me.1")).problem
+    assert "no data loss" in cluster.ask(bus.AcknowledgeLoss("me.1")).problem
 
 
 def start_over(world: Any, program: Any) -> None:
@@ -450,7 +450,7 @@ def test_a_client_forgets_a_cluster_that_starts_over(old_cluster: Any) -> None:
     world.run(1.0)
     assert program.acked == [b"before", b"after"]
     events = mailbox.take()
-    assert any(isinstance(event, Interrupted) and "started anew" in event.reason for event in events)
+    assert any(isinstance(event, Interrupted) and "restarted from scratch" in event.reason for event in events)
     assert [event.payload for event in events if isinstance(event, Message)][-1] == b"after"
 
 

@@ -25,7 +25,7 @@ def test_who_waits_leads_at_once_in_a_higher_term(cluster_of: Any) -> None:
     before = cluster.store.load_now()
     cluster.retire(first)
     assert first.role is Role.FOLLOWER
-    assert first.notes[-1] == f"{first.name} no longer leads: it is stopped"
+    assert first.notes[-1] == f"{first.name} no longer leads: it is shutting down"
     assert cluster.store.load_now() == before, "nothing of the journal changes"
     cluster.run(DEFAULT_TIMING.leader_s / 4 + 0.1)  # the next campaign of who waits
     assert cluster.leader is not first

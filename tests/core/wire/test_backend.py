@@ -263,7 +263,7 @@ def test_what_a_client_writes_that_can_be_no_first_use_does_not_count(place: Pla
     assert place.answer(link.read_record, b"t", MEMBERSHIP) is None
     refusal = place.answer(link.look_up, b"t", 4)
     assert isinstance(refusal, Denied)
-    assert "no first use" in refusal.text
+    assert "not a first use" in refusal.text
     assert place.answer(link.find_first_uses, 4, lambda topic: True) == {}
     link.subscribe(b"t")
     assert place.answer(lambda then: link.end_unused(4, [b"t"], then)) == 1, "no matter who holds it"

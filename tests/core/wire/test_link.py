@@ -175,7 +175,7 @@ def test_confirmations_stand_between_replies(link: Link, log: Log) -> None:
 @pytest.mark.parametrize(
     ("data", "says"),
     [
-        (b"-NOPERM no permissions\r\n", r"refused a subscription \(NOPERM no permissions\): give the user its rights"),
+        (b"-NOPERM no permissions\r\n", r"refused a subscription \(NOPERM no permissions\): see docs/security.md"),
         (b":1\r\n", "refused a subscription"),
         (b"+OK\r\n", "refused a subscription"),
     ],
@@ -197,13 +197,13 @@ def test_a_refused_subscription_is_told_to_who_asked_and_the_link_goes_on(link: 
 
 @pytest.mark.parametrize("data", [b":1\r\n", b"+OK\r\n", b"-ERR no\r\n", push(b"subscribe", b"a", 1)])
 def test_an_answer_nobody_asked_for_ends_the_link(link: Link, data: bytes) -> None:
-    with pytest.raises(LinkRefused, match=r"nobody asked.*proxy"):
+    with pytest.raises(LinkRefused, match=r"(unexpected answer|not asked for).*proxy"):
         link.feed(data, 1.0)
 
 
 def test_a_confirmation_in_the_place_of_a_reply_ends_the_link(link: Link, log: Log) -> None:
     link.send(log.reply, "PING")
-    with pytest.raises(LinkRefused, match="nobody asked for: is a proxy in between"):
+    with pytest.raises(LinkRefused, match="not asked for: is there a proxy in between"):
         link.feed(push(b"subscribe", b"a", 1), 1.0)
 
 

@@ -127,7 +127,7 @@ def test_load_of_no_topic_asks_for_no_broker() -> None:
     plan = type(plan)(1, {topic: place for topic, place in plan.topics.items() if topic.startswith("b2")})
     proposal = POLICY.propose(snapshot, plan)
     assert proposal.changes == ()
-    assert "belongs to no topic" in proposal.problem
+    assert "comes from no topic" in proposal.problem
 
 
 def test_the_one_move_that_algorithm_2_misses_is_proposed() -> None:

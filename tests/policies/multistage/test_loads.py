@@ -95,7 +95,7 @@ def test_a_moving_average_flattens_a_peak() -> None:
         ([0, 1, 2], [0, 2], [1.0, 1.0], "no rate"),
         ([0, 1, 2], [0, 1], [1.0, -1.0], "not negative"),
         ([0, 1, 2], [0, 1], [1.0, float("nan")], "finite"),
-        ([0, 0, 2], [1, 1], [1.0, 1.0], "each given once"),
+        ([0, 0, 2], [1, 1], [1.0, 1.0], "without repetition"),
     ],
 )
 def test_wrong_demand_is_refused(starts: list[int], wanted: list[int], rates: list[float], problem: str) -> None:

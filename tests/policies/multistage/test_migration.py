@@ -73,7 +73,7 @@ def test_one_subscriber_that_has_all_the_load_is_not_sent_to_and_fro() -> None:
     loads = BrokerLoads(Demand.of([[0]], [5.0]), assignment([0], 2))
     steps, problem = migrate(loads, eager())
     assert len(steps) == 0
-    assert problem == "no move of one subscriber away from broker 0 helps: add a broker, or raise alpha"
+    assert problem == "moving any one subscriber off broker 0 does not help: add a broker, or raise alpha"
 
 
 def test_the_target_may_reach_the_source_if_that_is_better() -> None:

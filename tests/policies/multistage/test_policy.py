@@ -80,7 +80,7 @@ def test_single_moves_have_names_and_reasons() -> None:
     reason = changes[0].reason
     assert (reason.cause, reason.threshold) == (Cause.UNBALANCED, 0.15)
     assert reason.value == plan.before.cov > 0.15
-    assert plan.problem == "no move of one subscriber away from broker 2 helps: add a broker, or raise alpha"
+    assert plan.problem == "moving any one subscriber off broker 2 does not help: add a broker, or raise alpha"
 
 
 def test_a_subscriber_moved_again_is_in_the_plan_once() -> None:

@@ -175,7 +175,7 @@ def test_observers_see_records_that_were_really_installed(server):
 
 
 def test_what_the_simulated_server_cannot_do_is_said(server):
-    assert b"no twin of this script" in Peer(server).send(("EVAL", "return 1", 0))
+    assert b"does not have this script" in Peer(server).send(("EVAL", "return 1", 0))
     received = []
     server.connect(received.append).feed(command("SUBSCRIBE", "x") + command("UNSUBSCRIBE") + command("HELLO", 2))
     assert received[0].count(b"RESP3 only") == 2

@@ -147,10 +147,10 @@ def test_a_scenario_file_gives_the_scenario_and_the_world_again(tmp_path: Path) 
 
 
 def test_what_is_no_scenario_file_is_said(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="no scenario file"):
+    with pytest.raises(UsageError, match="not a scenario file"):
         Scenario.load(tmp_path / "missing.json")
     (tmp_path / "other.json").write_text('{"events": 3}')
-    with pytest.raises(UsageError, match="no scenario file"):
+    with pytest.raises(UsageError, match="not a scenario file"):
         Scenario.load(tmp_path / "other.json")
 
 

@@ -1,10 +1,4 @@
-"""The claim on a server: one agent at a time works there, for one broker (PROTOCOL, agent rule 1).
-
-A key on the server names the holder and counts its beats. The holder also subscribes to a channel of its own on the
-connection it works with. When the process ends, that subscription ends with it, and the next agent to ask becomes the
-holder. A connection may stay open with no process behind it, so a holder whose beats stop for T_dead has lost the claim
-too.
-"""
+"""The claim on a server: one agent at a time works there, for one broker (PROTOCOL, agent rule 1)."""
 
 from __future__ import annotations
 
@@ -14,6 +8,14 @@ from nearcast.core.wire.backend import AgentLink, OnClaim
 
 
 class Claim:
+    """One agent's claim, or its wait for it.
+
+    A key on the server names the holder and counts its beats. The holder also subscribes to a channel of its own on the
+    connection it works with. When the process ends, that subscription ends with it, and the next agent to ask becomes
+    the holder. A connection may stay open with no process behind it, so a holder whose beats stop for T_dead loses the
+    claim too.
+    """
+
     def __init__(self, broker: str, agent_id: int, url: str, timing: Timing) -> None:
         self._broker = broker
         self._me = f"{broker}:{agent_id:016x}"
@@ -21,11 +23,11 @@ class Claim:
         self.timing = timing
         self.held = False
         self._other: tuple[str, int] | None = None  # the holder and its beat, if it is not us
-        self._seen_s = 0.0  # since when
+        self._seen_s = 0.0  # since when it has been at this beat
         self._lives = False  # we have seen its beat change
 
     def ask(self, link: AgentLink, now_s: float, then: OnClaim) -> None:
-        """Take the claim if nobody has it, or beat if it is ours."""
+        """Take the claim if it is free, or beat if it is ours."""
         stale = -1
         if self._other is not None and now_s - self._seen_s > self.timing.dead_s:
             stale = self._other[1]
@@ -50,15 +52,15 @@ class Claim:
             return ""
         broker = self._other_broker
         if broker == self._broker:
-            return f"server {self._url} has another agent of broker {broker}: waiting until that one is gone"
+            return f"server {self._url} has another agent of broker {broker}: waiting until it is gone"
         return (
-            f"server {self._url} is that of broker {broker}, whose agent is at work:"
-            f" start the agent of {self._broker} with its own server, or stop that one first"
+            f"server {self._url} belongs to broker {broker}, whose agent is running:"
+            f" start the agent of {self._broker} with its own server, or stop the other agent first"
         )
 
     @property
     def wrong(self) -> bool:
-        """Whether the server belongs to the living agent of another broker: waiting is useless."""
+        """Whether a running agent of another broker has the claim, so that waiting is useless."""
         return self._lives and self._other_broker != self._broker
 
     @property

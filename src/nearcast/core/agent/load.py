@@ -1,12 +1,4 @@
-"""The load of one server: measured as one report a second, and logged to a stream in the store.
-
-`LoadMeter` makes each report from the server's own figures and the clients' counters. Clients count messages; the
-server counts bytes. The meter adds up the first and reads the second, so its cost grows with the number of clients and
-topics, not with the message rate. One number reconciles the two: how many of the bytes the server sent are explained by
-what clients say they received.
-
-`ReportLog` appends the reports to a stream on the store's server, for the tables of the data cluster.
-"""
+"""The load of one server: measured as one report a second, and logged to a stream in the store."""
 
 from __future__ import annotations
 
@@ -20,10 +12,17 @@ from nearcast.core.wire.backend import Figures, ServerLink
 from nearcast.core.wire.bus import Report
 from nearcast.core.wire.frames import PUSH_BYTES
 
-TOPICS_MAX = 10_000  # of one report; counters of further ones are dropped, and the drops are counted
+TOPICS_MAX = 10_000  # in one report; counters of further topics are dropped, and the drops are counted
 
 
 class LoadMeter:
+    """Makes each report from the server's own figures and the clients' counters.
+
+    Clients count messages; the server counts bytes. The meter adds up the first and reads the second, so its cost grows
+    with the number of clients and topics, not with the message rate. One number connects the two: how many of the bytes
+    that the server sent are explained by what clients say they received.
+    """
+
     def __init__(self, broker: str) -> None:
         self.broker = broker
         self.dropped = 0
@@ -31,7 +30,7 @@ class LoadMeter:
         self._before: tuple[float, Figures] | None = None
 
     def client_report(self, payload: bytes, now_s: float) -> None:
-        """One client's second."""
+        """Add one client's counters of a second."""
         try:
             report = msgspec.json.decode(payload, type=ClientReport)
         except (msgspec.DecodeError, RecursionError):
@@ -75,18 +74,18 @@ class LoadMeter:
 
 
 REPORTS_MAX = 10_000  # the server keeps about this many of all brokers, and drops the oldest: 16 minutes of ten brokers
-REPORTS_BYTES_MAX = 256 << 20  # and this many, if all are as long as the newest: one of 10,000 topics has 1.5 MB
-UNANSWERED_BYTES_MAX = 4 << 20  # kept by one agent to be appended again; a report of 100 topics has about 15 kB
+REPORTS_BYTES_MAX = 256 << 20  # and this many bytes, if all are as long as the newest: 10,000 topics take 1.5 MB
+UNANSWERED_BYTES_MAX = 4 << 20  # what one agent keeps to append again; a report of 100 topics has about 15 kB
 
 Fields = tuple[bytes | str | int, ...]
 
 
 class ReportLog:
-    """Inputs: append, reopened. It writes to the link it is given.
+    """Appends the reports to a stream on the store's server, for the tables of the data cluster.
 
-    A report that was written but not answered when the connection broke is appended again. It may then be there twice,
-    which readers detect by its `sequence`. Unanswered reports are kept for this up to a limit; then the oldest are
-    dropped.
+    Inputs: append, reopened. It writes to the link it is given. A report that was written but not answered when the
+    connection broke is appended again. It may then be in the stream twice, which readers detect by its `sequence`. For
+    this, unanswered reports are kept up to a limit; then the oldest are dropped.
     """
 
     def __init__(self, broker: str, agent_id: int) -> None:
@@ -109,7 +108,7 @@ class ReportLog:
         self._write(link, self._appended, fields)
 
     def reopened(self, link: ServerLink) -> None:
-        """The connection was lost and is back: nobody knows whether the last reports were appended."""
+        """The connection was lost and is back: append the unanswered reports again, as their fate is unknown."""
         for number, fields in list(self._unanswered.items()):
             self._write(link, number, fields)
 

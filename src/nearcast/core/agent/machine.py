@@ -41,7 +41,7 @@ HURRIES_PER_S = 20.0
 
 
 class Identity(msgspec.Struct, frozen=True):
-    """What this agent speaks for."""
+    """The broker and server this agent speaks for."""
 
     broker: str
     url: str  # where clients reach the server
@@ -81,11 +81,11 @@ class Agent:
         self.bus = Uplink("bus", store_url, store_credentials or Credentials(), self._bus_open, timing=timing, rng=rng)
         self.meter = LoadMeter(identity.broker)
         self.report_log = ReportLog(identity.broker, self.agent_id)
-        self.refused = ""  # why this agent must not work, in words; it has stopped then
+        self.refused = ""  # why this agent must not work, in words; if set, it has stopped
         self._claim = Claim(identity.broker, self.agent_id, server_url or identity.url, timing)
         self._inside = False  # the claim was confirmed on this connection
         self._refusal = ""  # the controller's, since the last grant
-        self._refused_since_s = 0.0  # without a break, and while the other one was heard
+        self._refused_since_s = 0.0  # since when refused without a break, while the other agent was heard
         self._refused_s = NEVER_S
         self._run_id = ""
         self._ready = False
@@ -170,11 +170,11 @@ class Agent:
 
     @property
     def _no_leader(self) -> str:
-        """That nobody leads where we say hello; empty if there is a leader, or one may take over any moment."""
+        """Says that no controller leads where we say hello; empty if one does, or may take over at any moment."""
         since_s = self._unanswered_s
         if since_s is None or self._hello_at_s - since_s < 2 * self.timing.dead_s:
             return ""
-        return f"no controller answers at {self.bus.url}: does one run, with this store?"
+        return f"no controller answers at {self.bus.url}: is one running with this store?"
 
     # --- presence
 
@@ -229,7 +229,7 @@ class Agent:
         link.look(self._looked)
 
     def _heard_before(self, journal: Position) -> None:
-        """What the agent before us, or we on another connection, had heard from the leader."""
+        """What the previous agent, or this one on another connection, had heard from the leader."""
         self._noted = journal
 
     def _looked(self, standing: Standing, now_s: float) -> None:
@@ -296,25 +296,25 @@ class Agent:
         self._rest_on(message)
         if isinstance(message, bus.Grant):
             self._granted(message, now_s)
-        elif message.order >= self._began_with and self._workplace is not None:  # otherwise meant for a former life
+        elif message.order >= self._began_with and self._workplace is not None:  # otherwise older than the reset
             self._orders[type(message)](message, self._workplace)
 
     def _rest_on(self, message: bus.Grant | bus.Order) -> None:
-        """What is done next follows from this journal: nobody may mistake one with less for the whole."""
+        """What follows depends on this journal position: remember it, so that a journal with less counts as a loss."""
         self._learn(Known(self._known.cluster, term=message.term, journal=message.journal))
         if self._workplace is not None and message.journal > self._noted:
             self._noted = message.journal
             self._workplace.note_heard(message.journal)
 
     def _granted(self, grant: bus.Grant, now_s: float) -> None:
-        """Beats start over with each run of the server: a grant for an earlier run would prove something false."""
+        """Note a grant, if it is for this run of the server: beats start over with each run."""
         self._refusal = ""
         if self._workplace is not None and grant.run_id == self._run_id and grant.beat > self._granted_beat:
             self._granted_beat = grant.beat
             self._workplace.note_grant(grant.beat)
 
     def _wanted(self, payload: bytes, now_s: float) -> None:
-        """A client needs a grant of a beat that comes after this; the beat whose answer is still to come qualifies."""
+        """A client needs a grant of a later beat than now; a beat that is not answered yet qualifies."""
         self._hurry = self._hurry or not self._beating
         self._hurry_up(now_s)
 
@@ -325,7 +325,7 @@ class Agent:
             self._ask_for_claim(self._workplace, now_s)
 
     def _turned_away(self, refusal: bus.Refusal, now_s: float) -> None:
-        """Wait while the other one may be gone: it is known to be alive if it was heard throughout T_dead."""
+        """Stop if the refusal is final, or the other agent was heard throughout T_dead; else wait: it may be gone."""
         if not refusal.other_heard or now_s - self._refused_s > 2 * self.timing.heartbeat_s:
             self._refused_since_s = now_s
         self._refusal, self._refused_s = refusal.reason, now_s
@@ -389,7 +389,7 @@ class Agent:
             if isinstance(found, Record):
                 link.keep_first_uses(order.term, {topic: found}, kept)
 
-        link.end_unused(version, [topic], lambda _: None)  # a client may have written something that is no first use
+        link.end_unused(version, [topic], lambda _: None)  # a client may have written something that is not a first use
         link.look_up(topic, version, looked_up)
 
     def _recall(self, order: bus.Order, link: AgentLink) -> None:

@@ -1,22 +1,4 @@
-"""The records on an agent's server: handed to new directories, ended when unused, recalled after data loss.
-
-`Collection` handles the records and first uses that leave this directory. They are read in one scan and answered batch
-after batch. There may be hundreds of thousands of them, and the controller gets its answers through a server that cuts
-off connections with too much waiting for them. So a batch is sent once the previous one has arrived. A new collection
-scans again. Meanwhile nobody uses one of its topics for the first time, because the ring is closed for them: what was
-scanned stays true. Topics that nobody uses end before that: the journal would keep them forever.
-
-`Ending` goes round the first uses on the server, and ends what nobody uses (PROTOCOL "How topics end"). A topic that
-nobody has placed lives on its directory, whether its first use is written there or not. So the first use may go when
-neither a publisher nor a subscriber holds the topic: a client that still believes in it finds none when it comes, and
-asks the directory, which writes the same again, or a newer one if the membership has changed. Topics the controller
-knows about have a record. While the ring changes nothing ends, because first uses are being collected. What is left on
-a broker that is not the topic's directory means nothing to anyone, and ends like the others.
-
-`Recollection` is what this broker's server knows about the cluster, for a leader whose store has lost its data: the
-membership and all records, read in one scan and answered batch after batch. First uses are left out: the journal does
-not need them.
-"""
+"""The records on an agent's server: handed to new directories, ended when unused, recalled after data loss."""
 
 from __future__ import annotations
 
@@ -56,10 +38,19 @@ class Scanned:
 
 
 class Collection:
+    """Answers the orders to collect the records and first uses that leave this directory.
+
+    They are read in one scan and answered batch after batch. There may be hundreds of thousands of them, and the
+    controller gets its answers through a server that cuts off connections with too much output waiting. So a batch is
+    sent once the previous one has arrived. A new collection scans again. During it, none of its topics is used for the
+    first time, because the ring is closed for them, so the scan stays valid. Unused topics are ended before the scan,
+    because the journal would keep them forever.
+    """
+
     def __init__(self, broker: str, answer: Answering) -> None:
         self._broker = broker
         self._answer = answer
-        self._scanning: dict[_Rings, bus.Collect] = {}  # and the newest order waiting for it
+        self._scanning: dict[_Rings, bus.Collect] = {}  # scans in progress, with the newest order waiting for each
         self._scanned: tuple[_Rings, Scanned] | None = None  # the last scan, until all of it was answered
 
     def clear(self) -> None:
@@ -107,7 +98,7 @@ class Collection:
         link.find_first_uses(members, leaves, found)
 
     def _send(self, order: bus.Collect, scanned: Scanned, link: AgentLink) -> None:
-        """From now on the controller knows these, and first uses among them are kept."""
+        """Send a batch. From now on the controller knows its topics, and first uses among them are kept."""
         batch, more = scanned.batch(order.after)
         if not more:
             self._scanned = None
@@ -126,6 +117,15 @@ class Collection:
 
 
 class Ending:
+    """Goes round the first uses on the server, and ends those that are not in use (PROTOCOL "How topics end").
+
+    A topic without a placement lives on its directory, whether its first use is written there or not. So the first use
+    may go when neither a publisher nor a subscriber holds the topic. A client that still relies on it finds none when
+    it connects, and asks the directory, which writes the same again, or a newer one if the membership has changed.
+    Topics that the controller knows have a record. While the ring changes, nothing ends, because first uses are being
+    collected. First uses on a broker that is not the topic's directory have no meaning, and end like the others.
+    """
+
     def __init__(self, timing: Timing) -> None:
         self.timing = timing
         self._begins_s: float | None = None
@@ -138,7 +138,7 @@ class Ending:
         self._cursor, self._waiting = None, False
 
     def tick(self, link: AgentLink, now_s: float) -> None:
-        """Take the next step, or begin the next round: one step at a time, a few milliseconds of a server's time."""
+        """Take the next step, or begin the next round. A step takes a few milliseconds of the server's time."""
         next_s = now_s + self.timing.idle_s
         if self._begins_s is None or self._begins_s > next_s:  # the latter: the cluster now uses a shorter T_idle
             self._begins_s = next_s
@@ -175,6 +175,12 @@ def _read(document: bytes | None) -> Membership | None:
 
 
 class Recollection:
+    """What this broker's server knows about the cluster, for a leader whose store has lost its data.
+
+    The membership and all records are read in one scan and answered batch after batch. First uses are left out, because
+    the journal does not need them.
+    """
+
     def __init__(self, broker: str, answer: Callable[[bus.Answer], None]) -> None:
         self._broker = broker
         self._answer = answer

@@ -1,17 +1,6 @@
 """How one topic subscriber is attached to brokers, and what it receives there (PROTOCOL, subscriber rules 1-4).
 
-An `Attachment` is one subscriber's hold on one topic at one broker (rules 1 and 4).
-
-Readiness tells whether the subscriber held the next placement before anyone could write there (rule 3).
-
-A `Reception` is what has arrived for one topic: put in order, counted, with repairs requested for its holes. It starts
-with the first message and ends when its publishers are forgotten. Most of a client's topics are silent, so they cost
-next to nothing.
-
-A `Verification` reads the records of all attached brokers once more (rule 2). Everything needed was open before the
-first of these reads was sent. If they all still say what was known then, no move has slipped in between, and nothing
-acknowledged from now on can be missed. It has no timer: either the answer comes, however far away the server is, or the
-link is lost and the topic subscriber starts over.
+Readiness says whether the subscriber held the next placement before anyone could write there (rule 3).
 """
 
 from __future__ import annotations
@@ -37,7 +26,10 @@ _NONE: frozenset[int] = frozenset()  # shared by all: most topics are not moving
 
 
 class Attachment:
-    """Roles are the epochs whose frames are expected here. A fence permanently removes the roles below it."""
+    """One subscriber's hold on one topic at one broker (rules 1 and 4).
+
+    Roles are the epochs whose frames are expected here. A fence permanently removes the roles below it.
+    """
 
     __slots__ = (
         "_topic_subscriber",
@@ -59,7 +51,7 @@ class Attachment:
         self.broker = broker
         self.link: ClientLink | None = None
         self.open = False  # subscribed, and the record of this broker was read after that
-        self.doubted = False  # its record is read again, because a frame was of an epoch nobody has told us of
+        self.doubted = False  # its record is being read again, because a frame had an epoch that no record announced
         self.unconfirmed = False  # the broker has no record of a topic that lives there by first use
         self.roles: tuple[int, ...] = ()
         self.fenced = 0  # the newest epoch this broker has switched to
@@ -122,9 +114,10 @@ class Attachment:
 
 
 def look_again(topic_subscriber: TopicSubscriber, attachment: Attachment) -> None:
-    """A frame was dropped of an epoch that no record has spoken of: a record was lost on its way to us, or none was.
+    """Read the record again: a frame was dropped because no record has announced its epoch.
 
-    Anybody who may publish can forge such a frame, so the record on the server decides.
+    The record may have been lost on its way to us. Or the frame is forged, as anyone who may publish can do, so the
+    record on the server decides.
     """
     link = attachment.link
     if link is None or attachment.doubted:
@@ -144,7 +137,7 @@ def unready(topic_subscriber: TopicSubscriber, record: Record, readers: tuple[st
     """Why we may have missed messages at this switch, or None if we cannot have missed any."""
     held = [topic_subscriber.attachments.get(reader) for reader in readers]
     if not all(attachment is not None and attachment.open for attachment in held):
-        return "the topic moved before this subscription was attached to its new place"
+        return "the topic moved before this subscription was attached to its new brokers"
     if record.forced and not _proven(topic_subscriber, record.epoch):
         return "the topic was moved by force"
     return None
@@ -192,6 +185,12 @@ def _prove(topic_subscriber: TopicSubscriber, attachment: Attachment, epoch: int
 
 
 class Reception:
+    """What has arrived for one topic: put in order, counted, with repairs requested for its holes.
+
+    It begins with the first message and ends when its publishers are forgotten. Most of a client's topics are silent,
+    so they cost next to nothing.
+    """
+
     __slots__ = ("foreign", "lines", "meter", "repairs")
 
     def __init__(self, topic_subscriber: TopicSubscriber) -> None:
@@ -246,6 +245,13 @@ def route(topic_subscriber: TopicSubscriber, publisher: int) -> list[ClientLink]
 
 
 class Verification:
+    """Reads the records of all attached brokers once more (rule 2).
+
+    Everything needed was open before the first of these reads was sent. If the records still say what was known then,
+    no move has happened in between, and nothing acknowledged from now on can be missed. There is no timer: either the
+    answer comes, however far away the server is, or the link is lost and the topic subscriber starts over.
+    """
+
     __slots__ = ("_held", "_seen", "_topic_subscriber", "_unread")
 
     def __init__(self, topic_subscriber: TopicSubscriber, held: list[Attachment]) -> None:

@@ -1,21 +1,4 @@
-"""Finding topics: asks the directories where a client's topics are, once more after data loss, and in a new cluster.
-
-The `Finder` serves clients with a few topics and clients with very many. A question on an open link is either answered
-or lost with the link, so none is asked twice on one link. Only a limited number are open on a link at a time: other
-traffic on the link, above all the proof of the lease, must not get stuck behind them. The rest wait in line for their
-directory.
-
-`Recheck` asks again where topics are after the store has lost data. The journal was then rebuilt from what the brokers
-had. If a broker was gone by then, a topic only it knew about is no longer known: clients may still be attached to a
-broker that has no record of the topic, while others place it by first use at its directory. So in a new era of the
-membership every topic is looked up once. Usually the answer contains no news.
-
-`Leaving` handles a cluster that was restarted from scratch: a different one has taken its place. What the client knows
-about placements means nothing there. Subscribers are notified and join as if their topics were new. Publishers keep
-what is not acknowledged, and send it again once they know where the topic is now. Waiting calls keep waiting. A client
-may have very many topics, and its program shares the event loop, so a limited number of topics leave at each tick.
-Meanwhile the client belongs to no cluster; it joins the new one when the last topic has left.
-"""
+"""Finding topics: asks the directories where a client's topics are, once more after data loss, and in a new cluster."""
 
 from __future__ import annotations
 
@@ -34,6 +17,13 @@ if TYPE_CHECKING:
 
 
 class Finder:
+    """Asks where topics are, for clients with few topics and for clients with very many.
+
+    A question on an open link is either answered or lost with the link, so none is asked twice on one link. Only a
+    limited number are open on a link at a time: other traffic on the link, above all the proof of the lease, must not
+    get stuck behind them. The rest wait in line for their directory.
+    """
+
     def __init__(self, client: Client) -> None:
         self._client = client
         self._asked_s: dict[bytes, float] = {}  # topics being looked up, and when the current lookup started
@@ -53,7 +43,7 @@ class Finder:
             self._client.links.reach(directory, now_s)
 
     def forget(self, topic: bytes) -> None:
-        """Nobody needs the topic any more."""
+        """The topic is no longer needed."""
         self._asked_s.pop(topic, None)
         if topic in self._standing:
             del self._lines[self._standing.pop(topic)][topic]
@@ -119,6 +109,14 @@ class Finder:
 
 
 class Recheck:
+    """Asks again where topics are after the store has lost data.
+
+    The journal was then rebuilt from what the brokers had. If a broker was gone by then, a topic that only it knew is
+    no longer known: clients may still be attached to a broker that has no record of the topic, while others place it by
+    first use at its directory. So in a new era of the membership every topic is looked up once. Usually nothing has
+    changed.
+    """
+
     def __init__(self, client: Client) -> None:
         self._client = client
         self._topics: OrderedDict[bytes, None] = OrderedDict()  # not answered yet
@@ -142,19 +140,28 @@ class Recheck:
                 client.ask(topic, now_s)
 
 
-_REASON = "the cluster was started anew"
+_REASON = "the cluster was restarted from scratch"
 
 
 # --- a cluster started from scratch
 
 
 class Leaving:
+    """Leaves a cluster that was restarted from scratch: a different one has taken its place.
+
+    What the client knows about placements means nothing there. Subscribers are notified and join as if their topics
+    were new. Publishers keep what is not acknowledged, and send it again once they know where the topic is now. Waiting
+    calls keep waiting. A client may have very many topics, and its program shares the event loop, so a limited number
+    of topics leave at each tick. Until the last topic has left, the client belongs to no cluster; then it joins the new
+    one.
+    """
+
     def __init__(self, client: Client, successor: Membership, now_s: float) -> None:
         """Forget all brokers now. Topic placements are forgotten over the next ticks."""
         self.successor = successor  # the membership to continue with
         self._client = client
         gone, client.membership = list(client.membership.brokers), Membership(version=-1, term=0, brokers={})
-        client.tell(Note(Kind.LOST, f"{_REASON}: {len(gone)} brokers are forgotten"))
+        client.tell(Note(Kind.LOST, f"{_REASON}: forgetting {len(gone)} brokers"))
         for broker in gone:
             client.links.forget(broker, now_s)
             for pattern in client.patterns.values():

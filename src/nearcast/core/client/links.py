@@ -59,6 +59,8 @@ class _Peer:
 
 
 class Links:
+    """All links of one client."""
+
     def __init__(self, client: Client, credentials: Credentials) -> None:
         self._client = client
         self._credentials = credentials
@@ -86,7 +88,7 @@ class Links:
         return all(peer.attempts for name, peer in self._peers.items() if name in self._seeds)
 
     def reach_out(self, now_s: float) -> None:
-        """Try a broker; now and then also an address from the program, because all brokers may have new addresses."""
+        """Try a broker; sometimes also an address from the program, because all brokers may have new addresses."""
         rng, brokers = self._client.rng, list(self._client.membership.brokers)
         if brokers:
             self.reach(rng.choice(brokers), now_s)
@@ -139,18 +141,18 @@ class Links:
         link = self.up(broker)
         return link is not None and now_s <= link.lease_until_s
 
-    # --- how it stands
+    # --- state
 
     def trouble(self, broker: str, now_s: float) -> str | None:
         """Why a broker is unavailable at the moment; None if no problem is known."""
         if broker not in self._client.membership.brokers:
-            return f"{broker} is no member of the cluster"
+            return f"{broker} is not a member of the cluster"
         link, peer = self.up(broker), self._peers.get(broker)
         if link is None:
             return f"{broker} is not connected" + (f" ({peer.problem})" if peer is not None and peer.problem else "")
         first_proof_s = link.sound_s + 2 * self._client.timing.heartbeat_s  # a new link needs a moment to prove it
         if now_s > max(link.lease_until_s, first_proof_s):
-            return f"{broker} has no lease: look at its agent and at the controllers"
+            return f"{broker} has no lease: check its agent and the controllers"
         return None
 
     def nobody(self) -> str:
@@ -263,7 +265,7 @@ class Links:
             self._client.link_lost(link, now_s)
 
     def _note_failure(self, name: str, peer: _Peer, link: ClientLink | None, delay_s: float) -> None:
-        again = f"tried again in {delay_s:.2f} s if it is needed"
+        again = f"retrying in {delay_s:.2f} s if needed"
         if link is not None and link.up:
             text = f"connection to {name} lost (topics on it: {len(link.users)}): {peer.problem}; {again}"
             self._client.tell(Note(Kind.LOST, text))
@@ -363,7 +365,7 @@ class Links:
         try:
             membership = decode_membership(document)
         except msgspec.DecodeError as error:
-            self._unread = f"the membership cannot be read ({error}): upgrade nearcast here, or look at what wrote it"
+            self._unread = f"the membership cannot be read ({error}): upgrade nearcast here, or check what wrote it"
             self._client.tell(Note(Kind.REFUSED, f"{link.broker}: {self._unread}"))
             return
         self._client.update_membership(membership, now_s)
@@ -396,7 +398,7 @@ class Links:
         timing = self._client.timing
         self._budget = min(RECONNECT_BURST, self._budget + RECONNECTS_PER_S * (now_s - self._ticked_s))
         if now_s - self._ticked_s > timing.heartbeat_s:
-            self._awake_s = now_s  # we were not running: what arrived meanwhile has not been read yet
+            self._awake_s = now_s  # we were not running: what arrived in that time has not been read yet
         self._ticked_s = now_s
         for name, peer in list(self._peers.items()):
             link = peer.link

@@ -44,6 +44,8 @@ class Ticking(Protocol):
 
 
 class Client:
+    """The machine; the module's docstring lists its inputs and outputs."""
+
     def __init__(
         self,
         client_id: int,
@@ -165,7 +167,7 @@ class Client:
                 self.effects.append(Failed(token, Closed("the client was closed before the subscription was attached")))
 
     def end_topic_subscriber(self, topic_subscriber: TopicSubscriber, error: NearcastError, now_s: float) -> None:
-        """Nobody wants the topic, or it was refused: callers waiting to be attached get the error."""
+        """The topic is no longer wanted, or was refused: callers waiting to be attached get the error."""
         del self.topic_subscribers[topic_subscriber.topic]
         if topic_subscriber.topic not in self.topic_publishers:
             self.finder.forget(topic_subscriber.topic)
@@ -173,7 +175,7 @@ class Client:
         topic_subscriber.close(now_s)
 
     def end_topic_publisher(self, topic_publisher: TopicPublisher) -> None:
-        """Nobody publishes on the topic any more. If it is published again, its numbers continue after these."""
+        """The topic is no longer published. If it is published again, its numbers continue after these."""
         del self.topic_publishers[topic_publisher.topic]
         self.numbered = max(self.numbered, topic_publisher.sequence)
         self.ended.append(topic_publisher.topic)
@@ -417,7 +419,7 @@ class Client:
             self._become(self.links.state(now_s))
 
     def _become(self, change: StateChange) -> None:
-        """Reported once: the same state for another reason is no news."""
+        """Report a new state. The same state for another reason is not reported."""
         news, self.state = change.state is not self.state.state, change
         if news:
             self.tell(change)

@@ -29,6 +29,8 @@ def parse_overflow(text: str) -> Overflow:
 
 
 class Mailbox:
+    """The events of one subscription that wait for its reader."""
+
     __slots__ = (
         "_bytes",
         "_events",

@@ -4,8 +4,7 @@ News goes to the owner of the machine as it happens: how the client stands with 
 may say. There is never one item per message.
 
 Refusals are what a server will not do, as an error. `publish` raises by itself. `publish_nowait` has returned long
-before the server refuses, so such messages are noted here, one note per topic, until someone asks for them. `flush`
-asks.
+before the server refuses, so such messages are noted here, one note per topic, until `flush` reads them.
 
 The last section puts into words what a call is waiting for. Calls that have waited too long use it in their errors.
 """
@@ -74,7 +73,7 @@ Tell = Callable[[Note | StateChange], None]
 
 
 def silent(news: Note | StateChange) -> None:
-    """For a machine whose news nobody wants."""
+    """For a machine whose news is not wanted."""
 
 
 # --- refusals
@@ -88,6 +87,8 @@ class Refusal(msgspec.Struct):
 
 
 class Refusals:
+    """The refused messages that had no caller waiting, by topic."""
+
     def __init__(self) -> None:
         self.count = 0  # since the client was made
         self._noted: dict[bytes, Refusal] = {}
@@ -141,7 +142,7 @@ def not_found(broker: str, topic: bytes, answer: Denied | Unreadable) -> Cluster
 
 def unheard_of(broker: str) -> ClusterError:
     """The error for messages of a placement that no record has announced."""
-    return Unavailable(f"{broker} brings messages of a placement that this client has no record of: it looks again")
+    return Unavailable(f"{broker} delivers messages of a placement that this client has no record of: reading it again")
 
 
 # --- what a call waits for, in words
@@ -173,7 +174,7 @@ def for_attachment(client: Client, names: Collection[bytes], now_s: float) -> st
 def _first_of(reasons: list[tuple[str, str]]) -> str:
     """The first reason, with the name of its topic, and how many more are waiting."""
     if not reasons:
-        return "the program was too busy to look at the answer"
+        return "the program was too busy to read the answer"
     name, reason = reasons[0]
     more = f"; {len(reasons) - 1} more topics wait" if len(reasons) > 1 else ""
     return f"{name!r}: {reason}{more}"
@@ -189,7 +190,7 @@ def _acknowledgement(topic_publisher: TopicPublisher, now_s: float) -> str:
     return _first(
         *(client.links.trouble(lane.broker, now_s) for lane in owing),
         f"{silent[0]} has not acknowledged it" if silent else _moving(topic_publisher.upcoming),
-        *(f"{lane.broker} has not let us in" for lane in owing),
+        *(f"{lane.broker} has not answered" for lane in owing),
     )
 
 
@@ -205,7 +206,7 @@ def _attachment(topic_subscriber: TopicSubscriber, now_s: float) -> str:
         *(client.links.trouble(broker, now_s) for broker in brokers),
         _moving(topic_subscriber.upcoming),
         *(f"{broker} has not confirmed the subscription" for broker in shut),
-        "the brokers have not said again where the topic is",
+        "the brokers have not confirmed where the topic is",
     )
 
 
@@ -224,7 +225,7 @@ def _not_found(client: Client, topic: bytes, now_s: float) -> str:
     directory = client.membership.directory(topic)
     if directory is None:
         return client.links.nobody()
-    unsaid = "it has not been told where the topic is"
+    unsaid = "the client does not know yet where the topic is"
     return f"{unsaid}: {client.links.trouble(directory, now_s) or f'{directory} has not answered'}"
 
 

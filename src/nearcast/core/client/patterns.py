@@ -1,22 +1,4 @@
-"""A pattern flow: what one client receives by a pattern (PROTOCOL, subscriber rule 9).
-
-A pattern subscriber is attached to every broker, so it is always ready and no move waits for it. What remains is to put
-each publisher's messages in order: when a publisher sends in a new epoch, its older messages may still be on their way
-from other brokers. It had seen the fence of its old broker before it sent anything in the new epoch. So a question put
-to every other broker *now* is answered after the last message that was acknowledged there. Until all have answered, the
-publisher's messages that are not next in line are held. This needs no record and no marker, and nothing is asked while
-topics stay where they are. One question serves all publishers of a topic that need one; the next is put when it is
-answered.
-
-A broker that leaves in good order is marked in the membership once it carries nothing any more. A last question to it
-is answered after everything it ever sent. Then the subscriber lets go of the broker, and nothing is interrupted.
-
-`Arrivals` announces that this client's pattern subscriptions are attached to a joining broker, which carries no topic
-before every pattern subscriber is there. They announce it as the subscribers of a topic do before a move: a client
-attached to the new broker holds one more channel on every server it uses, named after the join. So at each server, and
-at one moment, the holders can be counted against all pattern subscribers. Counts of different servers or different
-joins are never compared: equal counts do not mean the same clients.
-"""
+"""Pattern flows: what one client receives by patterns (PROTOCOL, subscriber rule 9)."""
 
 from __future__ import annotations
 
@@ -92,6 +74,20 @@ class _Matched:
 
 
 class PatternFlow:
+    """What one client receives by one pattern.
+
+    A pattern subscriber is attached to every broker, so it is always ready and no move waits for it. What remains is to
+    put each publisher's messages in order: when a publisher sends in a new epoch, its older messages may still be in
+    flight from other brokers. It had seen the fence of its old broker before it sent anything in the new epoch. So a
+    question sent to every other broker *now* is answered after the last message that was acknowledged there. Until all
+    have answered, the publisher's messages that are not next in line are held. This needs no record and no marker, and
+    nothing is asked while topics stay where they are. One question serves all publishers of a topic that need one; the
+    next is sent when it is answered.
+
+    A broker that is drained is marked in the membership once it carries no topics. A last question to it is answered
+    after everything it ever sent. Then the subscriber lets go of the broker, and nothing is interrupted.
+    """
+
     def __init__(self, client: Client, pattern: bytes) -> None:
         self.client = client
         self.pattern = pattern
@@ -216,7 +212,7 @@ class PatternFlow:
         return [link for broker, link in self._links.items() if broker in self._open]
 
     def close(self) -> None:
-        """Nobody wants the pattern any more: release it everywhere, and drop links still being opened."""
+        """The pattern is no longer wanted: release it everywhere, and drop links still being opened."""
         self._closed = True
         links, self._links = self._links, {}
         for link in links.values():
@@ -315,7 +311,7 @@ class PatternFlow:
             self._report(ended)
 
     def _check_missed(self, now_s: float) -> None:
-        """If attaching took too long, a broker may have carried topics before: we cannot know what we missed."""
+        """Report an interruption where attaching took so long that the broker may have carried topics before."""
         for broker in self.client.membership.ring if self.joined else ():
             since_s = self._missing_s.get(broker)
             if since_s is not None and broker not in self._open:
@@ -336,7 +332,7 @@ class PatternFlow:
         self.client.wake(self.mailboxes)
 
     def _route(self, matched: _Matched, publisher: int) -> list[ClientLink]:
-        """Where a publisher can be asked: where we heard it last, or else everywhere: only it reads its inbox."""
+        """Where a publisher can be asked: where we heard it last, else everywhere, because only it reads its inbox."""
         if self._interrupted is not None:
             return []
         link = self._links.get(matched.heard_at.get(publisher, ""))
@@ -366,6 +362,15 @@ class PatternFlow:
 
 
 class Arrivals:
+    """Announces that this client's pattern subscriptions are attached to a joining broker.
+
+    A joining broker carries no topic before every pattern subscriber is attached to it. Clients announce this as the
+    subscribers of a topic do before a move: a client attached to the new broker holds one more channel on every server
+    it uses, named after the join. So at each server, and at one moment, the holders can be counted against all pattern
+    subscribers. Counts of different servers or different joins are never compared, because equal counts do not mean the
+    same clients.
+    """
+
     def __init__(self, client: Client) -> None:
         self._client = client
         self._said: dict[ClientLink, set[int]] = {}  # joins whose channel we hold, by link

@@ -1,10 +1,4 @@
-"""A topic publisher: what one client publishes on one topic (PROTOCOL, publisher rules 1-8 and 10).
-
-Publishing puts a message into the log and notes that there is something to send. The commands for all messages of a
-batch are built together, when the driver asks what to write. Acknowledging moves a number, not messages. Adopting an
-epoch creates new lanes. Replies that belong to an old lane are counted by nobody: that is the fence as a publisher sees
-it.
-"""
+"""A topic publisher: what one client publishes on one topic (PROTOCOL, publisher rules 1-8 and 10)."""
 
 from __future__ import annotations
 
@@ -30,6 +24,14 @@ if TYPE_CHECKING:
 
 
 class TopicPublisher:
+    """Numbers, sends and resends the messages of one topic.
+
+    Publishing puts a message into the log and notes that there is something to send. The commands for all messages of a
+    batch are built together, when the driver asks what to write. Acknowledging moves a number, not messages. Adopting
+    an epoch creates new lanes. Replies that belong to an old lane no longer count: that is the fence as a publisher
+    sees it.
+    """
+
     def __init__(self, client: Client, topic: bytes) -> None:
         self.client = client
         self.topic = topic
@@ -103,14 +105,14 @@ class TopicPublisher:
             )
 
     def give_up(self, sequence: int) -> bool:
-        """The caller stops waiting: a message nobody has sent yet becomes a SKIP, so that no hole is left.
+        """The caller stops waiting: a message not sent yet becomes a SKIP, so that no hole is left.
 
         Returns whether the message was withdrawn: then it was never sent, and never will be.
         """
         index = bisect_left(self._tokens, sequence, key=itemgetter(0))
         if index == len(self._tokens) or self._tokens[index][0] != sequence:
             return False
-        self._tokens[index] = (sequence, None)  # still does not count as a message nobody waited for
+        self._tokens[index] = (sequence, None)  # it still does not count as published without waiting
         if any(lane.sent >= sequence for lane in self.lanes):
             return False
         self._log.empty(sequence)
@@ -346,7 +348,7 @@ class TopicPublisher:
     # --- the end
 
     def unused(self) -> bool:
-        """Whether nobody has used the topic since the last call. Messages waiting since then fail."""
+        """Whether the topic was not used since the last call. Messages waiting since then fail."""
         looked_at, self._looked_at = self._looked_at, self.sequence
         if looked_at > self.acknowledged:
             waited = f"no acknowledgement for {self.client.timing.idle_s:g} s"
@@ -355,7 +357,7 @@ class TopicPublisher:
         return looked_at == self.sequence and not self.unacknowledged and not self.client.answers.serves(self)
 
     def end(self) -> None:
-        """Nobody uses the topic: release it. Callers that still hold this topic publisher must get another one."""
+        """The topic is not in use: release it. Callers that still hold this topic publisher must get another one."""
         self.forget_place()
         self._window = 0
 

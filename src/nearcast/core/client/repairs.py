@@ -1,12 +1,6 @@
 """Repairs: how a subscriber asks for messages it missed, and how a publisher answers (PROTOCOL, rules 6, 7 and 10).
 
-`Repairs` holds a subscriber's requests to the publishers of a topic. A request goes to the inbox of its publisher, on a
-server the publisher writes to, and nobody else hears it. It is repeated until it is answered. After an interruption a
-second answer is needed: messages sent while we were away may have been acknowledged only after the first.
-
-`Answers` is what a publisher sends to such subscribers (publisher rule 10). Many subscribers may have lost the same
-server and ask for the whole ring, all at once. They are answered in turns, a slice each, at a bounded total rate, so
-that new messages do not wait behind repairs. Asking again while the answer is being sent changes nothing.
+`Repairs` is the subscriber's side, `Answers` the publisher's.
 """
 
 from __future__ import annotations
@@ -36,6 +30,8 @@ Route = Callable[[int], "list[ClientLink]"]  # publisher -> where it can be aske
 
 
 class _Wish:
+    """A request to one publisher."""
+
     __slots__ = ("answers", "at_s", "tries")
 
     def __init__(self, answers: int, at_s: float) -> None:
@@ -45,6 +41,13 @@ class _Wish:
 
 
 class Repairs:
+    """A subscriber's requests to the publishers of a topic.
+
+    A request goes to the inbox of its publisher, on a server the publisher writes to; no other client gets it. It is
+    repeated until it is answered. After an interruption a second answer is needed: messages sent while we were away may
+    have been acknowledged only after the first.
+    """
+
     def __init__(self, client: Client, topic: bytes, lines: PublisherOrder) -> None:
         self._client = client
         self._topic = topic
@@ -112,6 +115,8 @@ WAITING_MAX = 1000  # answers; a subscriber that finds no room asks again
 
 
 class _Answer:
+    """What is being sent to one subscriber."""
+
     __slots__ = ("link", "next", "topic_publisher")
 
     def __init__(self, topic_publisher: TopicPublisher, link: ClientLink, start: int) -> None:
@@ -121,6 +126,13 @@ class _Answer:
 
 
 class Answers:
+    """What a publisher sends to subscribers that ask (publisher rule 10).
+
+    Many subscribers may have lost the same server and ask for the whole ring, all at once. They are answered in turns,
+    a slice each, at a bounded total rate, so that new messages do not wait behind repairs. Asking again while the
+    answer is being sent changes nothing.
+    """
+
     def __init__(self, client: Client) -> None:
         self._client = client
         self._waiting: dict[tuple[bytes, int], _Answer] = {}  # (topic, subscriber)
@@ -141,7 +153,7 @@ class Answers:
         self._serve(now_s)
 
     def serves(self, topic_publisher: TopicPublisher) -> bool:
-        """Whether a subscriber is being sent what it missed from these."""
+        """Whether a subscriber is being sent messages of this topic publisher."""
         return any(answer.topic_publisher is topic_publisher for answer in self._waiting.values())
 
     def tick(self, now_s: float) -> bool:

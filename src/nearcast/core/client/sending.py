@@ -1,15 +1,4 @@
-"""The sending side of a topic publisher: its log of messages, how they become commands, and its lanes.
-
-`Log` holds one topic's messages in order of their numbers: first those kept for repairs, then those in flight. It is
-one queue without an object per message: per-message objects make work for the garbage collector, and memory scattered
-across many topics slows a client down.
-
-`Packing` turns what one client publishes on one topic into commands for servers. It handles many messages at once: what
-they have in common is looked up once.
-
-A `Lane` is one broker a topic publisher writes to in one epoch (PROTOCOL, publisher rules 4, 7 and 9). Replies on a
-lane come in order, so it only needs to know how many have come.
-"""
+"""The sending side of a topic publisher: its log of messages, how they become commands, and its lanes."""
 
 from __future__ import annotations
 
@@ -31,6 +20,12 @@ Entry = tuple[int, bytes | None, int]  # number, payload (None for a number that
 
 
 class Log:
+    """One topic's messages in order of their numbers: first those kept for repairs, then those in flight.
+
+    It is one queue without an object per message: per-message objects make work for the garbage collector, and memory
+    scattered across many topics slows a client down.
+    """
+
     __slots__ = ("bytes", "first", "forgotten_bytes", "queue")
 
     def __init__(self, first: int) -> None:
@@ -90,6 +85,11 @@ class Log:
 
 
 class Packing:
+    """Turns what one client publishes on one topic into commands for servers.
+
+    It handles many messages at once: what they have in common is looked up once.
+    """
+
     __slots__ = ("_first", "_packer", "_prefix", "_publisher", "_size", "_topic")
 
     def __init__(self, topic: bytes, publisher: int, first: int) -> None:
@@ -130,6 +130,11 @@ class Packing:
 
 
 class Lane:
+    """One broker that a topic publisher writes to in one epoch (PROTOCOL, publisher rules 4, 7 and 9).
+
+    Replies on a lane come in order, so it only needs to know how many have come.
+    """
+
     __slots__ = ("broker", "counted", "link", "receivers", "retired", "sent", "skipped", "topic_publisher", "unleased")
 
     def __init__(self, topic_publisher: TopicPublisher, broker: str, counted: int) -> None:

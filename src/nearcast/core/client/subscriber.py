@@ -1,13 +1,4 @@
-"""A topic subscriber: what one client receives of one topic (PROTOCOL, subscriber rules 1-7).
-
-The topic subscriber follows the topic's records. It holds attachments to the readers' brokers of the current placement,
-to those of the next one from PREPARE on, and to old ones until shortly after they are fenced. It is *whole* when
-everything it needs is open and every broker, read again after that, says the same. Only then does `subscribe` return.
-When it stops being whole (a lost link, a forced move it was not ready for) it reports `Interrupted`, asks the
-publishers for repair, and reports again when it is whole.
-
-There is one entry point: records, from any broker and by any path, enter through `record`.
-"""
+"""A topic subscriber: what one client receives of one topic (PROTOCOL, subscriber rules 1-7)."""
 
 from __future__ import annotations
 
@@ -31,6 +22,15 @@ if TYPE_CHECKING:
 
 
 class TopicSubscriber:
+    """Follows the topic's records, which all enter through `record`, from any broker and by any path.
+
+    It holds attachments to the brokers it reads from in the current placement, to those of the next one from PREPARE
+    on, and to old ones until shortly after they are fenced. It is *whole* when everything it needs is open and every
+    broker, read again after that, says the same. Only then does `subscribe` return. When it stops being whole (a lost
+    link, a forced move it was not ready for), it reports `Interrupted`, asks the publishers for repair, and reports
+    again when it is whole.
+    """
+
     __slots__ = (
         "_closed",
         "_interrupted",
@@ -72,7 +72,7 @@ class TopicSubscriber:
 
     def frames(self, attachment: Attachment, payloads: list[bytes], now_s: float) -> None:
         if not self.joined:
-            return  # published before subscribe returned: nobody is owed these
+            return  # published before subscribe returned: these are not owed to anyone
         reception = self.reception
         if reception is None:
             reception = self.reception = Reception(self)
@@ -306,7 +306,7 @@ class TopicSubscriber:
         self._refused_until_s = now_s + self.client.timing.reconnect_max_s
 
     def lost_track(self, broker: str, since_s: float, now_s: float) -> None:
-        """The topic was placed without our knowledge: what came of it since then may have been dropped."""
+        """The topic was placed without our knowledge: messages since then may have been dropped."""
         error = unheard_of(broker)
         self._interrupt(str(error), since_s, now_s)
         self.refuse(error, now_s)
@@ -444,7 +444,7 @@ class TopicSubscriber:
         return attachment is not None and attachment.link is link
 
     def close(self, now_s: float) -> None:
-        """Nobody subscribes any more: release everything."""
+        """The topic is no longer subscribed: release everything."""
         self._closed = True
         for broker, attachment in list(self.attachments.items()):
             self._detach(broker, attachment)

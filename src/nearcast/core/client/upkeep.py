@@ -1,16 +1,4 @@
-"""A client's upkeep: forgetting topics nobody uses (PROTOCOL "How topics end"), and reporting traffic to agents.
-
-`Forgetting` goes round the topics a client keeps. A round begins every T_idle and looks at some topics in each tick. A
-topic on which nothing was published between two looks ends: its control channel is released, so that its broker can end
-the record. If it is used again, its numbers continue above every number ever used for an ended topic, and the first
-message says that nothing is missing before it. So it does not matter what subscribers still know about the publisher.
-
-A publisher's line is forgotten when nothing came from it for `LINES_ROUNDS` rounds. By then its publisher no longer
-resends a message that was delivered before: a message that is not acknowledged for two rounds fails.
-
-`Reporting` sends what the client publishes and receives on each topic to the agents of its brokers, once a second.
-Topics without traffic are reported in turn, because agents count subscribers from these reports.
-"""
+"""A client's upkeep: forgetting unused topics (PROTOCOL "How topics end"), and reporting traffic to agents."""
 
 from __future__ import annotations
 
@@ -33,6 +21,17 @@ LINES_ROUNDS = 4  # a publisher resends for two rounds; doubled, so that neither
 
 
 class Forgetting:
+    """Goes round the topics a client keeps, and ends those that are not used.
+
+    A round begins every T_idle and looks at some topics in each tick. A topic on which nothing was published between
+    two looks ends: its control channel is released, so that its broker can end the record. If it is used again, its
+    numbers continue above every number ever used for an ended topic, and the first message says that nothing is missing
+    before it. So it does not matter what subscribers still know about the publisher.
+
+    A publisher's line is forgotten when nothing came from it for `LINES_ROUNDS` rounds. By then its publisher no longer
+    resends a message that was delivered before: a message that is not acknowledged for two rounds fails.
+    """
+
     def __init__(self, client: Client) -> None:
         self._client = client
         self._begins_s: float | None = None
@@ -87,6 +86,11 @@ REPORTED_MAX = 1000  # topics in one message; also silent topics per second, whi
 
 
 class Reporting:
+    """Sends what the client publishes and receives on each topic to the agents of its brokers, once a second.
+
+    Topics without traffic are reported in turn, because agents count subscribers from these reports.
+    """
+
     def __init__(self, client: Client) -> None:
         self._client = client
         self._reported_s = 0.0

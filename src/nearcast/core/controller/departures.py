@@ -1,26 +1,4 @@
-"""Departures and provisioning: brokers that leave in good order, and servers that a provider starts and stops.
-
-`Departures` lets a broker leave without anyone noticing:
-
-    MEMBER -> LEAVING: out of the ring (handover.py), its topics are moved away like any others
-           -> carries nothing: marked so in the membership, pattern subscribers let go of it
-           -> LEFT: no longer a member; if it was rented, its provider is asked to stop it
-
-Every step is derived from the journal again at each tick, so a new leader continues where the last one stopped. Once
-the ring without the broker is open, the journal names every topic the broker carries: those whose directory it was have
-been collected, and the others were collected when an earlier ring moved their directory elsewhere.
-
-`Provisioning` has servers started when they are needed and stopped when they are not. The provider listens on the bus
-(runtime/provider.py). What is wanted is in the journal, so each order is repeated until it takes effect: a rented
-broker says hello, a released one falls silent. Servers that were not rented are never stopped.
-
-If a server under the requested name is still running, a provider assumes that it was started already. So a broker that
-has left but is not stopped yet keeps its name. If it is only heard from after its name was given away, it is released
-first.
-
-A rented broker that was given up and does not come back is released too. It may never be heard from again, so its
-release is repeated for as long as a start may take.
-"""
+"""Departures and provisioning: brokers that are drained and leave, and servers that a provider starts and stops."""
 
 from __future__ import annotations
 
@@ -59,6 +37,17 @@ MOVES_AT_ONCE = 200  # topics of one leaving broker that are moving at the same 
 
 
 class Departures:
+    """Lets a broker leave without its clients noticing:
+
+        MEMBER -> LEAVING: out of the ring (handover.py), its topics are moved away like any others
+               -> carries nothing: marked so in the membership, pattern subscribers let go of it
+               -> LEFT: no longer a member; if it was rented, its provider is asked to stop it
+
+    Every step is derived from the journal again at each tick, so a new leader continues where the last one stopped.
+    Once the ring without the broker is open, the journal names every topic the broker carries: those whose directory it
+    was have been collected, and the others were collected when an earlier ring moved their directory elsewhere.
+    """
+
     def __init__(
         self,
         office: Office,
@@ -75,7 +64,7 @@ class Departures:
         self._looks_after = looks_after
         self._looked_s: dict[str, float] = {}
         self._marked_s: dict[str, float] = {}  # since when a broker has been marked as carrying nothing
-        self._unwatched: set[str] = set()  # of these, the ones no pattern subscriber holds any more
+        self._unwatched: set[str] = set()  # those of them that no pattern subscriber holds any more
 
     # --- requests
 
@@ -110,7 +99,7 @@ class Departures:
         if problem or entry is None or entry.state is not BrokerState.LEAVING:
             return problem
         if self._ledger.membership().brokers[broker].leaving:
-            return f"broker {broker!r} carries nothing any more: wait until it has left, then let it join again"
+            return f"broker {broker!r} no longer carries topics: wait until it has left, then let it join again"
         return ""
 
     def cancel(self, broker: str, *, by_policy: bool = False) -> str:
@@ -130,7 +119,7 @@ class Departures:
         if entry is None:
             return self._roster.unknown(broker)
         if self._ledger.pending(broker_key(broker)):
-            return f"broker {broker!r} is changing its state this moment: try again"
+            return f"broker {broker!r} is just changing its state: try again"
         return ""
 
     # --- every tick
@@ -239,6 +228,20 @@ START_S = 30.0  # a rented broker that has not said hello by then is not coming,
 
 
 class Provisioning:
+    """Has servers started when they are needed and stopped when they are not.
+
+    The provider listens on the bus (runtime/provider.py). What is wanted is in the journal, so each order is repeated
+    until it takes effect: a rented broker says hello, a released one falls silent. Servers that were not rented are
+    never stopped.
+
+    If a server under the requested name is still running, a provider assumes that it was started already. So a broker
+    that has left but is not stopped yet keeps its name. If it is only heard from after its name was given away, it is
+    released first.
+
+    A rented broker that was given up and does not come back is released too. It may never be heard from again, so its
+    release is repeated for as long as a start may take.
+    """
+
     def __init__(self, office: Office, members: Members) -> None:
         self._office = office
         self._ledger = office.ledger
@@ -252,8 +255,7 @@ class Provisioning:
         """Ask for one more broker; returns its name."""
         name = self._free_name()
         before = self._ledger.journal.brokers.get(name)
-        # Keep the run id and URL of an earlier broker of this name: that one is to be stopped, not mistaken for the new
-        # one.
+        # Keep the run id and URL of an earlier broker of this name: it must be stopped, not mistaken for the new one.
         url, run_id = (before.url, before.run_id) if before is not None else ("", "")
         self._ledger.write_broker(name, BrokerEntry(url, "", run_id, BrokerState.RENTED, rented=True))
         return name
@@ -281,7 +283,7 @@ class Provisioning:
     def _still_runs(self, name: str, entry: BrokerEntry, now_s: float) -> bool:
         """Whether it should have been stopped: it has left, and still says hello."""
         left = entry.rented and entry.state in (BrokerState.LEFT, BrokerState.RENTED)
-        # Without a run id it was never here: a hello under this name now comes from the one that was rented.
+        # Without a run id it was never here: a hello under this name comes from the broker that was rented.
         heard = bool(entry.run_id) and self._members.heard_lately(name, entry.run_id, now_s)
         return left and (heard or now_s - self._lost_s.get(name, NEVER_S) < START_S)
 
@@ -297,7 +299,7 @@ class Provisioning:
             return
         if entry.state is BrokerState.DEAD:
             self._lost_s[name] = now_s
-            self._office.log(f"{name} was given up {START_S:g} s ago and did not come back: it is given back")
+            self._office.log(f"{name} was given up {START_S:g} s ago and did not come back: it is released")
         else:
             self._office.log(f"no provider has started {name} within {START_S:g} s: is one running?")
         self._ledger.write_broker(name, msgspec.structs.replace(entry, state=BrokerState.LEFT))

@@ -1,12 +1,4 @@
-"""The gateways a leader knows: the newest report of each, their load, and which one a newcomer gets.
-
-`Gateways` is soft state. A gateway is known from its first report on, which the paper calls registerbroker. It is
-forgotten after a while of silence. Nothing is written down.
-
-`Assigner` decides where a newcomer goes before it has subscribed to anything: stage 1 of BAD, section 5.1, for one user
-at a time. `policies/multistage/policy.py` does the same for arrays of subscribers with NumPy, which a controller
-without a balancer does not need. A test checks that the two agree.
-"""
+"""The gateways a leader knows: the newest report of each, their load, and which one a newcomer gets."""
 
 from __future__ import annotations
 
@@ -48,6 +40,11 @@ class Gateway:
 
 
 class Gateways:
+    """Soft state, not in the journal. A gateway is known from its first report on (the paper's registerbroker).
+
+    It is forgotten after a time of silence.
+    """
+
     def __init__(self, silence_s: float) -> None:
         self._silence_s = silence_s
         self._known: dict[str, Gateway] = {}  # ordered by last report, newest last
@@ -100,6 +97,8 @@ class Gateways:
 
 
 class AssignmentRule(StrEnum):
+    """How the gateway of a newcomer is chosen."""
+
     NR = "nr"  # the nearest to the user
     RR = "rr"  # each in turn
     RND = "rnd"  # any
@@ -107,6 +106,12 @@ class AssignmentRule(StrEnum):
 
 
 class Assigner:
+    """Decides where a newcomer goes before it has subscribed to anything: stage 1 of BAD, section 5.1.
+
+    It handles one user at a time. `policies/multistage/policy.py` does the same for arrays of subscribers with NumPy,
+    which a controller without a balancer does not need. A test checks that the two agree.
+    """
+
     def __init__(self, rule: AssignmentRule, rng: Random) -> None:
         self._rule = rule
         self._rng = rng
@@ -115,7 +120,7 @@ class Assigner:
     def choose(self, gateways: Mapping[str, Gateway], latitude: float | None, longitude: float | None) -> str:
         """Choose one of the gateways; there must be at least one. Among equals, the first by name.
 
-        The nearest is not known if the user, or every gateway, has not said where it is. Then they are taken in turn.
+        The nearest is unknown if the user, or every gateway, has no position. Then gateways are taken in turn.
         """
         names = sorted(gateways)
         if self._rule is AssignmentRule.RND:

@@ -1,15 +1,7 @@
 """The handover: what happens when the ring of directories changes (PROTOCOL, controller rule 7).
 
-A changed ring begins closed for the topics whose directory changes. Their records are collected from the old
-directories, so that the journal knows every one of them, and installed at the new ones. Then the ring opens.
-
-`Restoring` installs many records at one broker outside of any move, batch after batch, each repeated until it is
-answered. Its users state what they need at every tick. Work in progress continues where it is and does not start over,
-so the number of orders grows with the number of records. If a move has replaced a record meanwhile, the server keeps
-the newer one.
-
 Which topics of a long journal concern a broker is worked out a part at a time. A leader that computes for longer than
-its leadership lasts has lost it, and so would the next one.
+its leadership lasts would lose it, and so would the next one.
 """
 
 from __future__ import annotations
@@ -40,6 +32,8 @@ Wanted = Callable[[], Iterator[tuple[str, Record | None]]]
 
 
 class _Restore:
+    """The records being installed at one broker."""
+
     __slots__ = ("at", "batch", "broker", "complete", "topics")
 
     def __init__(self, broker: str, topics: Iterator[tuple[str, Record | None]]) -> None:
@@ -62,6 +56,13 @@ class _Restore:
 
 
 class Restoring:
+    """Installs many records at one broker outside of any move, batch after batch, each repeated until it is answered.
+
+    Its users state what they need at every tick. Work in progress continues where it is and does not start over, so the
+    number of orders grows with the number of records. If a move has replaced a record in the meantime, the server keeps
+    the newer one.
+    """
+
     def __init__(self, orders: Orders, term: int) -> None:
         self._orders = orders
         self._term = term
@@ -109,6 +110,12 @@ class _Collected:
 
 
 class Handover:
+    """Changes the ring.
+
+    A changed ring begins closed for the topics whose directory changes. Their records are collected from the old
+    directories, so that the journal knows every one of them, and installed at the new ones. Then the ring opens.
+    """
+
     def __init__(self, office: Office, roster: Roster, restoring: Restoring, evacuate: Callable[[str], None]) -> None:
         self._ledger, self._orders = office.ledger, office.orders
         self._roster = roster

@@ -1,13 +1,13 @@
-"""A leadership: everything a controller does while it is the leader. It starts from a journal and leaves no trace.
+"""A leadership: everything a controller does while it is the leader. It starts from a journal.
 
 What it must not forget goes through the ledger first; what it can find out again it keeps in memory. Before it decides
-anything it listens: a broker may know more than the journal if the store has lost data (`core/model/journal.py`).
+anything, it listens: a broker may know more than the journal if the store has lost data (`core/model/journal.py`).
 
 The leader is an assembly of parts. It hands them what they need, passes messages on to the one concerned, and lets them
 work in turn:
 
-    members       which brokers there are, and the ring         moves          topics on their way
-    departures    brokers that leave in good order              provisioning   brokers that a provider starts and stops
+    members       which brokers there are, and the ring         moves          topics that are moving
+    departures    brokers that are drained and leave            provisioning   brokers that a provider starts and stops
     requests      what people ask for                           planner        what the policy wants
     coordination  which gateway serves which subscriber
 """
@@ -44,6 +44,8 @@ class LeaderSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Leader:
+    """One leadership, from its first journal to its end."""
+
     def __init__(
         self,
         ledger: Ledger,

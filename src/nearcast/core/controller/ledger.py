@@ -26,6 +26,8 @@ Then = Callable[[float], None]
 
 
 class Ledger:
+    """The journal in memory, with the changes that are not in the store yet."""
+
     def __init__(self, version: int, journal: Journal, term: int) -> None:
         self.version = version
         self.term = term

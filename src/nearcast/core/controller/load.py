@@ -1,13 +1,4 @@
-"""The load window and the planning input: what brokers reported lately, and what a policy gets to see.
-
-`LoadWindow` keeps every broker's reports of the last seconds; topic loads are computed from them. Clients count what
-they publish and receive, and each tells the agent of one broker it uses. So the sum over all reports is a topic's whole
-traffic, whatever its mode.
-
-`PlanningInput` is everything the controller knows that a policy may need, at one moment. Taking it only copies
-references, because that happens on the controller's loop. The slow part, adding up the reports, is done where the
-policy runs.
-"""
+"""The load window and the planning input: what brokers reported lately, and what a policy gets to see."""
 
 from __future__ import annotations
 
@@ -30,6 +21,12 @@ Windows = Mapping[str, tuple[Report, ...]]  # broker -> its reports of the last 
 
 
 class LoadWindow:
+    """Every broker's reports of the last seconds, from which topic loads are computed.
+
+    Clients count what they publish and receive, and each reports to the agent of one broker it uses. So the sum over
+    all reports is a topic's whole traffic, whatever its mode.
+    """
+
     def __init__(self, window_s: float = WINDOW_S) -> None:
         self._window_s = window_s
         self._reports: dict[str, deque[tuple[float, Report]]] = {}
@@ -112,6 +109,12 @@ def _mean(counters: list[TopicCounters], seconds: float) -> list[float]:
 
 
 class PlanningInput(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything the controller knows that a policy may need, at one moment.
+
+    Taking it only copies references, because that happens on the controller's loop. The slow part, adding up the
+    reports, is done where the policy runs.
+    """
+
     at_s: float
     version: int  # of the plan
     members: int  # version of the membership

@@ -9,9 +9,9 @@ grant is not written anywhere, so what a leader says must depend on its own time
 leadership still lasts (`_heed`). A process that was paused serves its sockets before its timers.
 
 The leadership is renewed while the journal is read, however long that takes. A controller that cannot read it, is
-refused a commit, or is stopped in good order gives up the leadership, so that another one need not wait for it to
-expire. Campaigns do not wait for each other: a store whose disk takes most of `leader_s` for each still renews the
-leadership in time.
+refused a commit, or is shut down properly gives up the leadership, so that another one need not wait for it to expire.
+Campaigns do not wait for each other: a store whose disk takes most of `leader_s` for each still renews the leadership
+in time.
 """
 
 from __future__ import annotations
@@ -42,6 +42,8 @@ CLUSTERS_MAX = 8  # that a controller remembers; a bus has one, and perhaps agen
 
 
 class Role(StrEnum):
+    """The state of a controller; the module's docstring shows how it changes."""
+
     FOLLOWER = "follower"
     LOADING = "loading"
     RECOVERING = "recovering"
@@ -101,19 +103,19 @@ class Controller:
     def loss(self) -> str:
         """What the store has lost, until an operator has acknowledged it; empty if nothing, or if we follow."""
         if self.recovery is not None:
-            return "the store has lost data: the journal is being put together from what the brokers have"
+            return "the store has lost data: the journal is being rebuilt from what the brokers have"
         loss = self.leading.journal.loss if self.leading is not None else None
         return f"the store has lost data: {loss.text}" if loss is not None and not loss.acknowledged else ""
 
     @property
     def too_late(self) -> str:
-        """Why nobody can lead although the store answers; empty if it answers in time."""
+        """Why no controller can lead although the store answers; empty if it answers in time."""
         limit_s = self.timing.leader_s
         if self._answer_s <= limit_s:
             return ""
         return (
-            f"the store took {self._answer_s:.1f} s for an answer, and who leads must have one within {limit_s:g} s:"
-            " look at its disk and at the way to it, or give all controllers a longer --timer leader_s"
+            f"the store took {self._answer_s:.1f} s to answer, but a leader needs an answer within {limit_s:g} s:"
+            " check its disk and the network to it, or give all controllers a longer --timer leader_s"
         )
 
     # --- inputs
@@ -210,7 +212,7 @@ class Controller:
         self._commit(now_s)
 
     def answered(self, number: int, answer: object, now_s: float) -> None:
-        """Somebody has decided; None if that failed. An answer to a leader that is none any more is not heard."""
+        """A policy has decided; None if it failed. An answer for a former leader is ignored."""
         self._heed(now_s)
         if self.leading is not None:
             self.leading.questions.answered(number, answer, now_s)
@@ -235,15 +237,15 @@ class Controller:
             self.questions += self.leading.questions.take()
 
     def retire(self, now_s: float) -> None:
-        """The last input: the process is being stopped in good order, and another controller should lead at once.
+        """The last input: the process is shutting down properly, and another controller should lead at once.
 
-        The store sees it after every campaign of ours, so none of them can win the leadership back for nobody.
+        The store sees the resignation after every campaign of ours, so none of them can win the leadership back.
         """
         if self.role is not Role.FOLLOWER or self._campaigns:
-            self._step_down("it is stopped", now_s)
+            self._step_down("it is shutting down", now_s)
 
     def outgoing(self) -> list[tuple[str, bytes]]:
-        """What to write on the bus now. A leader without a bus drops what it would say: orders are repeated."""
+        """What to write on the bus now. Without a bus, a leader drops its messages: orders are repeated."""
         speaker = self.leading.office if self.leading is not None else self.recovery
         if speaker is not None:
             link = self.bus.link
@@ -306,7 +308,7 @@ class Controller:
         if self.leading is not None and self.leading.lost(known):
             self._step_down("an agent knows more than the journal: the store has lost data", now_s)
         if self.recovery is not None and self.recovery.mistaken(self._lost_by(Journal(), 0)):
-            self._step_down("most brokers are of another cluster than the one that is put together", now_s)
+            self._step_down("most brokers belong to another cluster than the one being rebuilt", now_s)
 
     def _remember(self, known: Known) -> None:
         if known.cluster in self._known:
@@ -327,10 +329,10 @@ class Controller:
         return max((known for known in self._known.values() if lost(known, journal, version)), key=claim, default=None)
 
     def _outranked(self, term: int, now_s: float) -> None:
-        """Someone has heard of this term. While we lead, nobody leads in a higher term, so the store lost it."""
+        """Someone has heard of this term. No controller leads in a higher term while we lead, so the store lost it."""
         self._terms_known = max(self._terms_known, term)
         if self.role is not Role.FOLLOWER and term > self._term:
-            self._step_down(f"an agent knows term {term}: the store has lost data, or another one leads", now_s)
+            self._step_down(f"an agent knows term {term}: the store has lost data, or another controller leads", now_s)
 
     @property
     def _ledger(self) -> Ledger | None:

@@ -5,8 +5,8 @@ A broker joins in steps. At every tick they are derived again from what its hell
     reset -> records and membership installed -> ready key set -> pattern subscribers there -> in the ring
 
 A broker without a grant for T_dead, or whose process was seen to end, is given up: its topics are moved by force, and
-if it comes back it joins as if it were new. `departures.py` handles leaving in good order, `handover.py` changes of the
-ring.
+if it comes back it joins as if it were new. `departures.py` handles brokers that are drained, `handover.py` changes of
+the ring.
 """
 
 from __future__ import annotations
@@ -38,12 +38,14 @@ if TYPE_CHECKING:
     from nearcast.core.controller.roster import Roster
 
 
-# A broker that a leader has never heard may know of commits the store has lost and nobody else knows. When it is given
-# up, versions continue above everything that can have followed from those. There is room for a million such steps.
+# A broker that a leader has never heard may know of commits that the store has lost and no one else knows. When it is
+# given up, versions continue above everything that can have followed from those. There is room for a million steps.
 UNHEARD_STEP = 1 << 12
 
 
 class Members:
+    """Admits brokers, grants leases, gives brokers up, and changes the ring."""
+
     def __init__(self, office: Office, roster: Roster, moves: Moves, now_s: float) -> None:
         self._office = office
         self._ledger, self._orders, self._timing = office.ledger, office.orders, office.timing
@@ -109,7 +111,7 @@ class Members:
     def _introduced(self, name: str) -> bool:
         """Whether a joining broker's own server tells clients that it is a new one.
 
-        A lease before that would be mistaken for one of its former life, and validate what that ran after its end.
+        A lease before that would be mistaken for one of the former broker, and validate what that ran after its end.
         """
         return self.is_informed(name) and name in self._ledger.journal.membership.brokers
 
@@ -118,7 +120,7 @@ class Members:
         for other, theirs in self._ledger.journal.brokers.items():
             if other != hello.broker and theirs.state in LIVE and hello.run_id and _same_server(hello, theirs):
                 reason = (
-                    f"the server at {hello.url} is that of broker {other}: start the agent of {hello.broker} with its"
+                    f"the server at {hello.url} belongs to broker {other}: start the agent of {hello.broker} with its"
                     f" own server, or take {other} out of the cluster first"
                 )
                 final = hello.run_id == theirs.run_id
@@ -127,16 +129,16 @@ class Members:
         if cluster and known and known != cluster and hello.known.store != self._office.store_url:
             reason = (
                 f"the server at {hello.url} belongs to another cluster ({known}) than this store ({cluster}): start the"
-                " agent with the store of that one; or, if the server is to join this one, stop the agent, empty the"
-                " server (FLUSHALL), and start the agent again"
+                " agent with that cluster's store; or, if the server should join this cluster, stop the agent, empty"
+                " the server (FLUSHALL), and start the agent again"
             )
             return bus.Refusal(self._ledger.term, reason, other_heard=False, final=False)
         silent_s = self._silent_s(hello.broker, now_s)
         if entry is None or entry.state not in LIVE or silent_s > self._patience_s(hello, entry):
             return None
         reason = (
-            f"broker {hello.broker} has another agent, with the server at {entry.url}: start this one with a name of"
-            " its own, or stop that one first"
+            f"broker {hello.broker} has another agent, with the server at {entry.url}: start this agent under another"
+            " name, or stop the other agent first"
         )
         return bus.Refusal(self._ledger.term, reason, self._heard_now(hello.broker, now_s), final=False)
 
@@ -170,7 +172,7 @@ class Members:
         return hello is not None and hello.run_id == run_id and now_s - at_s < self._timing.dead_s
 
     def _welcome(self, hello: bus.Hello, entry: BrokerEntry | None) -> bool:
-        """A broker that left in good order is to be stopped, and does not come back in the same run."""
+        """Whether the broker may join. One that was drained and has left may not return in the same run."""
         return entry is None or entry.state is BrokerState.DEAD or hello.run_id != entry.run_id
 
     def _admit(self, hello: bus.Hello, before: BrokerEntry | None, now_s: float) -> None:
@@ -332,7 +334,7 @@ class Members:
                 return  # a late answer: the broker was given up since, and must be reset again
             self._reset.add(run)
             hello = self._hellos.get(name)
-            if hello is not None:  # what it said about its ready key was true of its former life
+            if hello is not None:  # what it said about its ready key was true before the reset
                 self._hellos[name] = msgspec.structs.replace(hello, ready=False)
 
         make = partial(bus.Reset, term=self._ledger.term)
@@ -403,7 +405,7 @@ class Members:
     def _is_attended(self, name: str, now_s: float) -> bool:
         """Whether all pattern subscribers are attached to a joining broker: no other broker has one that is not.
 
-        A broker is counted once it has told its clients about the join. Clients that come to it later attach to all
+        A broker is counted once it has announced the join to its clients. Clients that come later attach to all
         brokers before their subscription begins; so a broker that was once found complete stays complete.
         """
         others = self._roster.carriers()

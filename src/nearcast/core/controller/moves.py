@@ -1,7 +1,7 @@
 """Moves: how the controller takes topics from one placement to the next (PROTOCOL "Controller").
 
-A `Move` is one topic's way; `Moves` drives all of them, many at once. Topics whose broker died are moved from here too,
-by force.
+A `Move` is the move of one topic; `Moves` drives all of them, many at once. Topics whose broker died are moved from
+here too, by force.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ LAZY_SLOTS = 50  # how many lazy moves of one broker may begin per T_lazy
 
 
 class Stage(StrEnum):
+    """How far a move is; see `Move`."""
+
     PREPARE = "prepare"
     READY = "ready"
     SWITCH = "switch"
@@ -39,7 +41,7 @@ _AFTER = {Stage.PREPARE: Stage.READY, Stage.SWITCH: Stage.SETTLE, Stage.SETTLE: 
 
 
 class Move:
-    """One topic's way to its next placement:
+    """The move of one topic to its next placement:
 
         PREPARE  install the prepare record at all old members
         READY    wait until at each old member all subscribers hold the new placement, or time is up
@@ -323,7 +325,7 @@ class Moves:
         return True
 
     def _reconsider(self, move: Move) -> bool:
-        """Change a move after a broker in it died. True: a new decision is on its way to the store."""
+        """Change a move after a broker in it died. Returns whether a new decision is being written to the store."""
         target, old = move.entry.target, move.old
         if move.stage in (Stage.PREPARE, Stage.READY):
             if self._roster.whole(target) and self._roster.whole(old):

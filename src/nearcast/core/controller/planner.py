@@ -1,8 +1,8 @@
 """The planner: asks the policy when it is time, and carries out what it proposes.
 
 The policy runs outside the machine, because a plan for many topics takes a while: `Propose` is an effect, and its
-answer an input like any other. A proposal is applied whole or not at all, and every change is written down with its
-reason.
+answer an input like any other. A proposal is applied as a whole or not at all, and every change is written down with
+its reason.
 
 The policy must not judge on partial data. It is asked only when every broker has reported a whole second since topics
 last moved. A new leader has heard nothing yet, so it waits T_wait first.
@@ -46,9 +46,9 @@ class PlanningSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     check_s: float = 1.0  # between two looks at the load
     wait_s: float = 10.0  # T_wait (Dynamoth III.B): after a change, let the load settle before the next one
-    brokers_max: int = 0  # rent no more when there are so many; 0: rent none
-    capacity_bytes_per_s: float = 125e6  # of brokers that have not said: one gigabit per second
-    policy: Policy | None = None  # None: nobody is asked
+    brokers_max: int = 0  # no more are rented when there are this many; 0: none are rented
+    capacity_bytes_per_s: float = 125e6  # of brokers that have not reported theirs: one gigabit per second
+    policy: Policy | None = None  # None: no policy is asked
 
     def __post_init__(self) -> None:
         if self.check_s <= 0 or self.wait_s < 0 or self.capacity_bytes_per_s <= 0 or self.brokers_max < 0:
@@ -76,7 +76,7 @@ class Execution:
         self._requests = requests
         self._departures = departures
         self._provisioning = provisioning
-        self._placed = term << 32  # numbers of requests: no two of one name, whoever leads
+        self._placed = term << 32  # numbers of requests: unique across leaders
 
     @property
     def busy(self) -> bool:
@@ -119,6 +119,8 @@ class Execution:
 
 
 class Planner:
+    """Decides when the policy is asked, and passes its proposals on to `Execution`."""
+
     def __init__(
         self,
         office: Office,
@@ -196,13 +198,13 @@ class Planner:
         if proposal.problem and proposal.problem != self._last_problem:
             self._office.decided(f"{proposal.policy}: {proposal.problem}", now_s)
         self._last_problem = proposal.problem
-        self._known = self._shown  # a broker that has joined meanwhile is still fresh
+        self._known = self._shown  # a broker that has joined since the question is still fresh
         if not proposal.changes:
             return
         self._changed_s = now_s
         refused = self._execution.problem(proposal)
         if refused:
-            self._office.decided(f"{proposal.policy}: a proposal was refused, nothing of it is done: {refused}", now_s)
+            self._office.decided(f"{proposal.policy}: a proposal was refused as a whole: {refused}", now_s)
             return
         self._execution.carry_out(proposal, now_s)
         for change in proposal.changes:

@@ -1,12 +1,12 @@
 """Recovery: a leader whose store has lost its data asks the brokers what they have, and rewrites the journal.
 
-Meanwhile no lease is granted and nothing moves: acknowledgements pause. It is over when every broker that the newest
-membership names has reported everything it has; or T_dead after the first has, when no client counts on a broker that
-was not heard. Those count as given up. If all are heard and nothing was moving, clients notice no more than the pause
+During a recovery no lease is granted and nothing moves: acknowledgements pause. It ends when every broker that the
+newest membership names has reported everything it has; or T_dead after the first has, when no client counts on a broker
+that was not heard. Those count as given up. If all are heard and nothing was moving, clients notice only the pause
 (`rebuilding.py`).
 
-Everything else the store held is gone: users' registrations, and data on its way to datasets. So the loss stays in the
-journal until an operator acknowledges it, and until then nobody can register a name that may be another user's.
+Everything else the store held is gone: users' registrations, and data not yet in datasets. So the loss stays in the
+journal until an operator acknowledges it. Until then no user can register, because the name may be another user's.
 """
 
 from __future__ import annotations
@@ -169,7 +169,7 @@ class Recovery:
         missing = ", ".join(name for name in expected if name not in found)
         text = (
             f"the store had {self.ledger.version} commits of a journal that had {self._known.journal[1]} or more;"
-            f" it was put together from brokers {', '.join(sorted(found)) or '(none)'}"
+            f" it was rebuilt from brokers {', '.join(sorted(found)) or '(none)'}"
             + (f"; without {missing}, which did not answer" if missing else "")
         )
         changes[LOSS_KEY] = LossEntry(now_s + self._wall_offset_s, term, text)

@@ -35,6 +35,8 @@ DECISIONS_SHOWN = 20
 
 
 class _Pending:
+    """A request that has not begun."""
+
     __slots__ = ("request", "since_s")
 
     def __init__(self, request: bus.MoveTopics, since_s: float) -> None:
@@ -43,6 +45,8 @@ class _Pending:
 
 
 class Requests:
+    """Takes requests, begins them when they can begin, and answers them."""
+
     def __init__(
         self, office: Office, roster: Roster, members: Members, moves: Moves, departures: Departures, load: LoadWindow
     ) -> None:
@@ -94,7 +98,7 @@ class Requests:
     # --- placing topics
 
     def _begin(self, request: bus.MoveTopics, now_s: float) -> bool:
-        """Start all moves of a request in one commit. False: not yet, something must be found out or end first."""
+        """Start all moves of a request in one commit. Returns False if something must be found out or end first."""
         problem = self.problem(request.placements)
         if problem:
             self._refuse(request.request, problem)
@@ -115,7 +119,7 @@ class Requests:
         return True
 
     def _pin(self, current: Plan) -> None:
-        """What someone has put in a place stays there whatever the ring does, even if it was there before."""
+        """A topic that someone has placed stays there whatever the ring does, even if it was there before."""
         for topic, placement in current.topics.items():
             if topic not in self._ledger.journal.topics:
                 self._ledger.write_topic(topic, TopicEntry(placement))
@@ -159,7 +163,7 @@ class Requests:
         return known
 
     def _known(self, topic: str, now_s: float) -> bool:
-        """Whether the topic's placement is known; a topic nobody has placed is looked up at its directory."""
+        """Whether the topic's placement is known; a topic that was never placed is looked up at its directory."""
         journal = self._ledger.journal
         if topic in journal.topics:
             return True
@@ -198,7 +202,7 @@ class Requests:
         elif not request.bytes_per_s > 0:
             problem = f"a capacity of {request.bytes_per_s:g} bytes per second: it must be above 0"
         elif self._ledger.pending(broker_key(request.broker)):
-            problem = f"broker {request.broker!r} is changing its state this moment: try again"
+            problem = f"broker {request.broker!r} is just changing its state: try again"
         else:
             changed = msgspec.structs.replace(entry, capacity_bytes_per_s=request.bytes_per_s)
             self._ledger.write_broker(request.broker, changed)
@@ -208,9 +212,9 @@ class Requests:
         ledger, loss = self._ledger, self._ledger.journal.loss
         problem = ""
         if loss is None:
-            problem = "the store has lost nothing that is known"
+            problem = "no data loss of the store is known"
         elif ledger.pending(LOSS_KEY):
-            problem = "the loss is being looked into this moment: try again"
+            problem = "the loss is just being written to the journal: try again"
         else:
             ledger.write({LOSS_KEY: msgspec.structs.replace(loss, acknowledged=True)})
         self._answer_when_written(request.request, problem)

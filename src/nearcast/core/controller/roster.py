@@ -11,6 +11,8 @@ LIVE = (BrokerState.JOINING, BrokerState.MEMBER, BrokerState.LEAVING)  # states 
 
 
 class Roster:
+    """Answers questions about brokers and placements from the journal."""
+
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
 
@@ -26,7 +28,7 @@ class Roster:
         return entry is not None and entry.state in LIVE
 
     def carries(self, broker: str) -> bool:
-        """Whether the broker carries the topics that name it. One that joins again has nothing from its former life."""
+        """Whether the broker carries the topics that name it. One that joins again has none of its former topics."""
         entry = self._journal.brokers.get(broker)
         return entry is not None and entry.state in (BrokerState.MEMBER, BrokerState.LEAVING)
 
@@ -36,7 +38,7 @@ class Roster:
         return frozenset(name for name, entry in brokers.items() if entry.state is BrokerState.MEMBER)
 
     def unknown(self, broker: str) -> str:
-        """What to say about a broker that is not there."""
+        """The error text for a broker that does not exist."""
         return f"no broker {broker!r}; the cluster has: {', '.join(sorted(self._journal.brokers)) or 'none'}"
 
     # --- topics and placements
@@ -78,5 +80,5 @@ class Roster:
         return single(epoch, home, members) if home is not None else None
 
     def _unused(self, epoch: int) -> int:
-        """This epoch or a later one: the dead may know epochs the store has lost, but none as high as this version."""
+        """This epoch or a later one: dead brokers may know epochs the store has lost, but none above this version."""
         return max(epoch, self._journal.membership.version)

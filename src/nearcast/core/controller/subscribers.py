@@ -10,9 +10,7 @@ with its leader is made again from the loads at that time, and a user that moved
 Two leaders at once could at worst send a user twice, and a user may move at any time.
 
 Balancing works like planning: the balancer runs outside the machine, `Balance` is an effect and its answer an input. It
-is asked when nobody is moving and every gateway has reported since the last move ended.
-
-`SubscriberMoves` sends subscribers between gateways, in waves.
+is asked when no subscriber is moving and every gateway has reported since the last move ended.
 """
 
 from __future__ import annotations
@@ -46,6 +44,8 @@ STEP_S = 0.25  # reports come every two seconds: looking more often shows nothin
 
 
 class _Trip:
+    """One subscriber's move."""
+
     __slots__ = ("said_s", "since_s", "source", "target")
 
     def __init__(self, source: str, target: str, now_s: float) -> None:
@@ -56,7 +56,7 @@ class _Trip:
 
 
 class SubscriberMoves:
-    """`takes` says whether a gateway may be given subscribers.
+    """Sends subscribers between gateways, in waves. `takes` says whether a gateway may be given subscribers.
 
     The source gateway is asked to move a user. Its session tells the user's program, which logs in at the target and
     then leaves the source: make before break. The request is repeated every second until the source's reports show that
@@ -189,6 +189,8 @@ class Balancing:
 
 
 class Coordination:
+    """Answers users and gateways, and moves subscribers between gateways."""
+
     def __init__(
         self,
         office: Office,
@@ -244,8 +246,8 @@ class Coordination:
         if loss is None or loss.acknowledged:
             return ""
         return (
-            "nobody can register at the moment: the store has lost data, and a name may belong to somebody; "
-            "the operator has to look into it (nearcast store)"
+            "no user can register now: the store has lost data, and the name may belong to another user; "
+            "the operator must deal with it (nearcast store)"
         )
 
     def tick(self, now_s: float) -> None:
@@ -253,7 +255,7 @@ class Coordination:
         if not self._gateways:
             return
         for broker in self._gateways.forget_silent(now_s):
-            self._office.log(f"gateway {broker} is silent: nobody is sent there")
+            self._office.log(f"gateway {broker} is silent: no subscribers are sent there")
         self._step(now_s)
         if not self._moves:
             self._empty_leaving(now_s)
@@ -367,20 +369,20 @@ class Coordination:
         elif self._settings.balancer is None:
             self._refuse(request, "the controller does not balance subscribers: start it with --balance ldm")
         elif len(self._taking()) < 2:
-            self._refuse(request, "there are fewer than two gateways: nobody can move")
+            self._refuse(request, "there are fewer than two gateways: no subscriber can move")
         elif self._moves or self._shuffle or self._shuffling:
-            self._refuse(request, f"{len(self._moves)} subscribers are moving or about to: try again in some seconds")
+            self._refuse(request, f"{len(self._moves)} subscribers are moving or about to: try again in a few seconds")
         else:
-            self._shuffle = request  # if single moves are planned meanwhile, it comes after them
+            self._shuffle = request  # if single moves are planned in the meantime, it comes after them
 
     # --- people
 
     def _ask_place(self, asked: bus.PlaceSubscriber, now_s: float) -> None:
-        """A user that has just logged in is in no report yet: what cannot be done waits for the next reports."""
+        """What cannot be done yet waits for the next reports: a user that has just logged in is in no report."""
         if asked.request in self._unready or self._place(asked, now_s):
             return
         if len(self._unready) >= REQUESTS_MAX:
-            self._refuse(asked.request, f"{REQUESTS_MAX} requests to move a user wait: try again in some seconds")
+            self._refuse(asked.request, f"{REQUESTS_MAX} requests to move a user wait: try again in a few seconds")
         else:
             self._unready[asked.request] = (asked, now_s)
 
@@ -390,7 +392,7 @@ class Coordination:
                 del self._unready[request]
 
     def _place(self, asked: bus.PlaceSubscriber, now_s: float, *, final: bool = False) -> bool:
-        """Whether the request was answered: with a refusal only if it is `final`."""
+        """Returns whether the request was answered; it is refused only if `final`."""
         problem = self._problem_of(asked)
         if problem and not final:
             return False
@@ -408,11 +410,11 @@ class Coordination:
         """Why the user cannot be moved, by the reports so far."""
         if not self._takes(asked.broker):
             choice = ", ".join(sorted(self._taking())) or "none"
-            return f"no subscriber can be sent to {asked.broker!r}; gateways that take: {choice}"
+            return f"no subscriber can be sent to {asked.broker!r}; choose from: {choice}"
         if self._gateways.where(asked.user) is None:
             return f"user {asked.user!r} is not online at any gateway: nothing to move"
         if self._moves.target(asked.user) not in (None, asked.broker):
-            return f"user {asked.user!r} is moving this moment: try again in some seconds"
+            return f"user {asked.user!r} is moving right now: try again in a few seconds"
         return ""
 
     def _show(self, request: str, users: tuple[str, ...] = ()) -> None:

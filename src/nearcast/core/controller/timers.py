@@ -1,13 +1,13 @@
-"""The agreement on timers: the leader puts its own into the membership, and waits until nobody uses earlier ones.
+"""The agreement on timers: the leader puts its own into the membership, and waits until earlier ones are out of use.
 
 A client trusts a lease for as long as the newest membership it has read says. So a leader whose timers differ from its
-predecessor's must not give a broker up by its own T_dead while clients may still use the longer lease of before. The
-membership tells the next leader as well: its `dead_s` is the longest T_dead that a client's lease may need.
+predecessor's must not give up a broker by its own T_dead while clients may still use the previous, longer lease. The
+membership informs the next leader as well: its `dead_s` is the longest T_dead that a client's lease may need.
 
-    those of another leader -> ours, with the longer dead_s of the two -> all brokers told, that dead_s over -> ours
+    another leader's -> ours, with the longer dead_s of the two -> all brokers informed, that dead_s over -> ours
 
-A broker that has told its clients about a membership has done so before any later answer on the same connection. So at
-a broker with the new membership, no question sent later is counted with the longer lease.
+A broker announces a membership to its clients before any later answer on the same connection. So at a broker with the
+new membership, no question sent later is counted with the longer lease.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 
 class Agreement:
+    """Which timers the cluster uses now, and when the leader may write its own."""
+
     def __init__(self, office: Office) -> None:
         self._office = office
         self._ledger = office.ledger
@@ -49,7 +51,7 @@ class Agreement:
         return msgspec.structs.replace(self._ours, dead_s=max(self._ours.dead_s, before.dead_s))
 
     def due(self, informed: Callable[[], bool], now_s: float) -> Agreed | None:
-        """The timers to write down now; None if nothing is to be written.
+        """The timers to write now; None if there is nothing to write.
 
         `informed` says whether every live broker has the newest membership.
         """
@@ -75,7 +77,7 @@ class Agreement:
     def _now_in(self, membership: Membership) -> Agreed:
         """What its readers use. A membership without timers is from a leader that had the defaults, like all."""
         if membership.version == 0:
-            return self._ours  # nobody has read it
+            return self._ours  # no client has read it
         return membership.timers or Agreed()
 
 

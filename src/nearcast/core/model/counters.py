@@ -72,6 +72,8 @@ SILENT = TopicCounters(subscribers=1)  # of a subscription that has received not
 
 
 class ClientReport(msgspec.Struct, frozen=True):
+    """What a client sends to an agent: its counters, by topic."""
+
     client: int
     seconds: float
     topics: dict[str, TopicCounters]

@@ -2,12 +2,6 @@
 
 Everything a new leader needs is here. Decisions are written before they are acted on, so any leader that reads the
 journal can carry every move to its end: each broker's records follow from it (`records_for`).
-
-`Known` is what agents and controllers know about the journal, so that a store which has lost some of it is found out.
-Everything a leader has done anywhere follows from a commit, and every message to an agent carries the journal's
-position at that time. So if the store has gone back behind what any agent knows, something has followed from what it
-lost. From what no agent knows, nothing has followed, and it is not missed. A controller hears all agents, even while it
-does not lead, and so finds out at once when it reads the journal.
 """
 
 from __future__ import annotations
@@ -29,17 +23,21 @@ BEGINNING: Position = (0, 0)
 
 
 class Phase(StrEnum):
+    """How far a move is, as the journal has it."""
+
     PREPARE = "prepare"  # the next placement is announced; the move can still be given up
     SWITCH = "switch"  # decided: the old members are being fenced
 
 
 class Pace(StrEnum):
+    """When a move begins."""
+
     EAGER = "eager"
     LAZY = "lazy"  # begins up to T_lazy later, so that a broker does not get many at once
 
 
 class MoveEntry(msgspec.Struct, frozen=True):
-    """A move in progress. `told` are brokers that know of it without being members: they get the settled record too."""
+    """A move in progress. `told`: brokers that know of it without being members; they get the settled record too."""
 
     phase: Phase
     target: Placement
@@ -48,16 +46,20 @@ class MoveEntry(msgspec.Struct, frozen=True):
 
 
 class TopicEntry(msgspec.Struct, frozen=True):
+    """A topic's placement, and its move if it is moving."""
+
     placement: Placement
     move: MoveEntry | None = None
 
 
 class BrokerState(StrEnum):
+    """The state of a broker in the cluster."""
+
     RENTED = "rented"  # requested from a provider; it has not said hello yet
     JOINING = "joining"  # known to clients, not yet in the ring, carries no topics
     MEMBER = "member"
     LEAVING = "leaving"  # its topics are being moved away, and it gets no new ones
-    LEFT = "left"  # in good order; the same run of its server is not taken back
+    LEFT = "left"  # drained and gone; the same run of its server is not taken back
     DEAD = "dead"  # given up; it may join again as if it were new
 
 
@@ -181,7 +183,13 @@ Term: TypeAlias = Annotated[int, msgspec.Meta(ge=0, lt=1 << 31)]
 
 
 class Known(msgspec.Struct, frozen=True):
-    """How far someone has seen a cluster get."""
+    """How far an agent or a controller has seen a cluster get, so that a store that has lost data is detected.
+
+    Everything a leader does follows from a commit, and every message to an agent carries the journal's position at that
+    time. So if the store is behind what any agent knows, it has lost something that had consequences. What no agent
+    knows had no consequences, and is not missed. A controller hears all agents, even while it does not lead, and so
+    notices as soon as it reads the journal.
+    """
 
     cluster: str = ""  # empty: none is known
     members: int = -1  # the version of the membership

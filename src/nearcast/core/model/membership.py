@@ -1,12 +1,4 @@
-"""The cluster's membership as clients see it: brokers, their addresses, and the ring of directories.
-
-It is one document on every server, replaced as a whole, with a version that only grows. While the ring changes,
-`previous_ring` is set: topics whose directory differs between the two rings must not be used for the first time until
-it is cleared, because their records are being copied.
-
-`Ring` is consistent hashing with virtual nodes. It gives the directory of a topic, which is also where a topic lives
-before it is placed. Hashes are BLAKE2b, so every process on every machine sees the same ring.
-"""
+"""The cluster's membership as clients see it: brokers, their addresses, and the ring of directories."""
 
 from __future__ import annotations
 
@@ -32,7 +24,11 @@ def position(key: bytes) -> int:
 
 
 class Ring:
-    """An immutable ring of brokers."""
+    """Consistent hashing with virtual nodes; immutable.
+
+    It gives the directory of a topic, which is also where a topic lives before it is placed. Hashes are BLAKE2b, so
+    every process on every machine has the same ring.
+    """
 
     __slots__ = ("_owners", "_positions", "brokers", "virtual_nodes")
 
@@ -60,10 +56,12 @@ ERA = 1 << 20  # versions; there is room for 4,096 eras in the epochs of frames
 
 
 class BrokerInfo(msgspec.Struct, frozen=True):
+    """A broker, as clients know it."""
+
     url: str
     site: str = "local"
     joined: int = 0  # the membership version it joined with: the same name may come back as a new broker
-    leaving: bool = False  # it carries nothing any more: pattern subscribers let go of it
+    leaving: bool = False  # it no longer carries topics: pattern subscribers let go of it
 
     def same(self, other: BrokerInfo | None) -> bool:
         """Whether the other is this very broker, and not one that joined later under its name."""
@@ -71,6 +69,12 @@ class BrokerInfo(msgspec.Struct, frozen=True):
 
 
 class Membership(msgspec.Struct, frozen=True):
+    """One document on every server, replaced as a whole, with a version that only grows.
+
+    While the ring changes, `previous_ring` is set: topics whose directory differs between the two rings must not be
+    used for the first time until it is cleared, because their records are being copied.
+    """
+
     version: int
     term: int
     brokers: dict[str, BrokerInfo]

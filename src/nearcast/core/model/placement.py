@@ -1,15 +1,6 @@
 """Placements, records and plans: which brokers carry a topic, in which epoch, and how that changes.
 
-A `Placement` says which brokers carry a topic, how they share it, and in which epoch.
-
-A `Record` is what a server has for a topic: its placement, and the move in progress.
-
-    STABLE(e,P) -> PREPARE(next=(e',Q)) -> SWITCH(e',Q, previous=P) -> SETTLED(e',Q)
-
-The version grows at each step and is derived from the epochs, so two leaders that carry out the same journal write the
-same versions: PREPARE of epoch e is 4e+2, SWITCH to e' is 4e', SETTLED is 4e'+1.
-
-A `Plan` is a versioned mapping topic -> placement. Topics it does not name live on their directory.
+A `Plan` is a versioned mapping from topics to placements. Topics it does not name live on their directory.
 """
 
 from __future__ import annotations
@@ -31,10 +22,11 @@ class Mode(StrEnum):
 
 
 class Placement(msgspec.Struct, frozen=True, array_like=True):
-    """(epoch, mode, brokers). Epochs of a topic only grow and never name two placements.
+    """Which brokers carry a topic, how they share it, and in which epoch.
 
-    `members` is the membership version it was decided with. A broker that joined later under one of these names is a
-    different broker, given up and come back, and must not be mistaken for the one that was meant.
+    Epochs of a topic only grow and never name two placements. `members` is the membership version it was decided with.
+    A broker that joined later under one of these names is a different one, which was given up and came back, and must
+    not be mistaken for the one that was meant.
     """
 
     epoch: int
@@ -98,6 +90,14 @@ TERMS = 1 << 31
 
 
 class Record(msgspec.Struct, frozen=True):
+    """What a server has for a topic: its placement, and the move in progress.
+
+        STABLE(e,P) -> PREPARE(next=(e',Q)) -> SWITCH(e',Q, previous=P) -> SETTLED(e',Q)
+
+    The version grows at each step and is derived from the epochs, so two leaders that carry out the same journal write
+    the same versions: PREPARE of epoch e is 4e+2, SWITCH to e' is 4e', SETTLED is 4e'+1.
+    """
+
     version: int
     term: int
     placement: Placement
@@ -128,7 +128,7 @@ class Unreadable(msgspec.Struct, frozen=True):
 
 @lru_cache(maxsize=256)
 def first_use(members: int, broker: str) -> Record:
-    """A topic nobody has placed yet lives on its directory; its epoch is the version of the membership."""
+    """A topic that was never placed lives on its directory; its epoch is the version of the membership."""
     return settled(single(members, broker, members), term=0)
 
 

@@ -1,15 +1,4 @@
-"""What policies and balancers read, and what they propose.
-
-`Snapshot` is the controller's immutable view of all load, which policies read. Rates are means over the last seconds. A
-topic's figures are sums over all its brokers; how a replicated topic divides among them follows from its placement.
-
-`Proposal` is what a policy wants changed, and why. Policies propose, the controller disposes. Every change carries its
-reason in a machine-readable form, what it is expected to achieve, and what it costs.
-
-`SubscriberSnapshot` shows the subscribers at one moment: who is online at which gateway, and what each user wants. A
-balancer answers it with `SubscriberProposal`: who moves where. Taking this view only copies references, because that
-happens on the controller's loop. The slow part is done where the balancer runs.
-"""
+"""What policies and balancers read, and what they propose. The controller decides."""
 
 from __future__ import annotations
 
@@ -55,6 +44,12 @@ class TopicLoad(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Snapshot(msgspec.Struct, frozen=True):
+    """The controller's immutable view of all load, which policies read.
+
+    Rates are means over the last seconds. A topic's figures are sums over all its brokers; how a replicated topic
+    divides among them follows from its placement.
+    """
+
     at_s: float
     brokers: Mapping[str, BrokerLoad]
     topics: Mapping[str, TopicLoad]
@@ -66,6 +61,8 @@ class Snapshot(msgspec.Struct, frozen=True):
 
 
 class Cause(StrEnum):
+    """Why something changes."""
+
     HIGH_LOAD = "high_load"  # a broker's load ratio is too high
     LOW_LOAD = "low_load"  # the cluster could manage with fewer brokers
     LOAD_ROSE = "load_rose"  # a removal is cancelled
@@ -131,6 +128,8 @@ class MoveSubscriber(msgspec.Struct, frozen=True, tag=True):
 
 
 class Proposal(msgspec.Struct, frozen=True):
+    """What a policy wants changed, each change with its machine-readable reason and cost; and the expected effect."""
+
     policy: str
     changes: tuple[ProposedChange, ...] = ()
     predicted: Mapping[str, float] = {}  # load ratio of each broker when the changes are done
@@ -157,7 +156,11 @@ PAIRS_SHOWN = 5  # of gateways, in the text of a decision
 
 
 class SubscriberSnapshot(msgspec.Struct, frozen=True):
-    """The gateways that take subscribers."""
+    """The subscribers at one moment: who is online at which gateway that takes subscribers, and what each user wants.
+
+    Taking this view only copies references, because that happens on the controller's loop. The slow part is done where
+    the balancer runs.
+    """
 
     online: Mapping[str, Online]  # by gateway
     rates: Mapping[str, tuple[Mapping[str, float], ...]]  # by gateway: id -> bytes per second, one for each report
@@ -180,7 +183,7 @@ class SubscriberProposal(msgspec.Struct, frozen=True):
     def __str__(self) -> str:
         """The decision in one line: thousands of subscribers may move."""
         if not self.moves:
-            return f"{self.policy}: nobody moves, coefficient of variation {self.cov_before:.3f}"
+            return f"{self.policy}: no subscriber moves, coefficient of variation {self.cov_before:.3f}"
         pairs = Counter((move.source, move.target) for move in self.moves).most_common()
         shown = [f"{count} from {source} to {target}" for (source, target), count in pairs[:PAIRS_SHOWN]]
         if len(pairs) > PAIRS_SHOWN:

@@ -1,7 +1,4 @@
-"""Timers and limits, with their units and the rules that tie them together (PROTOCOL "Timers").
-
-A `Pace` limits a rate: an amount at once, and then an amount per second.
-"""
+"""Timers and limits, with their units and the rules between them (PROTOCOL "Timers"), and a limit of rates."""
 
 from __future__ import annotations
 
@@ -9,7 +6,7 @@ import msgspec
 
 from nearcast.errors import UsageError
 
-CLOCKS = 1.1  # how much two clocks may differ in speed; clocks that only move forward
+CLOCKS = 1.1  # how much two monotonic clocks may differ in speed
 NEVER_S = float("-inf")  # when something happened that has not happened yet
 LONGEST_S = 30 * 86400.0  # of any timer: anything longer was meant in another unit
 
@@ -21,12 +18,12 @@ class Agreed(msgspec.Struct, frozen=True, kw_only=True):
     lease_s: float = 2.5  # T_lease: how long a publisher trusts a server after the last question that was proven
     dead_s: float = 3.0  # T_dead: a broker without a grant for this long counts as fenced
     ready_s: float = 5.0  # T_ready: subscribers' time to hold the next placement before a move is forced
-    idle_s: float = 300.0  # T_idle: what nobody has used for this long ends (PROTOCOL "How topics end")
+    idle_s: float = 300.0  # T_idle: what was not used for this long ends (PROTOCOL "How topics end")
 
     def __post_init__(self) -> None:
         for name, timer_s in msgspec.structs.asdict(self).items():
             if not 0 < timer_s <= LONGEST_S:
-                raise UsageError(f"{name} is {timer_s:g} s: a timer is longer than nothing, and 30 days at most")
+                raise UsageError(f"{name} is {timer_s:g} s: a timer must be above 0, and 30 days at most")
         _check_rules(
             (4 * self.heartbeat_s <= self.lease_s, "4 * heartbeat_s <= lease_s"),
             (self.lease_over_s < self.dead_s, f"{CLOCKS:g} * lease_s < dead_s"),
@@ -70,7 +67,7 @@ class Timing(Agreed, frozen=True, kw_only=True):
         return Agreed(**{name: getattr(self, name) for name in Agreed.__struct_fields__})
 
     def within(self, agreed: Agreed) -> Timing:
-        """These timers in a cluster that uses others: our own give way where a rule ties them to those."""
+        """These timers in a cluster that uses others: ours are adapted where a rule ties them to the cluster's."""
         gap_s = _below(agreed.idle_s, self.gap_s)
         return msgspec.structs.replace(
             self,
@@ -128,6 +125,8 @@ DEFAULT_LIMITS = Limits()
 
 
 class Pace:
+    """Limits a rate: an amount at once, and then an amount per second."""
+
     __slots__ = ("_burst", "_per_s", "_room", "_seen_s")
 
     def __init__(self, per_s: float, burst: float) -> None:
@@ -143,5 +142,5 @@ class Pace:
         return self._room
 
     def spend(self, amount: float) -> None:
-        """Spending more than there was room for is paid back by waiting."""
+        """Spend an amount. If it is more than there was room for, the difference is waited for later."""
         self._room -= amount

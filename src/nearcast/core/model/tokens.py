@@ -26,13 +26,13 @@ _TOKEN = re.compile(r"([0-9]{1,12})\.([0-9]{1,9})\.([0-9a-f]{1,64})\.([0-9a-f]{6
 
 NOT_A_TOKEN = "not a token: register to get one"
 ANOTHER_USER = "this token is not for this user: register to get one"
-KEY_GONE = "the key of this token was taken away: ask the operator for a new token"
-EXPIRED = "this token has expired: ask the operator for a new one (a client gets one by itself if it comes in time)"
-ENDED = "this token has ended: the user was reset or removed, ask the operator for a new one"
+KEY_GONE = "the key of this token was removed: ask the operator for a new token"
+EXPIRED = "this token has expired: ask the operator for a new one (a client that connects in time renews it by itself)"
+ENDED = "this token is no longer valid: the user was reset or removed, ask the operator for a new one"
 
 
 class Key(msgspec.Struct, frozen=True):
-    """Tokens are signed by the newest. `until_s`: when an earlier one ends, 0 for the newest."""
+    """A key that signs tokens; the newest is used. `until_s`: when an earlier one ends, 0 for the newest."""
 
     number: int
     secret: bytes
@@ -60,7 +60,7 @@ class Token(msgspec.Struct, frozen=True):
         key = keys.get(self.key)
         if key is None or not key.is_good(now_s):
             return KEY_GONE
-        # The signature first: what a forged token says means nothing.
+        # The signature is checked first: the content of a forged token means nothing.
         if not hmac.compare_digest(self.signature, _signature(key, user, self.registration, self.expires_s)):
             return ANOTHER_USER
         if now_s >= self.expires_s:
@@ -76,10 +76,10 @@ def checked_user(user: str) -> str:
 
 
 def checked_new_user(user: str) -> str:
-    """A name that is registered now must not look like another one: it must not be mistaken for another user's."""
+    """A newly registered name must not look like another one, so that users cannot be mistaken for each other."""
     checked_user(user)
     if not user.isprintable():
-        raise UsageError(f"bad user name {ascii(user)[:40]}: use characters that can be seen")
+        raise UsageError(f"bad user name {ascii(user)[:40]}: use visible characters")
     if not unicodedata.is_normalized("NFC", user):
         raise UsageError(f"bad user name {ascii(user)[:40]}: write it in the normal form NFC")
     return user

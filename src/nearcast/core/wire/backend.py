@@ -8,16 +8,8 @@ it.
     ClientLink    clients: publish in runs, look up records, prove leases
     AgentLink     agents: install records, note grants, count subscribers, observe the load
 
-Order is the heart of it. A server runs the commands of one link in the order they were sent and answers in that order,
-and its pushes are in the same stream. So whatever it did before a marker is seen before the marker.
-
-The greeting of a server settles the protocol and who we are, and says what a refusal means.
-
-A `Proof` is the proof of a broker's lease, for one link of a client (PROTOCOL "Why the lease is safe"). The agent
-counts beats on its server, reports each to the leader, and notes on the server which beat was granted. A client reads
-both. A grant of a higher beat than a question found was given after that question was sent, so the broker has its lease
-until `sent + lease_s`, by the client's own clock. No other host's clock plays a part in it, and no clock that can be
-set.
+What matters most is order. A server runs the commands of one link in the order they were sent and answers in that
+order, and its pushes are in the same stream. So whatever it did before a marker is seen before the marker.
 """
 
 from __future__ import annotations
@@ -81,6 +73,14 @@ class Lease(msgspec.Struct, frozen=True):
 
 
 class Proof:
+    """The proof of a broker's lease, for one link of a client (PROTOCOL "Why the lease is safe").
+
+    The agent counts beats on its server, reports each to the leader, and notes on the server which beat was granted. A
+    client reads both. A grant of a higher beat than a question found was given after that question was sent, so the
+    broker has its lease until `sent + lease_s`, by the client's own clock. No other host's clock matters, and no clock
+    that can be set.
+    """
+
     __slots__ = ("_found", "_open", "asked_s")
 
     def __init__(self) -> None:
@@ -223,7 +223,7 @@ class ServerLink(Protocol):
         ...
 
     def tell(self, channel: bytes, payload: bytes) -> None:
-        """Publish something small whose acknowledgement nobody needs."""
+        """Publish something small whose acknowledgement is not needed."""
         ...
 
     def append(self, stream: bytes, records_max: int, fields: Sequence[bytes | str | int], then: OnAppended) -> None:
@@ -240,7 +240,7 @@ class ServerLink(Protocol):
         ...
 
     def take(self) -> bytes:
-        """What is to be written now."""
+        """What to write now."""
         ...
 
     def feed(self, data: bytes, now_s: float) -> None:
@@ -299,7 +299,7 @@ class AgentLink(ServerLink, Protocol):
     """The link of an agent to its own server."""
 
     def claim(self, holder: str, stale: int, then: OnClaim) -> None:
-        """Take the claim on the server, in one atomic step, if nobody else has it.
+        """Take the claim on the server, in one atomic step, if no other agent has it.
 
         Another agent has it if it holds its `claim_channel` here and its beat is not the stale one. Success is a beat:
         the beats of one run of the server only grow.
@@ -348,7 +348,7 @@ class AgentLink(ServerLink, Protocol):
         ...
 
     def end_unused(self, members: int, topics: Sequence[bytes], then: OnEnded) -> None:
-        """Delete the first uses whose topic and control channel nobody holds, and anything that is no first use.
+        """Delete the first uses whose topic and control channel have no holder, and anything that is not a first use.
 
         In one atomic step, and only if this is the version of the membership on the server.
         """

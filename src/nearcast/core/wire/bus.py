@@ -80,9 +80,11 @@ class Answer(msgspec.Struct, frozen=True, tag=True):
 
 
 class Grant(msgspec.Struct, frozen=True, tag=True):
+    """The leader relies on the broker: the answer to a Hello."""
+
     term: int
     beat: int  # of the Hello it answers
-    run_id: str  # too: beats of another run mean nothing
+    run_id: str  # of the Hello too: beats of another run mean nothing
     journal: Position = BEGINNING
 
 
@@ -92,7 +94,7 @@ class Refusal(msgspec.Struct, frozen=True, tag=True):
     term: int
     reason: str
     other_heard: bool  # lately, so it seems to be alive
-    final: bool  # waiting is of no use
+    final: bool  # waiting is useless
     journal: Position = BEGINNING
 
 
@@ -154,7 +156,7 @@ class Recall(msgspec.Struct, frozen=True, tag=True):
 
 
 class Reset(msgspec.Struct, frozen=True, tag=True):
-    """Start from scratch: cut off clients, forget records. For a broker that joins, whatever it was before."""
+    """Start over: cut off clients, forget records. For a broker that joins, whatever it was before."""
 
     order: int
     term: int
@@ -182,7 +184,7 @@ class Rent(msgspec.Struct, frozen=True, tag=True):
 
 
 class Release(msgspec.Struct, frozen=True, tag=True):
-    """Stop it: it has left in good order and carries nothing."""
+    """Stop it: it has left and carries no topics."""
 
     broker: str
     term: int
@@ -208,14 +210,14 @@ class GatewayReport(msgspec.Struct, frozen=True, tag=True):
 
 
 class RegisterUser(msgspec.Struct, frozen=True, tag=True):
-    """May a user have this name? The answer is a Assignment without a broker."""
+    """May a user have this name? The answer is an Assignment without a broker."""
 
     request: str
     user: str
 
 
 class RequestBroker(msgspec.Struct, frozen=True, tag=True):
-    """Which gateway should serve this user? The answer is a Assignment."""
+    """Which gateway should serve this user? The answer is an Assignment."""
 
     request: str
     user: str
@@ -312,13 +314,17 @@ class Show(msgspec.Struct, frozen=True, tag=True):
 
 
 class TopicState(msgspec.Struct, frozen=True):
+    """A topic in an answer to the command line."""
+
     placement: Placement
     target: Placement | None = None
     stage: str = ""
-    planned: bool = True  # False: nobody has placed it, it lives on its directory
+    planned: bool = True  # False: it was never placed, and lives on its directory
 
 
 class BrokerView(msgspec.Struct, frozen=True):
+    """A broker in an answer to the command line."""
+
     url: str
     site: str
     state: str
@@ -343,7 +349,7 @@ class GatewayView(msgspec.Struct, frozen=True):
     takes: bool  # whether subscribers may be sent there
     subscribers: int
     frontend: int  # subscriptions of its subscribers
-    backend: int  # different ones
+    backend: int  # distinct ones
     incoming_bytes_per_s: float  # I_j: each backend subscription once
     outgoing_bytes_per_s: float  # O_j: each frontend subscription once
     moving: int = 0  # subscribers moving from here, or waiting to

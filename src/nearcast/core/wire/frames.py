@@ -103,11 +103,13 @@ def encode_record(record: Record) -> bytes:
 
 @lru_cache(maxsize=4096)
 def decode_record(data: bytes) -> Record:
-    """Topics that nobody has placed share the record of their directory: one object for all of them."""
+    """The record; one object for all topics that share it, as topics that were never placed do at their directory."""
     return _decode_record(data)
 
 
 class _PlacementOutline(msgspec.Struct, array_like=True):
+    """What every version of a placement has."""
+
     epoch: int
     mode: str
     brokers: tuple[str, ...]

@@ -93,7 +93,7 @@ class UnsubscribeTopic(_Frame, frozen=True, tag="unsubscribe_topic"):
 
 
 class Logout(_Frame, frozen=True, tag="logout"):
-    """Subscriptions stay: what comes meanwhile is kept for the next login. The gateway sends what waits, then `bye`."""
+    """Subscriptions stay: results are kept for the next login. The gateway sends what waits, then `bye`."""
 
 
 class Ping(_Frame, frozen=True, tag="ping"):
@@ -221,7 +221,7 @@ _KNOWN: frozenset[str] = frozenset(kind.__struct_config__.tag for kind in get_ar
 
 
 def decode_for_gateway(text: str | bytes) -> ToGateway | Refused:
-    """The frame, or the answer to what is not a frame."""
+    """The frame; if it is not one, the answer to it."""
     try:
         frame: ToGateway = _to_gateway.decode(text)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
@@ -238,7 +238,7 @@ def decode_for_subscriber(text: str | bytes) -> FromGateway | None:
     except (msgspec.DecodeError, UnicodeError) as error:
         if _type_of(text) not in _KNOWN:
             return None
-        raise ProtocolError(f"the gateway sent what is not a frame: {error}") from None
+        raise ProtocolError(f"the gateway sent something that is not a frame: {error}") from None
     return frame
 
 

@@ -78,6 +78,8 @@ class _Confirm:
 
 
 class Link:
+    """One connection: what to write, and what to do with what is read."""
+
     __slots__ = (
         "_outbox",
         "_pending",
@@ -153,11 +155,11 @@ class Link:
         pending.append(_Run(sink, len(commands)))
 
     def tell(self, channel: bytes, payload: bytes) -> None:
-        """PUBLISH something small whose reply nobody needs."""
+        """PUBLISH something small whose reply is not needed."""
         self.publish((command(b"PUBLISH", channel, payload),), None)
 
     def take(self) -> bytes:
-        """What is to be written now."""
+        """What to write now."""
         data = b"".join(self._outbox)
         self._outbox.clear()
         return data
@@ -243,14 +245,14 @@ class Link:
     def _head(self) -> _Run | _Confirm | OnReply:
         """What the next answer belongs to."""
         if not self._pending:
-            raise LinkRefused("the server answered what nobody asked: is a proxy in between?")
+            raise LinkRefused("the server sent an unexpected answer: is there a proxy in between?")
         return self._pending[0]
 
     def _reply(self, reply: Reply, now_s: float) -> None:
         head = self._head()
         if isinstance(head, _Confirm):
             if head.refused is None or not is_error(reply):
-                raise LinkRefused(f"the server refused a subscription ({reply}): give the user its rights")
+                raise LinkRefused(f"the server refused a subscription ({reply}): see docs/security.md for the rights")
             self._pending.popleft()
             head.refused(str(reply), now_s)
             return
@@ -282,7 +284,7 @@ class Link:
     def _confirmed(self) -> None:
         head = self._head()
         if type(head) is not _Confirm:
-            raise LinkRefused("the server confirmed a subscription nobody asked for: is a proxy in between?")
+            raise LinkRefused("the server confirmed a subscription not asked for: is there a proxy in between?")
         head.count -= 1
         if not head.count:
             self._pending.popleft()

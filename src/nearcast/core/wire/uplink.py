@@ -20,6 +20,8 @@ OnOpen = Callable[[ValkeyLink, float], None]
 
 
 class Uplink:
+    """One connection, opened again whenever it is lost."""
+
     def __init__(
         self, name: str, url: str, credentials: Credentials, on_open: OnOpen, *, timing: Timing, rng: Random
     ) -> None:

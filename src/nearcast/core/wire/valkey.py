@@ -2,12 +2,6 @@
 
 `link.py` has the encoding and keeps the order of one connection, `scripts.py` has the atomic steps. The rest of
 nearcast knows servers only through `backend.py`.
-
-A `Headcount` is how many connections subscribe to each of some channels, at one moment. PUBSUB NUMSUB gives it, but not
-always. Valkey (seen with 9.1.2) keeps a channel's subscribers in a hash table that it resizes bucket by bucket, each
-time one comes or goes. Meanwhile NUMSUB mistakes the table for another type and answers with an address instead of a
-number. A channel with 8, 15, 16, 29 ... 32 subscribers stays like this until another one comes or goes. So we subscribe
-and unsubscribe ourselves until the resize is done: each time moves two buckets.
 """
 
 from __future__ import annotations
@@ -64,6 +58,15 @@ NUDGES_MAX = 1 << 14  # enough for a table of 200,000 subscribers; one that need
 
 
 class Headcount:
+    """How many connections subscribe to each of some channels, at one moment.
+
+    PUBSUB NUMSUB gives it, but not always. Valkey (seen with 9.1.2) keeps a channel's subscribers in a hash table that
+    it resizes bucket by bucket, each time one comes or goes. During a resize, NUMSUB mistakes the table for another
+    type and answers with an address instead of a number. A channel with 8, 15, 16, 29 ... 32 subscribers stays like
+    this until another one comes or goes. So we subscribe and unsubscribe ourselves until the resize is done: each time
+    moves two buckets.
+    """
+
     def __init__(self, link: Link, channels: Sequence[bytes], then: OnCounts) -> None:
         self._link = link
         self._channels = channels
@@ -88,7 +91,7 @@ class Headcount:
             self.take()
 
     def _nudge(self, channel: bytes) -> None:
-        """Messages that arrive in between are for nobody here, and the link drops them."""
+        """Subscribe and unsubscribe. The link drops messages that arrive in between."""
         for _ in range(self._nudges):
             self._link.subscribe(channel)
             self._link.unsubscribe(channel)
@@ -101,7 +104,7 @@ _READ_MEMBERS = ("HGET", MEMBERS, "document")
 _READ_LEASE = ("HMGET", CLAIM_KEY, "beat", "granted")
 SCAN_COUNT = 1000  # records looked at in one step: about a millisecond of the server's time
 BATCH = 256  # topics in one question for records: takes as long
-_NO_FIRST_USE = Denied("a client has written what is no first use of it: the agent deletes that within T_idle")
+_NO_FIRST_USE = Denied("a client has written something that is not a first use: the agent deletes it within T_idle")
 
 
 class ValkeyLink(Link):
@@ -314,7 +317,7 @@ class ValkeyLink(Link):
                     self.send(None, "CLIENT", "KILL", "ID", connection)
                 self.send(partial(_done, then), "DEL", RECORDS, FIRST_USES, READY_KEY, MEMBERS)
 
-        self.send(None, "DEL", READY_KEY)  # first, so that no client that connects meanwhile is let in
+        self.send(None, "DEL", READY_KEY)  # first, so that no client that connects now is let in
         self.send(listed, "CLIENT", "LIST")
 
     def count(self, channels: Sequence[bytes], then: OnCounts) -> None:
@@ -349,7 +352,7 @@ def _is_version(first: bytes) -> bool:
 
 def _lease_of(reply: Reply) -> Lease:
     if not isinstance(reply, list):
-        raise LinkRefused(f"the server does not show its lease ({reply}): give the user its rights")
+        raise LinkRefused(f"the server does not show its lease ({reply}): see docs/security.md for the rights")
     beat, granted = (int(number or 0) for number in reply)
     return Lease(beat, granted)
 

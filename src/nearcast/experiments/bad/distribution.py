@@ -1,9 +1,9 @@
 """Figure 13: clients and loads of ten brokers after the nearest placement, with LDM and with GSH (section 6.2.2).
 
-Besides the loads: whether LDM reaches its alpha and GSH 0.05, how long after the policy first acted, and for how much
-of the time after that; and what SDM saves of the incoming load that LDM has. In the paper's simulation every broker
-holds every backend subscription, no matter who is moved, so nothing can be saved. In a second world people ask mostly
-for what is near them, which leaves something to share.
+Also measured: whether LDM reaches its alpha and GSH 0.05, how long after the policy's first plan, and for how much of
+the time after that; and how much of LDM's incoming load SDM saves. In the paper's simulation every broker holds every
+backend subscription, no matter who is moved, so nothing can be saved. In a second world people ask mostly for what is
+near them, so that sharing can save something.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ Interval = tuple[float, float]
 
 
 class Goal(msgspec.Struct, frozen=True, kw_only=True):
-    """How a way came to its goal. Times count from the policy's first plan, and the worst seed counts."""
+    """How a way of balancing reached its goal. Times are from the policy's first plan, and the worst seed counts."""
 
     goal: float
     reached: bool  # in every seed
     reached_after_s: float | None
-    share_of_time_kept: float  # from then on at or below the goal, mean of the seeds
+    share_of_time_kept: float  # how much of the time after that was at or below the goal, mean of the seeds
     cov_lowest: float  # the highest of the seeds
     cov_highest_later: float | None  # after it was reached, the highest of the seeds
     cov_end: float  # at the end, the highest of the seeds
@@ -59,8 +59,8 @@ class Goal(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DistributionFigures(msgspec.Struct, frozen=True, kw_only=True):
-    nr_clients_most: int  # of one broker, the least of the seeds
-    nr_clients_fewest: int  # the most of the seeds
+    nr_clients_most: int  # of one broker, the lowest of the seeds
+    nr_clients_fewest: int  # of one broker, the highest of the seeds
     nr_cov: float
     nr_cov_ci95: Interval
     ldm_015_cov: float

@@ -1,10 +1,10 @@
 """Figures 5 to 12: the prototype's world, RND, RR and NR, with and without balancing (section 6.1.3).
 
-5, 7, 8 and 9 show the load of each broker over time; 6, 10 and 11 the busiest broker, the cov and the moves; 12 the
-moves of the three placements, and the figures of all of them with all ways of balancing. They are views of the same
+Figures 5, 7, 8 and 9 show the load of each broker over time; 6, 10 and 11 the busiest broker, the cov and the moves; 12
+the moves of the three placements, with a table of all placements and all ways of balancing. They are views of the same
 runs.
 
-The curves of a run are panels for charts, and the same as columns for the JSON file. They have every tenth second.
+The curves of a run become panels of charts, and columns of the JSON file, with a value every ten seconds.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def thinned(values: FloatArray | IntArray, digits: int | None = None) -> list[fl
 
 
 def load_panels(shown: Mapping[str, GatewaySeries], unit: Unit) -> tuple[Panel, ...]:
-    """The load of each broker, a panel for each run, all with the same scale. The first one names the brokers."""
+    """The load of each broker, one panel per run, all with the same scale. The first panel names the brokers."""
     highest = max(float(series.loads.max()) for series in shown.values()) / unit.bytes_per_s
     return tuple(
         Panel(
@@ -94,7 +94,7 @@ def curve(
 
 
 def columns(series: GatewaySeries) -> dict[str, object]:
-    """What is kept of a run."""
+    """What the JSON file keeps of a run."""
     return {
         "at_s": list(range(0, series.seconds, EVERY_S)),
         "load_bytes_per_s": [thinned(series.loads[:, broker], 1) for broker in range(series.loads.shape[1])],
@@ -134,7 +134,7 @@ class PrototypeFigures(msgspec.Struct, frozen=True, kw_only=True):
     ways: dict[str, Measures]
     frontend: float  # subscriptions, the most of a run, mean of the seeds
     backend: float
-    sdm_incoming_saved_share: float | None = None  # of LDM's incoming load, where both are there
+    sdm_incoming_saved_share: float | None = None  # of LDM's incoming load, if both were run
     sdm_incoming_saved_share_ci95: tuple[float, float] | None = None
     seeds: tuple[int, ...]
     conditions: Conditions
@@ -163,7 +163,7 @@ def _ways(name: str) -> tuple[Way, ...]:
 
 
 def _shown(name: str, ways: Sequence[Way]) -> list[Way]:
-    """Those with curves: of all placements and ways of balancing, figure 12 draws the moves of LDM and SDM."""
+    """The ways that have curves. Of all placements and ways of balancing, figure 12 shows the moves of LDM and SDM."""
     return [way for way in ways if name != MIGRATIONS or way.balancing in _DM]
 
 

@@ -1,10 +1,10 @@
 """Runs of gateways: a placement, a way of balancing, and some seeds; the worlds they run in, and the paper's measures.
 
-The world of a seed is made once for all ways. There are the two worlds of the paper's experiments: its prototype
-(section 6.1) and its simulation (section 6.2). The paper gives alpha and beta for the simulation only, and neither
-gamma nor theta. Here gamma is the policy's own, and theta is beta in both. For the prototype, beta is about a quarter
-of the mean load that a broker has once everybody has subscribed: below that the first few subscribers alone would make
-brokers look unlike. Its alpha is 0.1: a random placement of 400 subscribers is at about that, so that there is
+There are the two worlds of the paper's experiments: its prototype (section 6.1) and its simulation (section 6.2). The
+world of a seed is made once for all ways of balancing. The paper gives alpha and beta for the simulation only, and
+neither gamma nor theta. Here gamma has the policy's default, and theta equals beta in both. For the prototype, beta is
+about a quarter of the mean load of a broker after everybody has subscribed: below that, the first few subscribers alone
+would make loads differ. Its alpha is 0.1, about the value of a random placement of 400 subscribers, so that there is
 something to do, as in figure 6.
 
 The measures are the load of the busiest broker, the coefficient of variation, and the number of moves (section 6.1.3).
@@ -33,7 +33,7 @@ from nearcast.workloads.emergency.scenario import SUBSCRIBE_S, EmergencySettings
 
 
 class Unit(msgspec.Struct, frozen=True):
-    """What loads are shown in."""
+    """The unit in which loads are shown."""
 
     name: str
     bytes_per_s: float
@@ -43,6 +43,8 @@ class Unit(msgspec.Struct, frozen=True):
 
 
 class Prototype(msgspec.Struct, frozen=True, kw_only=True):
+    """The world of the paper's prototype (section 6.1)."""
+
     emergency: EmergencySettings = EmergencySettings()
     brokers: int = 5  # 6.1.2
     alpha: float = 0.10
@@ -51,11 +53,11 @@ class Prototype(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if self.brokers < 2:
-            raise UsageError("loads of one broker cannot differ: use 2 or more")
+            raise UsageError("there is nothing to balance on one broker: use 2 or more")
 
     @property
     def subscribed_s(self) -> int:
-        """From then on everybody has subscribed."""
+        """When everybody has subscribed."""
         return int(SUBSCRIBE_S[1] / self.emergency.speed)
 
     def world(self, seed: int) -> GatewayWorld:
@@ -63,6 +65,8 @@ class Prototype(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Simulation(msgspec.Struct, frozen=True, kw_only=True):
+    """The world of the paper's simulation (section 6.2)."""
+
     scale: ScaleSettings = ScaleSettings()
     alpha: float = 0.15  # 6.2.2
     beta_bytes_per_s: float = 300e6  # 6.2.2
@@ -80,7 +84,7 @@ Bench = Prototype | Simulation
 
 
 class Conditions(msgspec.Struct, frozen=True, kw_only=True):
-    """What figures depend on, printed beside them."""
+    """What the figures depend on, printed with them."""
 
     world: Bench
     gateways: GatewaySettings
@@ -101,7 +105,7 @@ def conditions_of(bench: Bench) -> Conditions:
 
 
 class Placement(StrEnum):
-    """Stage 1: the broker of a subscriber that comes."""
+    """Stage 1: how the broker of a new subscriber is chosen."""
 
     RND = "RND"
     RR = "RR"
@@ -109,7 +113,7 @@ class Placement(StrEnum):
 
 
 class Balancing(StrEnum):
-    """Stages 2 and 3."""
+    """Stages 2 and 3: how subscribers are moved."""
 
     NONE = "no balancing"
     LDM = "LDM"
@@ -127,12 +131,12 @@ class Balancing(StrEnum):
 
 
 class Way(msgspec.Struct, frozen=True):
-    """One thing that is compared with others."""
+    """One of the combinations that are compared."""
 
     placement: Placement
     balancing: Balancing
-    alpha: float | None = None  # the bench's if not given
-    beta_bytes_per_s: float | None = None  # alike
+    alpha: float | None = None  # the world's if not given
+    beta_bytes_per_s: float | None = None  # the world's if not given
 
     def __str__(self) -> str:
         return f"{self.placement} + {self.balancing}"
@@ -152,7 +156,7 @@ class Way(msgspec.Struct, frozen=True):
         )
 
     def home(self, world: GatewayWorld, seed: int) -> Numbers:
-        """The broker of each subscriber when it has come."""
+        """The first broker of each subscriber."""
         if self.placement is Placement.NR:
             return nearest(world.positions, world.broker_positions)
         if self.placement is Placement.RND:
@@ -163,6 +167,8 @@ class Way(msgspec.Struct, frozen=True):
 
 
 class Runs(msgspec.Struct, frozen=True, eq=False, kw_only=True):
+    """The results of all ways with all seeds."""
+
     bench: Bench
     seeds: tuple[int, ...]
     done: dict[Way, list[GatewaySeries]]  # in the order of the seeds
@@ -245,14 +251,14 @@ def mean_incoming(series: GatewaySeries, bench: Bench) -> float:
 
 
 def incoming_saved(runs: Runs, way: Way, other: Way) -> Estimate:
-    """The share of the other way's incoming load that a way does without, seed by seed."""
+    """The share of the other way's incoming load that this way saves, computed per seed."""
     pairs: Sequence[tuple[GatewaySeries, GatewaySeries]] = list(zip(runs.done[way], runs.done[other], strict=True))
     bench = runs.bench
     return estimate([1 - mean_incoming(mine, bench) / mean_incoming(theirs, bench) for mine, theirs in pairs])
 
 
 def described(measures: Measures, unit: Unit) -> str:
-    """For people."""
+    """The measures as text."""
     low, high = measures.cov_ci95
     text = f"cov {measures.cov:.3f} (95 %: {low:.3f} to {high:.3f}), "
     text += f"busiest broker {unit.text(measures.highest_load_bytes_per_s)}, "

@@ -1,4 +1,4 @@
-"""Figure 14: what alpha and beta do to the cov and to the number of moves, with LDM (section 6.2.2).
+"""Figure 14: how alpha and beta affect the cov and the number of moves, with LDM (section 6.2.2).
 
 `run_bad` runs any of the BAD experiments by its name on the command line.
 """

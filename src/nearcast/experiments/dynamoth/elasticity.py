@@ -1,14 +1,9 @@
-"""Figure 7: players come, leave and come again, and the servers follow (Dynamoth V.E).
+"""Figure 7: players come and go, and the number of servers follows (Dynamoth V.E).
 
 800 players join step by step, 600 leave, and nearly 400 join again. Besides the curves, two things are checked: that no
-server was added while moving a single topic would have kept every load ratio below `lr_high` (by trying all moves, see
-`sufficing_move` in checks.py), and that the very same changes of the plan lose no message when the message-level
-simulator makes them.
-
-`Game` is the game of experiments 2 and 3: RGame on a map of tiles, on rented servers (Dynamoth V.D and V.E). The paper
-gives players, updates per second, servers and the load ratio at which a server fails. It does not give the map, the
-size of an update or the bandwidth of a server. Those here are the simulator's (flow/model.py, workloads/rgame.py), with
-a map on which the servers, perfectly used, carry a little more than the 1,000 players that Dynamoth reached.
+server was added where moving a single topic would have kept every load ratio below `lr_high` (by trying all moves, see
+`sufficing_move` in checks.py), and that the same changes of the plan lose no message when the message-level simulator
+makes them.
 """
 
 from __future__ import annotations
@@ -44,6 +39,14 @@ GOOD_S = 0.150  # V.D: play is optimal below it
 
 
 class Game(msgspec.Struct, frozen=True, kw_only=True):
+    """The game of experiments 2 and 3: RGame on a map of tiles, on rented servers (Dynamoth V.D and V.E).
+
+    The paper gives players, updates per second, servers and the load ratio at which a server fails. It does not give
+    the map, the size of an update or the bandwidth of a server. Those here are the simulator's (flow/model.py,
+    workloads/rgame.py), with a map on which the servers, perfectly used, carry a little more than the 1,000 players
+    that Dynamoth reached.
+    """
+
     tiles_per_side: int = TILES_PER_SIDE
     servers: int = SERVERS
     movement: Movement = Movement()
@@ -77,7 +80,7 @@ class Game(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Conditions(msgspec.Struct, frozen=True, kw_only=True):
-    """What a figure depends on, printed beside it."""
+    """What a figure depends on, printed with it."""
 
     tiles: int
     movement: Movement
@@ -90,7 +93,7 @@ class Conditions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class World:
-    """The game with a name in front of its topics, so that rings differ from seed to seed as walks do."""
+    """The game with a prefix to its topics' names, so that rings differ from seed to seed as walks do."""
 
     def __init__(self, game: RGame, name: str) -> None:
         self.topics = tuple(f"{name}.{topic}" for topic in game.topics)
@@ -108,7 +111,7 @@ FIRST_BROKER = "b1"  # the flow simulator's name for it
 PROGRESS_EVERY_S = 100.0
 CHART_MAX_MS = 250.0
 
-# (seconds, players): the numbers of V.E; one player joins a second, two leave a second, with rests between.
+# (seconds, players): the numbers of V.E; one player joins per second, two leave per second, with pauses in between.
 PLAYERS = Ramp(((0.0, 20), (780.0, 800), (900.0, 800), (1200.0, 200), (1400.0, 200), (1800.0, 600), (2000.0, 600)))
 
 
@@ -120,7 +123,7 @@ class ElasticitySettings(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if len(self.players.points) < 2:
-            raise UsageError("players must change: give a ramp of two points or more")
+            raise UsageError("the number of players must change: give a ramp of two points or more")
 
     @property
     def seconds(self) -> float:
@@ -135,8 +138,8 @@ class ElasticityFigures(msgspec.Struct, frozen=True, kw_only=True):
     additions: int
     removals: int
     rebalancings: int
-    single_move_would_have_sufficed: int  # of the additions; 0 is wanted
-    lost_messages: int  # in the message-level run; 0 is wanted
+    single_move_would_have_sufficed: int  # number of such additions; should be 0
+    lost_messages: int  # in the message-level run; should be 0
     message_level: Replayed
     seconds_above_150_ms: float  # of the 10-s mean of the average response time
     highest_response_ms: float  # the same mean
@@ -262,10 +265,10 @@ def _rows(figures: ElasticityFigures) -> tuple[tuple[str, str], ...]:
         ("most servers, fewest after that", f"{figures.servers_most}, {figures.servers_least_after}"),
         ("rebalancings", f"{figures.rebalancings}"),
         ("servers added", f"{figures.additions}"),
-        ("  where one move would have done", f"{figures.single_move_would_have_sufficed}"),
+        ("  where one move would have sufficed", f"{figures.single_move_would_have_sufficed}"),
         ("servers released", f"{figures.removals}"),
         ("message level: moves, deliveries", f"{figures.message_level.moves:,}, {figures.message_level.deliveries:,}"),
-        ("message level: lost, doubled, reordered", _wrong(figures.message_level)),
+        ("message level: lost, duplicated, reordered", _wrong(figures.message_level)),
         ("10-s mean response above 150 ms", f"{figures.seconds_above_150_ms:.0f} s"),
         ("highest 10-s mean response", f"{figures.highest_response_ms:.0f} ms"),
     )

@@ -2,9 +2,8 @@
 
 Dynamoth section V.C. In 4a one publisher sends 10 messages a second to 100 ... 800 subscribers, and the topic is
 replicated with mode all_publishers; in 4b 100 ... 800 publishers send 10 messages a second each to one subscriber, with
-mode all_subscribers. `Crowd` and `report` are what both figures are, whether the points come from the flow simulator or
-from real servers. `run_flow` makes them in the flow simulator, at the paper's sizes; replication_live.py makes them on
-real servers.
+mode all_subscribers. `run_flow` measures in the flow simulator, at the paper's sizes; replication_live.py measures on
+real servers. `Crowd` and `report` are the same for both.
 """
 
 from __future__ import annotations
@@ -59,7 +58,7 @@ CROWDS = {crowd.name: crowd for crowd in (SUBSCRIBERS, PUBLISHERS)}
 
 
 class Point(msgspec.Struct, frozen=True, kw_only=True):
-    """One measurement. `response_ms` is None if nothing came."""
+    """One measurement. `response_ms` is None if nothing arrived."""
 
     servers: int
     clients: int
@@ -77,7 +76,7 @@ class Point(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ReplicationFigures(msgspec.Struct, frozen=True, kw_only=True):
-    """`supported`: the most clients with every point up to there below 150 ms and nothing lost.
+    """`supported_*`: the most clients such that every point up to there was below 150 ms and lost nothing.
 
     `ratio` is a lower bound if `range_ended`: three servers were still good at the last point.
     """
@@ -171,6 +170,8 @@ def _rows(crowd: Crowd, figures: ReplicationFigures) -> tuple[tuple[str, str], .
 
 
 class FlowSizes(msgspec.Struct, frozen=True, kw_only=True):
+    """The sizes of the runs in the flow simulator."""
+
     counts: tuple[int, ...] = (100, 200, 300, 400, 500, 600, 700, 800)  # V.C
     seconds: float = 60.0  # of each point: long enough for an output buffer of 8 MB to fill
     counted_s: float = 30.0  # the last of them are averaged

@@ -1,13 +1,13 @@
 """Figures 4a and 4b on real servers: a local cluster whose brokers have a limited capacity.
 
 Sizes are a fifth of the paper's, so that servers, agents, relays and up to 161 clients fit on two cores. The capacity
-of a broker is emulated (testing/network/sites.py), and chosen so that one server is full at the same place of the range
-as in the paper: above 100 of 160 subscribers, above 40 of 160 publishers. What is measured is what three servers make
-of that.
+of a broker is emulated (testing/network/sites.py), and chosen so that one server is full at the same point of the range
+as in the paper: above 100 of 160 subscribers, above 40 of 160 publishers. What is measured is how much more three
+servers can do.
 
-Each point runs for a few seconds only. The queue of an overloaded server grows all that time, so response times
-beyond capacity say how long the point ran, not where they would settle; Valkey disconnects a subscriber (what the
-paper calls failed delivery) only after 60 s above 8 MB, or at 32 MB.
+Each point runs for a few seconds only. The queue of an overloaded server grows all that time, so response times beyond
+capacity depend on how long the point ran. Valkey disconnects a subscriber (the paper's failed delivery) only after 60 s
+above 8 MB, or at 32 MB.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ from nearcast.testing.cluster import LocalCluster
 from nearcast.testing.load import percentile
 from nearcast.testing.network.sites import Capacities
 
-HOPELESS_MS = 1000.0  # a mean response time that ends a series: beyond, clients would give the server up
-TURN_S = 0.01  # how often publishers and subscribers look what is there
-CONNECT_AT_ONCE = 20  # clients that connect together: they share the narrow way
+HOPELESS_MS = 1000.0  # a mean response time that ends a series: beyond it, clients would give up the server
+TURN_S = 0.01  # how often publishers and subscribers check for work
+CONNECT_AT_ONCE = 20  # clients that connect at the same time: they share the narrow bandwidth
 
 FRAME_BYTES = 31 + len(TOPIC)  # of one delivery on the wire, besides envelope and payload: RESP3, three-digit length
 
@@ -91,7 +91,7 @@ class _Crowded:
         await self._stack.aclose()
 
     async def grow(self, clients: int) -> None:
-        """Until there are this many of the clients that the figure counts, and one of the others."""
+        """Add clients until there are this many of those that the figure counts, and one of the others."""
         many_publish = self._crowd is PUBLISHERS
         await self._add(clients if many_publish else 1, 1 if many_publish else clients)
 
@@ -110,7 +110,7 @@ class _Crowded:
 
     async def _publisher(self) -> Client:
         client = await self._connect()
-        # The first message of a client waits until it knows where the topic is. Empty, it is not counted.
+        # A client's first message waits until it knows where the topic is. It is empty, so that it is not counted.
         await client.publish(TOPIC, b"")
         return client
 
@@ -125,7 +125,7 @@ class _Crowded:
             await asyncio.sleep(TURN_S)
 
     async def measure(self, servers: int, clients: int) -> Point:
-        """Publish for the given time, then wait as long again for what is still in flight."""
+        """Publish for the given time, then wait the same time for what is still in flight."""
         self.latencies_s = array("d")
         sent = await self._publish()
         owed = sent * len(self._subscriptions)
@@ -145,7 +145,7 @@ class _Crowded:
         )
 
     async def _publish(self) -> int:
-        """All publishers at their rate, each at its own phase. Returns how many messages they sent."""
+        """Run all publishers at their rate, each with its own phase. Returns how many messages they sent."""
         payload, sent = b"x" * self._settings.payload_bytes, 0
         done = [0] * len(self._publishers)
         begun_s = time.monotonic()
@@ -156,7 +156,7 @@ class _Crowded:
                     try:
                         client.publish_nowait(TOPIC, payload)
                     except PublishBufferFull:
-                        break  # still counted: what a publisher cannot send is not delivered either
+                        break  # counted all the same: a message that cannot be sent is not delivered either
                 sent += due - done[number]
                 done[number] = due
             await asyncio.sleep(TURN_S)

@@ -1,18 +1,12 @@
 """Figure 5: how many players the same 8 servers sustain with Dynamoth and with consistent hashing (Dynamoth V.D).
 
 Every seed is run with Dynamoth, with hashing on rings of 1, 8 and 128 virtual nodes, with the authors' own baseline,
-and with the load divided perfectly. Dynamoth is run on one ring only: it begins with one server, which then has all
-topics whatever the ring, and moves them where it likes. `ratio` is Dynamoth's players over hashing's, `efficiency`
-over those of the perfect division; both are taken seed by seed, so that what a seed does to all of them cancels out.
+and with the load divided perfectly. Dynamoth is run on one ring only: it begins with one server, which has all topics
+whatever the ring, and moves them as it decides. `ratio` is Dynamoth's players over hashing's, `efficiency` is over
+those of the perfect division. Both are computed per seed, so that what a seed does to all of them cancels out.
 
 The runs are experiment 2: a game that grows from 120 to 1,200 players, balanced in several ways (Dynamoth V.D). Figures
 5 and 6 are two views of them; see also server_load.py.
-
-`Shedding` is what the authors' published code calls consistent hashing: every server gives a new one a few of its
-topics. J. Gascon-Samson's ConsistentHashingRebalancer knows no ring. When a load ratio exceeds 0.80, a server is added
-and each of the N servers there were gives it 1/(N (N+1)) of its topics, evenly picked from their list, whatever their
-load. Equal shares would need 1/(N+1), so the new server stays below average, and the more so the more there are. It is
-not a policy of the product: it is here to explain the paper's ratio of 1.6.
 """
 
 from __future__ import annotations
@@ -56,6 +50,14 @@ _TO_NEW = Reason(Cause.NEW_BROKER, "brokers added", 1.0, 0.0)
 
 
 class Shedding:
+    """What the authors' published code calls consistent hashing: every server gives a new one a few of its topics.
+
+    J. Gascon-Samson's ConsistentHashingRebalancer has no ring. When a load ratio exceeds 0.80, a server is added, and
+    each of the N existing servers gives it 1/(N (N+1)) of its topics, evenly picked from their list, whatever their
+    load. Equal shares would need 1/(N+1), so the new server stays below average, by more the more servers there are.
+    This is not a policy of the product; it is here to explain the paper's ratio of 1.6.
+    """
+
     name = "shedding"
 
     def propose(self, snapshot: Snapshot, plan: Plan) -> Proposal:
@@ -89,11 +91,13 @@ class Way(StrEnum):
 
     DYNAMOTH = "dynamoth"
     HASHING = "hashing"  # consistent hashing with virtual nodes
-    SHEDDING = "shedding"  # the baseline of the authors' published code, see shedding.py
+    SHEDDING = "shedding"  # the baseline of the authors' published code, see `Shedding`
     IDEAL = "ideal"  # the load divided perfectly over all servers, from the start
 
 
 class Growth(msgspec.Struct, frozen=True, kw_only=True):
+    """The settings of a growing game."""
+
     game: Game = Game()
     players_first: int = 120  # V.D
     players_last: int = 1200  # V.D
@@ -119,7 +123,7 @@ class Growth(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
-    """One run to be made."""
+    """One run to do."""
 
     growth: Growth
     way: Way
@@ -133,6 +137,8 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Done(msgspec.Struct, frozen=True):
+    """The result of a run."""
+
     run: Run
     series: Series
 
@@ -150,7 +156,7 @@ def make_run(run: Run) -> Done:
     workload, flow = growth.game.workload(growth.ramp, run.seed), growth.game.flow(run.virtual_nodes)
     if run.way is Way.IDEAL:
         brokers = tuple(f"b{number}" for number in range(1, growth.game.servers + 1))
-        # In this mode each broker sends the same share of a topic's output, and nothing is sent twice.
+        # In this mode, each broker sends the same share of a topic's output, and nothing is sent twice.
         placements = dict.fromkeys(workload.topics, (Mode.ALL_SUBSCRIBERS, brokers))
         simulation = FlowSimulation(workload, None, flow, run.delays, run.seed, len(brokers), placements)
     else:
@@ -179,7 +185,7 @@ Interval = tuple[float, float]
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
-    """Against one baseline. Means over the seeds, with 95 % confidence intervals."""
+    """Dynamoth against one baseline: means over the seeds, with 95 % confidence intervals."""
 
     players_dynamoth: float
     players_dynamoth_ci95: Interval
@@ -191,12 +197,12 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     efficiency_ci95: Interval
     seconds_above_dynamoth: float  # above the limit before the end: jumps at rebalancings
     seconds_above_hashing: float
-    first_breach_dynamoth: float  # players when the limit was first passed, for however short
+    first_breach_dynamoth: float  # players when the limit was first passed, however briefly
     first_breach_hashing: float
 
 
 class ScalabilityFigures(msgspec.Struct, frozen=True, kw_only=True):
-    """The five figures of the headline are those with the product's own number of virtual nodes."""
+    """The five main figures are those with the product's own number of virtual nodes."""
 
     players_dynamoth: float
     players_dynamoth_ci95: Interval
@@ -301,7 +307,7 @@ def _players(done: Sequence[Done]) -> list[float]:
 
 
 def _quotient(ours: Sequence[Done], others: Sequence[Done]) -> Estimate:
-    """Seed by seed; a baseline that never was below the limit counts as one player."""
+    """The quotient per seed; a baseline that was never below the limit counts as one player."""
     pairs = zip(_players(ours), _players(others), strict=True)
     return estimate([mine / max(theirs, 1.0) for mine, theirs in pairs])
 
@@ -315,12 +321,12 @@ def _rows(figures: ScalabilityFigures) -> tuple[tuple[str, str], ...]:
         ("efficiency, Dynamoth / perfect", _with_interval(figures.efficiency, figures.efficiency_ci95, 3)),
     ]
     for nodes, compared in figures.by_virtual_nodes.items():
-        rows.append((f"ratio with {nodes} virtual nodes", _with_interval(compared.ratio, compared.ratio_ci95, 2)))
+        rows.append((f"ratio, virtual nodes: {nodes}", _with_interval(compared.ratio, compared.ratio_ci95, 2)))
     authors = figures.authors_baseline
     rows.append(("ratio to the authors' own baseline", _with_interval(authors.ratio, authors.ratio_ci95, 2)))
     rows.append(("ratio in the paper", f"{PAPER['ratio']:g}"))
     if figures.range_ended:
-        rows.append(("lower bounds only", "players ran out before the servers: use more with --players"))
+        rows.append(("lower bounds only", "servers were not full at the last player: use more players with --players"))
     tiles, seeds = figures.conditions.tiles, len(figures.seeds)
     rows.append(("tiles, servers, seeds", f"{tiles}, {figures.conditions.servers}, {seeds}"))
     return tuple(rows)
@@ -386,7 +392,7 @@ def _chart(dynamoth: Series, hashing: Series, figures: ScalabilityFigures) -> Ch
 
 
 def _rebalancings(name: str, series: Series, colour: Colour, sign: Sign) -> Marks:
-    """On the curve, and at the top where it leaves the picture."""
+    """Marks on the curve, or at the top where the curve leaves the picture."""
     times = [each.at_s for each in series.rebalancings]
     on_curve = [min(series.response_s[round(at_s / series.step_s)] * 1e3, 0.98 * CHART_MAX_MS) for at_s in times]
     return Marks(label=f"{name}: rebalancing", x=times, y=on_curve, colour=colour, sign=sign)

@@ -1,7 +1,7 @@
 """Figure 6: the load ratios of the servers while the game grows, with Dynamoth (section V.D).
 
-The paper: the average stays below 1 until the whole system is overloaded, the busiest server's below 1 for most of
-the time.
+In the paper, the average stays below 1 until the whole system is overloaded, and the busiest server's ratio stays below
+1 most of the time.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SAFE = 1.0  # V.D: a load ratio of 1 or below is safe
 
 
 class ServerLoadFigures(msgspec.Struct, frozen=True, kw_only=True):
-    """Means over the seeds. `before`: until the response time was too long for good, see dynamoth-5."""
+    """Means over the seeds. `before`: until the response time was too long for good; see dynamoth-5."""
 
     mean_below_one_before: float  # share of the seconds
     busiest_below_one_before: float
@@ -89,7 +89,7 @@ def _figures(growth: Growth, done: Sequence[Done]) -> ServerLoadFigures:
 
 
 def _steps(done: Done) -> int:
-    """Up to the end of what it sustained."""
+    """The number of steps until the cluster no longer sustained its players."""
     return round(done.sustained.until_s / done.series.step_s) + 1
 
 
@@ -99,7 +99,7 @@ def _share_below(done: Done, ratios: Sequence[float], limit: float) -> float:
 
 
 def _players_with(series: Series, servers: int) -> list[int]:
-    """The players when there were this many servers for the first time; none if there never were."""
+    """The number of players when there were this many servers for the first time; empty if there never were."""
     return [players for players, count in zip(series.clients, series.brokers, strict=True) if count >= servers][:1]
 
 
@@ -141,5 +141,5 @@ def _rows(figures: ServerLoadFigures) -> tuple[tuple[str, str], ...]:
         ("until then: busiest server below 1.15", f"{figures.busiest_below_fail_ratio_before:.1%} of the time"),
         ("until then: highest mean load ratio", f"{figures.highest_mean_before:.2f}"),
         ("until then: rebalancings", f"{figures.rebalancings_before:.0f}"),
-        ("all servers in use from", "never" if at_all is None else f"{at_all:,.0f} players on"),
+        ("all servers in use from", "never" if at_all is None else f"{at_all:,.0f} players"),
     )

@@ -1,4 +1,4 @@
-"""Dynamoth: balance load over brokers, replicate hot topics, add and remove brokers.
+"""Dynamoth: balances load over brokers, replicates hot topics, adds and removes brokers.
 
 After J. Gascon-Samson, F.-P. Garcia, B. Kemme, J. Kienzle, "Dynamoth: A Scalable Pub/Sub Middleware for
 Latency-Constrained Applications in the Cloud", ICDCS 2015, section III. Figures marked "code" are the constants of the
@@ -22,22 +22,22 @@ authors' program.
 | T_wait | kept by the caller: the controller's planner, the flow simulator |
 
 Interpretations, where the paper is silent or does not terminate:
-- Lines 4 and 10 of Algorithm 2 use the estimated ratios; with the measured ones it never ends.
-- The number of brokers is rounded up, at least 2 and at most those there are. Less than one subscriber, and less than
-  one publication per second, count as one; a topic without subscribers is not replicated.
-- Publications and subscribers both above their thresholds: all_subscribers, with enough brokers to bring the
-  publications of each below `publication_threshold`.
+- Lines 4 and 10 of Algorithm 2 use the estimated ratios; with the measured ones it would never end.
+- The number of brokers is rounded up, at least 2 and at most all there are. Less than one subscriber, and less than one
+  publication per second, count as one; a topic without subscribers is not replicated.
+- If publications and subscribers are both above their thresholds, the mode is all_subscribers, with enough brokers to
+  bring the publications of each below `publication_threshold`.
 
 Deviations:
 - A topic that is too large for one broker, above `lr_safe` of the mean capacity, is replicated whatever its ratios are,
   and a replicated topic gets at least the brokers its bandwidth needs. Otherwise no number of brokers could help.
-- No more brokers than leave each the threshold's amount of publications or subscribers, and no more than the mode can
-  divide a topic into: a publisher writes to one broker, a subscriber reads from one.
-- A topic stays replicated until it is below `collapse_share` of the threshold that brought it there, and a replication
-  that would overload a broker is postponed. Otherwise a topic at its threshold would flap.
-- Algorithm 2 moves the busiest topic that fits at the receiver. The paper's busiest may overload it. Topics on one
-  broker go before shares of replicated ones. The receiver is filled up to `lr_safe` if possible, or to the mean of a
-  cluster that is above it.
+- A topic gets so few brokers that each has at least the threshold's amount of publications or subscribers, and no more
+  than its mode can divide it into: a publisher writes to one broker, a subscriber reads from one.
+- A topic stays replicated until it is below `collapse_share` of the threshold that caused the replication, and a
+  replication that would overload a broker is postponed. Otherwise a topic at its threshold would flap.
+- Algorithm 2 moves the busiest topic that fits on the receiver; the paper takes the busiest, which may overload it.
+  Topics on one broker are moved before shares of replicated ones. The receiver is filled up to `lr_safe` if possible,
+  or to the mean of a cluster that is above it.
 - If that does not bring every ratio below `lr_high`, the brokers at or above it are levelled (`rebalancing.py`), and a
   broker is rented only if no single move would do (`scaling.py`). If none can be rented, levelling keeps the cluster
   usable up to its capacity.

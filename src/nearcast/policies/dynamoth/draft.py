@@ -1,13 +1,4 @@
-"""The draft: the plan P* while it is being made, with the load each broker would have (section III.B.3).
-
-Every step of the policy reads the estimated load here and changes the draft, so the next step sees what the last one
-did. Estimated output = measured output - shares that leave + shares that come. A topic's load divides evenly over its
-brokers, in both modes of replication.
-
-A `Shelf` holds the loaded topics of one broker by share, so that the busiest one that fits is found without a search.
-
-`DynamothConfig` has the thresholds, with their sources and the rules that tie them together.
-"""
+"""The draft: the plan P* while it is being made (section III.B.3); and the thresholds."""
 
 from __future__ import annotations
 
@@ -31,7 +22,10 @@ Allowed = Callable[[int], bool]
 
 
 class Shelf:
-    """Two sorted lists: topics that are only here are moved before shares of replicated ones."""
+    """The loaded topics of one broker by share, so that the busiest one that fits is found without a search.
+
+    There are two sorted lists, because topics that are only here are moved before shares of replicated ones.
+    """
 
     __slots__ = ("replicated", "single")
 
@@ -52,7 +46,7 @@ class Shelf:
         items.pop(bisect_left(items, item))
 
     def busiest(self, at_most: float, at_least: float, allowed: Allowed) -> Item | None:
-        """The largest share in the range. A replicated topic must be allowed at its destination."""
+        """The largest share in the range. A share of a replicated topic must be allowed at its destination."""
         end = bisect_right(self.single, (at_most, inf))
         if end and self.single[end - 1][0] >= at_least:
             return self.single[end - 1]
@@ -80,6 +74,13 @@ class Shelf:
 
 
 class Draft:
+    """The plan while it is being made, with the load each broker would have.
+
+    Every step of the policy reads the estimated load here and changes the draft, so the next step sees what the last
+    one did. Estimated output = measured output - shares that leave + shares that come. A topic's load divides evenly
+    over its brokers, in both modes of replication.
+    """
+
     def __init__(self, loads: Loads) -> None:
         self.loads = loads
         self.output: Floats = loads.output.copy()  # estimated, bytes per second
@@ -106,7 +107,7 @@ class Draft:
 
     @property
     def mean_ratio(self) -> float:
-        """Of the usable brokers: what each would have if their load were divided in proportion to their capacity."""
+        """The ratio of every usable broker if their load were divided in proportion to their capacity."""
         return self.mean_of(self.usable)
 
     def mean_of(self, brokers: Flags) -> float:
@@ -117,12 +118,12 @@ class Draft:
         return placed[0] if placed else self.loads.placements[topic].mode
 
     def brokers_of(self, topic: int) -> tuple[int, ...]:
-        """The topic's brokers; none if a policy cannot move it now."""
+        """The topic's brokers; none if the topic cannot be moved now."""
         home = int(self._home[topic])
         return self._replicas.get(topic, ()) if home == NOWHERE else (home,)
 
     def share(self, topic: int) -> float:
-        """What each broker of the topic sends, bytes per second."""
+        """What each broker of the topic sends, in bytes per second."""
         return float(self.loads.traffic[topic]) / len(self.brokers_of(topic))
 
     def fits(self, topic: int, brokers: tuple[int, ...], limit: float) -> bool:
@@ -163,12 +164,12 @@ class Draft:
     # --- changing
 
     def move(self, topic: int, source: int, target: int, reason: Reason) -> None:
-        """Replace the source by the target: for the whole topic, or for one share of a replicated one."""
+        """Replace the source by the target, for the whole topic or for one share of a replicated one."""
         brokers = tuple(target if broker == source else broker for broker in self.brokers_of(topic))
         self.place(topic, self.mode_of(topic), brokers, reason)
 
     def place(self, topic: int, mode: Mode, brokers: tuple[int, ...], reason: Reason) -> None:
-        """The first reason given for a topic stays: it is the one that started the move."""
+        """Change a topic's placement. The first reason given for a topic stays, because it started the move."""
         before, share_before = self.brokers_of(topic), self.share(topic)
         for broker in before:
             self._add(broker, -share_before)
@@ -212,7 +213,7 @@ class Draft:
         return found
 
     def _moved(self, topic: int, brokers: tuple[int, ...]) -> float:
-        """The traffic whose broker changes, bytes per second."""
+        """The traffic whose broker changes, in bytes per second."""
         home = int(self.loads.home[topic])
         before = self.loads.replicas[topic] if home == NOWHERE else (home,)
         traffic = float(self.loads.traffic[topic])
@@ -228,7 +229,10 @@ class Draft:
 
 
 class DynamothConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """Load ratios are shares of a broker's outgoing capacity. "Code" means the constants of the authors' program."""
+    """The thresholds, with their sources and the rules between them.
+
+    Load ratios are shares of a broker's outgoing capacity. "Code" means the constants of the authors' program.
+    """
 
     lr_high: float = 0.80  # LR^high (III.B.3): a broker at or above it is relieved; code, "high load"
     lr_safe: float = 0.60  # LR^safe (III.B.3): relieve it until below this; code, "reduce"
@@ -239,7 +243,7 @@ class DynamothConfig(msgspec.Struct, frozen=True, kw_only=True):
     subscriber_threshold: float = 250.0  # subscribers; half of what one broker handled in figure 4a
     collapse_share: float = 0.75  # replication ends, or shrinks, below this share of its threshold
     level_gap: float = 0.03  # load ratio: differences below it are not worth a move
-    brokers_min: int = 1  # never propose to go below this many
+    brokers_min: int = 1  # the policy never proposes fewer
     topics_per_step: int = 50  # III.B.4 "slowly": the most topics that leave a broker at once
 
     def __post_init__(self) -> None:
@@ -258,10 +262,10 @@ class DynamothConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def lr_fill(self) -> float:
-        """How far a move that is not urgent may fill a broker: noise must not lift it to `lr_high` at once."""
+        """How far a move that is not urgent may fill a broker: noise must not lift its ratio to `lr_high` at once."""
         return (self.lr_safe + self.lr_high) / 2
 
     @property
     def below_high(self) -> float:
-        """The highest load ratio that is below `lr_high` beyond the rounding of sums."""
+        """The highest load ratio that is still below `lr_high` after sums are rounded."""
         return self.lr_high - 1e-9

@@ -33,6 +33,8 @@ DEFAULT = DynamothConfig()
 
 
 class Dynamoth:
+    """The policy; a pure function of snapshot and plan."""
+
     name = "dynamoth"
 
     def __init__(self, config: DynamothConfig = DEFAULT) -> None:
@@ -41,13 +43,13 @@ class Dynamoth:
     def propose(self, snapshot: Snapshot, plan: Plan) -> Proposal:
         loads = Loads.of(snapshot, plan)
         if loads.draining.all():
-            problem = "no broker may carry topics: start one, or call a removal off"
+            problem = "no broker may carry topics: start one, or cancel a removal"
             return Proposal(self.name, predicted=Draft(loads).predicted(), problem=problem)
         return _Session(snapshot, loads, self._config).proposal(self.name)
 
 
 class _Session:
-    """One call: the draft as it grows, and what is proposed for brokers."""
+    """One call of the policy: the draft as it grows, and the changes of brokers."""
 
     def __init__(self, snapshot: Snapshot, loads: Loads, config: DynamothConfig) -> None:
         self._snapshot = snapshot
@@ -72,7 +74,7 @@ class _Session:
         return Proposal(name, changes, self._draft.predicted(), self._problem)
 
     def _keep(self, reason: Reason) -> None:
-        """Cancel the removals that a policy began; those that a person asked for are not ours to end."""
+        """Cancel the removals that a policy began, but not those that a person asked for."""
         for broker in np.flatnonzero(self._loads.draining & self._loads.removable & ~self._draft.usable).tolist():
             self._draft.usable[broker] = True
             self._brokers.append(KeepBroker(self._loads.brokers[broker], reason))
@@ -80,7 +82,7 @@ class _Session:
     # --- high load
 
     def _high_load(self) -> bool:
-        """True if the load was too high: then no broker may be removed in this call."""
+        """Returns whether the load was too high; then no broker may be removed in this call."""
         before, config = self._draft, self._config
         if before.highest_ratio < config.lr_high:
             return False
@@ -92,7 +94,7 @@ class _Session:
         return True
 
     def _take_back(self, before: Draft) -> None:
-        """Cancel removals if the brokers that were to go make a difference."""
+        """Cancel removals if keeping those brokers makes a difference."""
         trial = before.copy()
         trial.usable |= self._loads.removable
         if (trial.usable == before.usable).all():
@@ -103,7 +105,7 @@ class _Session:
             self._draft = trial
 
     def _beyond_moves(self) -> bool:
-        """Algorithm 2 and levelling have not brought every ratio below `lr_high`."""
+        """Try what is left when Algorithm 2 and levelling have not brought every ratio below `lr_high`."""
         measured = Draft(self._loads)
         measured.usable = self._draft.usable
         moved = single_move(measured, self._config)
@@ -130,7 +132,7 @@ class _Session:
         shelf = self._draft.shelf(broker)
         largest = max((*shelf.single, *shelf.replicated), default=None)
         if largest is None:
-            return "its load belongs to no topic that can be moved; look at what else runs on its server"
+            return "its load comes from no topic that can be moved; check what else runs on its server"
         topic = self._loads.topics[largest[1]]
         return f"topic {topic!r} alone is too much for a broker and cannot be divided further; use larger brokers"
 
@@ -145,7 +147,7 @@ class _Session:
     # --- low load
 
     def _drain(self, asked_only: bool) -> bool:
-        """Continue removals that were begun, or only those that a person asked for. True if there are any."""
+        """Continue removals, or only those that a person asked for. Returns whether there are any."""
         steps = self._config.topics_per_step
         going = ~self._draft.usable & ~(self._loads.removable & asked_only)
         draining = np.flatnonzero(going).tolist()

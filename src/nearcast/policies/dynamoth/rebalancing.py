@@ -1,14 +1,7 @@
-"""System-level rebalancing: Algorithm 2 (section III.B.3), and levelling where Algorithm 2 has no answer.
+"""System-level rebalancing: Algorithm 2 (section III.B.3), and levelling where Algorithm 2 finds no solution.
 
-Algorithm 2 takes topics off brokers at or above `lr_high` until those are below `lr_safe`.
-
-`Level` helps where the brokers have no room below `lr_high`. Load goes from brokers above the mean of the participants
-to brokers below it: the busiest topic that takes neither past the mean; if there is none, one that does but still
-leaves both lower than the donor was; if there is none, two topics are exchanged. A difference below `level_gap` is left
-alone, and each step depends only on the state, so that a second call finds nothing to do. Every step replaces the
-donor's ratio by lower ones, so it ends.
-
-Brokers that have just joined are given load at once: one that stays empty was rented for nothing.
+Algorithm 2 takes topics off brokers at or above `lr_high` until those are below `lr_safe`. Brokers that have just
+joined are given load at once: a broker that stays empty was rented for nothing.
 """
 
 from __future__ import annotations
@@ -19,7 +12,7 @@ from nearcast.core.model.planning import Cause, Reason
 from nearcast.policies.dynamoth.draft import Draft, DynamothConfig, Item
 from nearcast.policies.loads import Flags
 
-# A topic below this share of its broker's excess over the mean would be one of a thousand moves: not worth it.
+# A topic below this share of its broker's excess over the mean is not worth moving: it would take a thousand of them.
 _WORTH = 1e-3
 
 Step = list[tuple[int, int, int]]  # (topic, from, to)
@@ -29,7 +22,13 @@ Step = list[tuple[int, int, int]]  # (topic, from, to)
 
 
 class Level:
-    """One levelling between donors and receivers."""
+    """One levelling between donors and receivers, for brokers that have no room below `lr_high`.
+
+    Load goes from brokers above the mean of the participants to brokers below it: the busiest topic that takes neither
+    past the mean; if there is none, one that does but still leaves both lower than the donor was; if there is none, two
+    topics are exchanged. Differences below `level_gap` are left alone, and each step depends only on the state, so a
+    second call finds nothing to do. Every step replaces the donor's ratio by lower ones, so levelling ends.
+    """
 
     def __init__(self, draft: Draft, donors: Flags, receivers: Flags, gap: float) -> None:
         self._draft = draft
@@ -43,7 +42,7 @@ class Level:
         """Relieve donors with a ratio of at least `enter`, the heaviest first, as far as possible."""
         stuck: set[int] = set()
         while True:
-            # A broker that is being removed may give, and then the mean of the others rises.
+            # A broker that is being removed may be a donor; then the mean of the others rises.
             self._mean = self._draft.mean_of(self._taking_part)
             donor = self._heaviest(stuck)
             if donor is None or self._draft.ratio[donor] < max(enter, self._mean + self._gap):
@@ -70,7 +69,7 @@ class Level:
         return float((self._draft.ratio[donor] - self._mean) * self._draft.loads.capacity[donor])
 
     def _passing(self, donor: int, target: int) -> float:
-        """Bytes per second that take the target up, and the donor down, to the mean at most."""
+        """How many bytes per second can move without taking the target above the mean or the donor below it."""
         room = (self._mean - self._draft.ratio[target]) * self._draft.loads.capacity[target]
         return min(self._surplus(donor), float(room))
 
@@ -83,7 +82,7 @@ class Level:
         return []
 
     def _beyond_mean(self, donor: int) -> Step:
-        """The step that leaves the heavier of the two lowest."""
+        """The move after which the heavier of the two brokers is lightest."""
         highest = float(self._draft.ratio[donor]) - self._gap
         best: tuple[float, Step] = (highest, [])
         for target in self._partners(donor, highest):
@@ -98,7 +97,7 @@ class Level:
         return best[1]
 
     def _exchange(self, donor: int) -> Step:
-        """Two topics change places, so that the heavier of the two brokers ends up lowest."""
+        """The exchange of two topics after which the heavier of the two brokers is lightest."""
         highest = float(self._draft.ratio[donor]) - self._gap
         best: tuple[float, Step] = (highest, [])
         if not self._draft.usable[donor]:
@@ -122,7 +121,7 @@ class Level:
         even = (ratio[donor] - ratio[target]) / (1 / capacity[donor] + 1 / capacity[target])
         given = np.array([share for share, _ in heavy])
         taken = np.array([share for share, _ in light])
-        # The two partners of each topic whose difference is closest to making both brokers even, below and above.
+        # For each topic, the two partners whose difference comes closest to levelling both brokers: below and above.
         right = np.searchsorted(taken, given - even)
         partners = np.clip(np.stack((right, right - 1)), 0, len(taken) - 1)
         passed = given - taken[partners]
@@ -137,9 +136,9 @@ class Level:
 def relieve(draft: Draft, config: DynamothConfig) -> bool:
     """Change the draft until every estimated load ratio is below `lr_high`.
 
-    False if Algorithm 2 does not get there; the draft is then half done.
+    Returns False if Algorithm 2 does not get there; the draft is then half done.
     """
-    # A cluster whose mean is above lr_safe cannot bring every broker below it: the mean is as low as it gets.
+    # If the mean is above lr_safe, not every broker can be below lr_safe: the mean is the lowest possible limit.
     safe = max(config.lr_safe, draft.mean_ratio)
     if safe >= config.lr_high:
         return False
@@ -160,8 +159,8 @@ def relieve(draft: Draft, config: DynamothConfig) -> bool:
 def _next(draft: Draft, busiest: int, safe: float, config: DynamothConfig) -> tuple[Item, int] | None:
     """The busiest topic that the lightest broker can take.
 
-    Up to `safe` if possible; below `lr_high` only to bring the busiest below it too, or the next plan would move topics
-    back.
+    The target is filled up to `safe` if possible. It is filled further, but below `lr_high`, only if that brings the
+    busiest below `lr_high` too; otherwise the next plan would move topics back.
     """
     limits = (safe, config.below_high) if draft.ratio[busiest] >= config.lr_high else (safe,)
     for limit in limits:
@@ -194,7 +193,7 @@ def lowered(draft: Draft, config: DynamothConfig) -> Draft:
 
 
 def use_new(draft: Draft, config: DynamothConfig) -> None:
-    """Level brokers above `lr_safe` onto the new ones; then the busiest of the others while a new one is empty."""
+    """Level brokers above `lr_safe` onto the new ones; then, while a new one is empty, the busiest of the others."""
     fresh = draft.loads.fresh & draft.usable
     donors = ~fresh & draft.usable
     if not fresh.any():
@@ -211,5 +210,5 @@ def _level(draft: Draft, donors: Flags, fresh: Flags, config: DynamothConfig) ->
     mean = draft.mean_of(donors | fresh)
     highest = float(draft.ratio[donors].max())
     reason = Reason(Cause.NEW_BROKER, "load_ratio", highest, min(config.lr_safe, mean))
-    # A cluster at rest has small differences only: half of the mean is then as good as the usual gap.
+    # A cluster with little load has small differences only: half of the mean then serves as the gap.
     Level(draft, donors, fresh, min(config.level_gap, mean / 2)).run(mean, reason)

@@ -1,7 +1,7 @@
 """Algorithm 1: which topics are replicated, in which mode, over how many and which brokers (section III.B.1).
 
-`wishes` makes the decision for all topics at once. `replicate` chooses the brokers and changes the draft: the least
-loaded first in, the busiest first out.
+`wishes` decides for all topics at once. `replicate` chooses the brokers and changes the draft: it adds the least loaded
+brokers first, and removes the busiest first.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from nearcast.core.model.planning import Cause, Reason
 from nearcast.policies.dynamoth.draft import Draft, DynamothConfig
 from nearcast.policies.loads import NOWHERE, Flags, Floats, Loads, Numbers
 
-_ROUNDING = 1e-9  # a ratio of exactly three thresholds is three brokers, whatever the last bit says
+_ROUNDING = 1e-9  # a ratio of exactly three thresholds needs three brokers, whatever its last bit
 
 
 # --- which topics
@@ -26,7 +26,7 @@ class Wish(msgspec.Struct, frozen=True):
     topic: int
     mode: Mode
     count: int
-    grows: bool  # it needs more brokers, or another mode; else fewer
+    grows: bool  # it needs more brokers or another mode; otherwise fewer brokers
     reason: Reason
 
 
@@ -52,7 +52,7 @@ class _View:
         self.loads, self.config = loads, config
         self.publications, self.subscribers = loads.publications, loads.subscribers
         # Lines 2 and 3. Less than one per second or one subscriber counts as one: rates are means over seconds, and a
-        # topic with rare publications is not worth more brokers than one that has one in a second.
+        # topic with rare publications does not deserve more brokers than one with one publication per second.
         self.p_ratio: Floats = self.publications / np.maximum(self.subscribers, 1.0)
         self.s_ratio: Floats = self.subscribers / np.maximum(self.publications, 1.0)
         self.room = config.lr_safe * float(loads.capacity.mean())  # what one broker may send of one topic
@@ -60,7 +60,7 @@ class _View:
         subs, pubs = self._threshold_share(_SUBS), self._threshold_share(_PUBS)
         many_publications = self.publications > subs * config.publication_threshold
         many_subscribers = self.subscribers > pubs * config.subscriber_threshold
-        heard = self.subscribers > 0  # what nobody receives costs no output: nothing to share
+        heard = self.subscribers > 0  # a topic without subscribers has no output to share
         self.publishing: Flags = many_publications & (self.p_ratio > subs * config.all_subs_threshold) & heard
         self.both: Flags = many_publications & (self.subscribers > subs * config.subscriber_threshold)
         self.broadcast: Flags = many_subscribers & (self.s_ratio > pubs * config.all_pubs_threshold)
@@ -72,7 +72,7 @@ class _View:
         return np.where(self.current == mode, self.config.collapse_share, 1.0)
 
     def mode(self) -> Numbers:
-        """Lines 4, 8 and 12, the corner case of both large, and our own rule for topics too large for a broker."""
+        """Lines 4, 8 and 12, the case that both are large, and our own rule for topics too large for a broker."""
         divided = np.where(
             self.current != _SINGLE,
             self.current,
@@ -88,14 +88,15 @@ class _View:
     def _parts(self, mode: int) -> Floats:
         """How many shares the mode can divide the topic into.
 
-        A publisher writes to one broker, or a subscriber reads from one. Publishers nobody counted limit nothing.
+        A publisher writes to one broker, or a subscriber reads from one. If publishers were not counted, there is no
+        limit.
         """
         if mode == _PUBS:
             return np.ceil(self.subscribers)
         return np.where(self.loads.publishers > 0, np.ceil(self.loads.publishers), np.inf)
 
     def count(self) -> Numbers:
-        """Lines 5 and 9, rounded up; unchanged while it lies between what is needed without and with reserve."""
+        """Lines 5 and 9, rounded up. It stays unchanged while it is between the need without and with reserve."""
         mode, need = self.mode(), self._need()
         up = np.ceil(need - _ROUNDING)
         down = np.ceil(need / self.config.collapse_share - _ROUNDING)
@@ -134,7 +135,7 @@ class _View:
         return Reason(Cause.HIGH_LOAD, "topic output_bytes_per_s", float(self.loads.traffic[topic]), self.room)
 
     def _cooled(self, topic: int) -> Reason:
-        """The measure that fell below its threshold for one broker less; of several, the closest to it."""
+        """The measure that fell below its threshold for one broker fewer; of several, the one closest to it."""
         config, loads = self.config, self.loads
         measures = [("topic output_bytes_per_s", loads.traffic, self.room)]
         if self.current[topic] == _PUBS:
@@ -162,7 +163,7 @@ def _current(loads: Loads) -> tuple[Numbers, Numbers]:
 
 
 def replicate(draft: Draft, config: DynamothConfig) -> list[Wish]:
-    """Channel-level rebalancing. Returns the wishes that were not granted: the brokers are too few, or too busy."""
+    """Channel-level rebalancing. Returns the wishes that were not granted because brokers are too few or too busy."""
     return [wish for wish in wishes(draft.loads, config) if not _fulfil(draft, wish, config)]
 
 
@@ -172,7 +173,7 @@ def _fulfil(draft: Draft, wish: Wish, config: DynamothConfig) -> bool:
     if not brokers:
         return False
     if (mode, brokers) != (draft.mode_of(wish.topic), draft.brokers_of(wish.topic)):
-        # A topic that is too much for its brokers may go where it is also too much, but less so.
+        # A topic that overloads its brokers may go where it also overloads brokers, but less so.
         limit = max(config.below_high, draft.highest_ratio) if wish.grows else config.lr_fill
         if not draft.fits(wish.topic, brokers, limit):
             return False
@@ -181,7 +182,7 @@ def _fulfil(draft: Draft, wish: Wish, config: DynamothConfig) -> bool:
 
 
 def _chosen(draft: Draft, wish: Wish) -> tuple[int, ...]:
-    """As many as wished, or as there are. Those that stay keep their order: clients choose among them by position."""
+    """As many brokers as wished, or as there are. Those that stay keep their order: clients choose by position."""
     now = draft.brokers_of(wish.topic)
     share = draft.share(wish.topic)
     ratio = draft.ratio.tolist()

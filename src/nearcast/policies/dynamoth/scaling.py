@@ -1,10 +1,10 @@
 """Scaling: when to rent a broker (section III.B.3), and when and how to remove one (section III.B.4).
 
-A broker is rented only if no move helps, and only if a broker does ("if this is not possible").
+A broker is rented only if no move helps ("if this is not possible"), and only if a new broker would help.
 
 The low-load algorithm slowly empties the least loaded broker for as long as the load stays low. The global load ratio
-is the load of all brokers over their total capacity. With equal brokers that is the paper's mean of ratios. With
-unequal ones moves still do not change it, so that emptying a broker cannot interrupt itself.
+is the load of all brokers over their total capacity. With equal brokers that is the paper's mean of ratios. Unlike that
+mean, it does not change when topics move between unequal brokers, so emptying a broker cannot interrupt itself.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from nearcast.policies.dynamoth.draft import Draft, DynamothConfig
 def single_move(draft: Draft, config: DynamothConfig) -> Draft | None:
     """The draft with one topic, or one share of a replicated one, moved so that every ratio is below `lr_high`.
 
-    None if there is no such move. No broker may be rented while there is one, and Algorithm 2, which takes the busiest
-    topic first, can miss it.
+    None if there is no such move. While there is one, no broker may be rented. Algorithm 2 can miss it, because it
+    takes the busiest topic first.
     """
     high = np.flatnonzero(draft.ratio >= config.lr_high)
     if len(high) != 1:
-        return None  # a move lowers only one broker
+        return None  # one move relieves only one broker
     source = int(high[0])
     capacity = draft.loads.capacity
     room = np.where(draft.usable, (config.below_high - draft.ratio) * capacity, -np.inf)
@@ -71,7 +71,7 @@ def how_many(draft: Draft, config: DynamothConfig, spare: int) -> int:
 # --- removing
 
 
-_CANDIDATES = 5  # how many brokers to look at in all, if topics of the least loaded fit nowhere
+_CANDIDATES = 5  # how many brokers to try in all, if topics of the least loaded fit nowhere
 
 Place = tuple[int, Mode, tuple[int, ...]]
 
@@ -115,7 +115,7 @@ def removal(draft: Draft, broker: int, limit: float) -> Removal:
 
 
 def _elsewhere(draft: Draft, topic: int, broker: int, limit: float) -> Place | None:
-    """Replace leaving brokers by the lightest; if none has room, the topic's other brokers manage without."""
+    """Replace leaving brokers by the lightest; if none has room, the topic keeps only its other brokers."""
     for brokers in _options(draft, topic, broker):
         if draft.fits(topic, brokers, limit):
             return topic, draft.mode_of(topic) if len(brokers) > 1 else Mode.SINGLE, brokers

@@ -28,15 +28,15 @@ Interpretations, where the paper is silent or contradicts itself:
 - After a shuffle the loads and the cov are computed again, its plan is kept, and single moves follow if cov is still
   above alpha. In the plan each subscriber then moves once, from where it is to where it ends up.
 - SDM's set of candidates, the brokers below the mean, may be empty: such a subscriber has no valid move.
-- Of equal loads, similarities or brokers the lower number goes first; nobody moves to the broker it is on.
-- Only subscribers that are online count and move. Rates are moving averages, computed by `moving_average` before they
-  come here.
+- Of equal loads, similarities or brokers, the lower number goes first. A subscriber never moves to its own broker.
+- Only subscribers that are online count and move. Rates are moving averages; the caller computes them with
+  `moving_average`.
 
 Deviations:
-- A target that would just reach the source's load takes a subscriber only if the source ends below what the target had:
-  otherwise two loads would change places forever. So the sorted list of loads gets smaller with each move, and the loop
+- If the target would just reach the source's load, the move is valid only if the source ends below what the target had.
+  Otherwise two loads would change places forever. So the sorted list of loads gets smaller with each move, and the loop
   ends.
-- A subscriber without load is not moved, not even by a shuffle: it would change nothing.
+- A subscriber without load is not moved, not even by a shuffle, because that would change nothing.
 """
 
 from nearcast.policies.multistage.loads import Assignment, Demand, MultistageConfig, Scheme, moving_average

@@ -1,13 +1,6 @@
-"""What multistage balancing computes with: demand, the loads of brokers, their spread, and thresholds.
+"""The data of multistage balancing: demand, the loads of brokers, their spread, and thresholds.
 
-`Demand` is who wants what: subscribers and their backend subscriptions as a sparse matrix, with the rate of each
-subscription. Subscribers, brokers and backend subscriptions are numbers here; the caller keeps the names.
-
-`Spread` is the mean and coefficient of variation of the brokers' loads (equations 6-8), updated load by load.
-
-`BrokerLoads` has the loads of brokers by equations 1-5, updated by each move and never recomputed.
-
-`MultistageConfig` has the thresholds, with their sources and the rules that tie them together.
+Subscribers, brokers and backend subscriptions are numbers here; the caller keeps the names.
 """
 
 from __future__ import annotations
@@ -34,7 +27,10 @@ NOWHERE = -1  # the broker of an offline subscriber, where only those online cou
 
 
 class Demand(msgspec.Struct, frozen=True, eq=False):
-    """Y, R and who is online. Rows of Y are slices of `wanted`, ascending and without repetition."""
+    """Who wants what: Y as a sparse matrix of subscribers and backend subscriptions, R, and who is online.
+
+    Rows of Y are slices of `wanted`, ascending and without repetition.
+    """
 
     starts: Offsets  # subscriber i wants wanted[starts[i]:starts[i + 1]]
     wanted: Numbers  # backend subscriptions k with y_ik = 1
@@ -53,11 +49,11 @@ class Demand(msgspec.Struct, frozen=True, eq=False):
         repeated = np.diff(self.wanted) <= 0
         repeated[self.starts[1:-1][(self.starts[1:-1] > 0) & (self.starts[1:-1] < len(self.wanted))] - 1] = False
         if repeated.any():
-            raise UsageError("the subscriptions of each subscriber must be ascending, each given once")
+            raise UsageError("the subscriptions of each subscriber must be ascending, without repetition")
 
     @staticmethod
     def of(wanted: Sequence[Sequence[int]], rates: Sequence[float], online: Sequence[bool] | None = None) -> Demand:
-        """From plain lists; everyone is online unless stated otherwise."""
+        """From plain lists; all subscribers are online unless `online` says otherwise."""
         rows = [sorted(set(row)) for row in wanted]
         starts = np.concatenate([[0], np.cumsum([len(row) for row in rows], dtype=np.int64)]).astype(np.int64)
         flat = np.array([k for row in rows for k in row], dtype=np.int32)
@@ -86,11 +82,11 @@ class Assignment(msgspec.Struct, frozen=True, eq=False):
     def __post_init__(self) -> None:
         lowest, highest = (int(self.home.min()), int(self.home.max())) if len(self.home) else (0, 0)
         if not 0 <= lowest <= highest < self.brokers:
-            raise UsageError(f"every subscriber needs a broker from 0 to {self.brokers - 1}, and there must be one")
+            raise UsageError(f"there must be a broker, and every subscriber needs one from 0 to {self.brokers - 1}")
 
 
 def moving_average(samples: Floats) -> Floats:
-    """Rates from the newest measurements, one row each: section 6.1.2, to smooth out peaks."""
+    """Rates from the newest measurements, one row each, to smooth out peaks (section 6.1.2)."""
     if samples.ndim != 2 or not len(samples):
         raise UsageError("give at least one row of measured rates")
     return np.asarray(samples.mean(axis=0), dtype=np.float64)
@@ -100,7 +96,10 @@ def moving_average(samples: Floats) -> Floats:
 
 
 class Spread:
-    """Sums of differences from a fixed centre: sums of squares of the loads themselves would lose precision."""
+    """The mean and coefficient of variation of the brokers' loads (equations 6-8), updated load by load.
+
+    It sums differences from a fixed centre, because sums of squares of the loads themselves would lose precision.
+    """
 
     def __init__(self, loads: Sequence[float]) -> None:
         self._count = len(loads)
@@ -120,7 +119,7 @@ class Spread:
 
     @property
     def cov(self) -> float:
-        """0 where nobody has load: nothing differs."""
+        """The coefficient of variation; 0 if no broker has load."""
         mean, offset = self.mean, self._sum / self._count
         variance = self._squares / self._count - offset * offset
         return sqrt(max(variance, 0.0)) / mean if mean > 0 else 0.0
@@ -130,11 +129,10 @@ ROWS_AT_ONCE = 100_000  # subscribers counted together: bounds the memory of the
 
 
 class BrokerLoads:
-    """F_j = I_j + O_j of every broker, bytes per second, with everything needed to keep them up to date.
+    """F_j = I_j + O_j of every broker (equations 1-5), in bytes per second, updated by each move and never recomputed.
 
     n_jk is a dense table of counters, z_jk is n_jk > 0. A move touches only the counters of one subscriber's
-    subscriptions at two brokers, and raises or lowers the incoming load of a broker where a counter leaves or reaches
-    zero.
+    subscriptions at two brokers, and changes the incoming load of a broker where a counter leaves or reaches zero.
     """
 
     def __init__(self, demand: Demand, assignment: Assignment) -> None:
@@ -154,7 +152,7 @@ class BrokerLoads:
         self._own: list[float] = self.by_subscriber.tolist()
 
     def wanted(self, subscriber: int) -> NDArray[np.intp]:
-        # NumPy converts other index types at every use: once is enough.
+        # NumPy converts other index types at every use, so they are converted once here.
         return self.demand.wanted[self._starts[subscriber] : self._starts[subscriber + 1]].astype(np.intp)
 
     def own(self, subscriber: int) -> float:
@@ -162,7 +160,7 @@ class BrokerLoads:
         return self._own[subscriber]
 
     def new_incoming(self, subscriber: int, target: int) -> float:
-        """What a broker would have to fetch for the subscriber that it does not fetch yet."""
+        """What a broker would have to fetch for the subscriber in addition to what it fetches now."""
         wanted = self.wanted(subscriber)
         return self._sum_where_zero(self._rows[target].take(wanted), wanted)
 
@@ -173,7 +171,7 @@ class BrokerLoads:
         return self._sum_where_zero(others, wanted)
 
     def similarity(self, subscriber: int) -> Floats:
-        """sim_j of line 10: the rates of the subscriber's subscriptions that each broker holds."""
+        """sim_j of line 10: for each broker, the total rate of the subscriber's subscriptions that it holds."""
         wanted = self.wanted(subscriber)
         return np.asarray((self.counts.take(wanted, axis=1) > 0) @ self.demand.rates[wanted], dtype=np.float64)
 
@@ -198,14 +196,14 @@ class BrokerLoads:
         self.spread.changed(before, after)
 
     def _sum_where_zero(self, counts: NDArray[np.int32], wanted: NDArray[np.intp]) -> float:
-        # Popular subscriptions are held everywhere: usually no counter is zero, and nothing has to be summed.
+        # Every broker holds the popular subscriptions: usually no counter is zero, and there is nothing to sum.
         if np.count_nonzero(counts) == len(counts):
             return 0.0
         return float(np.add.reduce(self.demand.rates[wanted[counts == 0]]))
 
 
 def _counted(demand: Demand, home: Numbers, brokers: int) -> NDArray[np.int32]:
-    """n_jk by equation 3, of the subscribers that have a home."""
+    """n_jk by equation 3, for the subscribers that have a home."""
     width = len(demand.rates)
     counts = np.zeros(brokers * width, dtype=np.int32)
     for first in range(0, demand.subscribers, ROWS_AT_ONCE):
@@ -227,14 +225,17 @@ class Scheme(StrEnum):
 
 
 class MultistageConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """Loads are bytes per second, in and out together. The coefficient of variation has no unit."""
+    """The thresholds, with their sources and the rules between them.
+
+    Loads are bytes per second, incoming and outgoing together. The coefficient of variation has no unit.
+    """
 
     scheme: Scheme = Scheme.LDM
     alpha: float = 0.15  # 6.2.2: subscribers move while the coefficient of variation is above it
-    beta_bytes_per_s: float = 300e6  # 6.2.2: and the mean load is above this
+    beta_bytes_per_s: float = 300e6  # 6.2.2: and only while the mean load is above this
     gamma: float = 0.5  # the paper has no figure: figure 13's NR placement (2,000 of 10,000 subscribers on one of ten
-    # brokers, below 500 on others) is about there and calls for a shuffle; RR and RND (6.1.3) stay far below it
-    theta_bytes_per_s: float = 300e6  # no figure either: as beta, for below it no move at all is worth its cost
+    # brokers, below 500 on others) is at about this value and needs a shuffle; RR and RND (6.1.3) stay far below it
+    theta_bytes_per_s: float = 300e6  # no figure either: the same as beta, because below beta no move is worth its cost
     moves_max: int = 1_000_000  # ours: a plan has no more single moves than this
 
     def __post_init__(self) -> None:

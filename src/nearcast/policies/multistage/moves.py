@@ -1,15 +1,11 @@
 """Stages 2 and 3 of multistage balancing: single moves and the greedy shuffle, and the plan they make.
 
-Stage 2 (section 5.2) is lines 5-25 of Algorithm 1: single subscribers leave the broker with the most load. A step costs
-the subscriptions of one subscriber, a search in a sorted list, and a look at the load of each broker; SDM looks up the
-subscriptions of one subscriber at each broker. Subscribers too heavy for any target are skipped.
+Stage 2 (section 5.2) is lines 5-25 of Algorithm 1: single subscribers leave the broker with the most load. The cost of
+a step is the subscriptions of one subscriber, a search in a sorted list, and a look at the load of each broker; SDM
+looks up the subscriptions of one subscriber at each broker. Subscribers too heavy for any target are skipped.
 
-Stage 3 (section 5.3) is the greedy shuffle GSH: everyone is placed again, the heaviest on the broker with the least
-load.
-
-`MigrationPlan` is the plan M: who goes from where to where, and why.
-
-`Ranking` keeps the subscribers of each broker in the order of their loads, with moves between brokers.
+Stage 3 (section 5.3) is the greedy shuffle GSH: all subscribers are placed again, heaviest first, each on the broker
+with the least load.
 """
 
 from __future__ import annotations
@@ -43,7 +39,7 @@ MEASURE = "coefficient of variation of the brokers' loads"
 
 
 class Steps:
-    """Single moves in the order they were decided. A subscriber may be in it more than once."""
+    """Single moves in the order they were decided. A subscriber may occur more than once."""
 
     def __init__(self) -> None:
         self.subscribers: list[int] = []
@@ -62,7 +58,7 @@ class Steps:
 
 
 class Moves(msgspec.Struct, frozen=True, eq=False):
-    """Columns, a row per subscriber that changes its broker: each moves once, from where it is to where it ends up."""
+    """One row for each subscriber that changes its broker: it moves once, from where it is to where it ends up."""
 
     subscriber: Numbers
     source: Numbers
@@ -75,7 +71,7 @@ class Moves(msgspec.Struct, frozen=True, eq=False):
 
     @staticmethod
     def between(before: Assignment, home: Numbers, steps: Steps, cov: float) -> Moves:
-        """The shuffle's in the order of the subscribers' numbers, then single moves in the order of their decision."""
+        """First the shuffle's, by subscriber number; then single moves, in the order they were decided."""
         last = np.full(len(home), -1)
         last[steps.subscribers] = np.arange(len(steps))
         changed = np.flatnonzero(home != before.home)
@@ -94,12 +90,12 @@ class Balance(msgspec.Struct, frozen=True):
 
 
 class MigrationPlan(msgspec.Struct, frozen=True, eq=False):
-    """What is proposed, and its effect."""
+    """The plan M: who goes from where to where and why, and the effect."""
 
     config: MultistageConfig
     moves: Moves
     shuffled: bool
-    steps: int  # single moves that were decided: more than their rows if a subscriber was moved again
+    steps: int  # single moves that were decided: more than there are rows if a subscriber was moved again
     before: Balance
     after: Balance
     problem: str = ""  # why the goal is not reached, and what would help
@@ -125,10 +121,10 @@ class MigrationPlan(msgspec.Struct, frozen=True, eq=False):
 
 
 class Ranking:
-    """Heavier first; of equal ones, the lower number first.
+    """The subscribers of each broker by load, heaviest first; of equal ones, the lower number first.
 
-    A rank says how heavy a subscriber is among all. Ranks never change, so each broker keeps a sorted list of them. The
-    heaviest is last, because Algorithm 1 takes from there: removing near the end of a list moves next to nothing.
+    A rank says how heavy a subscriber is among all. Ranks never change, so each broker has a sorted list of them. The
+    heaviest is last in it, because Algorithm 1 takes from there, and removing near the end of a list is cheap.
     """
 
     def __init__(self, by_subscriber: Floats, home: Numbers, brokers: int) -> None:
@@ -144,7 +140,7 @@ class Ranking:
         self._ranks: list[list[int]] = [part.tolist() for part in np.split(by_broker, ends)]
 
     def at_most(self, broker: int, load: float) -> Iterator[int]:
-        """Subscribers of a broker whose own load is not above the given one and not zero, the heaviest first."""
+        """Subscribers of a broker with a load above zero and not above the given one, heaviest first."""
         ranks = self._ranks[broker]
         highest = len(ranks)
         if ranks and self._loads[ranks[-1]] > load:
@@ -169,11 +165,11 @@ def heaviest_first(by_subscriber: Floats) -> np.ndarray[tuple[int], np.dtype[np.
 # --- single moves
 
 
-ROUNDING = 1e-9  # share of a load: a smaller difference counts as none
+ROUNDING = 1e-9  # share of a load: smaller differences are ignored
 
 
 def migrate(loads: BrokerLoads, config: MultistageConfig) -> tuple[Steps, str]:
-    """Move until balanced. Changes `loads`; returns the moves, and why they ended early if they did."""
+    """Move subscribers until balanced. Changes `loads`; returns the moves and, if they ended early, why."""
     steps = Steps()
     if not _unbalanced(loads, config):
         return steps, ""
@@ -184,7 +180,7 @@ def migrate(loads: BrokerLoads, config: MultistageConfig) -> tuple[Steps, str]:
         source = loads.total.index(max(loads.total))
         found = _valid_move(loads, ranking, source, config.scheme)
         if found is None:
-            return steps, f"no move of one subscriber away from broker {source} helps: add a broker, or raise alpha"
+            return steps, f"moving any one subscriber off broker {source} does not help: add a broker, or raise alpha"
         subscriber, target = found
         steps.append(subscriber, source, target, loads.spread.cov)
         loads.move(subscriber, target)
@@ -193,12 +189,12 @@ def migrate(loads: BrokerLoads, config: MultistageConfig) -> tuple[Steps, str]:
 
 
 def _unbalanced(loads: BrokerLoads, config: MultistageConfig) -> bool:
-    """Line 6."""
+    """The condition of line 6."""
     return loads.spread.cov > config.alpha and loads.spread.mean > config.beta_bytes_per_s
 
 
 def _valid_move(loads: BrokerLoads, ranking: Ranking, source: int, scheme: Scheme) -> tuple[int, int] | None:
-    """Lines 9-21: the first subscriber by load that may go, and where to."""
+    """Lines 9-21: the heaviest subscriber that has a valid target, and that target."""
     lowest = min(loads.total)
     least_loaded = loads.total.index(lowest)
     for subscriber in ranking.at_most(source, (loads.total[source] - lowest) * (1 + ROUNDING)):
@@ -209,7 +205,7 @@ def _valid_move(loads: BrokerLoads, ranking: Ranking, source: int, scheme: Schem
 
 
 def most_similar(loads: BrokerLoads, subscriber: int, mean: float) -> int | None:
-    """Line 15: the broker below the mean with the highest similarity, the lower number of equal ones; possibly none."""
+    """Line 15: the broker below the mean with the highest similarity, of equal ones the lowest number; None if none."""
     below = np.flatnonzero(np.array(loads.total) < mean)
     if not len(below):
         return None
@@ -219,13 +215,13 @@ def most_similar(loads: BrokerLoads, subscriber: int, mean: float) -> int | None
 def _valid(loads: BrokerLoads, subscriber: int, source: int, target: int) -> bool:
     """Line 17, after the move: the target does not exceed the source's load before it.
 
-    Where it would just reach it, the source must end below the target's load before: otherwise the same two loads would
-    change places forever.
+    If the target would just reach it, the source must end below the target's load before the move. Otherwise the same
+    two loads would change places forever.
     """
     own = loads.own(subscriber)
     limit = loads.total[source]
     if loads.total[target] + 2 * own < limit * (1 - ROUNDING):
-        return True  # whatever it shares: it brings its load twice at most, in and out
+        return True  # whatever it shares there: it adds at most twice its load, incoming and outgoing
     after = loads.total[target] + own + loads.new_incoming(subscriber, target)
     if abs(after - limit) <= ROUNDING * limit:
         left = limit - own - loads.freed_incoming(subscriber)
@@ -236,13 +232,13 @@ def _valid(loads: BrokerLoads, subscriber: int, source: int, target: int) -> boo
 # --- the shuffle
 
 
-ROWS_AT_ONCE = 20_000  # subscribers whose subscriptions are plain lists at a time
+ROWS_AT_ONCE = 20_000  # subscribers whose subscriptions are turned into lists at a time
 
 
 def shuffled(demand: Demand, by_subscriber: Floats, home: Numbers, brokers: int) -> Numbers:
-    """The new broker of every online subscriber; `home` for the others. Of equal brokers, the lower number.
+    """The new broker of every online subscriber; `home` for the others. Of equal brokers, the lower number is taken.
 
-    One without load stays where it is: all of them would end up on the broker with the least load.
+    Subscribers without load stay: otherwise all of them would end up on the broker with the least load.
     """
     order = heaviest_first(by_subscriber)
     order = order[demand.online[order] & (by_subscriber[order] > 0)]
@@ -257,8 +253,8 @@ def shuffled(demand: Demand, by_subscriber: Floats, home: Numbers, brokers: int)
 class _Greedy:
     """A heap of brokers by load, and what each broker does not hold yet.
 
-    Brokers soon hold most of what is wanted. What all of them hold adds nothing to any incoming load, so it is left out
-    of a part's rows before the loop: few subscriptions are looked at one by one.
+    Brokers soon hold most of what is wanted. What all of them hold adds nothing to any incoming load, so it is removed
+    from the rows before the loop, and few subscriptions have to be examined one by one.
     """
 
     def __init__(self, demand: Demand, brokers: int) -> None:
@@ -286,7 +282,7 @@ class _Greedy:
         return placed
 
     def _missing_somewhere(self, rows: NDArray[np.int64]) -> tuple[list[int], list[int]]:
-        """What these subscribers want and some broker does not hold, in sequence, and where each one's part ends."""
+        """What these subscribers want and not every broker holds, in sequence, and where each one's part ends."""
         starts = self._demand.starts
         lengths = starts[rows + 1] - starts[rows]
         ends = np.cumsum(lengths)

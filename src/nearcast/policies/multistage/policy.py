@@ -1,10 +1,5 @@
 """Algorithm 1, the controller's adapter to it, and the placement of newcomers.
 
-`Multistage` is Algorithm 1: a shuffle if the loads are skewed, then single moves until they are balanced.
-
-`MultistageBalancer` is the controller's way to the policy: names become numbers, and the plan gets its names back. The
-simulators call `Multistage.propose` with arrays of their own; live, the same function is called here.
-
 Stage 1 (section 5.1) chooses the broker of a subscriber that has just arrived, before it has subscribed to anything.
 """
 
@@ -24,7 +19,10 @@ DEFAULT = MultistageConfig()
 
 
 class Multistage:
-    """A pure function: the same demand and assignment give the same plan."""
+    """Algorithm 1: a shuffle if the loads are skewed, then single moves until they are balanced.
+
+    It is a pure function: the same demand and assignment give the same plan.
+    """
 
     name = "multistage"
 
@@ -32,7 +30,7 @@ class Multistage:
         self._config = config
 
     def propose(self, demand: Demand, assignment: Assignment, *, shuffle: bool = False) -> MigrationPlan:
-        """With `shuffle` everyone is placed again, whatever the thresholds say."""
+        """With `shuffle`, all subscribers are placed again, whatever the thresholds are."""
         config = self._config
         loads = BrokerLoads(demand, assignment)
         before = _balance(loads)
@@ -54,7 +52,11 @@ def _balance(loads: BrokerLoads) -> Balance:
 
 
 class MultistageBalancer:
-    """A pure function: the same snapshot gives the same proposal."""
+    """The controller's adapter: turns names into numbers, calls `Multistage.propose`, and puts names into the plan.
+
+    The simulators call the same function with arrays of their own. It is pure: the same snapshot gives the same
+    proposal.
+    """
 
     def __init__(self, config: MultistageConfig) -> None:
         self.name = f"multistage {config.scheme}"
@@ -71,7 +73,7 @@ def arrays_of(snapshot: SubscriberSnapshot) -> tuple[list[str], Demand, Assignme
     """Users and gateways are numbered in the order of their names, subscriptions as they come.
 
     A user that two gateways report, because it is moving, counts at the first. A subscription without a rate has had no
-    results yet: it costs nothing.
+    results yet, and costs nothing.
     """
     gateways = sorted(snapshot.online)
     home: dict[str, int] = {}
@@ -95,9 +97,9 @@ ROWS_AT_ONCE = 50_000  # subscribers whose distances are in memory together
 
 
 def nearest(subscribers: Floats, brokers: Floats) -> Numbers:
-    """NR: the closest broker, the first of equal ones. Rows are positions or coordinates."""
+    """NR: the nearest broker, the first of equal ones. Rows are positions or coordinates."""
     if not len(brokers) or subscribers.ndim != 2 or subscribers.shape[1:] != brokers.shape[1:]:
-        raise UsageError("nearest placement needs brokers, and positions of the same dimensions for everybody")
+        raise UsageError("nearest placement needs at least one broker, and positions that have the same dimensions")
     home = np.empty(len(subscribers), dtype=np.int32)
     centre = brokers.mean(axis=0)  # differences from it keep their precision when coordinates are large
     sites = brokers - centre
@@ -109,15 +111,15 @@ def nearest(subscribers: Floats, brokers: Floats) -> Numbers:
 
 
 def round_robin(count: int, brokers: int, first: int = 0) -> Numbers:
-    """RR: each in turn; `first` is where the last call ended."""
+    """RR: each broker in turn, beginning with `first`."""
     return ((np.arange(count) + first) % brokers).astype(np.int32)
 
 
 def at_random(count: int, brokers: int, seed: int) -> Numbers:
-    """RND: any broker, the same ones for the same seed."""
+    """RND: a random broker for each, the same ones for the same seed."""
     return np.random.default_rng(seed).integers(brokers, size=count, dtype=np.int32)
 
 
 def least_loaded(count: int, loads: Floats) -> Numbers:
-    """LL: everyone who arrives between two measurements goes to the same broker, which the paper criticises."""
+    """LL: all that arrive between two measurements go to the broker with the least load, which the paper criticises."""
     return np.full(count, loads.argmin(), dtype=np.int32)

@@ -1,13 +1,4 @@
-"""A client of the forwarding variant: a lazy, partial plan, and subscriptions that move (paper, IV.A.3-5).
-
-Duplicates are removed. It knows a topic's broker only once a dispatcher has named it. Before that, and after `forget_s`
-without use, it goes where the ring says. A subscription moves by SUBSCRIBE at the new server and UNSUBSCRIBE at the old
-one. The paper does not say whether the second waits for the first. Here it waits until the new server has confirmed,
-because that loses less; and messages that the old server sent before it ran the UNSUBSCRIBE are still accepted. With
-`linger_s`, which is not in the paper, it waits longer.
-
-`Tethered` is a machine with links to a fixed set of servers: what clients, dispatchers and the load balancer share.
-"""
+"""A client of the forwarding variant, and what all machines of the variant share."""
 
 from __future__ import annotations
 
@@ -42,10 +33,10 @@ Action = Callable[[Link], None]
 
 
 class Tethered:
-    """Inputs: connected, received, lost, tick. Outputs: outgoing(), effects. Links are opened at the first tick.
+    """A machine with links to a fixed set of servers: what clients, dispatchers and the load balancer share.
 
-    Connections never break in a run of the variant, only processes do; so nothing is redone on a link that is opened a
-    second time.
+    Inputs: connected, received, lost, tick. Outputs: outgoing(), effects. Links are opened at the first tick. In a run
+    of the variant only processes fail, never connections, so nothing is redone when a link is opened a second time.
     """
 
     def __init__(self, urls: Mapping[str, str], rng: Random) -> None:
@@ -65,7 +56,7 @@ class Tethered:
         )
 
     def at(self, server: str, action: Action) -> None:
-        """Do it on the link to this server, now or as soon as the link is open. Actions keep their order."""
+        """Run the action on the link to this server, now or as soon as the link is open. Actions keep their order."""
         link = self._tethers[server].link
         if link is not None:
             action(link)
@@ -116,7 +107,7 @@ class _Hold:
 
 
 class Subscription:
-    """One topic's subscription, at one server or, while it moves, at several. It is the sink of its messages."""
+    """The subscription to one topic, at one server or, while it moves, at several. It is the sink of its messages."""
 
     def __init__(self, client: Client, topic: bytes, broker: str) -> None:
         self.topic = topic
@@ -140,7 +131,16 @@ class Subscription:
 
 
 class Client(Tethered):
-    """`acknowledged` and `delivered` are for the program to read and to empty."""
+    """Has a lazy, partial plan, moves its subscriptions, and removes duplicates (paper, IV.A.3-5).
+
+    It knows a topic's broker only once a dispatcher has named it. Before that, and after `forget_s` without use, it
+    goes where the ring says. A subscription moves by SUBSCRIBE at the new server and UNSUBSCRIBE at the old one. The
+    paper does not say whether the second waits for the first. Here it waits until the new server has confirmed, because
+    that loses less, and messages that the old server sent before it ran the UNSUBSCRIBE are still accepted. With
+    `linger_s`, which is not in the paper, it waits longer.
+
+    The program reads and empties `acknowledged` and `delivered`.
+    """
 
     def __init__(self, client_id: int, urls: Mapping[str, str], ring: Ring, rng: Random, timers: Timers) -> None:
         super().__init__({broker: urls[broker] for broker in ring.brokers}, rng)
@@ -201,7 +201,7 @@ class Client(Tethered):
 
     def _confirmed(self, subscription: Subscription, broker: str, hold: _Hold, reply: Reply, now_s: float) -> None:
         if subscription.wanted != broker or subscription.holds.get(broker) is not hold:
-            return  # redirected meanwhile
+            return  # redirected in the meantime
         subscription.attached = broker
         for other, old in subscription.holds.items():
             if other != broker:
@@ -218,7 +218,7 @@ class Client(Tethered):
         topic = subscription.topic
 
         def released(reply: Reply, now_s: float) -> None:
-            if subscription.holds.get(broker) is hold:  # not held again meanwhile
+            if subscription.holds.get(broker) is hold:  # and not subscribed again in the meantime
                 del subscription.holds[broker]
 
         def act(link: Link) -> None:

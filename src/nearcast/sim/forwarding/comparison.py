@@ -1,10 +1,7 @@
 """The comparison: forwarding and nearcast's fenced moves on the same seeds, without faults and with agent crashes.
 
 A seed draws the number of brokers and topics, the delays of all links, the traffic and the crashes. Both protocols get
-the same crashes. Traffic and moves are drawn from the same distributions, but each protocol takes its own course.
-
-`Tally` counts what a run lost, delivered twice or delivered out of order, for either protocol by the same rules. It is
-independent of both: it sees only what publishers had acknowledged and what subscribers received.
+the same crashes. Traffic and moves are drawn from the same distributions, but differ between the protocols.
 """
 
 from __future__ import annotations
@@ -37,13 +34,19 @@ class Received(msgspec.Struct, frozen=True):
 
     topic: bytes
     joined_s: float | None  # None: it was never subscribed
-    messages: list[tuple[int, int]]  # (publisher, sequence), in the order they came
+    messages: list[tuple[int, int]]  # (publisher, sequence), in the order of arrival
 
 
 class Tally(msgspec.Struct, frozen=True):
+    """What a run lost, delivered twice or delivered out of order, counted by the same rules for every protocol.
+
+    The count is independent of the protocols: it sees only what was acknowledged to publishers, and what subscribers
+    received.
+    """
+
     acknowledged: int = 0  # messages
     owed: int = 0  # deliveries: an acknowledged message and a subscriber that was subscribed before it was published
-    lost: int = 0  # of them never delivered
+    lost: int = 0  # deliveries owed that were never made
     duplicated: int = 0  # deliveries of messages already delivered
     reordered: int = 0  # deliveries after a later message of the same publisher
 
@@ -86,7 +89,7 @@ def _count_reordered(messages: Iterable[tuple[int, int]]) -> int:
     return reordered
 
 
-# --- what programs of either world wrote down
+# --- the notes of the programs, in either world
 
 
 def count_forwarding(world: ForwardingWorld) -> Tally:
@@ -98,7 +101,7 @@ def count_forwarding(world: ForwardingWorld) -> Tally:
 def count_nearcast(world: World) -> Tally:
     publications = [publication for program in world.publishers for publication in program.publications]
     received = []
-    stayed = [program for program in world.subscribers if program.left_s is None]  # leavers are owed no more
+    stayed = [program for program in world.subscribers if program.left_s is None]  # nothing is owed to those that left
     for program in stayed:
         messages = [event for _, event in program.events if isinstance(event, Message)]
         numbered = [(m.publisher, m.sequence) for m in messages if m.publisher is not None and m.sequence is not None]
@@ -111,19 +114,23 @@ def count_nearcast(world: World) -> Tally:
 
 CRASHES = 2  # agents that crash in a run with faults, each once
 
-# How long an agent is away, in seconds, before a factor of 0.5 to 1.5. Less than T_dead of our protocol: an agent that
-# stays away longer costs its broker, and that would be another comparison.
+# How long an agent is away, in seconds, before a factor of 0.5 to 1.5. It is less than T_dead of our protocol: if an
+# agent stays away longer, its broker is given up, and that would be a different comparison.
 DOWN_S = (0.05, 0.3, 1.0)
 
 
 class Protocol(StrEnum):
+    """What is compared."""
+
     FORWARDING = "forwarding"  # as in the paper, brokers near the users
-    FORWARDING_LINGER = "forwarding, subscribers linger"  # and leave the old server as late as ours do
+    FORWARDING_LINGER = "forwarding, subscribers linger"  # the same, but they leave as late as ours do
     FORWARDING_LAN = "forwarding, one data centre"  # the paper's setting
     NEARCAST = "nearcast"
 
 
 class Case(msgspec.Struct, frozen=True):
+    """One line of the comparison."""
+
     protocol: Protocol
     crashes: bool
 
@@ -163,7 +170,7 @@ def _run_nearcast(case: Case, seed: int, setup: Setup) -> Outcome:
     try:
         world.run()
         violations = [wrong for check in CHECKERS.values() for wrong in check(world)]
-    except Exception as error:  # a crash of a machine is a finding like any other, and must name its seed
+    except Exception as error:  # a machine that crashes is a finding too, and must name its seed
         violations = [f"crashed: {error!r}"]
     return Outcome(case, seed, world.history.moves, count_nearcast(world), violations)
 
@@ -230,7 +237,7 @@ def summarise(case: Case, outcomes: Sequence[Outcome]) -> Row:
 
 
 def _failed(outcome: Outcome) -> bool:
-    """Losses of forwarding are the finding; ours would be a failure."""
+    """What forwarding loses is the finding; what ours loses would be a failure."""
     tally = outcome.tally
     wrong = outcome.violations or tally.lost or tally.duplicated or tally.reordered
     return outcome.case.protocol is Protocol.NEARCAST and bool(wrong)

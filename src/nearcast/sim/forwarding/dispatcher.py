@@ -1,20 +1,4 @@
-"""The dispatcher next to a server, which forwards and redirects, and the load balancer (paper, sections IV.A.1-5).
-
-A topic `c` moves from H0 to H1. Each dispatcher learns about it when the plan reaches it, and then
-
-- that of H0 listens to `c` on H0 for `forget_s`. It forwards what is published there to H1, notifies the publisher, and
-  with the first publication tells all subscribers of H0 to switch. When nobody is subscribed there any more it says so
-  to the dispatcher of H1;
-- that of H1 listens to `c` on H1 and forwards what is published there to H0 until it hears that H0 is empty;
-- that of the ring's owner of `c` always listens, forwards and redirects;
-- every dispatcher notifies a client that subscribes at its server but should not.
-
-Where the paper is silent the choice is the one that loses less. Forwarded messages are passed on along a chain of
-moves. A restarted dispatcher gets the plan at once, with each topic's last move, takes up the roles that follow from
-it, and treats every topic of other brokers as if it had just moved away from here.
-
-`LoadBalancer` sends each new plan to all dispatchers, repeatedly until they have it (paper, section IV.A.1).
-"""
+"""The dispatcher next to a server, which forwards and redirects, and the load balancer (paper, sections IV.A.1-5)."""
 
 from __future__ import annotations
 
@@ -51,12 +35,14 @@ STORE = "store"  # the server on which dispatchers and the load balancer talk
 
 
 class LoadBalancer(Tethered):
+    """Sends each new plan to all dispatchers, again and again until they have it (paper, section IV.A.1)."""
+
     def __init__(self, urls: Mapping[str, str], ring: Ring, rng: Random, timers: Timers) -> None:
         super().__init__({STORE: urls[STORE]}, rng)
         self.moves = 0
         self._ring = ring
         self._timers = timers
-        self._plan = Plan(1, {})  # the paper's plan 0: every topic is where the ring has it
+        self._plan = Plan(1, {})  # the paper's plan 0: every topic is where the ring puts it
         self._moved_s: dict[bytes, float] = {}
         self._holding: dict[str, int] = {}  # broker -> version of the plan its dispatcher says it has
         self._sent_s: dict[str, float] = {}
@@ -108,13 +94,13 @@ class LoadBalancer(Tethered):
 
 
 class _Leaving:
-    """This topic has moved away from this server."""
+    """A topic that has moved away from this server."""
 
     def __init__(self, route: Route, until_s: float) -> None:
         self.route = route
-        self.until_s = until_s  # then we stop listening for publishers that do not know
+        self.until_s = until_s  # until then it listens for publishers that do not know about the move
         self.switched = False  # subscribers have been notified
-        self.emptied = False  # and are gone, and the new server's dispatcher has been notified
+        self.emptied = False  # subscribers are gone, and the new server's dispatcher has been notified
 
 
 class _Channel:
@@ -135,6 +121,22 @@ class _Channel:
 
 
 class Dispatcher(Tethered):
+    """Forwards messages and redirects clients at one server.
+
+    When a topic `c` moves from H0 to H1, each dispatcher learns about it when the plan reaches it.
+
+    - The one at H0 listens to `c` on H0 for `forget_s`. It forwards what is published there to H1, notifies the
+      publisher, and with the first publication tells all subscribers of H0 to switch. When no subscriber is left there,
+      it informs the dispatcher of H1.
+    - The one at H1 listens to `c` on H1 and forwards what is published there to H0 until it hears that H0 is empty.
+    - The one at the ring's owner of `c` always listens, forwards and redirects.
+    - Every dispatcher notifies clients that subscribe at its server but should not.
+
+    Where the paper is silent, the choice is the one that loses less. Forwarded messages are passed on along a chain of
+    moves. A restarted dispatcher gets the plan at once, with each topic's last move. It takes up the roles that follow
+    from it, and treats every topic of other brokers as if it had just moved away from here.
+    """
+
     def __init__(
         self, broker: str, topics: Sequence[bytes], urls: Mapping[str, str], ring: Ring, rng: Random, timers: Timers
     ) -> None:
@@ -174,7 +176,7 @@ class Dispatcher(Tethered):
         if isinstance(word, Plan):
             self._take(word, now_s)
         elif self.version == 0:
-            return  # without a plan there is nothing to say
+            return  # without a plan there is nothing to do
         elif isinstance(word, Joined):
             self._redirect(encode_topic(word.topic), word.client)
         elif isinstance(word, Left):
@@ -253,7 +255,7 @@ class Dispatcher(Tethered):
             word = encode(Redirect(decode_topic(topic), route.broker, route.version))
             self.at(self._broker, lambda link: link.tell(inbox_channel(client), word))
 
-    # --- until when
+    # --- ending
 
     def tick(self, now_s: float) -> None:
         super().tick(now_s)
@@ -264,7 +266,7 @@ class Dispatcher(Tethered):
             self._listen(channel, now_s)
 
     def _count(self, channel: _Channel) -> None:
-        """Ask whether subscribers are left on a server that the topic has moved away from."""
+        """Ask this server whether the topic, which has moved away, still has subscribers here."""
         leaving = channel.leaving
         if leaving is not None and not leaving.emptied:
             own = 1 if channel.listening else 0

@@ -1,10 +1,6 @@
 """What clients, dispatchers and the load balancer of the variant send each other, and its timers.
 
-A message has the header of `core/wire/frames.py`; publisher and sequence number are the globally unique identifier of
-the paper's section IV.A.3. After the header come the brokers whose dispatchers have forwarded it, so that it is sent to
-no server twice. Everything else is JSON.
-
-`Timers` has the two times the paper names without giving their length, and one that is not in the paper.
+Messages are frames; everything else is JSON.
 """
 
 from __future__ import annotations
@@ -20,7 +16,12 @@ DISPATCHER = b"nc:d"  # channel on a broker's server: messages for its dispatche
 
 
 class Frame(NamedTuple):
-    """One message as it ran on a server."""
+    """One message as it ran on a server.
+
+    It has the header of `core/wire/frames.py`; publisher and sequence number are the globally unique identifier of the
+    paper's section IV.A.3. After the header come the brokers whose dispatchers have forwarded it, so that it is sent to
+    no server twice.
+    """
 
     publisher: int
     sequence: int
@@ -32,7 +33,7 @@ def pack_frame(frame: Frame) -> bytes:
 
 
 def read_frame(payload: bytes) -> Frame | None:
-    """The message, or None if it is not one: on a topic's channel that is a request to switch."""
+    """The message, or None if it is none: on a topic's channel, that is a request to switch."""
     if len(payload) < HEADER_BYTES:
         return None
     word, _, publisher, sequence, _ = HEADER.unpack_from(payload)
@@ -54,7 +55,7 @@ class Route(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Plan(msgspec.Struct, frozen=True, tag=True):
-    """Load balancer to dispatcher: the global plan, whole. Topics it does not name are where the ring has them."""
+    """Load balancer to dispatcher: the complete plan. Topics it does not name are where the ring puts them."""
 
     version: int
     routes: dict[str, Route]
@@ -75,7 +76,7 @@ class Redirect(msgspec.Struct, frozen=True, tag=True):
 
     topic: str
     broker: str
-    version: int  # of the route: what is older than what a client knows is ignored
+    version: int  # of the route: a client ignores versions older than the one it knows
 
 
 # --- to dispatchers
@@ -84,8 +85,8 @@ class Redirect(msgspec.Struct, frozen=True, tag=True):
 class Joined(msgspec.Struct, frozen=True, tag=True):
     """A client's SUBSCRIBE has run on this server.
 
-    Section IV.A.1 has dispatchers intercept subscriptions. Here a client reports it itself, on the same connection and
-    right after the command, so the dispatcher hears about it as fast as its local link allows.
+    In section IV.A.1, dispatchers intercept subscriptions. Here the client reports it, on the same connection and right
+    after the command, so the dispatcher hears about it as fast as its local link allows.
     """
 
     topic: str
@@ -99,7 +100,7 @@ class Left(msgspec.Struct, frozen=True, tag=True):
 
 
 class Emptied(msgspec.Struct, frozen=True, tag=True):
-    """Dispatcher to dispatcher: nobody is subscribed at my server any more (section IV.A.5)."""
+    """Dispatcher to dispatcher: no subscriber is left at my server (section IV.A.5)."""
 
     topic: str
     broker: str
@@ -124,19 +125,20 @@ def decode(payload: bytes) -> Word:
 
 
 class Timers(msgspec.Struct, frozen=True, kw_only=True):
-    """In seconds."""
+    """Two times that the paper names without giving their length, and one that is not in the paper. In seconds."""
 
     # Section IV.A.5: a client forgets a topic it has not used for this long, and the dispatcher of the former server
-    # stops listening this long after the plan. Several times the slowest round trip of the simulated network.
+    # stops listening this long after the plan. It is several times the slowest round trip of the simulated network.
     forget_s: float = 2.0
 
     # T_wait of section III.B: between two plans that move the same topic, "to make sure that most of the configuration
-    # overhead of the last plan change is completed". Not shorter than the other: one move is over before the next.
+    # overhead of the last plan change is completed". Not shorter than forget_s, so that one move is over before the
+    # next begins.
     wait_s: float = 2.0
 
-    # How long a subscriber stays at the old server after the new one has confirmed. The paper has it leave at once.
+    # How long a subscriber stays at the old server after the new one has confirmed. In the paper it leaves at once.
     linger_s: float = 0.0
 
     def __post_init__(self) -> None:
         if self.forget_s <= 0 or self.wait_s < 0 or self.linger_s < 0:
-            raise UsageError("forget_s must be longer than nothing, wait_s and linger_s not negative")
+            raise UsageError("forget_s must be above 0, wait_s and linger_s must not be negative")

@@ -3,9 +3,8 @@
     agent bN      -> a dispatcher, next to its server
     controller 0  -> the load balancer
 
-The rest, what is started when and how a crash works, is the world of `sim/world.py`.
-
-Its programs are publishers and subscribers that write down what was acknowledged and what arrived.
+Everything else, such as what is started when and how a crash works, is as in `sim/world.py`. The programs are
+publishers and subscribers that write down what was acknowledged and what arrived.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from nearcast.sim.world import START_S, Setup, World
 
 
 class Publisher:
-    """Publishes at random moments, if it has a rate, and whenever it is asked to."""
+    """Publishes at random moments if it has a rate, and whenever it is asked to."""
 
     def __init__(self, world: ForwardingWorld, index: int, *, until_s: float = 0.0, rate_per_s: float = 0.0) -> None:
         self.machine = world.new_forwarding_client()
@@ -72,8 +71,8 @@ class Publisher:
 class Subscriber:
     """Subscribes at once and stays.
 
-    From its own point of view it is subscribed as soon as a server has confirmed. We count from when the *right* server
-    of the newest plan has: what a newcomer misses while it finds its way is not held against the variant.
+    From its own point of view it is subscribed as soon as a server has confirmed. We count from when the *right*
+    server, by the newest plan, has confirmed: what a newcomer misses before that is not counted as lost.
     """
 
     def __init__(self, world: ForwardingWorld, index: int, topic: bytes) -> None:
@@ -90,7 +89,7 @@ class Subscriber:
 
     @property
     def attached(self) -> str | None:
-        """The broker it is subscribed at, None while that is changing."""
+        """The broker it is subscribed at; None while that is changing."""
         return self.machine.subscriptions[self.topic].attached
 
     def _after(self) -> None:
@@ -105,13 +104,13 @@ BALANCER = "controller 0"
 # --- network and world
 
 
-# Two links of the simulated network with a spike each: what a forwarded message may still need after the last reply.
+# How long a forwarded message may still take after the last reply: two links of the network, with a spike on each.
 ON_ITS_WAY_S = 2.0
 
-# Between two hosts of one data centre, never slow. The servers of the paper are "connected by a LAN" (section V.B).
+# Between two hosts of one data centre, without spikes. The paper's servers are "connected by a LAN" (section V.B).
 LAN = LinkModel(base_s=0.0003, jitter_s=0.0005, spike_share=0.0)
 
-# (process, server) -> how long bytes take between them; None: as the network draws it.
+# (process, server) -> how long bytes take between them; None: the network draws it.
 LinkRule = Callable[[str, str], LinkModel | None]
 
 
@@ -127,7 +126,7 @@ def one_data_centre(process: str, server: str) -> LinkModel | None:
 
 
 class _RuledNetwork(Network):
-    """A network some of whose links are given instead of drawn."""
+    """A network in which a rule gives the delays of some links, instead of chance."""
 
     def __init__(self, timeline: Timeline, rng: Random, rule: LinkRule) -> None:
         super().__init__(timeline, rng)
@@ -138,6 +137,8 @@ class _RuledNetwork(Network):
 
 
 class ForwardingWorld(World):
+    """A world in which topics move as in the paper."""
+
     def __init__(
         self, seed: int, setup: Setup, *, links: LinkRule = brokers_apart, timers: Timers | None = None
     ) -> None:
@@ -210,7 +211,7 @@ class ForwardingWorld(World):
     def unfinished(self) -> list[str]:
         found = []
         if self.timeline.now_s < self._end_s + ON_ITS_WAY_S:
-            found.append("messages may be on their way")
+            found.append("messages may be in flight")
         waiting = [p for sender in self.senders for p in sender.publications if p.acknowledged_s is None]
         if waiting:
             found.append(f"{len(waiting)} publications were not answered")

@@ -1,12 +1,12 @@
-"""The commands of the simulated server: how one is found, checked and run, and the table of them all.
+"""The commands of the simulated server: how a command is found, checked and run, and the table of them all.
 
-A function of the table gets the session and the arguments and returns the reply as bytes, or raises CommandError. The
-texts of errors are the real server's, because the core and people look at them. Options that nearcast does not use are
+A function of the table gets the session and the arguments, and returns the reply as bytes or raises CommandError. Error
+texts are the real server's, because the core reads them and so do people. Options that nearcast does not use are
 refused as syntax errors.
 
-Publish/subscribe and EVAL are implemented here. EVAL runs the scripts of `core/wire/scripts.py`, step by step in
-Python. Arguments and answers are those of the Lua scripts; the conformance test checks both. A number that Lua could
-not read raises here: in a simulation that is a defect of ours, not something to answer politely.
+Publish/subscribe and EVAL are implemented here. EVAL does what the scripts of `core/wire/scripts.py` do, in Python.
+Arguments and answers are those of the Lua scripts; the conformance test checks both. A number that Lua could not read
+raises an exception, because in a simulation that is a bug of ours.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def _hold(session: Session, verb: bytes, held: Held, names: list[bytes]) -> byte
 
 
 def _release(session: Session, verb: bytes, held: Held, names: list[bytes]) -> bytes:
-    """Every name is confirmed, held or not; without names, all that are held, or if there are none, that fact."""
+    """Confirm every name, held or not. Without names, release everything held; if that is nothing, confirm nil."""
     if not session.resp3:
         raise CommandError(_RESP3_ONLY)
     confirmations = []
@@ -115,7 +115,7 @@ Twin = Callable[["SimServer", list[bytes], list[bytes]], bytes]
 
 
 class _Stored(msgspec.Struct):
-    """What INSTALL looks at in a record."""
+    """The parts of a record that INSTALL reads."""
 
     version: int
     term: int
@@ -126,7 +126,7 @@ _NOTHING_STORED = _Stored(version=-1, term=-1)
 
 
 def _counts(server: SimServer, first: bytes | None) -> bool:
-    """Whether this is a possible first use."""
+    """Whether this is a valid first use."""
     members = int(server.keys.fields(MEMBERS).get(b"version", b"-1"))
     return first is not None and len(first) <= EPOCH_DIGITS and first.isdigit() and int(first) <= members
 
@@ -139,7 +139,7 @@ def evaluate(session: Session, arguments: list[bytes]) -> bytes:
         raise CommandError("ERR Number of keys can't be negative")
     twin = TWINS.get(text)
     if twin is None:
-        raise CommandError("ERR the simulated server has no twin of this script: add one to sim/valkey/commands.py")
+        raise CommandError("ERR the simulated server does not have this script: add it to sim/valkey/commands.py")
     return twin(session.server, arguments[2 : 2 + count], arguments[2 + count :])
 
 
@@ -266,6 +266,8 @@ _QUOTED_BYTES = 128  # of an unknown command
 
 
 class Command(NamedTuple):
+    """One command of the table."""
+
     handler: Handler
     least: int  # arguments
     most: int

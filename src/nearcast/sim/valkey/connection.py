@@ -34,7 +34,7 @@ _HELLO_FIRST = (
 
 
 def hello(session: Session, arguments: list[bytes]) -> bytes:
-    """HELLO [3 [AUTH user password] [SETNAME name]]: all of it holds, or nothing."""
+    """HELLO [3 [AUTH user password] [SETNAME name]]: all of it takes effect, or nothing."""
     if arguments:
         _check_protocol(arguments[0])
     credentials, name = _hello_options(arguments[1:])
@@ -115,13 +115,13 @@ def client_getname(session: Session, arguments: list[bytes]) -> bytes:
 
 
 def client_list(session: Session, arguments: list[bytes]) -> bytes:
-    """The fields nearcast reads, one line per connection."""
+    """One line per connection, with the fields that nearcast reads."""
     lines = [f"id={other.id} name={other.name}\n" for other in session.server.sessions]
     return verbatim("".join(lines).encode(), session.resp3)
 
 
 def client_kill(session: Session, arguments: list[bytes]) -> bytes:
-    """CLIENT KILL ID number: the only form in use. Returns how many connections were ended."""
+    """CLIENT KILL ID number, the only form in use. Returns how many connections were ended."""
     if len(arguments) != 2 or arguments[0].upper() != b"ID":
         raise CommandError(SYNTAX)
     number = parse_integer(arguments[1])
@@ -152,7 +152,7 @@ def quit_session(session: Session, arguments: list[bytes]) -> bytes:
 
 
 def info(session: Session, arguments: list[bytes]) -> bytes:
-    """All sections, or those named, of what nearcast reads; unknown names give nothing."""
+    """What nearcast reads: all sections, or those named. Unknown names give nothing."""
     wanted = {name.lower().decode("utf-8", "surrogateescape") for name in arguments}
     if not wanted or wanted & {"default", "all", "everything"}:
         wanted = {title.lower() for title, _ in _sections(session.server)}

@@ -1,7 +1,7 @@
-"""The keys of a simulated server, and the commands on them: strings, hashes, streams, and times to end.
+"""The keys of a simulated server, and the commands on them: strings, hashes, streams, and expiry.
 
-`Keyspace` holds the keys, some with a time to end. Streams support as much as agents need to append their reports. A
-stream's limit is kept exactly, even with `~`, where a real server may keep some more records.
+Streams support only what agents need to append their reports. A stream's limit is kept exactly, even with `~`, where a
+real server may keep some more records.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def set_string(session: Session, arguments: list[bytes]) -> bytes:
 
 
 def _set_options(options: list[bytes]) -> tuple[bool, tuple[bytes, bytes] | None]:
-    """Whether NX is there, and (PX or PXAT, its number)."""
+    """Whether NX is given, and (PX or PXAT, its number)."""
     only_new, ends = False, None
     rest = iter(options)
     for option in rest:
@@ -186,11 +186,11 @@ def _scan_pattern(options: list[bytes]) -> bytes:
 
 
 Hash = dict[bytes, bytes]
-RecordId = tuple[int, int]  # milliseconds, and a number among the records of the same one
+RecordId = tuple[int, int]  # milliseconds, and a number within that millisecond
 
 
 class Stream:
-    """Records in the order of their ids, and their total bytes: a stream is long, and its size is asked often."""
+    """Records in the order of their ids, with their total size: a stream is long, and its size is read often."""
 
     __slots__ = ("last_id", "records", "size_bytes")
 
@@ -214,6 +214,8 @@ Value = bytes | Hash | Stream
 
 
 class Keyspace:
+    """All keys of a server. Some have a time at which they end."""
+
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._values: dict[bytes, Value] = {}
@@ -237,14 +239,14 @@ class Keyspace:
         return self._value(key) is not None
 
     def delete(self, key: bytes) -> bool:
-        """Whether there was such a key."""
+        """Returns whether there was such a key."""
         present = key in self
         self._values.pop(key, None)
         self._ends_ms.pop(key, None)
         return present
 
     def end_at(self, key: bytes, when_ms: int) -> None:
-        """Let a key end then; one that should have ended already is deleted at once."""
+        """Let a key end at this time; if that has passed, the key is deleted at once."""
         if when_ms <= self.now_ms:
             self.delete(key)
         else:
@@ -274,20 +276,20 @@ class Keyspace:
         self._ends_ms.pop(key, None)
 
     def change(self, key: bytes, value: bytes) -> None:
-        """A new value for a string, which keeps its end."""
+        """Give a string a new value; it keeps its end."""
         self._values[key] = value
 
     # --- hashes
 
     def fields(self, key: bytes) -> Hash:
-        """The fields of a hash, to read; a missing key has none."""
+        """The fields of a hash, read-only; a missing key has none."""
         value = self._value(key)
         if isinstance(value, bytes | Stream):
             raise CommandError(WRONG_TYPE)
         return {} if value is None else value
 
     def set_fields(self, key: bytes, pairs: Hash) -> int:
-        """The number of fields that are new."""
+        """Returns the number of new fields."""
         fields = self.fields(key)
         before = len(fields)
         fields.update(pairs)
@@ -365,7 +367,7 @@ def _limit(rest: list[bytes]) -> tuple[int | None, list[bytes]]:
 
 
 def _wanted_id(asked: bytes) -> RecordId | None:
-    """None: by the server's clock."""
+    """The id that was given; None if the server's clock should set it."""
     if asked == b"*":
         return None
     written = _ID.fullmatch(asked)

@@ -5,7 +5,7 @@ with its quirks, because clients match by the real one: an unclosed class ends w
 backwards, `]` ends a range like any other character (`[a-]` goes from `]` to `a`), and an empty name is matched only by
 the empty pattern, not by `*`.
 
-Rights are the part of a real server's ACLs that a topic can meet. A user may use all commands and keys, and all
+Rights are the part of a real server's ACLs that matters for topics. A user may use all commands and keys, and all
 channels except those denied.
 """
 
@@ -29,7 +29,7 @@ _INTEGER = re.compile(rb"0|-?[1-9][0-9]*")
 
 
 class CommandError(Exception):
-    """The command is refused; the text is the server's error, with its code in front."""
+    """The command is refused. The text is the server's error, beginning with its code."""
 
 
 NOT_AN_INTEGER = "ERR value is not an integer or out of range"
@@ -78,12 +78,12 @@ def mapping(pairs: Iterable[tuple[bytes, bytes]], resp3: bool) -> bytes:
 
 
 def verbatim(text: bytes, resp3: bool) -> bytes:
-    """Text for people, which RESP3 marks as such: the mark counts towards the length."""
+    """Text for people. RESP3 marks it as such, and the mark counts towards the length."""
     return b"=%d\r\ntxt:%b\r\n" % (len(text) + 4, text) if resp3 else bulk(text)
 
 
 def parse_integer(data: bytes) -> int:
-    """A 64-bit integer as the servers read one: no spaces, no plus sign, no leading zeros."""
+    """A 64-bit integer as servers read it: no spaces, no plus sign, no leading zeros."""
     if not _INTEGER.fullmatch(data) or not -INT64_MAX - 1 <= int(data) <= INT64_MAX:
         raise CommandError(NOT_AN_INTEGER)
     return int(data)
@@ -100,7 +100,7 @@ _NONE = b"(?!)"
 
 @lru_cache(maxsize=4096)
 def matcher(pattern: bytes) -> Matcher:
-    """A function that says whether a whole name matches, as something true or false."""
+    """A function that returns something true if the whole name matches, else something false."""
     if not pattern:
         return lambda name: not name
     parts = [b"(?=.)"]
@@ -154,20 +154,22 @@ NO_CHANNEL = "NOPERM No permissions to access a channel"
 
 
 class User:
+    """A user of the server, with the channels denied to it."""
+
     def __init__(self, password: bytes) -> None:
         self.password = password
         self.denied: set[bytes] = set()  # channels and patterns
 
 
 def check_channels(session: Session, names: Iterable[bytes]) -> None:
-    """Refuse the whole command if one of the channels is denied, as a server does before it runs anything."""
+    """Refuse the whole command if one of the channels is denied, before anything is run, as a server does."""
     user = session.user
     if user is not None and user.denied and not user.denied.isdisjoint(names):
         raise CommandError(NO_CHANNEL)
 
 
 def deny(server: SimServer, user: User, *names: bytes) -> None:
-    """As ACL SETUSER: the user's connections that hold one of the channels are closed."""
+    """Like ACL SETUSER: connections of the user that hold one of the channels are closed."""
     user.denied.update(names)
     for session in list(server.sessions):
         held = session.channels.names.keys() | session.patterns.names.keys()

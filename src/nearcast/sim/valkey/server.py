@@ -1,15 +1,13 @@
-"""A Valkey server in memory, for the message-level simulator: bytes in, bytes out, time from outside.
+"""A Valkey server in memory, for the message-level simulator: bytes in, bytes out, with time given from outside.
 
     commands -> Session.feed -> commands.execute -> outbox of each session -> one `deliver` per session and feed
 
 The protocol relies on the order within one session's stream, so that order is the real server's: replies in the order
 of commands, a message where its PUBLISH ran, and a session's own message right after the reply to its PUBLISH (Valkey
-holds pushes to the caller back until the command has answered). Which of several subscribers is served first is chance
-in a real server; here it is the order of subscribing, so that one seed gives one run. Hence dicts, not sets.
+holds back pushes to the caller until it has replied). In a real server it is chance which of several subscribers is
+served first. Here it is the order of subscribing, so that one seed gives one run; hence dicts, not sets.
 
 Pub/sub speaks RESP3 only. `tests/sim/test_server_conformance.py` compares the rest with a real server.
-
-`Traffic` is what a simulated server has read and written, as reported in its INFO.
 """
 
 from __future__ import annotations
@@ -25,10 +23,12 @@ from nearcast.sim.valkey.commands import execute
 from nearcast.sim.valkey.keys import Keyspace
 from nearcast.sim.valkey.replies import User, error, matcher
 
-_SAMPLE_S = 1.0  # the shortest time a rate is taken over; the real server averages 16 samples of 100 ms
+_SAMPLE_S = 1.0  # rates are taken over at least this long; the real server averages 16 samples of 100 ms
 
 
 class Traffic:
+    """What a server has read and written, as its INFO reports it."""
+
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self.input_bytes = 0
@@ -38,7 +38,7 @@ class Traffic:
         self._output_kbps = 0.0
 
     def output_kbps(self) -> float:
-        """KiB a second, despite the name, which is the server's."""
+        """KiB per second, despite the name, which is the server's."""
         elapsed_s = self._clock() - self._sampled_s
         if elapsed_s >= _SAMPLE_S:
             self._output_kbps = (self.output_bytes - self._sampled_bytes) / 1024 / elapsed_s
@@ -68,6 +68,8 @@ class Observer(Protocol):
 
 
 class SimServer:
+    """The server: its keys, users, sessions, and who holds which channels and patterns."""
+
     def __init__(self, name: str, clock: Callable[[], float], run_id: str, password: str = "") -> None:
         self.name = name
         self.clock = clock
@@ -81,7 +83,7 @@ class SimServer:
         self.patterns: dict[bytes, Subscribers] = {}
         self.observers: list[Observer] = []
         self.connections = 0
-        self.killed: list[Session] = []  # by CLIENT KILL: the network hangs up and empties this
+        self.killed: list[Session] = []  # by CLIENT KILL: the network closes their connections and empties this
         self._unsent: deque[Session] = deque()
 
     def connect(self, deliver: Callable[[bytes], None]) -> Session:
@@ -91,7 +93,7 @@ class SimServer:
         return session
 
     def restart(self, run_id: str) -> None:
-        """Like a server that keeps nothing on disk: all data and connections are gone."""
+        """Start over, like a server that keeps nothing on disk: all data and connections are gone."""
         for session in list(self.sessions):
             session.close()
         self.keys.clear()
@@ -103,7 +105,7 @@ class SimServer:
     # --- publishing
 
     def publish(self, channel: bytes, payload: bytes) -> int:
-        """The number of receivers; a session that gets it by channel and by pattern counts twice."""
+        """Returns the number of receivers; a session that gets it by channel and by pattern counts twice."""
         receivers: Collection[Session] = self.channels.get(channel, ())
         if receivers:
             self._push(receivers, _MESSAGE % (len(channel), channel, len(payload), payload))
@@ -146,7 +148,7 @@ class SimServer:
         self._unsent.append(session)
 
     def flush(self) -> None:
-        """Deliver what every session has. One by one, so that a `deliver` that feeds again keeps all orders."""
+        """Deliver the output of every session, one by one: a `deliver` that feeds again must not change any order."""
         unsent = self._unsent
         while unsent:
             session = unsent.popleft()
@@ -158,7 +160,7 @@ class SimServer:
 
 
 class Held:
-    """What one session holds in one of its server's two tables, channels or patterns."""
+    """What one session holds in one of the server's two tables, channels or patterns."""
 
     __slots__ = ("_session", "_table", "names")
 
@@ -186,7 +188,7 @@ class Held:
 
 
 class Session:
-    """One connection, seen from the server. `closed` after QUIT, a protocol error or a restart: then hang up."""
+    """One connection, seen from the server. It is `closed` after QUIT, a protocol error or a restart."""
 
     __slots__ = (
         "_reader",
@@ -242,7 +244,7 @@ class Session:
                 outbox.insert(own, execute(self, parts))
 
     def leave(self) -> None:
-        """End the session after what is in its outbox."""
+        """End the session once its outbox has been delivered."""
         self.closed = True
         self.channels.drop_all()
         self.patterns.drop_all()

@@ -1,13 +1,8 @@
-"""An audit of notifications: what each subscriber was owed, what it got, and what is wrong between the two.
+"""An audit of notifications: what each subscriber was owed, what it got, and the differences.
 
 For each of its subscriptions, a subscriber is owed the rows of every execution from the one it began with, each
-execution once and in order. For one it gave up, it is owed a beginning of that: what was in flight when it unsubscribed
-may not have come.
-
-`EmergencyReference` finds what the channels of the emergency workload must give, by plain loops over plain records. It
-is independent of the pipeline: no Spark, no SQL, no grid. From the pipeline it takes only what nobody else can know:
-which batch a record came with and which batches an execution read. The audit checks that every record came with exactly
-one batch.
+execution once and in order. For a subscription that it ended, it is owed a first part of these: what was in flight when
+it unsubscribed may not have arrived.
 """
 
 from __future__ import annotations
@@ -64,8 +59,8 @@ class NotificationVerdict(msgspec.Struct, frozen=True, kw_only=True):
     lost: int
     repeated: int
     reordered: int
-    unexpected: int  # there should have been none
-    wrong: int  # other rows than there should have been
+    unexpected: int  # should not have been sent
+    wrong: int  # with the wrong rows
     examples: list[str]
 
     @property
@@ -74,6 +69,8 @@ class NotificationVerdict(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NotificationAudit:
+    """Records what subscribers asked for and got, and judges it at the end."""
+
     def __init__(self) -> None:
         self._lines: dict[tuple[str, str], Line] = {}
         self._got: defaultdict[tuple[str, str], list[tuple[int, Rows]]] = defaultdict(list)
@@ -81,7 +78,7 @@ class NotificationAudit:
     def subscribed(
         self, user: str, subscription: str, channel: str, parameters: Mapping[str, Any], from_execution: int
     ) -> None:
-        # The first result may have come before its subscriber knew the subscription's name.
+        # The first result may have arrived before its subscriber knew the subscription's name.
         self._lines[user, subscription] = Line(user, channel, parameters, from_execution, self._got[user, subscription])
 
     def unsubscribed(self, user: str, subscription: str) -> None:
@@ -96,22 +93,24 @@ class NotificationAudit:
 
     @property
     def shared(self) -> int:
-        """How many different subscriptions those of all subscribers are."""
+        """How many distinct subscriptions all subscribers have together."""
         return len({subscription for _, subscription in self._lines})
 
     def verdict(self, executions: Mapping[str, Iterable[int]], expected: Expected) -> NotificationVerdict:
-        """`executions`: those committed, of each channel."""
+        """`executions`: the committed executions of each channel."""
         judge = _Judge(expected)
         for line in self._lines.values():
             judge.look_at(line, executions.get(line.channel, ()))
         for (user, subscription), got in self._got.items():
-            if (user, subscription) not in self._lines:  # nobody asked for it
+            if (user, subscription) not in self._lines:  # the user never asked for it
                 judge.look_at(Line(user, subscription, {}, 0, got), ())
         users = {user for user, _ in self._lines}
         return judge.verdict(len(users), len(self._lines), self.delivered)
 
 
 class _Judge:
+    """Compares what was delivered with what was expected, and counts the differences."""
+
     def __init__(self, expected: Expected) -> None:
         self._expected = expected
         self._known: dict[tuple[str, str, int], Rows] = {}
@@ -134,7 +133,7 @@ class _Judge:
         self._complain("wrong", line, wrong)
 
     def _rows(self, line: Line, execution: int) -> Rows:
-        """Subscribers share subscriptions, so the same question comes again."""
+        """The expected rows, kept because subscribers share subscriptions."""
         key = (line.channel, msgspec.json.encode(line.parameters, order="sorted").decode(), execution)
         if key not in self._known:
             self._known[key] = self._expected(line.channel, line.parameters, execution)
@@ -183,7 +182,7 @@ class Batched:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What one execution read: new reports after one batch up to another, and locations up to a batch."""
+    """What one execution read: the reports after one batch up to another, and the locations up to a batch."""
 
     execution: int
     reports: tuple[int, int]
@@ -191,15 +190,22 @@ class Reading:
 
     @staticmethod
     def of(execution: Mapping[str, Any]) -> Reading:
-        """From an entry of the data cluster's history of a channel."""
+        """From an entry in the data cluster's history of a channel."""
         inputs = execution["inputs"]
         after, upto = inputs["new"][REPORTS]
         return Reading(execution["execution"], (after, upto), inputs["whole"].get(LOCATIONS, 0))
 
 
 class EmergencyReference:
+    """Finds what the channels of the emergency workload must give, by plain loops over plain records.
+
+    It is independent of the pipeline: no Spark, no SQL, no grid. From the pipeline it takes only what cannot be known
+    otherwise: which batch a record came with, and which batches an execution read. The audit checks that every record
+    came with exactly one batch.
+    """
+
     def __init__(self, reports: Iterable[Batched], locations: Iterable[Batched], shelters: Sequence[Record]) -> None:
-        """Locations in the order they came."""
+        """Locations must be in the order of arrival."""
         self._reports: dict[int, list[Record]] = {}
         for new in reports:
             self._reports.setdefault(new.batch, []).append(new.record)
@@ -235,7 +241,7 @@ class EmergencyReference:
         return [{**row, "shelter": shelter["name"], "capacity": shelter["capacity"]} for shelter in self._by(report)]
 
     def _by(self, report: Record) -> list[Record]:
-        """The shelters near a report; asked again for each subscription, so they are kept."""
+        """The shelters near a report, kept because every subscription asks for them."""
         if report["id"] not in self._near:
             self._near[report["id"]] = [s for s in self._shelters if distance_m(report, s) < SHELTER_RADIUS_M]
         return self._near[report["id"]]

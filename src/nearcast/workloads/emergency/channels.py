@@ -1,7 +1,7 @@
 """The datasets and the seven channels of the emergency workload (section 6.1.2).
 
-The paper names the parameters (event type, event location, user location) and the periods (10, 20, 30 s), not the
-queries. Here one description of a channel gives both its text and, in `flow.py`, which reports match.
+The paper names the parameters (event type, event location, user location) and the periods (10, 20, 30 s), but not the
+queries. Here one description of a channel determines both its text and, in `flow.py`, which reports match.
 """
 
 from __future__ import annotations
@@ -16,14 +16,16 @@ ROW = "r.id, r.kind, r.district, r.lat, r.lon, r.severity, r.at_s, r.message"
 
 
 class Dataset(msgspec.Struct, frozen=True, kw_only=True):
+    """A dataset that the channels read."""
+
     name: str
     columns: dict[str, str]  # name -> Spark type
     topic: str = ""  # of its feed; a static dataset has none
-    key: str = ""  # the newest record of each is kept
+    key: str = ""  # only the newest record of each key is kept
 
     @property
     def schema(self) -> str:
-        """As `CREATE TABLE` would have it."""
+        """The columns, as in `CREATE TABLE`."""
         return ", ".join(f"{name} {kind}" for name, kind in self.columns.items())
 
 
@@ -56,7 +58,7 @@ DATASETS = (
 
 
 class EmergencyChannel(msgspec.Struct, frozen=True, kw_only=True):
-    """Reports that fulfil all its conditions; with shelters, one row for each shelter near the report."""
+    """Returns the reports that meet all its conditions; with shelters, one row for each shelter near a report."""
 
     name: str
     period_s: int
@@ -76,7 +78,7 @@ class EmergencyChannel(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def text(self) -> str:
-        """What creates it."""
+        """The statement that creates the channel."""
         header = ", ".join(f"{name} {kind}" for name, kind in self.parameters.items())
         columns, sources, conditions = ROW, [f"FROM NEW {REPORTS} AS r"], []
         if self.by_user:
@@ -97,8 +99,8 @@ class EmergencyChannel(msgspec.Struct, frozen=True, kw_only=True):
         return "\n".join(lines)
 
 
-# Subscriptions with a user's own location are shared by nobody. So that 400 users have about 600 backend subscriptions
-# as in 6.1.2, people choose such channels less readily than others.
+# A subscription with a user's own location is never shared. People choose such channels less readily than others, so
+# that 400 users have about 600 backend subscriptions, as in 6.1.2.
 OWN_LOCATION = 0.3
 EMERGENCY_CHANNELS = (
     EmergencyChannel(name="reports_of_kind", period_s=10, by_kind=True),

@@ -1,11 +1,8 @@
 """The city of the emergency workload: a square around Helsinki with districts, places, shelters, and people who walk.
 
 The paper moved its subscribers on the Helsinki map of the ONE simulator. Here people walk straight to random points of
-the square (`workloads/rgame.py`), with the ONE simulator's usual breaks; like there, more of them are in the middle
-than at the edges. Positions are degrees, rounded to a tenth of a metre or so, as the records carry them.
-
-`Reports` are what eight publishers report while they cross the city (section 6.1.2). A report is JSON of 200 to 700
-bytes on the topic `emergency.KIND`. What is in it follows from the seed and its number.
+the square (`workloads/rgame.py`), with the ONE simulator's default breaks. As there, more of them are in the middle
+than at the edges. Positions are degrees, rounded to about a tenth of a metre, as in the records.
 """
 
 from __future__ import annotations
@@ -26,9 +23,9 @@ from nearcast.workloads.rgame import Movement, Walk
 # --- the city and its people
 
 
-EARTH_RADIUS_M = 6_371_008.8  # mean radius of WGS 84 (IUGG), as `distance` of the channel language has it
+EARTH_RADIUS_M = 6_371_008.8  # mean radius of WGS 84 (IUGG), as in `distance` of the channel language
 DIGITS = 6  # of a degree
-WARM_UP_S = 3600.0  # walked before time 0: by then people are where they will be later too
+WARM_UP_S = 3600.0  # walked before time 0: by then people are distributed as they will be later
 SHELTER_COLUMNS = ("shelter_id", "name", "lat", "lon", "capacity")
 
 WALKERS_M_PER_S = 1.4  # people on foot
@@ -38,11 +35,13 @@ DRIVERS_BREAK_MAX_S = 5.0
 
 
 class City(msgspec.Struct, frozen=True, kw_only=True):
+    """A square, divided into square districts."""
+
     latitude: float = 60.17  # of the middle
     longitude: float = 24.94
     side_m: float = 5000.0  # ONE's map of Helsinki is 4.5 km x 3.4 km
     districts_per_side: int = 4
-    places: int = 20  # that people ask about
+    places: int = 20  # places that people ask about
 
     def __post_init__(self) -> None:
         if self.side_m <= 0 or min(self.districts_per_side, self.places) < 1 or abs(self.latitude) > 80:
@@ -62,7 +61,7 @@ class City(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def districts(self) -> tuple[str, ...]:
-        """By number: row * districts_per_side + column, as `Walk.tiles` counts."""
+        """The names by number: row * districts_per_side + column, as `Walk.tiles` counts."""
         return tuple(f"d{x}{y}" for x in range(self.districts_per_side) for y in range(self.districts_per_side))
 
     def degrees(self, x_m: FloatArray, y_m: FloatArray) -> tuple[FloatArray, FloatArray]:
@@ -87,7 +86,7 @@ class City(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Crowd:
-    """People or publishers on the move: where each of them is at a time, in the seconds of the scenario."""
+    """People or publishers on the move: where each of them is at a time, in seconds of the scenario."""
 
     def __init__(self, city: City, count: int, movement: Movement, seed: int) -> None:
         self._city = city
@@ -100,7 +99,7 @@ class Crowd:
         return self._city.degrees(x * self._district_m, y * self._district_m)
 
     def districts(self, at_s: float) -> IntArray:
-        """Numbers of `City.districts`."""
+        """The district of each, as an index into `City.districts`."""
         return self._walk.tiles(at_s + WARM_UP_S, self._count)
 
 
@@ -115,7 +114,7 @@ class Shelters(msgspec.Struct, frozen=True, eq=False):
         return Shelters(lat, lon, np.random.default_rng((seed, 4)).integers(20, 500, size=count))
 
     def csv(self) -> str:
-        """With a line of names at the top."""
+        """As CSV, with the column names in the first line."""
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow(SHELTER_COLUMNS)
@@ -125,7 +124,7 @@ class Shelters(msgspec.Struct, frozen=True, eq=False):
 
 
 def distance_m(lat1: FloatArray, lon1: FloatArray, lat2: FloatArray, lon2: FloatArray) -> FloatArray:
-    """Great-circle distances by the haversine formula, as the channel language has them."""
+    """Great-circle distances by the haversine formula, as in the channel language."""
     lat1, lon1, lat2, lon2 = (np.radians(value) for value in (lat1, lon1, lat2, lon2))
     root = np.sin((lat2 - lat1) / 2) ** 2 + np.cos(lat1) * np.cos(lat2) * np.sin((lon2 - lon1) / 2) ** 2
     return np.asarray(2 * EARTH_RADIUS_M * np.arcsin(np.sqrt(np.minimum(1.0, root))), dtype=np.float64)
@@ -134,7 +133,7 @@ def distance_m(lat1: FloatArray, lon1: FloatArray, lat2: FloatArray, lon2: Float
 # --- reports
 
 
-# Eight types (6.1.2); the paper does not name them, nor how often they occur. Frequent ones load their subscribers.
+# Eight types (6.1.2). The paper says neither which nor how often they occur. Frequent ones load their subscribers.
 KINDS = {
     "accident": 0.24,
     "fire": 0.18,
@@ -149,7 +148,7 @@ KIND_NAMES = tuple(KINDS)
 REPORT_TOPIC = "emergency."
 BYTES_MIN, BYTES_MAX = 200, 700  # of a report (6.1.2)
 SEVERITIES = 5
-PUBLISHERS_WALK = 1_000_003  # added to the seed: nobody walks as a publisher drives
+PUBLISHERS_WALK = 1_000_003  # added to the seed, so that publishers take other paths than people
 _WORDS = "keep clear of the area and follow the instructions of the rescue services on site until further notice; "
 
 
@@ -160,11 +159,15 @@ class Message(NamedTuple):
 
 
 class Reports(msgspec.Struct, frozen=True, eq=False):
-    """All reports of a run as columns, by rising time. Times are those of the run."""
+    """All reports of a run as columns, in order of time, in seconds of the run.
+
+    They are made by eight publishers that cross the city (section 6.1.2). A report is JSON of 200 to 700 bytes on the
+    topic `emergency.KIND`. Its content follows from the seed and its number.
+    """
 
     at_s: FloatArray
-    kind: IntArray  # numbers of KIND_NAMES
-    district: IntArray  # numbers of City.districts
+    kind: IntArray  # indices into KIND_NAMES
+    district: IntArray  # indices into City.districts
     lat: FloatArray
     lon: FloatArray
     severity: IntArray
@@ -172,7 +175,7 @@ class Reports(msgspec.Struct, frozen=True, eq=False):
 
     @staticmethod
     def seen(city: City, publishers: int, count: int, times: tuple[float, float], seed: int) -> Reports:
-        """`times`: the seconds of the scenario, and how many of them pass in a second of the run."""
+        """`times`: the length of the scenario in seconds, and how many of them pass in a second of the run."""
         scenario_s, speed = times
         dice = np.random.default_rng((seed, 1))
         at_s = np.sort(dice.random(count)) * scenario_s
@@ -180,7 +183,7 @@ class Reports(msgspec.Struct, frozen=True, eq=False):
         lat, lon, district = np.empty(count), np.empty(count), np.empty(count, dtype=np.int64)
         crowd = Crowd(city, publishers, city.by_car, seed + PUBLISHERS_WALK)
         seconds, starts = np.unique(at_s.astype(np.int64), return_index=True)
-        # Publishers know where they are once a second.
+        # Publishers determine their position once a second.
         for second, rows in zip(seconds.tolist(), np.split(np.arange(count), starts)[1:], strict=True):
             lats, lons = crowd.positions(float(second))
             lat[rows], lon[rows] = lats[publisher[rows]], lons[publisher[rows]]
@@ -199,7 +202,7 @@ class Reports(msgspec.Struct, frozen=True, eq=False):
         return len(self.at_s)
 
     def messages(self, city: City) -> Iterator[Message]:
-        """Each with its topic and payload."""
+        """The reports as messages, with topic and payload."""
         names = city.districts
         columns = (self.at_s, self.kind, self.district, self.lat, self.lon, self.severity, self.size)
         rows = zip(*(column.tolist() for column in columns), strict=True)
@@ -218,7 +221,7 @@ class Reports(msgspec.Struct, frozen=True, eq=False):
 
 
 def _filled(record: dict[str, object], size: int) -> bytes:
-    """The record as JSON of exactly `size` bytes: the message is as long as needed."""
+    """The record as JSON of exactly `size` bytes; its message is as long as needed."""
     missing = size - len(json.dumps(record, separators=(",", ":")))
     record["message"] = (_WORDS * (missing // len(_WORDS) + 1))[:missing]
     return json.dumps(record, separators=(",", ":")).encode()

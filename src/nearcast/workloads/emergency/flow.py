@@ -1,11 +1,11 @@
-"""The emergency workload for the flow simulator: which reports match which subscription, and so how many bytes.
+"""The emergency workload for the flow simulator: which reports match which subscription, and how many bytes that gives.
 
-Executions come at each multiple of a channel's period and see the reports since the one before; users are where they
-are at that moment. A row is as long as its report, and a name and a number longer if it comes with a shelter.
+Executions come at each multiple of a channel's period and see the reports since the previous one, and users where they
+are at that moment. A row is as long as its report, plus a name and a number if it comes with a shelter.
 
 `scale_world` is the same workload at scale, for the flow simulator only: the paper's simulation (section 6.2.1). It has
-10,000 subscribers on 10 brokers, and 10 channels of 100 backend subscriptions each, with rates that rise and fall.
-There are no reports in it: an execution gives as many bytes as its subscription's rate at that time makes in a period.
+10,000 subscribers on 10 brokers, and 10 channels of 100 backend subscriptions each, with rates that rise and fall. It
+has no reports: the bytes of an execution follow from the subscription's rate at that time and the period.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def _number(user: str) -> int:
 
 
 def _metric(world: EmergencyWorld, degrees: FloatArray) -> FloatArray:
-    """Degrees of longitude as short as they are there, so that the nearest is the nearest."""
+    """Positions with longitudes scaled to the city's latitude, so that distances are right."""
     return degrees * np.array([1.0, np.cos(np.radians(world.settings.city.latitude))])
 
 
@@ -67,12 +67,13 @@ def _wanted(event: Interaction) -> Wanted:
 
 
 def _spans(world: EmergencyWorld) -> tuple[dict[Wanted, int], Spans]:
-    """Backend subscriptions with their numbers, and when each user was online and had which of them."""
+    """Backend subscriptions with their numbers, and the spans in which each user was online and had them."""
     numbers: dict[Wanted, int] = {}
     rows: list[tuple[int, int, int, int]] = []
     end = int(world.settings.seconds)
     online: set[int] = set()
-    held: dict[int, dict[int, int]] = {user: {} for user in range(world.settings.users)}  # and since when
+    # User -> subscription -> since when.
+    held: dict[int, dict[int, int]] = {user: {} for user in range(world.settings.users)}
     for event in world.scenario.events:
         user, at_s = _number(event.user), int(event.at_s)
         if event.action is Action.LOGIN:
@@ -94,6 +95,8 @@ def _spans(world: EmergencyWorld) -> tuple[dict[Wanted, int], Spans]:
 
 
 class _Results:
+    """Computes the bytes that the channels produce."""
+
     def __init__(self, world: EmergencyWorld) -> None:
         self._world = world
         self._reports = world.report_columns
@@ -115,13 +118,13 @@ class _Results:
             sizes = self._with_shelters if channel.shelters else self._plain
             matched = self._matching(channel, dict(parameters))
             at_s = (rows[matched] + 1) * channel.period_s
-            # Reports after the last execution are for the one that is no longer run.
+            # Reports after the last execution belong to one that is no longer run.
             in_time = at_s < self._seconds
             np.add.at(found[:, column], at_s[in_time], sizes[matched][in_time])
         return found
 
     def _executions(self, period_s: int) -> tuple[IntArray, list[tuple[FloatArray, FloatArray]]]:
-        """The execution that sees each report, and where users are at each."""
+        """The execution that sees each report, and where users are at each execution."""
         if period_s not in self._seen:
             rows = (self._reports.at_s // period_s).astype(np.int64)
             count = self._seconds // period_s + 1
@@ -150,11 +153,11 @@ class _Results:
 # --- at scale
 
 
-PERIODS_S = (5, 10, 20, 30, 60)  # 6.2.1; channel c has the one at place c modulo 5
+PERIODS_S = (5, 10, 20, 30, 60)  # 6.2.1; channel c has the one at index c modulo 5
 
 
 class ScaleSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Numbers of 6.2.1 where nothing else is said."""
+    """Numbers are from 6.2.1 unless noted otherwise."""
 
     brokers: int = 10
     subscribers: int = 10_000
@@ -164,16 +167,16 @@ class ScaleSettings(msgspec.Struct, frozen=True, kw_only=True):
     wanted_max: int = 30
     subscribe_s: int = 480
     seconds: int = 1800
-    # The paper says Normal, not with which figures. With these the mean load of a broker passes beta, 300 MB/s, in the
-    # fourth minute, when about half of the subscriptions are there, and ends at about twice that.
+    # The paper says Normal, but gives no figures. With these, the mean load of a broker passes beta, 300 MB/s, in the
+    # fourth minute, when there are about half of the subscriptions, and ends at about twice that.
     rate_mean: float = 20e3  # bytes per second
     rate_deviation: float = 5e3  # between subscriptions, and between executions of one
     chosen_share: float = 0.25  # of the subscriptions, each minute
     rise_within_s: int = 180
     fall_after_s: tuple[int, int] = (240, 360)
     risen_factor: float = 2.0  # ours
-    skew: float = 0.8  # ours: people around broker n are as many as n to the power of -skew; the first has over 2,000
-    local_share: float = 0.0  # ours: about this share of a subscriber's choices is of its nearest broker's own part
+    skew: float = 0.8  # ours: the people around broker n are proportional to n ** -skew; the first has over 2,000
+    local_share: float = 0.0  # ours: about this share of a subscriber's choices is local to its nearest broker
 
     def __post_init__(self) -> None:
         if min(self.brokers, self.subscribers, self.channels, self.per_channel, self.seconds) < 1:
@@ -185,7 +188,7 @@ class ScaleSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def scale_world(settings: ScaleSettings, seed: int) -> GatewayWorld:
-    """The same for the same settings and seed."""
+    """The paper's simulation; the same settings and seed give the same world."""
     sites = _on_a_circle(settings.brokers)
     near = _nearest_sites(settings, np.random.default_rng((seed, 11)))
     scatter = np.random.default_rng((seed, 12)).normal(0, 0.05, size=(settings.subscribers, 2))
@@ -209,7 +212,7 @@ def _nearest_sites(settings: ScaleSettings, dice: np.random.Generator) -> IntArr
 
 
 def _drawn_spans(settings: ScaleSettings, near: IntArray, dice: np.random.Generator) -> Spans:
-    """10 to 30 different backend subscriptions each, every one begun at its own time, none ended."""
+    """10 to 30 distinct backend subscriptions per subscriber, each with its own start and without an end."""
     width = settings.channels * settings.per_channel
     priority = dice.random((settings.subscribers, width), dtype=np.float32)
     if settings.local_share:
@@ -229,7 +232,7 @@ def _prefer_local(
     settings: ScaleSettings,
     dice: np.random.Generator,
 ) -> None:
-    """Lower numbers are taken first: let the share of the local ones come before the rest."""
+    """Give the share of local subscriptions lower numbers than the rest: lower numbers are taken first."""
     width = priority.shape[1]
     local = np.arange(width) % settings.brokers == near[:, None]
     expected = (settings.wanted_min + settings.wanted_max) / 2 * settings.local_share
@@ -253,7 +256,7 @@ def _results(settings: ScaleSettings, dice: np.random.Generator) -> FloatArray:
 
 
 def _risen(settings: ScaleSettings, dice: np.random.Generator) -> BoolArray:
-    """Each minute a quarter is chosen to rise; one that is rising already, or has risen and not fallen, stays so."""
+    """Each minute a quarter is chosen to rise; those that are rising, or have risen and not fallen, stay so."""
     width = settings.channels * settings.per_channel
     risen = np.zeros((settings.seconds, width), dtype=np.bool_)
     busy_until = np.zeros(width, dtype=np.int64)

@@ -24,7 +24,7 @@ TRY_AGAIN_S = 2.0
 
 
 class Listener(Protocol):
-    """Hears what people are owed and what they get."""
+    """Is informed of what people are owed and what they get."""
 
     def subscribed(
         self, user: str, subscription: str, channel: str, parameters: dict[str, Any], from_execution: int
@@ -36,13 +36,13 @@ class Listener(Protocol):
 
 
 class Person:
-    """One user. A person who comes again knows its token; what it has got meanwhile is with the gateway."""
+    """One user. It keeps its token for the next login; the gateway keeps its results while it is offline."""
 
     def __init__(self, user: str, door: Door, listener: Listener) -> None:
         self.user = user
         self.moves = 0
         self.reconnects = 0
-        self.missed = 0  # results that were no longer kept when they were asked for
+        self.missed = 0  # results that were no longer stored when they were fetched
         self._door = door
         self._listener = listener
         self._subscriber: Subscriber | None = None
@@ -53,16 +53,16 @@ class Person:
 
     @property
     def broker(self) -> str:
-        """Of the gateway it is at; empty while it is offline."""
+        """The broker of its gateway; empty while it is offline."""
         return self._subscriber.broker if self._subscriber is not None else ""
 
     @property
     def moved(self) -> int:
-        """How often it was moved, by now."""
+        """How often it was moved so far."""
         return self.moves + (self._subscriber.moves if self._subscriber is not None else 0)
 
     async def live(self, events: Iterable[Interaction], until: Until) -> None:
-        """Do what the scenario says, one thing after the other."""
+        """Do what the scenario says, one event after the other."""
         for event in events:
             await until(event.at_s)
             await self._do(event)
@@ -103,7 +103,7 @@ class Person:
 
     async def _unsubscribe(self, channel: str, parameters: dict[str, Any]) -> None:
         if self._subscriber is None:
-            return  # away
+            return  # offline
         subscription = self._subscriptions.pop((channel, str(parameters)))
         self._listener.unsubscribed(self.user, subscription)
         await _patiently(self._subscriber.unsubscribe, subscription)
@@ -116,12 +116,12 @@ class Person:
                 self.missed += 1
 
     async def tell(self, message: Message) -> bool:
-        """Publish through the gateway; False if the person is away, or the message before is still in flight."""
+        """Publish through the gateway; False if offline, or if the previous message is still in flight."""
         if self._subscriber is None or self._publishing:
             return False
         self._publishing = True
         try:
-            with contextlib.suppress(ClusterError):  # where one was a second ago matters no more
+            with contextlib.suppress(ClusterError):  # an old location no longer matters
                 await self._subscriber.publish(message.topic, message.payload)
         finally:
             self._publishing = False
@@ -129,7 +129,7 @@ class Person:
 
 
 async def _patiently(operation: Callable[..., Awaitable[T]], *arguments: Any, **named: Any) -> T:
-    """While the data cluster is away, a gateway asks to try again later."""
+    """Retry while the gateway asks to try again later, as it does when the data cluster is away."""
     for _ in range(TRIES - 1):
         try:
             return await operation(*arguments, **named)

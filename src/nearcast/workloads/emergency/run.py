@@ -2,9 +2,9 @@
 
     python -m nearcast.workloads.emergency.run --users 400 --reports 10000 --seconds 240
 
-Subscribers log in at the nearest gateway, so gateways are loaded unevenly, and balancing moves them. Once, everybody is
-placed again from scratch; once, the data cluster is killed and restarted. At the end every subscriber must have got
-every notification it was owed, once, as an independent reference finds by plain loops.
+Subscribers log in at the nearest gateway, so gateways are loaded unevenly, and balancing moves subscribers. Once, all
+subscribers are placed again; once, the data cluster is killed and restarted. At the end every subscriber must have got
+every notification it was owed, once, as determined by an independent reference.
 """
 
 from __future__ import annotations
@@ -38,19 +38,19 @@ Tell = Callable[[str], None]
 
 
 class EmergencyPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """Shares are of the run's time."""
+    """What a run does. `shuffle_at` and `kill_at` are shares of its time."""
 
     settings: EmergencySettings = EmergencySettings(speed=7.5)
     channels: tuple[EmergencyChannel, ...] = EMERGENCY_CHANNELS
     cluster: EmergencyCluster = EmergencyCluster()
     seed: int = 0
-    location_s: float = 1.0  # between two locations that a person tells
+    location_s: float = 1.0  # between two locations that a person publishes
     shuffle_at: float = 0.45
     kill_at: float | None = 0.65
 
 
 class Noticed(msgspec.Struct, frozen=True):
-    """A notification that somebody got."""
+    """A notification that a user got."""
 
     user: str
     subscription: str
@@ -58,13 +58,15 @@ class Noticed(msgspec.Struct, frozen=True):
 
 
 class EmergencySummary(msgspec.Struct, frozen=True, kw_only=True):
+    """The results of a run."""
+
     seconds: float
     notifications: NotificationVerdict
     backend_subscriptions: int
     reports: int
     reports_lost: int
     reports_repeated: int
-    locations: int  # told
+    locations: int  # published
     executions: int
     subscriber_moves: int
     shuffles: int
@@ -79,7 +81,7 @@ class EmergencySummary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EmergencyRun:
-    """One run on a stage. What a view shows is public."""
+    """One run on a stage. Public attributes are what a view may show."""
 
     def __init__(self, stage: EmergencyStage, plan: EmergencyPlan, tell: Tell) -> None:
         self.plan = plan
@@ -123,11 +125,11 @@ class EmergencyRun:
     async def run(self) -> EmergencySummary:
         await self.stage.prepare(self.plan.channels)
         await self.play()
-        self._tell("all is said; waiting for the last executions and deliveries ...")
+        self._tell("all reports are published; waiting for the last executions and deliveries ...")
         return await self.end()
 
     async def play(self) -> None:
-        """Everything that happens, until the last report was published."""
+        """Everything that happens until the last report is published."""
         self._begun_s = time.monotonic()
         locating = asyncio.create_task(self._locate())
         try:
@@ -139,7 +141,7 @@ class EmergencyRun:
             await asyncio.gather(locating, return_exceptions=True)
 
     async def end(self) -> EmergencySummary:
-        """Wait for what is in flight, judge, and let everybody go."""
+        """Wait for what is in flight, get the verdict, and log everybody out."""
         await self._settle()
         verdict, seconds = await self.verdict(), self.elapsed_s
         await asyncio.gather(*(person.leave() for person in self.people))
@@ -165,7 +167,7 @@ class EmergencyRun:
                 self.published += 1
 
     async def _locate(self) -> None:
-        """Everybody tells where it is, spread over the time between two tellings."""
+        """Everybody publishes its location, spread over `location_s`, again and again."""
         while True:
             messages = list(self.stage.world.locations(self.elapsed_s))
             pause_s = self.plan.location_s / len(messages)
@@ -186,12 +188,12 @@ class EmergencyRun:
         while True:
             try:
                 await console.shuffle_subscribers()
-            except Refused:  # somebody is moving
+            except Refused:  # a subscriber is moving
                 await asyncio.sleep(POLL_S)
             else:
                 break
         self.shuffles += 1
-        self._tell(f"{self.elapsed_s:4.0f} s  everybody is placed anew")
+        self._tell(f"{self.elapsed_s:4.0f} s  all subscribers are placed again")
 
     async def _kill(self) -> None:
         if self.plan.kill_at is None:
@@ -215,7 +217,7 @@ class EmergencyRun:
     # --- the end
 
     async def _settle(self) -> None:
-        """Until every channel has looked at every report, and nothing comes any more."""
+        """Wait until every channel has read every report, and nothing arrives any more."""
         before = -1
         for _ in range(round(SETTLE_S / POLL_S)):
             quiet, before = before == self.audit.delivered, self.audit.delivered
@@ -224,7 +226,7 @@ class EmergencyRun:
             await asyncio.sleep(POLL_S)
 
     async def verdict(self) -> NotificationVerdict:
-        """Everything so far against the reference."""
+        """Compare everything so far with the reference."""
         readings = await self._readings()
         reference = await asyncio.to_thread(self.stage.reference)
 
@@ -262,7 +264,7 @@ class EmergencyRun:
 BALANCING = (
     *("--placement", "nr", "--balance", "ldm", "--balance-every", "10"),
     *("--balance-set", "alpha=0.15", "--balance-set", "beta_bytes_per_s=1000"),
-    *("--balance-set", "gamma=100"),  # a shuffle is asked for, so that single moves are seen too
+    *("--balance-set", "gamma=100"),  # no automatic shuffle, so that there are single moves; one is requested
 )
 
 
@@ -275,12 +277,12 @@ async def run_emergency(plan: EmergencyPlan, tell: Tell) -> EmergencySummary:
 
 def _main() -> None:
     parser = argparse.ArgumentParser(
-        prog="python -m nearcast.workloads.emergency.run", description="The emergency workload live."
+        prog="python -m nearcast.workloads.emergency.run", description="Run the emergency workload live."
     )
     parser.add_argument("--users", type=int, default=400)
     parser.add_argument("--reports", type=int, default=10_000)
     parser.add_argument("--seconds", type=float, default=240.0)
-    parser.add_argument("--locations", type=float, default=1.0, help="seconds between two locations of a person")
+    parser.add_argument("--locations", type=float, default=1.0, help="seconds between a person's locations")
     parser.add_argument("--scheme", default="ldm", choices=("ldm", "sdm"))
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()

@@ -1,4 +1,4 @@
-"""The emergency workload: an application that warns people of a city, after section 6.1.2 of the BAD paper.
+"""The emergency workload: an application that warns the people of a city, after section 6.1.2 of the BAD paper.
 
 H. Nguyen, M. Y. S. Uddin, N. Venkatasubramanian, "Multistage Adaptive Load Balancing for Big Active Data Publish
 Subscribe Systems", DEBS 2019. Pure and seeded: the same settings and seed give the same people, walks, reports and
@@ -12,10 +12,6 @@ scenario, whether they are played live or in the flow simulator.
     DATASETS, CHANNELS          what the data cluster needs before the run
 
 All times are seconds since the start of the run.
-
-A `Scenario` says who logs in, subscribes, unsubscribes and logs out, and when (section 6.1.2). A scenario file is this
-as JSON. It also carries the settings and the seed, so that reports and walks can be made again from it:
-`emergency_world(scenario.settings, scenario.seed)`.
 """
 
 from __future__ import annotations
@@ -49,7 +45,7 @@ Parameters = dict[str, Value]
 
 
 class EmergencySettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Sizes and times. All that happens is `speed` times as fast as in the paper; periods of channels stay."""
+    """Sizes and times. Everything is `speed` times as fast as in the paper, except the periods of channels."""
 
     city: City = City()
     users: int = 400
@@ -61,13 +57,13 @@ class EmergencySettings(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if min(self.users, self.publishers, self.shelters) < 1 or self.reports < 0:
-            raise UsageError("an emergency needs at least one user, publisher and shelter, and no negative reports")
+            raise UsageError("use at least one user, one publisher and one shelter; reports must not be negative")
         if self.scenario_s < UNSUBSCRIBE_S[1] or self.speed <= 0:
             raise UsageError(f"scenario_s must be at least {UNSUBSCRIBE_S[1]:.0f}: for a shorter run use speed above 1")
 
     @property
     def seconds(self) -> float:
-        """How long a run is."""
+        """The length of a run."""
         return self.scenario_s / self.speed
 
 
@@ -79,6 +75,8 @@ class Action(StrEnum):
 
 
 class Interaction(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One thing that a user does."""
+
     at_s: float  # since the start of the run
     user: str
     action: Action
@@ -87,16 +85,22 @@ class Interaction(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 
 class Scenario(msgspec.Struct, frozen=True, kw_only=True):
+    """Who logs in, subscribes, unsubscribes and logs out, and when (section 6.1.2).
+
+    A scenario file is this as JSON. It includes the settings and the seed, so that reports and walks can be made again
+    from it: `emergency_world(scenario.settings, scenario.seed)`.
+    """
+
     settings: EmergencySettings
     seed: int
-    events: tuple[Interaction, ...]  # by rising time
+    events: tuple[Interaction, ...]  # in order of time
 
     @staticmethod
     def load(path: Path) -> Scenario:
         try:
             return msgspec.json.decode(path.read_bytes(), type=Scenario)
         except (OSError, msgspec.DecodeError) as error:
-            raise UsageError(f"{path} is no scenario file: {error}; make one with Scenario.save") from None
+            raise UsageError(f"{path} is not a scenario file: {error}; make one with Scenario.save") from None
 
     def save(self, path: Path) -> None:
         path.write_bytes(msgspec.json.format(msgspec.json.encode(self), indent=1) + b"\n")
@@ -162,7 +166,7 @@ class _Person:
         return [EMERGENCY_CHANNELS[number] for number in sorted(numbers.tolist())]
 
     def _subscriptions(self, channel: EmergencyChannel) -> list[Parameters]:
-        """One to three; the same ones drawn again count once."""
+        """One to three sets of parameters; a set that is drawn twice counts once."""
         drawn = [self._parameters(channel) for _ in range(self._dice.integers(1, SUBSCRIPTIONS_MAX + 1))]
         return [parameters for place, parameters in enumerate(drawn) if parameters not in drawn[:place]]
 
@@ -189,11 +193,13 @@ LOCATION_TOPIC = "location."
 
 
 def emergency_world(settings: EmergencySettings, seed: int) -> EmergencyWorld:
-    """The world of a scenario: the one that is in `Scenario.load(path)` needs its settings and seed."""
+    """The world of these settings and this seed, such as those in a scenario file."""
     return EmergencyWorld(settings, seed)
 
 
 class EmergencyWorld:
+    """The people, reports, shelters and scenario of one seed."""
+
     def __init__(self, settings: EmergencySettings, seed: int) -> None:
         self.settings = settings
         self.seed = seed
@@ -215,7 +221,7 @@ class EmergencyWorld:
         return self._people.positions(at_s * self.settings.speed)
 
     def locations(self, at_s: float) -> Iterator[Message]:
-        """Where everybody is, as records."""
+        """The locations of all users, as messages."""
         lats, lons = self.positions(at_s)
         for user, lat, lon in zip(self.users, lats.tolist(), lons.tolist(), strict=True):
             record = {"user_id": user, "lat": lat, "lon": lon, "at_s": at_s}

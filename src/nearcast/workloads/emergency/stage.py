@@ -29,11 +29,11 @@ from nearcast.workloads.emergency.channels import LOCATIONS, REPORTS, SHELTERS, 
 from nearcast.workloads.emergency.scenario import DATASETS, EmergencyWorld
 
 _ANSWER_S = 60.0  # Spark analyses a channel when it is created
-_HISTORY = 1000  # executions of a channel that are asked for: all of a run
+_HISTORY = 1000  # executions of a channel to ask for: more than a run has
 
 
 class EmergencyCluster(msgspec.Struct, frozen=True, kw_only=True):
-    """How large, and how subscribers are balanced: options of `nearcast controller`."""
+    """The size of the cluster, and how subscribers are balanced: options of `nearcast controller`."""
 
     brokers: int = 5
     master: str = "local[2]"
@@ -41,6 +41,8 @@ class EmergencyCluster(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EmergencyStage:
+    """The running processes, and what a run asks of them."""
+
     def __init__(
         self,
         world: EmergencyWorld,
@@ -91,7 +93,7 @@ class EmergencyStage:
     # --- set up
 
     async def prepare(self, channels: tuple[EmergencyChannel, ...]) -> None:
-        """Feeds, the shelters, and the channels."""
+        """Create the feeds, the shelters and the channels."""
         for dataset in DATASETS:
             if dataset.topic:
                 await self.post(
@@ -112,7 +114,7 @@ class EmergencyStage:
         _checked(answer)
 
     async def door(self, user: str) -> str:
-        """The gateway that the controller chooses for a user, from where it is when it asks first."""
+        """The gateway that the controller chooses for a user, by its position when it first asks."""
         lats, lons = self.world.positions(0.0)
         number = self.world.users.index(user)
         entry = next(iter(self.cluster.gateway_urls.values()))
@@ -128,7 +130,7 @@ class EmergencyStage:
         return _checked(await self._rest.get(path, params=query))
 
     async def kill_data_cluster(self) -> None:
-        """SIGKILL, and start it again; returns when it answers."""
+        """Kill it with SIGKILL and start it again; returns when it answers."""
         await self.data.again()
         await self.data.until_running()
 
@@ -142,7 +144,7 @@ class EmergencyStage:
         return [Reading.of(entry) for entry in reversed(history) if entry["committed"] is not None]
 
     async def is_done(self, channels: tuple[EmergencyChannel, ...], reports: int) -> bool:
-        """Whether all reports are ingested, and every channel has looked at all of them."""
+        """Whether all reports are ingested, and every channel has read all of them."""
         feed = await self.feed(REPORTS)
         if feed["records"] < reports:
             return False
@@ -150,7 +152,7 @@ class EmergencyStage:
         return all(readings and readings[-1].reports[1] >= feed["position"] for readings in looked)
 
     def reference(self) -> EmergencyReference:
-        """From the files of the data cluster: which record came with which batch."""
+        """The reference, from the files of the data cluster, which say which record came with which batch."""
         rows = csv.DictReader(io.StringIO(self.world.shelters_csv()))
         shelters = [
             {**row, "lat": float(row["lat"]), "lon": float(row["lon"]), "capacity": int(row["capacity"])}
@@ -161,7 +163,8 @@ class EmergencyStage:
     def batched(self, dataset: str, key: str) -> list[Batched]:
         """The records of a dataset with their batches, in order.
 
-        Batches that were merged are there in two folders for a while; a record twice in one folder is there twice.
+        Merged batches exist in two folders for a while, and count once. A record that is twice in one folder counts
+        twice.
         """
         import pyarrow.parquet as pq
 
