@@ -236,13 +236,14 @@ def test_the_balancer_is_asked_when_it_is_time_and_its_answer_moves_users_once()
     one.report(9.0, b1=("ada", "bob"), b2=())
     asked = one.asked(10.0)
     assert asked.decider.name == "balancer test"
-    assert one.asked(12.0) is None, "it has not answered"
-    one.propose(asked, 12.0, ("ada", "b1", "b2"), ("eve", "b1", "b2"))
+    one.report(20.0, b1=("ada", "bob"), b2=())
+    assert one.asked(20.5) is None, "it has not answered"
+    one.propose(asked, 21.0, ("ada", "b1", "b2"), ("eve", "b1", "b2"))
     ((channel, _),) = one.office.outbox
     assert channel == GATEWAY_CHANNEL + b"b1"
     assert one.said() == [bus.MoveSubscribers(TERM, {"ada": ("b2", url("b2"))})], "eve is not there"
     assert len(one.decisions) == 1
-    one.propose(asked, 12.1, ("bob", "b1", "b2"))
+    one.propose(asked, 21.1, ("bob", "b1", "b2"))
     assert one.said() == []
 
 

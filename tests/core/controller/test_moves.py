@@ -349,6 +349,10 @@ def test_nothing_is_evacuated_while_there_is_no_ring() -> None:
     left = Moving(journal_of(topics={"t": TopicEntry(OLD)}, b1=DEAD))
     left.tick(0.0)
     assert left.commit() == {}
+    left.ledger.write({"broker/b2": parts.broker("b2"), "membership": journal_of("b2").membership})
+    left.commit()
+    left.run(1.0)
+    assert left.journal.topics["t"].placement.brokers == ("b2",), "it was not forgotten"
 
 
 # --- very many topics
