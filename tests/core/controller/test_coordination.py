@@ -225,7 +225,7 @@ def test_nobody_registers_a_name_while_a_loss_is_not_acknowledged() -> None:
     one = coordinating()
     one.journal.loss = LossEntry(0.0, TERM, "some")
     (refused,) = one.ask(bus.RegisterUser("me.1", "ada"), 2.0)
-    assert "nobody can register at the moment" in refused.problem
+    assert "no user can register now" in refused.problem
     one.journal.loss = LossEntry(0.0, TERM, "some", acknowledged=True)
     assert one.ask(bus.RegisterUser("me.2", "ada"), 2.0) == [bus.Assignment("me.2")]
 
@@ -314,7 +314,7 @@ def test_a_shuffle_is_answered_when_the_balancer_has_and_again_if_the_answer_was
     asked_for = bus.ShuffleSubscribers("me.1")
     assert one.ask(asked_for, 2.1) == []
     (refused,) = one.ask(bus.ShuffleSubscribers("me.2"), 2.1)
-    assert "try again in some seconds" in refused.problem
+    assert "try again in a few seconds" in refused.problem
     asked = one.asked(2.2)
     assert asked.view.shuffle
     assert one.ask(asked_for, 2.3) == []

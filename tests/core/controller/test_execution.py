@@ -229,7 +229,7 @@ def test_a_proposal_that_cannot_be_carried_out_is_refused_as_a_whole() -> None:
     one = planned()
     one.answer(one.asked(10.0), 10.0, AddBroker(REASON), RemoveBroker("b9", REASON))
     assert one.doing.done == []
-    assert one.decisions == ["test: a proposal was refused, nothing of it is done: not b9"]
+    assert one.decisions == ["test: a proposal was refused as a whole: not b9"]
     assert one.asked(11.0) is None, "nor is the policy asked again at once"
 
 

@@ -108,7 +108,7 @@ def test_a_leader_has_heard_all_when_the_living_have_spoken_or_time_is_up() -> N
 def test_the_server_of_another_broker_is_refused(changes: dict[str, str], final: bool) -> None:
     one = Joining(journal_of("b1"))
     refusal = one.refusal("b2", **changes)
-    assert "is that of broker b1" in refusal.reason
+    assert "belongs to broker b1" in refusal.reason
     assert (refusal.final, refusal.other_heard) == (final, False)
     one.hello("b1")
     assert one.refusal("b2", **changes).other_heard

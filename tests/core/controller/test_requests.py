@@ -279,7 +279,7 @@ def test_a_capacity_is_not_written_over_a_state_that_changes_this_moment() -> No
     one = asked()
     one.ledger.write_broker("b2", broker("b2", LEAVING))
     one.requests.heard(bus.SetCapacity("me.1", "b2", 5e6), 0.0)
-    assert "is changing its state this moment" in one.problem()
+    assert "is just changing its state" in one.problem()
     one.commit()
     one.requests.heard(bus.SetCapacity("me.2", "b2", 5e6), 0.0)
     assert one.commit() == {"broker/b2": broker("b2", LEAVING, capacity_bytes_per_s=5e6)}
@@ -288,11 +288,11 @@ def test_a_capacity_is_not_written_over_a_state_that_changes_this_moment() -> No
 def test_a_loss_is_acknowledged_when_nobody_else_writes_it() -> None:
     one = asked()
     one.requests.heard(bus.AcknowledgeLoss("me.1"), 0.0)
-    assert "has lost nothing" in one.problem()
+    assert "no data loss of the store is known" in one.problem()
     one.journal.loss = LossEntry(0.0, TERM, "some")
     one.ledger.write({"loss": LossEntry(0.0, TERM, "some", verified=True)})
     one.requests.heard(bus.AcknowledgeLoss("me.2"), 0.0)
-    assert "is being looked into" in one.problem()
+    assert "is just being written to the journal" in one.problem()
     one.commit()
     one.requests.heard(bus.AcknowledgeLoss("me.3"), 0.0)
     assert one.commit() == {"loss": LossEntry(0.0, TERM, "some", verified=True, acknowledged=True)}
