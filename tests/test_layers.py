@@ -14,7 +14,7 @@ _CORE = ("errors", "core.model", "core.wire")
 # Of a package, all that it may import besides its own modules.
 LAYERS: dict[str, tuple[str, ...]] = {
     "": (),
-    "__main__": ("cli",),
+    "__main__": (),
     "errors": (),
     "core": (),
     "core.model": ("errors",),

@@ -13,8 +13,8 @@ import pytest
 from typer.main import get_command
 from typer.testing import CliRunner
 
+from nearcast.__main__ import main
 from nearcast.cli.app import app
-from nearcast.cli.main import main
 from nearcast.cli.shared import Output, name_server, printable, show, topic_data, topic_row
 from nearcast.cli.topic import MoveMode
 from nearcast.core.model.placement import Mode, Placement
@@ -183,7 +183,7 @@ def test_json_is_alone_on_stdout(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize("command", [["simulate", "flow"], ["bench", "plan"], ["reproduce", "dynamoth-4a"]])
 def test_a_missing_extra_is_named(command: list[str]) -> None:
     without = f"import sys; sys.modules['numpy'] = None; sys.argv = ['nearcast', *{command}]"
-    program = f"{without}; from nearcast.cli.main import main; main()"
+    program = f"{without}; from nearcast.__main__ import main; main()"
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert (result.returncode, result.stdout) == (2, "")
     assert "pip install 'nearcast[policies]'" in result.stderr

@@ -9,10 +9,10 @@ from planting import LOST, LOST_WITH_A_BROKER, UNHEARD, WENT_BACK, Patch, planti
 
 from nearcast.core.agent.machine import Agent
 from nearcast.core.controller import leader as leader
-from nearcast.core.controller import machine, members, rebuilding
+from nearcast.core.controller import machine, members, recovery
 from nearcast.core.controller.members import Members
+from nearcast.core.controller.office import Roster
 from nearcast.core.controller.recovery import Recovery
-from nearcast.core.controller.roster import Roster
 from nearcast.core.model.journal import Journal
 from nearcast.core.model.placement import Record
 
@@ -54,7 +54,7 @@ def a_new_leader_decides_before_it_has_heard_all_brokers(patch: Patch) -> None:
 
 @mutation("invariant", LOST)
 def the_oldest_record_wins(patch: Patch) -> None:
-    original: Any = rebuilding._topics
+    original: Any = recovery._topics
 
     def topics(journal: Journal, found: Iterable[tuple[str, Record]]) -> Any:
         oldest: dict[str, Record] = {}
@@ -62,7 +62,7 @@ def the_oldest_record_wins(patch: Patch) -> None:
             oldest[topic] = min(record, oldest.get(topic, record), key=lambda one: one.version)
         return original(journal, oldest.items())
 
-    patch.setattr(rebuilding, "_topics", topics)
+    patch.setattr(recovery, "_topics", topics)
 
 
 @mutation("invariant 1", UNHEARD)

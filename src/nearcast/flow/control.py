@@ -238,8 +238,8 @@ class Measured(NamedTuple):
 class Observer:
     """Keeps the last seconds of load, and makes the snapshot that a policy sees.
 
-    As in the controller (core/controller/load.py), rates are means over the last `window_s`. It measures what servers
-    sent and subscribers received, not what was requested: a server that cannot keep up reports its limit.
+    As in the controller (core/controller/planner.py), rates are means over the last `window_s`. It measures what was
+    sent and received, not what was requested: a server that cannot keep up reports its limit.
     """
 
     def __init__(self, topics: tuple[str, ...], settings: FlowSettings) -> None:

@@ -12,8 +12,7 @@ from typing import Any
 import msgspec
 
 from nearcast.core.controller.ledger import Ledger
-from nearcast.core.controller.office import Office
-from nearcast.core.controller.roster import LIVE, Roster
+from nearcast.core.controller.office import LIVE, Office, Roster
 from nearcast.core.model.journal import BrokerEntry, BrokerState, Entry, Journal, TopicEntry, decode_entry
 from nearcast.core.model.membership import BrokerInfo, Membership
 from nearcast.core.model.placement import single

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from parts import LEAVING, TERM, Surroundings, broker, calls, journal_of
 
+from nearcast.core.controller.effects import Questions
 from nearcast.core.controller.gateways import Gateways
-from nearcast.core.controller.questions import Questions
 from nearcast.core.controller.subscribers import (
     LISTEN_S,
     PROMISES_MAX,

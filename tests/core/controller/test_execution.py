@@ -9,9 +9,8 @@ import pytest
 from parts import COMMITS, JOINING, LEAVING, MEMBERS, RENTED, TERM, Surroundings, broker, calls, journal_of, resting
 
 from nearcast.core.controller.departures import Departures
-from nearcast.core.controller.load import LoadWindow, PlanningInput
-from nearcast.core.controller.planner import REPORT_S, Execution, Planner, PlanningSettings
-from nearcast.core.controller.questions import Questions
+from nearcast.core.controller.effects import Questions
+from nearcast.core.controller.planner import REPORT_S, Execution, LoadWindow, Planner, PlanningInput, PlanningSettings
 from nearcast.core.model.journal import Journal, Pace
 from nearcast.core.model.placement import Mode
 from nearcast.core.model.planning import AddBroker, Cause, KeepBroker, PlaceTopic, Proposal, Reason, RemoveBroker

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nearcast.core.controller.questions import Questions
+from nearcast.core.controller.effects import Questions
 
 
 class Doubling:

@@ -14,8 +14,7 @@ from nearcast.core.client.subscriber import TopicSubscriber
 from nearcast.core.controller.leader import Leader, LeaderSettings
 from nearcast.core.controller.ledger import Ledger
 from nearcast.core.controller.machine import Controller, Role
-from nearcast.core.controller.rebuilding import Found, rebuilding
-from nearcast.core.controller.recovery import Recovery
+from nearcast.core.controller.recovery import Found, Recovery, rebuilding
 from nearcast.core.model.journal import (
     BrokerEntry,
     BrokerState,

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from parts import COMMITS, LEAVING, MEMBERS, TERM, Surroundings, broker, calls, journal_of, resting
 
-from nearcast.core.controller.load import LoadWindow
+from nearcast.core.controller.planner import LoadWindow
 from nearcast.core.controller.requests import LOOKUPS_AT_ONCE, REQUEST_S, Requests
 from nearcast.core.model.counters import TopicCounters
 from nearcast.core.model.journal import Journal, LossEntry, MoveEntry, Pace, Phase, TopicEntry

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from parts import DEAD, JOINING, LEAVING, LEFT, MEMBER, MEMBERS, RENTED, Surroundings, broker, journal_of
 
-from nearcast.core.controller.roster import Roster
+from nearcast.core.controller.office import Roster
 from nearcast.core.model.journal import BrokerState, MoveEntry, Phase, TopicEntry
 from nearcast.core.model.membership import BrokerInfo, ring_of
 from nearcast.core.model.placement import Mode, Placement, single

@@ -28,8 +28,7 @@ from nearcast.core.wire import bus
 if TYPE_CHECKING:
     from nearcast.core.controller.members import Members
     from nearcast.core.controller.moves import Moves
-    from nearcast.core.controller.office import Office
-    from nearcast.core.controller.roster import Roster
+    from nearcast.core.controller.office import Office, Roster
 
 
 LOOK_S = 0.1  # between two looks at the topics of a leaving broker: there may be very many

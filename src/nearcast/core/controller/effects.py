@@ -1,8 +1,14 @@
-"""What the controller asks of its driver: of the store, and of policies. Each is answered by the matching input."""
+"""What the controller asks of its driver, of the store and of policies, and what follows from policies' answers.
+
+Each effect is answered by the matching input. A decision of a policy may take seconds, and the machine waits for
+nothing: `Ask` is an effect like the others. Its number begins with the term, so that no answer to an earlier leader's
+question is taken for ours.
+"""
 
 from __future__ import annotations
 
-from typing import Generic, Protocol, TypeVar
+from collections.abc import Callable
+from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
 
@@ -55,16 +61,17 @@ StoreEffect = Campaign | Resign | Load | Commit
 
 
 View = TypeVar("View")
+Answer = TypeVar("Answer")
 Seen = TypeVar("Seen", contravariant=True)
-Answer = TypeVar("Answer", covariant=True)
+Decided = TypeVar("Decided", covariant=True)
 
 
-class Decider(Protocol[Seen, Answer]):
+class Decider(Protocol[Seen, Decided]):
     """A pure function with a name: the same view gives the same answer."""
 
     name: str
 
-    def decide(self, view: Seen) -> Answer: ...
+    def decide(self, view: Seen) -> Decided: ...
 
 
 class Ask(msgspec.Struct, Generic[View], frozen=True):
@@ -76,3 +83,28 @@ class Ask(msgspec.Struct, Generic[View], frozen=True):
 
     def decide(self) -> object:
         return self.decider.decide(self.view)
+
+
+class Questions:
+    """The questions that are not answered yet, and what to call with each answer."""
+
+    def __init__(self, term: int) -> None:
+        self.outgoing: list[Ask[Any]] = []  # for the driver
+        self._number = term << 32
+        self._open: dict[int, Callable[[Any, float], None]] = {}
+
+    def ask(self, decider: Decider[View, Answer], view: View, answered: Callable[[Answer | None, float], None]) -> None:
+        """Have a view decided upon; `answered` is called with the decision, or with None if that failed."""
+        self._number += 1
+        self._open[self._number] = answered
+        self.outgoing.append(Ask(self._number, decider, view))
+
+    def answered(self, number: int, answer: Any, now_s: float) -> None:
+        """An answer has come; one that is not awaited is ignored."""
+        then = self._open.pop(number, None)
+        if then is not None:
+            then(answer, now_s)
+
+    def take(self) -> list[Ask[Any]]:
+        outgoing, self.outgoing = self.outgoing, []
+        return outgoing

@@ -20,8 +20,7 @@ from nearcast.core.model.placement import Record
 from nearcast.core.wire import bus
 
 if TYPE_CHECKING:
-    from nearcast.core.controller.office import Office, Orders
-    from nearcast.core.controller.roster import Roster
+    from nearcast.core.controller.office import Office, Orders, Roster
 
 
 INSTALL_BATCH = 500  # records in one order: a few milliseconds of a server's time

@@ -19,15 +19,13 @@ from random import Random
 import msgspec
 
 from nearcast.core.controller.departures import Departures, Provisioning
+from nearcast.core.controller.effects import Questions
 from nearcast.core.controller.ledger import Ledger
-from nearcast.core.controller.load import LoadWindow
 from nearcast.core.controller.members import Members
 from nearcast.core.controller.moves import Moves
-from nearcast.core.controller.office import Office, Orders
-from nearcast.core.controller.planner import Execution, Planner, PlanningSettings
-from nearcast.core.controller.questions import Questions
+from nearcast.core.controller.office import Office, Orders, Roster
+from nearcast.core.controller.planner import Execution, LoadWindow, Planner, PlanningSettings
 from nearcast.core.controller.requests import Requests
-from nearcast.core.controller.roster import Roster
 from nearcast.core.controller.subscribers import Coordination, CoordinationSettings
 from nearcast.core.model.journal import Journal, Known, lost
 from nearcast.core.model.settings import DEFAULT_TIMING, Timing

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from nearcast.core.controller.handover import Handover, Restoring
-from nearcast.core.controller.roster import LIVE
+from nearcast.core.controller.office import LIVE
 from nearcast.core.controller.timers import Agreement
 from nearcast.core.model.journal import (
     LOSS_KEY,
@@ -34,8 +34,7 @@ from nearcast.core.wire import bus
 
 if TYPE_CHECKING:
     from nearcast.core.controller.moves import Moves
-    from nearcast.core.controller.office import Office
-    from nearcast.core.controller.roster import Roster
+    from nearcast.core.controller.office import Office, Roster
 
 
 # A broker that a leader has never heard may know of commits that the store has lost and no one else knows. When it is

@@ -10,32 +10,181 @@ last moved. A new leader has heard nothing yet, so it waits T_wait first.
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from nearcast.core.controller.load import LoadWindow, PlanningInput
-from nearcast.core.model.journal import BrokerState, Pace
+from nearcast.core.model.counters import TopicCounters
+from nearcast.core.model.journal import BrokerEntry, BrokerState, Pace, TopicEntry
+from nearcast.core.model.placement import Plan, single
 from nearcast.core.model.planning import (
     AddBroker,
+    BrokerLoad,
     KeepBroker,
     PlaceTopic,
     Policy,
     Proposal,
     ProposedChange,
     RemoveBroker,
+    Snapshot,
+    TopicLoad,
 )
 from nearcast.core.model.settings import NEVER_S
 from nearcast.core.wire import bus
+from nearcast.core.wire.bus import Report
+from nearcast.core.wire.frames import PUSH_BYTES
 from nearcast.errors import UsageError
 
 if TYPE_CHECKING:
     from nearcast.core.controller.departures import Departures, Provisioning
+    from nearcast.core.controller.effects import Questions
     from nearcast.core.controller.moves import Moves
-    from nearcast.core.controller.office import Office
-    from nearcast.core.controller.questions import Questions
+    from nearcast.core.controller.office import Office, Roster
     from nearcast.core.controller.requests import Requests
-    from nearcast.core.controller.roster import Roster
+
+
+# --- the load window and the planning input
+
+
+WINDOW_S = 5.0  # long enough to smooth out that clients' and agents' seconds differ, short enough to follow a crowd
+
+Windows = Mapping[str, tuple[Report, ...]]  # broker -> its reports of the last seconds
+
+
+class LoadWindow:
+    """Every broker's reports of the last seconds, from which topic loads are computed.
+
+    Clients count what they publish and receive, and each reports to the agent of one broker it uses. So the sum over
+    all reports is a topic's whole traffic, whatever its mode.
+    """
+
+    def __init__(self, window_s: float = WINDOW_S) -> None:
+        self._window_s = window_s
+        self._reports: dict[str, deque[tuple[float, Report]]] = {}
+
+    def add(self, report: Report, now_s: float) -> None:
+        kept = self._reports.setdefault(report.broker, deque())
+        kept.append((now_s, report))
+        while kept[0][0] < now_s - self._window_s:
+            kept.popleft()
+
+    def latest(self, broker: str) -> Report | None:
+        kept = self._reports.get(broker)
+        return kept[-1][1] if kept else None
+
+    def window(self, broker: str, since_s: float = NEVER_S) -> tuple[Report, ...]:
+        """The reports that were heard since then."""
+        return tuple(report for heard_s, report in self._reports.get(broker, ()) if heard_s >= since_s)
+
+    def mentions(self, broker: str, topic: str) -> bool:
+        """Whether a broker has reported load of a topic."""
+        return any(topic in report.topics for _, report in self._reports.get(broker, ()))
+
+
+def output_bytes_per_s(reports: tuple[Report, ...]) -> float:
+    """The mean of one broker's window."""
+    seconds = sum(report.seconds for report in reports)
+    return sum(report.output_bytes_per_s * report.seconds for report in reports) / seconds if seconds else 0.0
+
+
+def topic_loads(windows: Windows) -> tuple[dict[str, TopicLoad], dict[str, str]]:
+    """The load of every reported topic, and the broker that reports most of it."""
+    sums: dict[str, list[float]] = {}
+    busiest: dict[str, tuple[float, str]] = {}
+    for broker, reports in windows.items():
+        for topic, figures in _means(reports).items():
+            traffic = figures[4] + figures[5]
+            known = sums.get(topic)
+            if known is None:  # most topics are reported by one broker
+                sums[topic] = figures
+                busiest[topic] = (traffic, broker)
+                continue
+            sums[topic] = [one + other for one, other in zip(known, figures, strict=True)]
+            if traffic > busiest[topic][0]:
+                busiest[topic] = (traffic, broker)
+    loads = {topic: TopicLoad(*figures) for topic, figures in sums.items()}
+    return loads, {topic: broker for topic, (_, broker) in busiest.items()}
+
+
+def _means(reports: tuple[Report, ...]) -> dict[str, list[float]]:
+    """Means per second of one broker's window, topic by topic, in the order of TopicLoad's fields."""
+    seconds = sum(report.seconds for report in reports)
+    counted: dict[str, list[TopicCounters]] = {}
+    for report in reports:
+        for topic, counters in report.topics.items():
+            counted.setdefault(topic, []).append(counters)
+    return {topic: _mean(counters, seconds) for topic, counters in counted.items()}
+
+
+def _mean(counters: list[TopicCounters], seconds: float) -> list[float]:
+    publishers = published = subscribers = received = published_bytes = received_bytes = 0
+    for one in counters:
+        publishers += one.publishers
+        published += one.published
+        subscribers += one.subscribers
+        received += one.received
+        published_bytes += one.published_bytes
+        received_bytes += one.received_bytes
+    sent_bytes = received_bytes + received * PUSH_BYTES
+    return [
+        publishers / seconds,
+        published / seconds,
+        subscribers / seconds,
+        received / seconds,
+        published_bytes / seconds,
+        sent_bytes / seconds,
+    ]
+
+
+# --- planning input
+
+
+class PlanningInput(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything the controller knows that a policy may need, at one moment.
+
+    Taking it only copies references, because that happens on the controller's loop. The slow part, adding up the
+    reports, is done where the policy runs.
+    """
+
+    at_s: float
+    version: int  # of the plan
+    members: int  # version of the membership
+    brokers: Mapping[str, BrokerEntry]  # those that carry topics
+    windows: Windows
+    topics: Mapping[str, TopicEntry]  # the planned ones
+    fresh: frozenset[str]  # brokers that joined after the last change of the plan
+    capacity_bytes_per_s: float  # of brokers that have not reported theirs
+    spare: int = 0
+    coming: int = 0
+
+    def snapshot(self) -> tuple[Snapshot, Plan]:
+        """What policies read. A topic no plan names is assumed to live where most of its traffic is reported."""
+        loads, reporters = topic_loads(self.windows)
+        placements = {
+            topic: entry.placement if (entry := self.topics.get(topic)) else single(self.members, broker, self.members)
+            for topic, broker in reporters.items()
+        }
+        brokers = {name: self._broker(name, entry) for name, entry in self.brokers.items()}
+        return Snapshot(self.at_s, brokers, loads, self.spare, self.coming), Plan(self.version, placements)
+
+    def _broker(self, name: str, entry: BrokerEntry) -> BrokerLoad:
+        reports = self.windows.get(name, ())
+        leaving = entry.state is BrokerState.LEAVING
+        return BrokerLoad(
+            capacity_bytes_per_s=entry.capacity_bytes_per_s or self.capacity_bytes_per_s,
+            output_bytes_per_s=output_bytes_per_s(reports),
+            cpu_share=reports[-1].cpu_share if reports else 0.0,
+            connections=reports[-1].connections if reports else 0,
+            site=entry.site,
+            draining=leaving,
+            removable=entry.by_policy if leaving else entry.rented,
+            fresh=name in self.fresh,
+        )
+
+
+# --- the planner
 
 
 REPORT_S = 1.0  # the time a report covers

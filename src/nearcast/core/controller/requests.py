@@ -21,11 +21,10 @@ from nearcast.errors import InvalidTopic
 
 if TYPE_CHECKING:
     from nearcast.core.controller.departures import Departures
-    from nearcast.core.controller.load import LoadWindow
     from nearcast.core.controller.members import Members
     from nearcast.core.controller.moves import Moves
-    from nearcast.core.controller.office import Office
-    from nearcast.core.controller.roster import Roster
+    from nearcast.core.controller.office import Office, Roster
+    from nearcast.core.controller.planner import LoadWindow
 
 
 REQUEST_S = 30.0  # a request that cannot begin within this time is refused

@@ -31,9 +31,8 @@ from nearcast.core.wire.bus import REPORT_S
 from nearcast.errors import UsageError
 
 if TYPE_CHECKING:
-    from nearcast.core.controller.office import Office
-    from nearcast.core.controller.questions import Questions
-    from nearcast.core.controller.roster import Roster
+    from nearcast.core.controller.effects import Questions
+    from nearcast.core.controller.office import Office, Roster
 
 
 SAY_AGAIN_S = 1.0
