@@ -214,7 +214,7 @@ def test_a_connection_that_cannot_even_be_tried_is_told(monkeypatch: pytest.Monk
 
     async def scenario() -> None:
         with pytest.raises(ClusterError, match="a surprise"):
-            async with asyncio.timeout(TEST_S), nearcast.Client(NOBODY, resolve=lost):
+            async with asyncio.timeout(TEST_S), nearcast.Client(NOBODY, resolve=lost, bootstrap_s=1.0):
                 pass
 
     asyncio.run(scenario())
