@@ -7,9 +7,8 @@ import asyncio
 import pytest
 from msgspec.structs import replace
 
-from nearcast.workloads.emergency.channels import EMERGENCY_CHANNELS
 from nearcast.workloads.emergency.run import BALANCING, EmergencyPlan, EmergencySummary, run_emergency
-from nearcast.workloads.emergency.scenario import EmergencySettings
+from nearcast.workloads.emergency.scenario import EMERGENCY_CHANNELS, EmergencySettings
 from nearcast.workloads.emergency.stage import EmergencyCluster
 
 pytestmark = [pytest.mark.live, pytest.mark.slow, pytest.mark.xdist_group("heavy")]

@@ -21,9 +21,8 @@ from nearcast.errors import ClusterError
 from nearcast.runtime.console import Console
 from nearcast.testing.audit import Verdict
 from nearcast.testing.cluster import LocalCluster
-from nearcast.workloads.emergency.channels import EMERGENCY_CHANNELS
 from nearcast.workloads.emergency.run import BALANCING, EmergencyPlan, EmergencyRun, EmergencySummary
-from nearcast.workloads.emergency.scenario import EmergencySettings, emergency_world
+from nearcast.workloads.emergency.scenario import EMERGENCY_CHANNELS, EmergencySettings, emergency_world
 from nearcast.workloads.emergency.stage import EmergencyCluster, EmergencyStage
 
 NOTIFICATIONS_MIN = 50  # fewer would show nothing

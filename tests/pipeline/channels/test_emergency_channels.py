@@ -9,8 +9,15 @@ from typing import TYPE_CHECKING
 
 from nearcast.pipeline.channels.language import NEW_SUFFIX, parse_channel
 from nearcast.pipeline.channels.rewrite import SUBSCRIPTIONS, rewrite
-from nearcast.workloads.emergency.channels import EMERGENCY_CHANNELS, EmergencyChannel
-from nearcast.workloads.emergency.scenario import DATASETS, Action, EmergencySettings, EmergencyWorld, emergency_world
+from nearcast.workloads.emergency.scenario import (
+    DATASETS,
+    EMERGENCY_CHANNELS,
+    Action,
+    EmergencyChannel,
+    EmergencySettings,
+    EmergencyWorld,
+    emergency_world,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -9,9 +9,14 @@ from collections import defaultdict
 
 import numpy as np
 
-from nearcast.workloads.emergency.channels import EMERGENCY_CHANNELS
 from nearcast.workloads.emergency.flow import SHELTER_BYTES, gateway_world
-from nearcast.workloads.emergency.scenario import Action, EmergencySettings, EmergencyWorld, emergency_world
+from nearcast.workloads.emergency.scenario import (
+    EMERGENCY_CHANNELS,
+    Action,
+    EmergencySettings,
+    EmergencyWorld,
+    emergency_world,
+)
 
 SMALL = EmergencySettings(users=25, reports=400, shelters=60)
 CHANNELS = {channel.name: channel for channel in EMERGENCY_CHANNELS}

@@ -13,11 +13,11 @@ import pytest
 from nearcast.errors import UsageError
 from nearcast.pipeline.channels.language import parse_channel
 from nearcast.pipeline.channels.rewrite import rewrite
-from nearcast.workloads.emergency.channels import EMERGENCY_CHANNELS
 from nearcast.workloads.emergency.city import KIND_NAMES, City, distance_m
 from nearcast.workloads.emergency.scenario import (
     CHANNELS,
     DATASETS,
+    EMERGENCY_CHANNELS,
     Action,
     EmergencySettings,
     Scenario,

@@ -16,7 +16,8 @@ from typing import Any
 
 import msgspec
 
-from nearcast.workloads.emergency.channels import (
+from nearcast.workloads.emergency.city import EARTH_RADIUS_M
+from nearcast.workloads.emergency.scenario import (
     EMERGENCY_CHANNELS,
     LOCATIONS,
     PLACE_RADIUS_M,
@@ -25,7 +26,6 @@ from nearcast.workloads.emergency.channels import (
     USER_RADIUS_M,
     EmergencyChannel,
 )
-from nearcast.workloads.emergency.city import EARTH_RADIUS_M
 
 # --- the audit
 

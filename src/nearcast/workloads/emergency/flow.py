@@ -16,15 +16,17 @@ import numpy as np
 from nearcast.errors import UsageError
 from nearcast.flow.gateways import GatewayWorld, Spans
 from nearcast.flow.model import BoolArray, FloatArray, IntArray
-from nearcast.workloads.emergency.channels import (
+from nearcast.workloads.emergency.city import KIND_NAMES, distance_m
+from nearcast.workloads.emergency.scenario import (
     EMERGENCY_CHANNELS,
     PLACE_RADIUS_M,
     SHELTER_RADIUS_M,
     USER_RADIUS_M,
+    Action,
     EmergencyChannel,
+    EmergencyWorld,
+    Interaction,
 )
-from nearcast.workloads.emergency.city import KIND_NAMES, distance_m
-from nearcast.workloads.emergency.scenario import Action, EmergencyWorld, Interaction
 
 # --- with reports
 

@@ -27,9 +27,16 @@ from nearcast.errors import ClusterError, Refused
 from nearcast.subscriber.client import Subscriber
 from nearcast.testing.load import percentile
 from nearcast.workloads.emergency.audit import NotificationAudit, NotificationVerdict, Reading
-from nearcast.workloads.emergency.channels import EMERGENCY_CHANNELS, REPORTS, EmergencyChannel
 from nearcast.workloads.emergency.city import Message
-from nearcast.workloads.emergency.scenario import Action, EmergencySettings, Interaction, emergency_world
+from nearcast.workloads.emergency.scenario import (
+    EMERGENCY_CHANNELS,
+    REPORTS,
+    Action,
+    EmergencyChannel,
+    EmergencySettings,
+    Interaction,
+    emergency_world,
+)
 from nearcast.workloads.emergency.stage import EmergencyCluster, EmergencyStage
 
 # --- people

@@ -25,8 +25,14 @@ from nearcast.subscriber.transport import request_broker
 from nearcast.testing.cluster import LocalCluster
 from nearcast.testing.data_cluster import LocalDataCluster
 from nearcast.workloads.emergency.audit import Batched, EmergencyReference, Reading
-from nearcast.workloads.emergency.channels import LOCATIONS, REPORTS, SHELTERS, EmergencyChannel
-from nearcast.workloads.emergency.scenario import DATASETS, EmergencyWorld
+from nearcast.workloads.emergency.scenario import (
+    DATASETS,
+    LOCATIONS,
+    REPORTS,
+    SHELTERS,
+    EmergencyChannel,
+    EmergencyWorld,
+)
 
 _ANSWER_S = 60.0  # Spark analyses a channel when it is created
 _HISTORY = 1000  # executions of a channel to ask for: more than a run has
