@@ -178,7 +178,9 @@ class Rig:
         self.ask(broker, "SET", READY_KEY, ready)
         self.unleased.discard(broker)
         document = encode_membership(self.membership)
-        self.ask(broker, "EVAL", INSTALL_MEMBERS, 1, MEMBERS, self.membership.version, document)
+        self.ask(
+            broker, "EVAL", INSTALL_MEMBERS, 1, MEMBERS, self.membership.version, document, self.membership.logs_version
+        )
 
     def ask(self, broker: str, *parts: bytes | str | int) -> Any:
         """Run one command as somebody else."""

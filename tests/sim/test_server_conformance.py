@@ -22,7 +22,7 @@ import pytest
 
 from nearcast.core.model.names import FIRST_USES, MEMBERS, RECORDS
 from nearcast.core.wire.link import command
-from nearcast.core.wire.scripts import CLAIM, END_UNUSED, FIRST_USE, INSTALL, INSTALL_MEMBERS, KEEP, READ
+from nearcast.core.wire.scripts import APPEND, CLAIM, END_UNUSED, FIRST_USE, INSTALL, INSTALL_MEMBERS, KEEP, READ
 from nearcast.runtime.servers import LocalServer
 from nearcast.sim.valkey.commands import COMMANDS
 from nearcast.sim.valkey.server import SimServer
@@ -35,6 +35,7 @@ SCRIPTS = {
     "$KEEP": KEEP,
     "$END_UNUSED": END_UNUSED,
     "$READ": READ,
+    "$APPEND": APPEND,
 }
 END_OF_STEP = command("ECHO", "end of step")
 END_OF_STEP_REPLY = b"$11\r\nend of step\r\n"
@@ -417,7 +418,7 @@ def test_empty_commands_are_passed_over_and_parts_are_put_together(server):
 def test_records_are_where_the_scripts_put_them(server):
     """The cases write names out; this ties them to the names the core uses."""
     connection = opened(server)
-    ask(connection, "EVAL", INSTALL_MEMBERS, 1, MEMBERS, 3, "document")
+    ask(connection, "EVAL", INSTALL_MEMBERS, 1, MEMBERS, 3, "document", 0)
     record = b'{"version":13,"term":1,"placement":[3,"single",["b1"]]}'
     assert ask(connection, "EVAL", FIRST_USE, 1, FIRST_USES, 3, "topic") == [b"found", b"3"]
     assert ask(connection, "EVAL", READ, 0, "topic") == [b"3"]

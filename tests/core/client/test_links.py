@@ -161,7 +161,7 @@ def test_a_broker_that_left_the_membership_is_hung_up_on(rig: Any) -> None:
     client.machine.links.reach("b2", world.now_s)
     client.settle()
     smaller = msgspec.structs.replace(world.membership, version=2, brokers={"b1": BrokerInfo("redis://b1")})
-    world.ask("b1", "EVAL", INSTALL_MEMBERS, 1, MEMBERS, 2, encode_membership(smaller))
+    world.ask("b1", "EVAL", INSTALL_MEMBERS, 1, MEMBERS, 2, encode_membership(smaller), 0)
     client.settle()
     assert list(client.sessions) == ["b1"]
     world.run(3.0)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from nearcast.core.client.ordering import PublisherOrder
 from nearcast.core.model.message import Gap, Message
 from nearcast.core.model.settings import DEFAULT_TIMING, Limits
+from nearcast.core.wire.batches import encode_batch
 from nearcast.core.wire.frames import DATA, HEADER, MARK, SKIP, USER_DATA, UserPayload
 
 GAP_S = DEFAULT_TIMING.gap_s
@@ -73,6 +74,10 @@ def short(event: object) -> Any:
 def frame(sequence: int, epoch: int = 1, publisher: int = 7, word: int = DATA) -> bytes:
     payload = b"payload %d" % sequence if word == DATA else b""
     return HEADER.pack(word, epoch, publisher, sequence, 5_000_000_000) + payload
+
+
+def batch(first: int, *payloads: bytes | None, epoch: int = 1, publisher: int = 7) -> bytes:
+    return encode_batch(epoch, publisher, first, [(payload, 0) for payload in payloads])
 
 
 @pytest.fixture
@@ -140,6 +145,37 @@ def test_a_skip_can_be_a_baseline(reader: Reader) -> None:
 def test_a_foreign_payload_is_passed_on_as_it_is(reader: Reader, payload: bytes) -> None:
     assert reader.run(frame(1), payload, frame(2)) == [1, payload, 2]
     assert reader.order.counters.foreign == 1
+
+
+def test_a_batch_is_delivered_like_its_messages(reader: Reader) -> None:
+    assert reader.run(frame(1), batch(2, b"b", None, b"d"), frame(5)) == [1, 2, 4, 5]
+
+
+def test_what_was_delivered_before_is_dropped_from_a_batch(reader: Reader) -> None:
+    assert reader.run(frame(1), frame(2), batch(1, b"a", b"b", b"c")) == [1, 2, 3]
+    assert reader.order.counters.duplicates == 2
+
+
+def test_a_batch_ahead_of_its_line_is_held_until_the_hole_is_filled(reader: Reader) -> None:
+    assert reader.run(frame(1), batch(3, b"c", b"d")) == [1]
+    assert reader.repair(frame(2)) == [2, 3, 4]
+
+
+def test_a_batch_of_an_epoch_that_does_not_belong_here_is_delivered_only_if_it_is_next(reader: Reader) -> None:
+    gate = Gate(2)
+    assert reader.run(frame(1)) == [1]
+    assert reader.run(batch(2, b"b", b"c"), gate=gate) == [2, 3]
+    assert reader.run(batch(5, b"e", b"f"), gate=gate) == []
+    assert reader.order.counters.late == 2
+
+
+def test_a_batch_can_be_a_baseline(reader: Reader) -> None:
+    assert reader.run(batch(41, b"a", b"b")) == [41, 42]
+
+
+def test_a_forged_batch_is_passed_on_as_a_foreign_payload(reader: Reader) -> None:
+    (event,) = reader.run(batch(1, b"a")[:-1])
+    assert event == batch(1, b"a")[:-1]
 
 
 def test_a_mark_on_the_topic_is_not_taken_for_a_message_of_ours(reader: Reader) -> None:

@@ -33,7 +33,7 @@ def tell(world: Any, version: int, timers: Agreed | None) -> None:
 
 def put(world: Any, version: int, document: bytes) -> None:
     """A document of any kind on the first server."""
-    world.ask("b1", "EVAL", INSTALL_MEMBERS, 1, MEMBERS, version, document)
+    world.ask("b1", "EVAL", INSTALL_MEMBERS, 1, MEMBERS, version, document, 0)
 
 
 def document(version: int, timers: str) -> bytes:

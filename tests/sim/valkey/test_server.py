@@ -160,7 +160,7 @@ def test_observers_see_records_that_were_really_installed(server):
     server.observers.append(notebook := Notebook())
     old, new = b'{"version":5,"term":1}', b'{"version":6,"term":1}'
     Peer(server).send(
-        ("EVAL", INSTALL_MEMBERS, 1, "nc:m", 3, "document"),
+        ("EVAL", INSTALL_MEMBERS, 1, "nc:m", 3, "document", 0),
         ("EVAL", INSTALL, 2, "nc:r", "nc:first", 1, "t", 6, new, "t", 5, old),
         ("EVAL", INSTALL, 2, "nc:r", "nc:first", 0, "t", 7, old),
         ("EVAL", FIRST_USE, 1, "nc:first", 3, "t"),

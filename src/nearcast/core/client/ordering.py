@@ -21,7 +21,9 @@ import msgspec
 
 from nearcast.core.model.message import Event, Gap, Message
 from nearcast.core.model.settings import Limits, Timing
+from nearcast.core.wire.batches import decode_batch
 from nearcast.core.wire.frames import (
+    BATCH,
     DATA,
     FIRSTS,
     HEADER,
@@ -164,8 +166,25 @@ class PublisherOrder:
                 frame = Frame(word, epoch, publisher, sequence, time_ns, payload[HEADER_BYTES:])
                 self._place(frame, gate, now_s, wall_s)
                 speaker = -1
+            elif word == BATCH:
+                self._batch(payload, epoch, publisher, sequence, gate, now_s, wall_s)
+                speaker = -1
             else:
                 self._foreign(payload, wall_s)
+
+    def _batch(
+        self, batch: bytes, epoch: int, publisher: int, first: int, gate: Gate, now_s: float, wall_s: float
+    ) -> None:
+        items = decode_batch(batch)
+        if items is None:
+            self._foreign(batch, wall_s)
+            return
+        for sequence, (word, time_ns, payload) in enumerate(items, first):
+            if word == DATA and not self._held and self.last.get(publisher) == sequence - 1:
+                self.last[publisher] = sequence
+                self.out.append(Message(self.topic, payload, publisher, sequence, time_ns * _NS, wall_s))
+            else:
+                self._place(Frame(word, epoch, publisher, sequence, time_ns, payload), gate, now_s, wall_s)
 
     def repair(self, payload: bytes, now_s: float, wall_s: float) -> int | None:
         """Take a frame from the inbox. It fills holes in known lines and says how far they reach.

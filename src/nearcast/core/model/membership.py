@@ -9,6 +9,7 @@ from hashlib import blake2b
 
 import msgspec
 
+from nearcast.core.model.logs import Log
 from nearcast.core.model.placement import Placement
 from nearcast.core.model.settings import Agreed
 
@@ -83,6 +84,8 @@ class Membership(msgspec.Struct, frozen=True):
     store_url: str = ""
     cluster: str = ""  # random, drawn when the first membership is written: no two clusters have the same
     timers: Agreed | None = None  # None: its leader's version did not include them, and everyone had the defaults
+    logs: tuple[Log, ...] = ()
+    logs_version: int = 0  # the version in which they last changed
 
     @property
     def era(self) -> int:

@@ -31,6 +31,9 @@ FIRST_USES = b"nc:first"  # hash: topic -> version of the membership at its firs
 READY_KEY = b"nc:ready"  # broker and run id of the server whose records are complete
 GRANTS = b"nc:b"  # published there: a beat was granted. Held by clients that have no proof of the lease yet
 WANTED = b"nc:w"  # published there: a client is waiting for a grant; the agent listens
+LOGS = b"nc:l:"  # + log + ":" + life: stream, what one life of a broker keeps of one log
+NUMBERS = b"nc:n:"  # + life: hash: topic and publisher -> the last number kept
+OLDER_NUMBERS = b"nc:o:"  # + life: the same, of publishers that were silent for a while
 CLAIM_KEY = b"nc:agent"  # hash: which agent works on this server, its beats, and which of them was granted
 
 

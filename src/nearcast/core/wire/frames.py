@@ -33,12 +33,14 @@ FIRST = _MAGIC | 5  # a message with nothing before it any more: its publisher h
 FIRST_SKIP = _MAGIC | 6  # a SKIP of that kind
 USER_DATA = _MAGIC | 7  # a message of a user: u16 length of the name, the name in UTF-8, the payload
 USER_FIRST = _MAGIC | 8  # a message of a user with nothing before it any more
+BATCH = _MAGIC | 9  # messages that were kept in one step: see `batches.py`
 
 SKIPS = frozenset((SKIP, FIRST_SKIP))
 FIRSTS = frozenset((FIRST, FIRST_SKIP, USER_FIRST))
 OF_USERS = frozenset((USER_DATA, USER_FIRST))
 NUMBERED = frozenset((DATA, SKIP)) | FIRSTS | OF_USERS  # what may appear on the channel of a topic
 OWN_KINDS = NUMBERED | {MARK}
+_SPOKEN = OWN_KINDS | {BATCH}
 
 CRLF = b"\r\n"
 
@@ -85,7 +87,7 @@ def speaker_of(payload: bytes) -> tuple[int | None, int]:
     if len(payload) < HEADER_BYTES:
         return None, 0
     word, epoch, publisher, _, _ = HEADER.unpack_from(payload)
-    return (publisher, epoch) if word in OWN_KINDS else (None, 0)
+    return (publisher, epoch) if word in _SPOKEN else (None, 0)
 
 
 # --- records and control messages

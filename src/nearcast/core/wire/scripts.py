@@ -42,12 +42,12 @@ end
 return versions
 """
 
-# KEYS: membership. ARGV: version, document. Returns the version now on the server. Only the version is published:
-# anyone may publish it, so clients that hear it read the key.
+# KEYS: membership. ARGV: version, document, version of the logs in it. Returns the version now on the server. Only the
+# version is published: anyone may publish it, so clients that hear it read the key.
 INSTALL_MEMBERS = b"""
 local stored = tonumber(redis.call('HGET', KEYS[1], 'version') or '-1')
 if tonumber(ARGV[1]) >= stored then
-  redis.call('HSET', KEYS[1], 'version', ARGV[1], 'document', ARGV[2])
+  redis.call('HSET', KEYS[1], 'version', ARGV[1], 'document', ARGV[2], 'logs', ARGV[3])
   redis.call('PUBLISH', KEYS[1], ARGV[1])
   stored = tonumber(ARGV[1])
 end
@@ -144,3 +144,63 @@ end
 return found
 """
 )
+
+# Publishes batches and keeps them, in one step. KEYS: last numbers, older last numbers, then the streams to append to.
+# ARGV: version of the logs, publisher, then for each topic: topic, epoch, the number before which all are settled, the
+# first and the last number of the batch, the batch. Returns the version of the logs here if that is another one.
+# Otherwise for each topic the number of receivers; or why nothing of it was done: 'e' and the epoch here, 'n' and the
+# last number kept here, 'x' and the server's words.
+#
+# An entry of a stream has the publisher, the version of the logs, the number of messages in the stream up to this one,
+# and each topic with its batch. The last numbers are written by every call, so that an answer which says "kept before"
+# waits for the replicas too. The first write comes before anything is published: a server without memory refuses all of
+# it or nothing. Replicas get batches in the streams alone.
+APPEND = b"""
+local logs = redis.call('HGET', 'nc:m', 'logs')
+if logs ~= ARGV[1] then
+  return logs or ''
+end
+local publisher, topics, names = ARGV[2], {}, {}
+for i = 3, #ARGV, 6 do
+  topics[#topics + 1] = ARGV[i]
+  names[#names + 1] = ARGV[i] .. ':' .. publisher
+end
+local records = redis.call('HMGET', 'nc:r', unpack(topics))
+local lasts = redis.call('HMGET', KEYS[1], unpack(names))
+redis.call('HSETNX', KEYS[1], '', '')
+local entry, numbers, replies, added = {'publisher', publisher, 'logs', logs, 'count', ''}, {}, {}, 0
+redis.set_repl(redis.REPL_NONE)
+for t = 1, #topics do
+  local i = 3 + 6 * (t - 1)
+  local epoch = records[t] and string.match(records[t], '"placement":%[(%d+),')
+  epoch = epoch or redis.call('HGET', 'nc:first', topics[t])
+  local last = tonumber(lasts[t] or redis.call('HGET', KEYS[2], names[t]) or '0')
+  if epoch ~= ARGV[i + 1] then
+    replies[t] = 'e' .. (epoch or '')
+  elseif math.max(last + 1, tonumber(ARGV[i + 2])) ~= tonumber(ARGV[i + 3]) then
+    replies[t] = string.format('n%.0f', last)
+    numbers[#numbers + 1], numbers[#numbers + 2] = names[t], string.format('%.0f', last)
+  else
+    local receivers = redis.pcall('PUBLISH', topics[t], ARGV[i + 5])
+    if type(receivers) == 'table' then
+      replies[t] = 'x' .. receivers['err']
+    else
+      replies[t] = receivers
+      entry[#entry + 1], entry[#entry + 2] = topics[t], ARGV[i + 5]
+      numbers[#numbers + 1], numbers[#numbers + 2] = names[t], ARGV[i + 4]
+      added = added + tonumber(ARGV[i + 4]) - tonumber(ARGV[i + 3]) + 1
+    end
+  end
+end
+redis.set_repl(redis.REPL_ALL)
+if #numbers > 0 then
+  redis.call('HSET', KEYS[1], unpack(numbers))
+end
+if added > 0 then
+  for k = 3, #KEYS do
+    entry[6] = redis.call('HINCRBY', KEYS[1], KEYS[k], added)
+    redis.call('XADD', KEYS[k], '*', unpack(entry))
+  end
+end
+return replies
+"""

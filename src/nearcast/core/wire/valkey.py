@@ -240,7 +240,8 @@ class ValkeyLink(Link):
 
     def install_members(self, membership: Membership, then: OnVersions) -> None:
         document = encode_membership(membership)
-        self.send(partial(_installed, then), "EVAL", INSTALL_MEMBERS, 1, MEMBERS, membership.version, document)
+        arguments = (membership.version, document, membership.logs_version)
+        self.send(partial(_installed, then), "EVAL", INSTALL_MEMBERS, 1, MEMBERS, *arguments)
 
     def find_records(self, wanted: Callable[[bytes], bool], then: OnRecords) -> None:
         self._find(RECORDS, wanted, lambda found, now_s: then(_records(found.items()), now_s))

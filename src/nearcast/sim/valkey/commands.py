@@ -17,12 +17,14 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from nearcast.core.model import placement as records
+from nearcast.core.model.globs import matcher
 from nearcast.core.model.names import CONTROL, FIRST_USES, MEMBERS, RECORDS
 from nearcast.core.model.placement import EPOCH_DIGITS
 from nearcast.core.wire.frames import encode_record
-from nearcast.core.wire.scripts import CLAIM, END_UNUSED, FIRST_USE, INSTALL, INSTALL_MEMBERS, KEEP, READ
+from nearcast.core.wire.scripts import APPEND, CLAIM, END_UNUSED, FIRST_USE, INSTALL, INSTALL_MEMBERS, KEEP, READ
 from nearcast.sim.valkey import connection, keys
 from nearcast.sim.valkey import keys as streams
+from nearcast.sim.valkey.appending import append
 from nearcast.sim.valkey.replies import (
     NULL_RESP3,
     CommandError,
@@ -32,7 +34,6 @@ from nearcast.sim.valkey.replies import (
     check_channels,
     error,
     integer,
-    matcher,
     parse_integer,
     wrong_number,
 )
@@ -111,7 +112,7 @@ def numpat(session: Session, arguments: list[bytes]) -> bytes:
 # --- scripts
 
 
-Twin = Callable[["SimServer", list[bytes], list[bytes]], bytes]
+Twin = Callable[["SimServer", list[bytes], list[bytes]], bytes]  # most need no session
 
 
 class _Stored(msgspec.Struct):
@@ -137,10 +138,13 @@ def evaluate(session: Session, arguments: list[bytes]) -> bytes:
         raise CommandError("ERR Number of keys can't be greater than number of args")
     if count < 0:
         raise CommandError("ERR Number of keys can't be negative")
+    keys, values = arguments[2 : 2 + count], arguments[2 + count :]
+    if text == APPEND:
+        return append(session, keys, values)
     twin = TWINS.get(text)
     if twin is None:
         raise CommandError("ERR the simulated server does not have this script: add it to sim/valkey/commands.py")
-    return twin(session.server, arguments[2 : 2 + count], arguments[2 + count :])
+    return twin(session.server, keys, values)
 
 
 def install(server: SimServer, keys: list[bytes], arguments: list[bytes]) -> bytes:
@@ -169,10 +173,10 @@ def _is_older(version: int, stored: _Stored) -> bool:
 
 
 def install_members(server: SimServer, keys: list[bytes], arguments: list[bytes]) -> bytes:
-    version, document = arguments
+    version, document, logs = arguments
     stored = int(server.keys.fields(keys[0]).get(b"version", b"-1"))
     if int(version) >= stored:
-        server.keys.set_fields(keys[0], {b"version": version, b"document": document})
+        server.keys.set_fields(keys[0], {b"version": version, b"document": document, b"logs": logs})
         server.publish(keys[0], version)
         stored = int(version)
     return array([integer(stored)])

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from nearcast.core.model.globs import matcher
 from nearcast.sim.valkey.replies import (
     INT64_MAX,
     OK,
@@ -23,7 +24,6 @@ from nearcast.sim.valkey.replies import (
     bulks,
     integer,
     mapping,
-    matcher,
     parse_integer,
     wrong_number,
 )
@@ -338,7 +338,7 @@ def xadd(session: Session, arguments: list[bytes]) -> bytes:
         raise CommandError("ERR The ID specified in XADD must be greater than 0-0")
     keys = session.server.keys
     stream = keys.stream(key) or Stream()
-    record_id = _next_id(stream.last_id, keys.now_ms) if wanted is None else wanted
+    record_id = next_id(stream.last_id, keys.now_ms) if wanted is None else wanted
     if record_id <= stream.last_id:
         raise CommandError("ERR The ID specified in XADD is equal or smaller than the target stream top item")
     stream.add(record_id, fields)
@@ -376,5 +376,5 @@ def _wanted_id(asked: bytes) -> RecordId | None:
     return int(written[1]), int(written[2])
 
 
-def _next_id(last: RecordId, now_ms: int) -> RecordId:
+def next_id(last: RecordId, now_ms: int) -> RecordId:
     return (now_ms, 0) if now_ms > last[0] else (last[0], last[1] + 1)

@@ -18,10 +18,11 @@ from typing import Protocol
 
 from hiredis import ProtocolError, Reader
 
+from nearcast.core.model.globs import matcher
 from nearcast.core.model.names import RECORDS
 from nearcast.sim.valkey.commands import execute
 from nearcast.sim.valkey.keys import Keyspace
-from nearcast.sim.valkey.replies import User, error, matcher
+from nearcast.sim.valkey.replies import User, error
 
 _SAMPLE_S = 1.0  # rates are taken over at least this long; the real server averages 16 samples of 100 ms
 
