@@ -5,16 +5,15 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterator
-from functools import partial
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
-from nearcast.core.client.news import moved, not_found
-from nearcast.core.client.sending import Entry, Lane, Log, Packing
+from nearcast.core.client.entries import Entries
+from nearcast.core.client.news import moved
+from nearcast.core.client.sending import Entry, Lane, Packing, PublishBuffer
 from nearcast.core.model.counters import TopicCounters
 from nearcast.core.model.names import decode_topic
-from nearcast.core.model.placement import Placement, Record, Unreadable
-from nearcast.core.wire.backend import Denied
+from nearcast.core.model.placement import Placement, Record
 from nearcast.core.wire.effects import Failed
 from nearcast.errors import ClusterError, PayloadTooLarge, PublishBufferFull, Unavailable
 
@@ -26,8 +25,8 @@ if TYPE_CHECKING:
 class TopicPublisher:
     """Numbers, sends and resends the messages of one topic.
 
-    Publishing puts a message into the log and notes that there is something to send. The commands for all messages of a
-    batch are built together, when the driver asks what to write. Acknowledging moves a number, not messages. Adopting
+    Publishing puts a message into the buffer and notes that there is something to send. The commands for many messages
+    are built together, when the driver asks what to write. Acknowledging moves a number, not messages. Adopting
     an epoch creates new lanes. Replies that belong to an old lane no longer count: that is the fence as a publisher
     sees it.
     """
@@ -47,14 +46,11 @@ class TopicPublisher:
         self._epoch = 0
         self._sole: Lane | None = None  # the only lane, open and with nothing to catch up on
         self._first = self.sequence + 1  # number of the first message
-        self._log = Log(self._first)
+        self._buffer = PublishBuffer(self._first)
         self.packing = Packing(topic, client.client_id, self._first)
         self._unsent = False  # whether it is in the client's list of those with something to send
         self._tokens: deque[tuple[int, object | None]] = deque()  # None: the caller was answered, or has left
-        self._entries: dict[str, ClientLink] = {}
-        self._entering: dict[str, ClientLink] = {}
-        self._unconfirmed: set[str] = set()  # entered but without a record, although it should have one
-        self._forgotten = 0  # how often it has forgotten its placement: anything read before that proves nothing
+        self._entries = Entries(self)
         self._leave_at_s: float | None = None
         self._refused = False  # ask for nothing until there is something to send
         self._reported = (self.sequence, 0)
@@ -65,7 +61,7 @@ class TopicPublisher:
     @property
     def has_room(self) -> bool:
         """Whether it can take a message, or has ended and need not."""
-        room = self.sequence - self.acknowledged < self._window and self._log.bytes < self._window_bytes
+        room = self.sequence - self.acknowledged < self._window and self._buffer.bytes < self._window_bytes
         return room or not self._window
 
     def publish(self, payload: bytes, time_ns: int, token: object) -> int:
@@ -73,10 +69,10 @@ class TopicPublisher:
 
         If it raises, nothing was taken. Runs for every message: whatever can be done once for many is done in `send`.
         """
-        log = self._log
+        buffer = self._buffer
         size = len(payload)
         sequence = self.sequence + 1
-        total = log.bytes + size
+        total = buffer.bytes + size
         if sequence - self.acknowledged >= self._window or total >= self._window_bytes:
             self._fill()
         if size > self._payload_bytes:
@@ -85,9 +81,9 @@ class TopicPublisher:
                 "send it in parts, or raise Limits.payload_bytes"
             )
         self.sequence = sequence
-        log.queue.append(payload)
-        log.queue.append(time_ns)
-        log.bytes = total
+        buffer.queue.append(payload)
+        buffer.queue.append(time_ns)
+        buffer.bytes = total
         if token is not None:
             self._tokens.append((sequence, token))
         if not self._unsent:
@@ -115,7 +111,7 @@ class TopicPublisher:
         self._tokens[index] = (sequence, None)  # it still does not count as published without waiting
         if any(lane.sent >= sequence for lane in self.lanes):
             return False
-        self._log.empty(sequence)
+        self._buffer.empty(sequence)
         return sequence > self.tried
 
     def send(self) -> None:
@@ -126,7 +122,7 @@ class TopicPublisher:
             self._catch_up()
             self.client.attend(self)
         elif lane.sent < self.sequence:
-            lane.link.publish(self.packing.commands(self._log.newest(lane.sent + 1), self._epoch), lane)
+            lane.link.publish(self.packing.commands(self._buffer.newest(lane.sent + 1), self._epoch), lane)
             lane.sent = self.sequence
 
     def _catch_up(self) -> None:
@@ -136,7 +132,7 @@ class TopicPublisher:
             if lane.link is not None and lane.sent < self.sequence:
                 if start != lane.sent + 1:  # usually all lanes are at the same number
                     start = lane.sent + 1
-                    commands = self.packing.commands(self._log.newest(start), self._epoch)
+                    commands = self.packing.commands(self._buffer.newest(start), self._epoch)
                 lane.link.publish(commands, lane)
                 lane.sent = self.sequence
         self._sole = lanes[0] if len(lanes) == 1 and lanes[0].link is not None else None
@@ -156,7 +152,7 @@ class TopicPublisher:
 
     def refuse(self, sequence: int, error: ClusterError) -> None:
         """A server refuses this message: its caller gets the error, and the line continues after a SKIP."""
-        if sequence <= self.acknowledged or not self._log.empty(sequence):
+        if sequence <= self.acknowledged or not self._buffer.empty(sequence):
             return  # acknowledged in a later epoch, refused by another target before, or given up
         for index, (number, token) in enumerate(self._tokens):
             if number == sequence:
@@ -170,7 +166,7 @@ class TopicPublisher:
         """The topic is not available: everything waiting fails, and what is published later starts over."""
         waited = {number for number, _ in self._tokens}
         numbers = range(self.acknowledged + 1, self.sequence + 1)
-        left = sum(self._log.empty(number) and number not in waited for number in numbers)
+        left = sum(self._buffer.empty(number) and number not in waited for number in numbers)
         if left:
             self.client.refusals.note(self.topic, error, left)
         self.client.effects.extend(Failed(token, error) for token in self.take_tokens())
@@ -197,13 +193,7 @@ class TopicPublisher:
         self._retire_lanes()
         self.placement = self.upcoming = self._leave_at_s = None
         self._epoch = 0
-        self._forgotten += 1
-        links = [*self._entries.values(), *self._entering.values()]
-        for names in (self._entries, self._entering, self._unconfirmed):
-            names.clear()
-        for link in links:
-            self.client.unwatch(link, self.topic, [])
-            link.users.pop(self, None)
+        self._entries.leave_all()
 
     def _acknowledge(self, done: int, receivers: list[int]) -> None:
         before, self.acknowledged = self.acknowledged, done
@@ -222,7 +212,7 @@ class TopicPublisher:
     def _trim(self) -> None:
         """Forget the oldest acknowledged messages beyond the limits of the repair ring."""
         limits = self.client.limits
-        self._log.trim(self.acknowledged, limits.ring, limits.ring_bytes)
+        self._buffer.trim(self.acknowledged, limits.ring, limits.ring_bytes)
 
     # --- placement
 
@@ -236,7 +226,7 @@ class TopicPublisher:
         if upcoming is not None and upcoming.epoch > self._epoch and upcoming != self.upcoming:
             self.upcoming = upcoming
             for broker in upcoming.writers(self._publisher):
-                self._enter(broker, now_s)  # warm the new targets; nothing is sent there yet
+                self._entries.enter(broker, now_s)  # warm the new targets; nothing is sent there yet
 
     def _adopt(self, placement: Placement, now_s: float) -> None:
         if self.placement is not None:
@@ -248,45 +238,18 @@ class TopicPublisher:
         writers = placement.writers(self._publisher)
         self.lanes = tuple(Lane(self, broker, self.acknowledged) for broker in writers)
         for lane in self.lanes:
-            lane.link = self._enter(lane.broker, now_s)
+            lane.link = self._entries.enter(lane.broker, now_s)
         self._catch_up()
         self._leave_at_s = now_s + self.client.timing.linger_s
         self.client.attend(self)
 
-    # --- entries: the links on which the topic's control channel is held and its record was read
-
-    def _enter(self, broker: str, now_s: float) -> ClientLink | None:
-        """The link to publish on at this broker, if it is ready. Otherwise it is being made ready."""
-        link = self._entries.get(broker)
-        if link is None and broker not in self._entering and self._uses(broker):
-            self.client.links.want(broker, self, now_s)
-        return link
+    # --- links
 
     def linked(self, link: ClientLink, now_s: float) -> None:
-        """A link is up: enter there if it is still a target."""
-        broker = link.broker
-        if broker in self._entries or self._entering.get(broker) is link or not self._uses(broker):
-            return
-        self._entering[broker] = link
-        link.users[self] = None
-        self.client.watch(link, self.topic)
-        link.read_record(self.topic, self.client.membership, partial(self._entered, link, self._forgotten))
+        self._entries.linked(link)
 
-    def _entered(
-        self, link: ClientLink, forgotten: int, record: Record | Unreadable | Denied | None, now_s: float
-    ) -> None:
-        if self._entering.get(link.broker) is not link or forgotten != self._forgotten:
-            return
-        if isinstance(record, (Unreadable, Denied)):
-            self.refuse_all(not_found(link.broker, self.topic, record))
-            return
-        if record is None and self.placement is not None and self.placement.unplaced and self._uses(link.broker):
-            # The server came back with an empty memory: only the directory knows where the topic is now.
-            self._unconfirmed.add(link.broker)
-            self.client.attend(self)
-            return
-        del self._entering[link.broker]
-        self._entries[link.broker] = link
+    def entered(self, link: ClientLink, record: Record | None, now_s: float) -> None:
+        """From now on we may write to this broker."""
         self._refused = False
         if record is not None:
             self.record(record, now_s)
@@ -298,34 +261,14 @@ class TopicPublisher:
 
     def unlinked(self, link: ClientLink, now_s: float) -> None:
         """A link is gone. What was in flight on it is sent again on the next one."""
-        broker = link.broker
-        if self._entries.get(broker) is link:
-            del self._entries[broker]
-        if self._entering.get(broker) is link:
-            del self._entering[broker]
-            self._unconfirmed.discard(broker)
+        self._entries.unlinked(link)
         for lane in self.lanes:
             if lane.link is link:
                 lane.reset()
         self._sole = None
-        if self._uses(broker):
-            self.client.links.want(broker, self, now_s)
+        if self.uses(link.broker):
+            self.client.links.want(link.broker, self, now_s)
         self.client.attend(self)
-
-    def _confirm(self) -> None:
-        """Read again wherever a record was missing."""
-        unconfirmed, self._unconfirmed = self._unconfirmed, set()
-        for broker in sorted(unconfirmed):
-            link = self._entering[broker]
-            link.read_record(self.topic, self.client.membership, partial(self._entered, link, self._forgotten))
-
-    def _leave_unused(self) -> None:
-        """Release the control channels of brokers that are no longer targets."""
-        for broker, link in list(self._entries.items()):
-            if not self._uses(broker):
-                del self._entries[broker]
-                self.client.unwatch(link, self.topic, [])
-                link.users.pop(self, None)
 
     def leased(self, link: ClientLink, now_s: float) -> None:
         """The link's lease was renewed: replies that waited for it now count."""
@@ -335,9 +278,15 @@ class TopicPublisher:
 
     def holds(self, link: ClientLink) -> bool:
         """Whether this topic publisher needs the control channel on the link."""
-        return link in (self._entries.get(link.broker), self._entering.get(link.broker))
+        return self._entries.holds(link)
 
-    def _uses(self, broker: str) -> bool:
+    @property
+    def unplaced(self) -> bool:
+        """Whether the topic lives at its directory by first use, as far as we know."""
+        return self.placement is not None and self.placement.unplaced
+
+    def uses(self, broker: str) -> bool:
+        """Whether we write to the broker, or are about to."""
         members = self.client.membership
         return any(
             broker in placement.writers(self._publisher) and members.has(broker, placement)
@@ -365,7 +314,7 @@ class TopicPublisher:
 
     def kept(self, start: int) -> Iterator[Entry]:
         """The acknowledged messages still kept, starting from a number."""
-        return self._log.between(start, self.acknowledged)
+        return self._buffer.between(start, self.acknowledged)
 
     @property
     def mark(self) -> int:
@@ -385,14 +334,14 @@ class TopicPublisher:
         for lane in self.lanes:
             lane.count_leased(now_s)
             if lane.link is None:
-                lane.link = self._enter(lane.broker, now_s)
+                lane.link = self._entries.enter(lane.broker, now_s)
         stuck = self.lost(now_s)
         if stuck:
             self.client.ask(self.topic, now_s)
-            self._confirm()
+            self._entries.confirm()
         if self._leave_at_s is not None and now_s >= self._leave_at_s:
             self._leave_at_s = None
-            self._leave_unused()
+            self._entries.leave_unused()
         entering = any(lane.link is None and lane.counted < self.sequence for lane in self.lanes)
         return stuck or entering or self._leave_at_s is not None
 
@@ -400,10 +349,10 @@ class TopicPublisher:
         """Whether we need the directory to say where the topic is. Not while we wait in line where it was."""
         if self._at_rest:
             return False
-        if self.placement is None or self._unconfirmed:
+        if self.placement is None or self._entries.unconfirmed:
             return True
         waiting = [lane.broker for lane in self.lanes if lane.counted < self.sequence]
-        return not all(self._uses(broker) and self.client.links.serves(broker, now_s) for broker in waiting)
+        return not all(self.uses(broker) and self.client.links.serves(broker, now_s) for broker in waiting)
 
     @property
     def _at_rest(self) -> bool:
@@ -412,7 +361,7 @@ class TopicPublisher:
 
     def take_counters(self) -> tuple[str, str, TopicCounters] | None:
         """What was published since the last call, and the broker whose agent should know."""
-        published_bytes = self._log.bytes + self._log.forgotten_bytes
+        published_bytes = self._buffer.bytes + self._buffer.forgotten_bytes
         published, size = self.sequence - self._reported[0], published_bytes - self._reported[1]
         if not published or not self.lanes:
             return None

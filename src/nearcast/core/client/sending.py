@@ -1,4 +1,4 @@
-"""The sending side of a topic publisher: its log of messages, how they become commands, and its lanes."""
+"""The sending side of a topic publisher: its buffer of messages, how they become commands, and its lanes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 Entry = tuple[int, bytes | None, int]  # number, payload (None for a number that was given up), time
 
 
-class Log:
+class PublishBuffer:
     """One topic's messages in order of their numbers: first those kept for repairs, then those in flight.
 
     It is one queue without an object per message: per-message objects make work for the garbage collector, and memory

@@ -56,7 +56,7 @@ def publish_command(channel: bytes, payload_bytes: int) -> tuple[Struct, bytes]:
 
 
 class UserPayload(bytes):
-    """What a user's message carries after the header; in a log, its type tells it from a plain payload."""
+    """What a user's message carries after the header; in a buffer, its type tells it from a plain payload."""
 
     @classmethod
     def of(cls, user: str, payload: bytes) -> UserPayload:
