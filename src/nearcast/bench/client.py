@@ -66,7 +66,7 @@ async def trips_s(peer: TimedPeer, count: int) -> list[float]:
 # --- the cost of agent and controller
 
 
-BURST_S = 0.5  # a lease proven before the stop lasts at least three times as long
+BURST_S = 0.5  # a lease proven before the stop lasts about three times as long
 
 
 async def overhead_ratio(cluster: LocalCluster, peer: OwnPeer, limit: Limit, pairs: int) -> float:

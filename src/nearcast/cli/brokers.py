@@ -207,7 +207,7 @@ def drain(
     broker: Broker,
     cancel: Annotated[bool, typer.Option("--cancel", help="Cancel the drain; the broker stays.")] = False,
     wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until the broker has left.")] = True,
-    timeout_s: Annotated[float, typer.Option("--timeout", metavar="SECONDS", min=0.1, help="Time limit.")] = 60.0,
+    timeout_s: Annotated[float, typer.Option("--timeout", metavar="SECONDS", min=0.1, help="Total time limit.")] = 60.0,
     url: Url = DEFAULT_URL,
     output: OutputOption = Output.TABLE,
 ) -> None:

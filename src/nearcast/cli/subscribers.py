@@ -58,7 +58,7 @@ def move(
     user: Annotated[str, typer.Argument(metavar="USER")],
     to: Annotated[str, typer.Option("--to", metavar="BROKER", help="The broker whose gateway will serve the user.")],
     wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until the subscriber is there.")] = True,
-    timeout_s: Annotated[float, typer.Option("--timeout", metavar="SECONDS", min=0.1, help="Time limit.")] = 30.0,
+    timeout_s: Annotated[float, typer.Option("--timeout", metavar="SECONDS", min=0.1, help="Total time limit.")] = 30.0,
     url: Url = DEFAULT_URL,
     output: OutputOption = Output.TABLE,
 ) -> None:

@@ -50,7 +50,7 @@ def move(
     mode: Annotated[MoveMode, typer.Option("--mode", help="How they share it.")] = MoveMode.SINGLE,
     lazy: Annotated[bool, typer.Option("--lazy", help="Begin up to a second later, to spread moves out.")] = False,
     wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until the move has ended.")] = True,
-    timeout_s: Annotated[float, typer.Option("--timeout", metavar="SECONDS", min=0.1, help="Time limit.")] = 30.0,
+    timeout_s: Annotated[float, typer.Option("--timeout", metavar="SECONDS", min=0.1, help="Total time limit.")] = 30.0,
     url: Url = DEFAULT_URL,
     output: OutputOption = Output.TABLE,
 ) -> None:

@@ -95,7 +95,7 @@ def percentiles_ms(latencies_s: Iterable[float]) -> Percentiles:
 
 
 def noticed(verdict: Verdict) -> int:
-    """What subscribers should not have seen so far. Messages missing at the ends of a line may still be in flight."""
+    """What subscribers should not have seen so far; not what is missing at the ends of a line, which may yet arrive."""
     wrong = verdict.duplicated + verdict.reordered + verdict.unexpected + verdict.lost_middle
     return wrong + verdict.gaps + verdict.interrupted
 

@@ -55,7 +55,7 @@ class Operations:
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
-        self._bringing: dict[Session, asyncio.Future[dict[str, str]]] = {}  # subscriptions not here yet
+        self._bringing: dict[Session, asyncio.Future[dict[str, str]]] = {}  # their subscriptions are not here yet
         self._running: dict[Session, set[asyncio.Task[None]]] = {}
         self.failures = 0  # operations that ended with an unexpected error
 

@@ -241,7 +241,7 @@ class HttpProtocol(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self._owed: tuple[object, str] | None = None  # the part of a request that the peer has begun
+        self._owed: tuple[object, str] | None = None  # what is due from the peer: after which request, head or body
         self._deadline: asyncio.TimerHandle | None = None
         if len(self.connections) > SOCKETS:
             transport.abort()

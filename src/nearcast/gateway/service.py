@@ -1,7 +1,7 @@
 """The gateway of one broker: its users, their sessions, and what flows to them.
 
-`Gateway` starts and stops the gateway and its sessions; `operations.py` carries out what subscribers ask. Coordination,
-in the controller, uses `online`, `order_move` and `rates`. `Coordination` is what the gateway needs from it.
+`Gateway` starts and stops the gateway and its sessions; `operations.py` carries out what subscribers ask. For the
+controller, `coordination.py` uses `online`, `order_move` and `rates`. `Coordination` is what the gateway needs from it.
 """
 
 from __future__ import annotations

@@ -184,7 +184,7 @@ def _require_pyspark() -> None:
 
 @contextlib.contextmanager
 def _changed_environment(java: Java) -> Iterator[None]:
-    """Set which Java and which Python Spark's workers use: Spark reads these only from the environment."""
+    """Set which Java Spark runs on, and which Python its workers: Spark reads these only from the environment."""
     changes = {"JAVA_HOME": str(java.home), "PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
     before = {name: os.environ.get(name) for name in changes}
     os.environ.update(changes)

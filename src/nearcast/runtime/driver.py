@@ -119,7 +119,10 @@ def unreachable(address: Address, error: Exception) -> str:
     said = str(error) or "timed out"
     if isinstance(error, ssl.SSLCertVerificationError):
         problem = f"TLS: its certificate is not accepted ({error.verify_message})"
-        return f"{problem}: set SSL_CERT_FILE to its issuer's certificate, or use the host name it was issued for"
+        return (
+            f"{problem}: set SSL_CERT_FILE to a file with the certificate of the authority that issued it,"
+            " or use the host name it was issued for"
+        )
     if address.tls:
         return f"cannot connect with TLS ({said}): does it run, and speak TLS at this port? Without TLS use redis://"
     return f"cannot connect ({said}): does it run?"

@@ -22,9 +22,9 @@ class Store(Protocol):
         """Become or stay the leader. Returns the term if it is us, how the leadership is held now, and the version.
 
         Each campaign of the leader changes how the leadership is held. A candidate that names how it is held now gets
-        it: it has watched long enough to know that the leadership is not being renewed. The store needs no clock for
-        that. A new leader gets a higher term, which is also higher than `above`: a store that has lost its data may
-        have given out those terms before.
+        it: by this it says that it has watched long enough to know that the leadership is not being renewed. The store
+        needs no clock for that. A new leader gets a higher term, which is also higher than `above`: a store that has
+        lost its data may have given out those terms before.
         """
         ...
 

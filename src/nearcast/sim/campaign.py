@@ -61,7 +61,7 @@ def draw_plan(seed: int) -> tuple[Setup, FaultPlan]:
 
 
 def _with_other_leaders(setup: Setup, rng: Random) -> Setup:
-    """The same world with controllers whose timers differ from the initial ones and from each other."""
+    """The same world with controllers whose timers differ: longer ones, shorter ones, and the initial ones."""
     # Far from the store, a grant would take longer than a short lease.
     choices = (PATIENT, Timing()) if setup.sites else (PATIENT, BRISK, Timing())
     idle_s = max(setup.timing.idle_s, *(0.55 * timing.lease_s for timing in choices))  # must be the same for all

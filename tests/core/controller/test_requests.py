@@ -292,7 +292,7 @@ def test_a_loss_is_acknowledged_when_nobody_else_writes_it() -> None:
     one.journal.loss = LossEntry(0.0, TERM, "some")
     one.ledger.write({"loss": LossEntry(0.0, TERM, "some", verified=True)})
     one.requests.heard(bus.AcknowledgeLoss("me.2"), 0.0)
-    assert "is just being written to the journal" in one.problem()
+    assert "entry of the loss is just being changed" in one.problem()
     one.commit()
     one.requests.heard(bus.AcknowledgeLoss("me.3"), 0.0)
     assert one.commit() == {"loss": LossEntry(0.0, TERM, "some", verified=True, acknowledged=True)}

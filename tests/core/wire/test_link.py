@@ -175,7 +175,10 @@ def test_confirmations_stand_between_replies(link: Link, log: Log) -> None:
 @pytest.mark.parametrize(
     ("data", "says"),
     [
-        (b"-NOPERM no permissions\r\n", r"refused a subscription \(NOPERM no permissions\): see docs/security.md"),
+        (
+            b"-NOPERM no permissions\r\n",
+            r"a subscription \(NOPERM no permissions\): give the user the rights in docs/security",
+        ),
         (b":1\r\n", "refused a subscription"),
         (b"+OK\r\n", "refused a subscription"),
     ],

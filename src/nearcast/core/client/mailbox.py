@@ -29,7 +29,7 @@ def parse_overflow(text: str) -> Overflow:
 
 
 class Mailbox:
-    """The events of one subscription that wait for its reader."""
+    """The events that wait for one reader, of all the topics and patterns it reads."""
 
     __slots__ = (
         "_bytes",

@@ -1,7 +1,8 @@
-"""A leadership: everything a controller does while it is the leader. It starts from a journal.
+"""A leadership: everything a controller does while it is the leader.
 
-What it must not forget goes through the ledger first; what it can find out again it keeps in memory. Before it decides
-anything, it listens: a broker may know more than the journal if the store has lost data (`core/model/journal.py`).
+It starts from a journal, and nothing but the journal is left of it. What it must not forget goes through the ledger
+first; what it can find out again it keeps in memory. Before it decides anything, it listens: a broker may know more
+than the journal if the store has lost data (`core/model/journal.py`).
 
 The leader is an assembly of parts. It hands them what they need, passes messages on to the one concerned, and lets them
 work in turn:

@@ -202,5 +202,5 @@ class Roster:
         return single(epoch, home, members) if home is not None else None
 
     def _unused(self, epoch: int) -> int:
-        """This epoch or a later one: dead brokers may know epochs the store has lost, but none above this version."""
+        """This epoch or a later one: the dead may know epochs the store has lost, but none as high as this version."""
         return max(epoch, self._journal.membership.version)

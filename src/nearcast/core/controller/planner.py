@@ -1,6 +1,6 @@
 """The planner: asks the policy when it is time, and carries out what it proposes.
 
-The policy runs outside the machine, because a plan for many topics takes a while: `Propose` is an effect, and its
+The policy runs outside the machine, because a plan for many topics takes a while: `Ask` is an effect, and its
 answer an input like any other. A proposal is applied as a whole or not at all, and every change is written down with
 its reason.
 

@@ -213,7 +213,7 @@ class Requests:
         if loss is None:
             problem = "no data loss of the store is known"
         elif ledger.pending(LOSS_KEY):
-            problem = "the loss is just being written to the journal: try again"
+            problem = "the journal's entry of the loss is just being changed: try again"
         else:
             ledger.write({LOSS_KEY: msgspec.structs.replace(loss, acknowledged=True)})
         self._answer_when_written(request.request, problem)

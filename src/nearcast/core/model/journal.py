@@ -37,7 +37,11 @@ class Pace(StrEnum):
 
 
 class MoveEntry(msgspec.Struct, frozen=True):
-    """A move in progress. `told`: brokers that know of it without being members; they get the settled record too."""
+    """A move in progress.
+
+    `told`: brokers outside its two placements that know of it, or of one before it that was lost with the store. They
+    get the settled record too.
+    """
 
     phase: Phase
     target: Placement

@@ -211,7 +211,7 @@ class ServerLink(Protocol):
     heard_s: float  # when bytes were last read, however long they had been waiting
 
     def greet(self, url: str, credentials: Credentials, name: str, then: OnGreeted) -> None:
-        """Start the connection, under a name by which the server can tell it from others."""
+        """Agree on the protocol and say who we are, under a name by which the server can tell us from others."""
         ...
 
     def subscribe(self, *channels: bytes, refused: OnRefused | None = None) -> None:

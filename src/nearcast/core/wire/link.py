@@ -252,7 +252,9 @@ class Link:
         head = self._head()
         if isinstance(head, _Confirm):
             if head.refused is None or not is_error(reply):
-                raise LinkRefused(f"the server refused a subscription ({reply}): see docs/security.md for the rights")
+                raise LinkRefused(
+                    f"the server refused a subscription ({reply}): give the user the rights in docs/security.md"
+                )
             self._pending.popleft()
             head.refused(str(reply), now_s)
             return

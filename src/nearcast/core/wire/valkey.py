@@ -353,7 +353,7 @@ def _is_version(first: bytes) -> bool:
 
 def _lease_of(reply: Reply) -> Lease:
     if not isinstance(reply, list):
-        raise LinkRefused(f"the server does not show its lease ({reply}): see docs/security.md for the rights")
+        raise LinkRefused(f"the server does not show its lease ({reply}): give the user the rights in docs/security.md")
     beat, granted = (int(number or 0) for number in reply)
     return Lease(beat, granted)
 

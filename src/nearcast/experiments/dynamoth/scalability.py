@@ -326,7 +326,7 @@ def _rows(figures: ScalabilityFigures) -> tuple[tuple[str, str], ...]:
     rows.append(("ratio to the authors' own baseline", _with_interval(authors.ratio, authors.ratio_ci95, 2)))
     rows.append(("ratio in the paper", f"{PAPER['ratio']:g}"))
     if figures.range_ended:
-        rows.append(("lower bounds only", "servers were not full at the last player: use more players with --players"))
+        rows.append(("lower bounds only", "a run was still good with the last player: use more with --players"))
     tiles, seeds = figures.conditions.tiles, len(figures.seeds)
     rows.append(("tiles, servers, seeds", f"{tiles}, {figures.conditions.servers}, {seeds}"))
     return tuple(rows)

@@ -93,7 +93,7 @@ def halved(whole: Sequence[T], passes: Callable[[Sequence[T]], bool], most: int 
     passed: list[Sequence[T]] = []
     suspects: list[T] = []
     left = _halves(whole)
-    without_success = 4 * len(whole).bit_length()  # enough to get down to single members several times
+    without_success = 4 * len(whole).bit_length()  # enough to get down to one member, and to many beside it
     tries = 0
     while left and tries < (most if passed else min(most, without_success)):
         part = left.pop()

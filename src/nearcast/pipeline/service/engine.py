@@ -73,7 +73,7 @@ class Housekeeping:
         self._catalog.subscriptions.release_of_strangers(RELEASED_MOST)
 
     def drop_results(self) -> None:
-        """Drop old results. They count as gone before files and rows are deleted, so no caller finds files missing."""
+        """Drop old results. They count as gone first, then files go, then rows: no caller finds files missing."""
         expired = self._catalog.outcomes.expire(self._settings.keep_s, self._settings.keep_executions)
         for channel, number in expired:
             io.remove(self._catalog.warehouse.results(channel, number))

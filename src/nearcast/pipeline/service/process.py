@@ -203,7 +203,9 @@ def locked(folder: Path) -> Iterator[None]:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            raise UsageError(f"{folder} is used by another data cluster process: stop it, or use another") from None
+            raise UsageError(
+                f"{folder} is used by another data cluster process: stop it, or use another folder"
+            ) from None
         yield
 
 

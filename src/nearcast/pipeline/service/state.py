@@ -42,8 +42,8 @@ class ServiceSettings(msgspec.Struct, frozen=True, kw_only=True):
     token: str = ""  # bearer token that callers must send, and that allows everything; empty: none
     gateway_token: str = ""  # allows what gateways need; empty: they use the other one
     executions_at_once: int = 2  # of all channels; each uses all cores for part of its time
-    keep_s: float = 24 * 3600.0
-    keep_executions: int = 1000  # of each channel
+    keep_s: float = 24 * 3600.0  # how long results are kept; those that no gateway has fetched yet, longer
+    keep_executions: int = 1000  # of each channel, at most: the results of older ones are dropped, fetched or not
     broker_away_s: float = 7 * 86400.0  # a broker not heard from for this long loses its subscriptions
     keep_records_s: float = 0.0  # in datasets that feeds fill, without a key; 0: forever
     telemetry: bool = True  # aggregate the agents' reports too
@@ -52,7 +52,9 @@ class ServiceSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if self.gateway_token and not self.token:
-            raise UsageError("NEARCAST_GATEWAY_TOKEN is set, NEARCAST_DATA_TOKEN is not: set both, or none is checked")
+            raise UsageError(
+                "NEARCAST_GATEWAY_TOKEN is set, NEARCAST_DATA_TOKEN is not: set it too, no token is checked without it"
+            )
         if self.gateway_token and self.gateway_token == self.token:
             raise UsageError("NEARCAST_GATEWAY_TOKEN and NEARCAST_DATA_TOKEN are equal: give gateways their own token")
         if self.executions_at_once < 1:

@@ -193,7 +193,7 @@ def lowered(draft: Draft, config: DynamothConfig) -> Draft:
 
 
 def use_new(draft: Draft, config: DynamothConfig) -> None:
-    """Level brokers above `lr_safe` onto the new ones; then, while a new one is empty, the busiest of the others."""
+    """Level brokers above `lr_safe` onto the new ones; then, while new ones are empty, all others, busiest first."""
     fresh = draft.loads.fresh & draft.usable
     donors = ~fresh & draft.usable
     if not fresh.any():

@@ -266,7 +266,7 @@ class DelayedRelay:
         return self._delivered_before_bytes + sum(each.delivered_bytes for each in self._connections)
 
     def partition(self) -> None:
-        """Stop forwarding until `heal()`. Connections stay open; new ones are accepted, and reach the target then."""
+        """Stop forwarding until `heal()`. Connections stay open; new ones are accepted, and wait until then."""
         self._there.cut = self._back.cut = True
         self._healed.clear()
 

@@ -178,7 +178,7 @@ class ScaleSettings(msgspec.Struct, frozen=True, kw_only=True):
     fall_after_s: tuple[int, int] = (240, 360)
     risen_factor: float = 2.0  # ours
     skew: float = 0.8  # ours: the people around broker n are proportional to n ** -skew; the first has over 2,000
-    local_share: float = 0.0  # ours: about this share of a subscriber's choices is local to its nearest broker
+    local_share: float = 0.0  # ours: about this share of a subscriber's choices is from its nearest broker's own part
 
     def __post_init__(self) -> None:
         if min(self.brokers, self.subscribers, self.channels, self.per_channel, self.seconds) < 1:
