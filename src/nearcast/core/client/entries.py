@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
 from nearcast.core.client.news import not_found
+from nearcast.core.model.logs import last_numbers
 from nearcast.core.model.placement import Record, Unreadable
 from nearcast.core.wire.backend import Denied
 
 if TYPE_CHECKING:
     from nearcast.core.client.publisher import TopicPublisher
     from nearcast.core.wire.backend import ClientLink
+
+
+Found = Record | Unreadable | Denied | None
+OnLook = Callable[[Found, int, float], None]
 
 
 class Entries:
@@ -51,13 +57,32 @@ class Entries:
         self._read(link)
 
     def _read(self, link: ClientLink) -> None:
-        topic_publisher = self._topic_publisher
-        entered = partial(self._entered, link, self._forgotten)
-        link.read_record(topic_publisher.topic, topic_publisher.client.membership, entered)
+        self._look(link, partial(self._entered, link, self._forgotten))
 
-    def _entered(
-        self, link: ClientLink, forgotten: int, record: Record | Unreadable | Denied | None, now_s: float
-    ) -> None:
+    def look_again(self, broker: str, then: OnLook) -> None:
+        """Read again what a broker has, if we have entered there."""
+        link = self._open.get(broker)
+        if link is not None:
+            self._look(link, then)
+
+    def _look(self, link: ClientLink, then: OnLook) -> None:
+        """Read the record, and after that the last number kept there: what was read behind a fence is final."""
+        topic_publisher, found = self._topic_publisher, list[Found]()
+        life = topic_publisher.keeper_life(link.broker)
+
+        def read(record: Found, now_s: float) -> None:
+            found.append(record)
+            if not life:
+                then(record, 0, now_s)
+
+        link.read_record(topic_publisher.topic, topic_publisher.client.membership, read)
+        if life:
+            publisher = topic_publisher.client.client_id
+            link.read_number(
+                last_numbers(life), topic_publisher.topic, publisher, lambda kept, now_s: then(found[0], kept, now_s)
+            )
+
+    def _entered(self, link: ClientLink, forgotten: int, record: Found, kept: int, now_s: float) -> None:
         topic_publisher, broker = self._topic_publisher, link.broker
         if self._entering.get(broker) is not link or forgotten != self._forgotten:
             return
@@ -71,7 +96,7 @@ class Entries:
             return
         del self._entering[broker]
         self._open[broker] = link
-        topic_publisher.entered(link, record, now_s)
+        topic_publisher.entered(link, record, kept, now_s)
 
     def unlinked(self, link: ClientLink) -> None:
         """A link is gone."""

@@ -359,6 +359,8 @@ class Links:
         link.asking_members = False
         if document is not None:
             self._members(link, document, now_s)
+        if now_s <= link.lease_until_s:  # replies behind the news waited for it: they may be of topics now kept
+            self._client.leased(link, now_s)
 
     def _members(self, link: ClientLink, document: bytes, now_s: float) -> None:
         """A membership that cannot be read, or whose timers break their rules, changes nothing."""

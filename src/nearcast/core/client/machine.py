@@ -25,6 +25,7 @@ from nearcast.core.client.publisher import TopicPublisher
 from nearcast.core.client.repairs import ASKS_BURST, ASKS_PER_S, Answers
 from nearcast.core.client.subscriber import TopicSubscriber
 from nearcast.core.client.upkeep import Forgetting, Reporting
+from nearcast.core.model.logs import covering
 from nearcast.core.model.membership import Membership
 from nearcast.core.model.names import CONTROL, decode_topic, encode_topic
 from nearcast.core.model.placement import Record, Unreadable
@@ -335,12 +336,16 @@ class Client:
         gone = [name for name, info in brokers.items() if not info.same(membership.brokers.get(name))]
         if 0 <= self.membership.era < membership.era:
             self._recheck.begin()
+        logs_changed = membership.logs_version != self.membership.logs_version
         self.membership = membership
         self.timing = self._own_timing.within(membership.timers) if membership.timers else self._own_timing
         for broker in gone:
             self.links.forget(broker, now_s)
             for flow in self._subscribers():
                 flow.forget(broker, now_s)
+        if logs_changed:
+            for topic, topic_publisher in self.topic_publishers.items():
+                topic_publisher.cover(covering(membership.logs, topic), now_s)
         for pattern in self.patterns.values():
             pattern.spread(now_s)
         self.arrivals.look()

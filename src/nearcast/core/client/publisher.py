@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from nearcast.core.client.entries import Entries
+from nearcast.core.client.keeping import FormerLanes, KeptLane
 from nearcast.core.client.news import moved
 from nearcast.core.client.sending import Entry, Lane, Packing, PublishBuffer
 from nearcast.core.model.counters import TopicCounters
+from nearcast.core.model.logs import Log, covering, life_of
 from nearcast.core.model.names import decode_topic
 from nearcast.core.model.placement import Placement, Record
 from nearcast.core.wire.effects import Failed
@@ -38,6 +40,8 @@ class TopicPublisher:
         self.upcoming: Placement | None = None
         self.lanes: tuple[Lane, ...] = ()
         self.sequence = self.acknowledged = client.numbered  # above everything it sent on topics it has since forgotten
+        self.logs = covering(client.membership.logs, topic)
+        self.logged = 0  # numbers up to this one, as far as we know, are in the log or will never be
         self.tried = 0  # numbers up to this one were sent on connections or in epochs that no longer exist
         self._publisher = client.client_id
         self._window = client.limits.window
@@ -51,6 +55,7 @@ class TopicPublisher:
         self._unsent = False  # whether it is in the client's list of those with something to send
         self._tokens: deque[tuple[int, object | None]] = deque()  # None: the caller was answered, or has left
         self._entries = Entries(self)
+        self.former_lanes = FormerLanes(self, self._entries)
         self._leave_at_s: float | None = None
         self._refused = False  # ask for nothing until there is something to send
         self._reported = (self.sequence, 0)
@@ -119,23 +124,31 @@ class TopicPublisher:
         self._unsent = False
         lane = self._sole
         if lane is None or lane.link is None:
-            self._catch_up()
+            self.catch_up()
             self.client.attend(self)
         elif lane.sent < self.sequence:
-            lane.link.publish(self.packing.commands(self._buffer.newest(lane.sent + 1), self._epoch), lane)
-            lane.sent = self.sequence
+            lane.write({})
 
-    def _catch_up(self) -> None:
-        """Send on every open lane what it has not sent yet."""
-        lanes, start, commands = self.lanes, 0, list[bytes]()
+    def catch_up(self) -> None:
+        """Send on every open lane what it has not sent yet, unless it is unknown how far an earlier one has kept."""
+        lanes, packed = self.lanes, dict[int, list[bytes]]()
+        if self.former_lanes:
+            return
         for lane in lanes:
             if lane.link is not None and lane.sent < self.sequence:
-                if start != lane.sent + 1:  # usually all lanes are at the same number
-                    start = lane.sent + 1
-                    commands = self.packing.commands(self._buffer.newest(start), self._epoch)
-                lane.link.publish(commands, lane)
-                lane.sent = self.sequence
+                lane.write(packed)
         self._sole = lanes[0] if len(lanes) == 1 and lanes[0].link is not None else None
+
+    def unsent_after(self, sequence: int) -> Iterator[Entry]:
+        """What was published after this number."""
+        return self._buffer.newest(sequence + 1)
+
+    def commands_of(self, messages: Iterable[Entry]) -> list[bytes]:
+        return self.packing.commands(messages, self._epoch)
+
+    def begins_with(self, sequence: int) -> bool:
+        """Whether nothing comes before this number any more: the topic was forgotten, and is used again."""
+        return sequence == self._first > 1
 
     # --- acknowledgement
 
@@ -182,6 +195,7 @@ class TopicPublisher:
         for lane in self.lanes:
             lane.retired = True
             self.tried = max(self.tried, lane.sent)
+            self.former_lanes.add(lane)
         self.lanes, self._sole = (), None
 
     def begin_again(self, reason: str, now_s: float) -> None:
@@ -193,6 +207,7 @@ class TopicPublisher:
         self._retire_lanes()
         self.placement = self.upcoming = self._leave_at_s = None
         self._epoch = 0
+        self.former_lanes.forget()
         self._entries.leave_all()
 
     def _acknowledge(self, done: int, receivers: list[int]) -> None:
@@ -222,6 +237,8 @@ class TopicPublisher:
             return
         if record.epoch > self._epoch:
             self._adopt(record.placement, now_s)
+        elif self.logs and record.epoch == self._epoch:
+            self._unblock()
         upcoming = record.next
         if upcoming is not None and upcoming.epoch > self._epoch and upcoming != self.upcoming:
             self.upcoming = upcoming
@@ -235,33 +252,61 @@ class TopicPublisher:
         self.placement, self._epoch = placement, placement.epoch
         if self.upcoming is not None and self.upcoming.epoch <= placement.epoch:
             self.upcoming = None
-        writers = placement.writers(self._publisher)
-        self.lanes = tuple(Lane(self, broker, self.acknowledged) for broker in writers)
-        for lane in self.lanes:
-            lane.link = self._entries.enter(lane.broker, now_s)
-        self._catch_up()
+        self._open_lanes(placement, now_s)
         self._leave_at_s = now_s + self.client.timing.linger_s
         self.client.attend(self)
+
+    def _open_lanes(self, placement: Placement, now_s: float) -> None:
+        keeper, *others = placement.writers(self._publisher)  # if there are several, the first one keeps
+        first = (
+            KeptLane(self, keeper, self.acknowledged, self.logs) if self.logs else Lane(self, keeper, self.acknowledged)
+        )
+        self.lanes = (first, *(Lane(self, broker, self.acknowledged) for broker in others))
+        for lane in self.lanes:
+            lane.link = self._entries.enter(lane.broker, now_s)
+        self.catch_up()
+
+    def cover(self, logs: tuple[Log, ...], now_s: float) -> None:
+        """The logs have changed; these cover the topic now."""
+        if logs != self.logs:
+            self.logs = logs
+            if self.placement is not None:
+                self._retire_lanes()
+                self._open_lanes(self.placement, now_s)
+        self._unblock()
+        self.client.attend(self)
+
+    def _unblock(self) -> None:
+        """Try again where a server was not ready for us."""
+        for lane in self.lanes:
+            if isinstance(lane, KeptLane):
+                lane.blocked = False
+        self.catch_up()
 
     # --- links
 
     def linked(self, link: ClientLink, now_s: float) -> None:
         self._entries.linked(link)
 
-    def entered(self, link: ClientLink, record: Record | None, now_s: float) -> None:
-        """From now on we may write to this broker."""
+    def entered(self, link: ClientLink, record: Record | None, kept: int, now_s: float) -> None:
+        """From now on we may write to this broker, which has kept everything up to a number."""
         self._refused = False
+        self.logged = max(self.logged, kept)
+        for lane in self.lanes:
+            if isinstance(lane, KeptLane) and lane.broker == link.broker:
+                lane.uncertain = False
         if record is not None:
             self.record(record, now_s)
         for lane in self.lanes:
             if lane.broker == link.broker and lane.link is not link:
                 lane.reset()
                 lane.link = link
-        self._catch_up()
+        self.catch_up()
 
     def unlinked(self, link: ClientLink, now_s: float) -> None:
         """A link is gone. What was in flight on it is sent again on the next one."""
         self._entries.unlinked(link)
+        self.former_lanes.unlinked(link)
         for lane in self.lanes:
             if lane.link is link:
                 lane.reset()
@@ -285,10 +330,15 @@ class TopicPublisher:
         """Whether the topic lives at its directory by first use, as far as we know."""
         return self.placement is not None and self.placement.unplaced
 
+    def keeper_life(self, broker: str) -> str:
+        """The life of a broker that may have kept messages of ours; empty if none can have."""
+        info = self.client.membership.brokers.get(broker)
+        return life_of(broker, info.joined) if info is not None and (self.logs or self.former_lanes) else ""
+
     def uses(self, broker: str) -> bool:
         """Whether we write to the broker, or are about to."""
         members = self.client.membership
-        return any(
+        return self.former_lanes.need(broker) or any(
             broker in placement.writers(self._publisher) and members.has(broker, placement)
             for placement in (self.placement, self.upcoming)
             if placement
@@ -335,6 +385,9 @@ class TopicPublisher:
             lane.count_leased(now_s)
             if lane.link is None:
                 lane.link = self._entries.enter(lane.broker, now_s)
+        if self.logs or self.former_lanes:
+            self.former_lanes.tick(now_s)
+            self._unblock()
         stuck = self.lost(now_s)
         if stuck:
             self.client.ask(self.topic, now_s)
@@ -343,7 +396,7 @@ class TopicPublisher:
             self._leave_at_s = None
             self._entries.leave_unused()
         entering = any(lane.link is None and lane.counted < self.sequence for lane in self.lanes)
-        return stuck or entering or self._leave_at_s is not None
+        return stuck or entering or bool(self.former_lanes) or self._leave_at_s is not None
 
     def lost(self, now_s: float) -> bool:
         """Whether we need the directory to say where the topic is. Not while we wait in line where it was."""

@@ -147,12 +147,22 @@ class Lane:
         self.retired = False
         self.skipped: tuple[tuple[int, ClusterError], ...] = ()  # refused behind the fence; they may yet run elsewhere
 
+    def write(self, packed: dict[int, list[bytes]]) -> None:
+        """Send what was not sent yet. `packed` has the commands from some numbers on: other lanes may need the same."""
+        start, topic_publisher = self.sent + 1, self.topic_publisher
+        commands = packed.get(start)
+        if commands is None:
+            commands = packed[start] = topic_publisher.commands_of(topic_publisher.unsent_after(self.sent))
+        if self.link is not None:
+            self.link.publish(commands, self)
+            self.sent = topic_publisher.sequence
+
     def replied(self, receivers: list[int], now_s: float) -> None:
         if self.retired:
             self._replied_late(receivers)
             return
         link = self.link
-        if link is None or now_s > link.lease_until_s or self.unleased:
+        if link is None or now_s > link.lease_until_s or link.asking_members or self.unleased:
             self.unleased += receivers
             if link is not None:
                 link.lease_waiters[self.topic_publisher] = None
@@ -182,7 +192,8 @@ class Lane:
 
     def count_leased(self, now_s: float) -> None:
         """A beat came after all: the broker had not been given up, so the replies count."""
-        if self.unleased and self.link is not None and now_s <= self.link.lease_until_s:
+        link = self.link
+        if self.unleased and link is not None and now_s <= link.lease_until_s and not link.asking_members:
             receivers, self.unleased = self.unleased, []
             self.topic_publisher.count(self, receivers)
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
@@ -25,6 +25,9 @@ from nearcast.core.model.membership import Membership
 from nearcast.core.model.placement import Record, Unreadable
 from nearcast.core.model.settings import NEVER_S
 from nearcast.errors import AuthenticationFailed, ClusterError, ConnectFailed
+
+if TYPE_CHECKING:
+    from nearcast.core.wire.steps import Outcome, Step
 
 CLIENT_NAMES = "nearcast-"  # prefix of the names of client connections: an agent uses it to cut them off
 
@@ -167,6 +170,8 @@ OnEnded = Callable[[int], None]
 OnCounts = Callable[[list[int]], None]
 OnFigures = Callable[[Figures, float], None]
 OnDone = Callable[[float], None]
+OnKept = Callable[["Outcome", float], None]
+OnNumber = Callable[[int, float], None]
 OnAppended = Callable[[bool], None]  # whether the server accepted it
 OnPayload = Callable[[bytes, float], None]
 OnMatch = Callable[[bytes, bytes, float], None]  # channel, payload
@@ -270,6 +275,21 @@ class ClientLink(ServerLink, Protocol):
 
     def publish(self, commands: Sequence[bytes], sink: ReplySink | None) -> None:
         """Commands of `wire.publish_command`; acknowledged in order, and only after the server has run them."""
+        ...
+
+    def keep(self, logs: int, keys: tuple[bytes, ...], publisher: int, step: Step, then: OnKept) -> None:
+        """Publish a batch and append it to streams, in one atomic step.
+
+        Keys: those of the last numbers (`logs.last_numbers`), then the streams. Steps of one turn are sent together,
+        after everything else in that turn.
+        """
+        ...
+
+    def read_number(self, keys: tuple[bytes, bytes], topic: bytes, publisher: int, then: OnNumber) -> None:
+        """The last number of this topic and publisher that is kept there; 0 if there is none.
+
+        Sent after everything else in this turn, records that are read included.
+        """
         ...
 
     def look(self, then: OnStanding) -> None: ...

@@ -31,9 +31,11 @@ from nearcast.core.wire.backend import (
     OnFigures,
     OnGreeted,
     OnHeard,
+    OnKept,
     OnLease,
     OnLookup,
     OnMembers,
+    OnNumber,
     OnPassed,
     OnRecord,
     OnRecords,
@@ -46,7 +48,8 @@ from nearcast.core.wire.backend import (
 )
 from nearcast.core.wire.frames import encode_record, read_record
 from nearcast.core.wire.link import Link, Reply, is_error
-from nearcast.core.wire.scripts import CLAIM, END_UNUSED, FIRST_USE, INSTALL, INSTALL_MEMBERS, KEEP, READ
+from nearcast.core.wire.scripts import APPEND, CLAIM, END_UNUSED, FIRST_USE, INSTALL, INSTALL_MEMBERS, KEEP, READ
+from nearcast.core.wire.steps import Step, calls_of, were_kept
 
 if TYPE_CHECKING:
     from nearcast.core.wire.backend import AgentLink, ClientLink
@@ -104,6 +107,7 @@ _READ_MEMBERS = ("HGET", MEMBERS, "document")
 _READ_LEASE = ("HMGET", CLAIM_KEY, "beat", "granted")
 SCAN_COUNT = 1000  # records looked at in one step: about a millisecond of the server's time
 BATCH = 256  # topics in one question for records: takes as long
+_Where = tuple[int, tuple[bytes, ...], int]  # where steps go: version of the logs, keys, publisher
 _NO_FIRST_USE = Denied("a client has written something that is not a first use: the agent deletes it within T_idle")
 
 
@@ -114,7 +118,7 @@ class ValkeyLink(Link):
     protocol requires, is still read after it.
     """
 
-    __slots__ = ("_first_reads", "_lookups", "_reads", "unanswered")
+    __slots__ = ("_first_reads", "_keeping", "_lookups", "_numbers", "_reads", "unanswered")
 
     def __init__(self, broker: str) -> None:
         super().__init__(broker)
@@ -122,12 +126,17 @@ class ValkeyLink(Link):
         self._reads: list[tuple[bytes, OnRecord]] = []
         self._first_reads: list[tuple[bytes, OnRecord]] = []  # where a first use counts
         self._lookups: dict[int, list[tuple[bytes, OnLookup]]] = {}  # by the membership's version
+        self._numbers: list[tuple[tuple[bytes, bytes], bytes, OnNumber]] = []
+        self._keeping: dict[_Where, list[tuple[Step, OnKept]]] = {}
 
     @property
     def waiting(self) -> bool:
-        return bool(self._outbox or self._reads or self._first_reads or self._lookups)
+        later = self._keeping or self._reads or self._first_reads or self._lookups or self._numbers
+        return bool(self._outbox or later)
 
     def take(self) -> bytes:
+        if self._keeping:
+            self._send_steps()
         if self._lookups:
             self._send_lookups()
         if self._reads:
@@ -136,7 +145,25 @@ class ValkeyLink(Link):
         if self._first_reads:
             reads, self._first_reads = self._first_reads, []
             self._send_reads(reads, "EVAL", READ, 0)
+        if self._numbers:
+            self._send_numbers()
         return super().take()
+
+    def _send_numbers(self) -> None:
+        numbers, self._numbers = self._numbers, []
+        for (lately, older), name, then in numbers:
+            found: list[Reply] = []
+            self.send(partial(_note, found), "HGET", lately, name)
+            self.send(partial(_number_read, found, then), "HGET", older, name)
+
+    def _send_steps(self) -> None:
+        keeping, self._keeping = self._keeping, {}
+        for (logs, keys, publisher), steps in keeping.items():
+            for call in calls_of(steps):
+                arguments: list[bytes | int] = [part for step, _ in call for part in step]
+                self.send(
+                    partial(were_kept, call), "EVAL", APPEND, len(keys), *keys, logs, b"%016x" % publisher, *arguments
+                )
 
     def _send_reads(self, reads: list[tuple[bytes, OnRecord]], *head: bytes | str | int) -> None:
         for start in range(0, len(reads), BATCH):
@@ -221,6 +248,12 @@ class ValkeyLink(Link):
         self.unanswered += 1
         reads = self._first_reads if membership.has_first_use(self.broker, topic) else self._reads
         reads.append((topic, then))
+
+    def keep(self, logs: int, keys: tuple[bytes, ...], publisher: int, step: Step, then: OnKept) -> None:
+        self._keeping.setdefault((logs, keys, publisher), []).append((step, then))
+
+    def read_number(self, keys: tuple[bytes, bytes], topic: bytes, publisher: int, then: OnNumber) -> None:
+        self._numbers.append((keys, b"%b:%016x" % (topic, publisher), then))
 
     # --- agents
 
@@ -330,6 +363,14 @@ class ValkeyLink(Link):
                 then(figures_of(reply), now_s)
 
         self.send(observed, "INFO")
+
+
+def _note(found: list[Reply], reply: Reply, now_s: float) -> None:
+    found.append(reply)
+
+
+def _number_read(found: list[Reply], then: OnNumber, older: Reply, now_s: float) -> None:
+    then(max(int(reply) if isinstance(reply, bytes) else 0 for reply in (*found, older)), now_s)
 
 
 @lru_cache(maxsize=256)

@@ -1,0 +1,207 @@
+"""Publishing to topics that a log covers (PROTOCOL "Logs").
+
+A broker that keeps a topic is written to in batches, each published and appended to its streams in one step. The server
+checks the version of the logs, the epoch and the number, so a batch that comes too late is refused as a whole, and the
+publisher knows what has become of it. A message must not be kept twice, so nothing is kept in a new epoch, or on a new
+connection, before it is known how far the old one has kept.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from nearcast.core.client.entries import Entries, Found
+from nearcast.core.client.news import refused
+from nearcast.core.client.sending import Entry, Lane
+from nearcast.core.model.logs import Log, last_numbers, life_of, stream_of
+from nearcast.core.model.placement import Record
+from nearcast.core.wire.backend import Denied
+from nearcast.core.wire.batches import encode_batch
+from nearcast.core.wire.steps import Kept, OtherEpoch, OtherNumber, Outcome, Step
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from nearcast.core.client.publisher import TopicPublisher
+    from nearcast.core.wire.backend import ClientLink
+
+BATCH_MESSAGES = 256
+BATCH_BYTES = 128 << 10  # a longer batch would hold up everything else on its server
+
+
+class KeptLane(Lane):
+    """A lane to the broker that keeps the messages.
+
+    `_round` counts how often the lane has gone back to what was counted: an answer to a batch of an earlier round says
+    nothing about those sent since.
+    """
+
+    __slots__ = ("_keys", "_logs", "_round", "blocked", "flying", "life", "uncertain")
+
+    def __init__(self, topic_publisher: TopicPublisher, broker: str, counted: int, logs: tuple[Log, ...]) -> None:
+        super().__init__(topic_publisher, broker, counted)
+        self.blocked = False  # the server is not ready for us: try again later
+        self.flying = 0  # batches without an answer
+        self.uncertain = False  # the connection was lost before all answers had come
+        self.life = ""  # of the broker that the link leads to
+        self._logs = logs
+        self._round = 0
+        self._keys: tuple[bytes, ...] = ()  # on the server, of the broker's life that the link leads to
+
+    def write(self, packed: dict[int, list[bytes]]) -> None:
+        """What is known to be in the log is only published; the rest is published and kept."""
+        topic_publisher, link = self.topic_publisher, self.link
+        if self.blocked or link is None:
+            return
+        self._keys = self._keys or self._keys_now()
+        if self.sent < topic_publisher.logged:
+            again = islice(topic_publisher.unsent_after(self.sent), topic_publisher.logged - self.sent)
+            link.publish(topic_publisher.commands_of(again), self)
+            self.sent = topic_publisher.logged
+        for messages in _batches(topic_publisher.unsent_after(self.sent)):
+            self._keep(messages)
+        self.sent = topic_publisher.sequence
+
+    def _keys_now(self) -> tuple[bytes, ...]:
+        self.life = self._life_now()
+        return (*last_numbers(self.life), *(stream_of(log, self.life) for log in self._logs))
+
+    def _life_now(self) -> str:
+        info = self.topic_publisher.client.membership.brokers.get(self.broker)
+        return life_of(self.broker, info.joined) if info is not None else ""
+
+    @property
+    def lives(self) -> bool:
+        """Whether the broker it wrote to is still a member: then it can be asked how far it has kept."""
+        return self.life == self._life_now()
+
+    def _keep(self, messages: list[Entry]) -> None:
+        topic_publisher, link = self.topic_publisher, self.link
+        assert link is not None
+        first, last = messages[0][0], messages[-1][0]
+        step = Step(
+            topic=topic_publisher.topic,
+            epoch=topic_publisher.epoch,
+            settled=max(topic_publisher.acknowledged, topic_publisher.logged) + 1,
+            first=first,
+            last=last,
+            batch=encode_batch(
+                topic_publisher.epoch,
+                topic_publisher.client.client_id,
+                first,
+                ((payload, time_ns) for _, payload, time_ns in messages),
+                begins=topic_publisher.begins_with(first),
+            ),
+        )
+        self.flying += 1
+        version, publisher = topic_publisher.client.membership.logs_version, topic_publisher.client.client_id
+        link.keep(version, self._keys, publisher, step, partial(self._answered, self._round, step))
+
+    def _answered(self, round_: int, step: Step, outcome: Outcome, now_s: float) -> None:
+        topic_publisher = self.topic_publisher
+        self.flying -= 1
+        if isinstance(outcome, Kept):
+            topic_publisher.logged = max(topic_publisher.logged, step.last)
+        if self.retired:
+            if not self.flying:
+                topic_publisher.former_lanes.answered(self)
+        elif round_ == self._round:
+            self._take(step, outcome, now_s)
+
+    def _take(self, step: Step, outcome: Outcome, now_s: float) -> None:
+        count = step.last - step.first + 1
+        if isinstance(outcome, Kept):
+            self.replied([outcome.receivers] * count, now_s)
+        elif isinstance(outcome, Denied):
+            problem = refused(self.broker, "the message", outcome.text)
+            for sequence in range(step.first, step.last + 1):
+                self.topic_publisher.refuse(sequence, problem)
+            self.replied([0] * count, now_s)
+        else:
+            if isinstance(outcome, OtherNumber):
+                self.topic_publisher.logged = max(self.topic_publisher.logged, outcome.last)
+            else:
+                self.blocked = not isinstance(outcome, OtherEpoch) or outcome.epoch < step.epoch
+            self._go_back()
+
+    def _go_back(self) -> None:
+        """Send again what was not counted, once that is possible."""
+        self._round += 1
+        self.sent = self.counted + len(self.unleased)
+        self.topic_publisher.client.attend(self.topic_publisher)
+
+    def reset(self) -> None:
+        super().reset()
+        self._round += 1
+        self.uncertain, self.flying = self.uncertain or self.flying > 0, 0
+        self.blocked = False
+        self._keys = ()
+
+
+class FormerLanes:
+    """Retired lanes of which it is not known yet how far they have kept. Until it is, nothing more is kept."""
+
+    __slots__ = ("_entries", "_lanes", "_topic_publisher")
+
+    def __init__(self, topic_publisher: TopicPublisher, entries: Entries) -> None:
+        self._topic_publisher = topic_publisher
+        self._entries = entries
+        self._lanes: tuple[KeptLane, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self._lanes)
+
+    def add(self, lane: Lane) -> None:
+        """A lane is retired."""
+        if isinstance(lane, KeptLane) and (lane.flying or lane.uncertain):
+            self._lanes += (lane,)
+
+    def answered(self, lane: KeptLane) -> None:
+        """It is known how far a lane has kept, or nobody will ever know."""
+        self._lanes = tuple(other for other in self._lanes if other is not lane)
+        self._topic_publisher.catch_up()
+
+    def forget(self) -> None:
+        self._lanes = ()
+
+    def need(self, broker: str) -> bool:
+        """Whether the broker can still say how far it has kept."""
+        return any(lane.broker == broker and lane.lives for lane in self._lanes)
+
+    def unlinked(self, link: ClientLink) -> None:
+        for lane in self._lanes:
+            if lane.link is link:
+                lane.reset()
+
+    def tick(self, now_s: float) -> None:
+        """Ask where the answers were lost with a connection. What a broker has kept that is gone, nobody can say."""
+        for lane in self._lanes:
+            if not lane.lives:
+                self.answered(lane)
+            elif lane.uncertain:
+                self._entries.enter(lane.broker, now_s)
+                self._entries.look_again(lane.broker, partial(self._looked, lane))
+
+    def _looked(self, lane: KeptLane, record: Found, kept: int, now_s: float) -> None:
+        """What a broker has kept is final once it has switched."""
+        topic_publisher = self._topic_publisher
+        topic_publisher.logged = max(topic_publisher.logged, kept)
+        if not isinstance(record, Record) or record.epoch >= topic_publisher.epoch:
+            self.answered(lane)
+
+
+def _batches(messages: Iterator[Entry]) -> Iterator[list[Entry]]:
+    """In order, each of a bounded number and size; a message that is larger than that stands alone."""
+    batch: list[Entry] = []
+    size = 0
+    for message in messages:
+        length = len(message[1] or b"")
+        if batch and (len(batch) >= BATCH_MESSAGES or size + length > BATCH_BYTES):
+            yield batch
+            batch, size = [], 0
+        batch.append(message)
+        size += length
+    if batch:
+        yield batch
