@@ -21,9 +21,11 @@ from nearcast.gateway.access import Admission, NewTopics
 from nearcast.gateway.data_cluster import DataCluster, Wanted
 from nearcast.gateway.directory import Attendance, Directory, Store
 from nearcast.gateway.operations import FAILED, Operations
+from nearcast.gateway.registrar import Applicant, registrar
 from nearcast.gateway.results import CatchUp, Listeners, NotificationLoop, Results
+from nearcast.gateway.rights import Rights
 from nearcast.gateway.session import Session
-from nearcast.gateway.settings import DEFAULT_SETTINGS, Applicant, GatewaySettings, Rights, registrar
+from nearcast.gateway.settings import DEFAULT_SETTINGS, GatewaySettings
 from nearcast.gateway.subscriptions import BackendSubscriptions, Sharing
 from nearcast.gateway.topics import Topics
 from nearcast.gateway.users import Revocation, Users
