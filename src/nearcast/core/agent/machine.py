@@ -2,7 +2,7 @@
 
 It holds no data subscription and decides nothing itself: every order is one command or script on the server, and is
 answered when the server has answered. Each of its beats on the server is reported to the leader, and noted on the
-server once the leader has granted it. What that proves is for clients to work out (`core/wire/backend.py`), so noting
+server once the leader has granted it. What that proves is for clients to work out (`core/wire/lease.py`), so noting
 it late does no harm. Before it has the claim on a server (`claim.py`), it does nothing there and says nothing about it.
 """
 
