@@ -20,7 +20,7 @@ from nearcast.core.model.names import CLAIM_KEY, FEEDS, HOURS_KEY, MEMBERS, PROV
 from nearcast.core.model.placement import Mode
 from nearcast.core.wire import bus
 from nearcast.gateway.coordination import BusCoordination, Whereabouts
-from nearcast.gateway.directory import Store
+from nearcast.gateway.directory import StoreConnection
 from nearcast.gateway.server import GatewayServer, listen
 from nearcast.gateway.service import Gateway
 from nearcast.gateway.users import Users
@@ -201,7 +201,7 @@ async def _settle_elsewhere(gateway: Gateway, subscription: str) -> None:
 def test_users_are_administered_with_the_rules_of_the_registrar(world: World) -> None:
     async def scenario() -> None:
         registrar = url(world.store, "registrar")
-        store = Store(await find_store(registrar))
+        store = StoreConnection(await find_store(registrar))
         users = Users(store)
         await users.register("eve")
         await users.reset("eve")

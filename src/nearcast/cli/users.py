@@ -23,13 +23,13 @@ Name = Annotated[str, typer.Argument(metavar="USER")]
 @contextlib.asynccontextmanager
 async def _users(url: str) -> AsyncIterator[Users]:
     """The users in the cluster's store, which is reached with the credentials of the given URL."""
-    from nearcast.gateway.directory import Store
+    from nearcast.gateway.directory import StoreConnection
     from nearcast.gateway.users import Users
     from nearcast.runtime.console import find_store
     from nearcast.runtime.driver import parse_url
 
     _, credentials = parse_url(url)
-    store = Store(await find_store(url), credentials)
+    store = StoreConnection(await find_store(url), credentials)
     try:
         yield Users(store)
     finally:

@@ -40,7 +40,7 @@ class Resign(msgspec.Struct, frozen=True):
     candidate: str
 
 
-class Load(msgspec.Struct, frozen=True):
+class LoadJournal(msgspec.Struct, frozen=True):
     """Read everything, in this term: answered by `read` for each part, then by `loaded`, or by `not_loaded`."""
 
     term: int
@@ -54,7 +54,7 @@ class Commit(msgspec.Struct, frozen=True):
     changes: dict[str, bytes]
 
 
-StoreEffect = Campaign | Resign | Load | Commit
+StoreEffect = Campaign | Resign | LoadJournal | Commit
 
 
 # --- policies
