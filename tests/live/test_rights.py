@@ -228,7 +228,7 @@ def test_a_provider_and_a_calibrator_need_no_more_than_their_rules(world: World)
         provider = DryProvider()
         async with ProviderDesk(url(world.store, "provider"), provider):
             await as_admin(world.store, "PUBLISH", PROVIDER_CHANNEL, bus.encode(bus.Rent("b9", 1)).decode())
-            await until(lambda: provider.asked == [("rent", "b9")], "the provider hears what is asked", TEST_S)
+            await until(lambda: provider.calls == [("rent", "b9")], "the provider hears what is asked", TEST_S)
             settings = CalibrationSettings(seconds=1.0, subscribers=2)
             assert (await calibrate(url(world.brokers["b2"], "calibrator"), settings=settings)).peak_bytes_per_s > 0
 

@@ -206,7 +206,7 @@ def plan(
 
 
 def _plan_rows(found: PlanBench) -> list[tuple[str, str, str]]:
-    name, asked = found.policy, found.growth[-1]
+    name, requested = found.policy, found.growth[-1]
     rows = [
         (
             f"{name}, {_size(size.topics, size.brokers)}",
@@ -215,8 +215,8 @@ def _plan_rows(found: PlanBench) -> list[tuple[str, str, str]]:
         )
         for size in found.growth
     ]
-    before, after = asked.highest_load_ratio_before, asked.highest_load_ratio_after
-    rows.append(("  changes proposed", f"{asked.changes:,}", ""))
+    before, after = requested.highest_load_ratio_before, requested.highest_load_ratio_after
+    rows.append(("  changes proposed", f"{requested.changes:,}", ""))
     rows.append(("  highest load ratio, before and after", f"{before:.2f}, {after:.2f}", ""))
     reference = found.reference
     if reference is not None:

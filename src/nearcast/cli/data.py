@@ -87,15 +87,17 @@ def _answer(data: str, method: str, path: str, request: dict[str, Any]) -> Any:
 
 def _refusal(answer: Any, data: str, request: dict[str, Any]) -> Exception:
     try:
-        said = answer.json()
-        problem, hint = said["problem"], said["hint"]
+        refusal = answer.json()
+        problem, hint = refusal["problem"], refusal["hint"]
     except (ValueError, KeyError, TypeError):
         return ClusterError(f"{data} answered {answer.status_code}, but not like a data cluster: check --data")
     if answer.status_code == 401:
         return UsageError(f"{problem}: set {TOKEN_VARIABLE} to the data cluster's token")
-    if "line" in said:
+    if "line" in refusal:
         text = request["json"]["text"]
-        return UsageError(f"line {said['line']}, column {said['column']}: {problem}; {hint}{_marked(text, **said)}")
+        return UsageError(
+            f"line {refusal['line']}, column {refusal['column']}: {problem}; {hint}{_marked(text, **refusal)}"
+        )
     message = f"{problem}: {hint}" if hint else problem
     return UsageError(message) if answer.is_client_error else ClusterError(message)
 

@@ -70,8 +70,8 @@ async def _acknowledge(url: str) -> State:
 def _show(state: State, output: Output) -> None:
     loss = state.loss
     data = {"leader": state.leader, "term": state.term, "commits": state.version, "loss": _loss_data(loss)}
-    told = ("never", "", "") if loss is None else (_when(loss), "yes" if loss.acknowledged else "no", loss.text)
-    show(output, data, COLUMNS, [(state.leader, str(state.term), f"{state.version:,}", *told)])
+    cells = ("never", "", "") if loss is None else (_when(loss), "yes" if loss.acknowledged else "no", loss.text)
+    show(output, data, COLUMNS, [(state.leader, str(state.term), f"{state.version:,}", *cells)])
 
 
 def _loss_data(loss: LossEntry | None) -> dict[str, object] | None:

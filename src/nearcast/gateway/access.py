@@ -43,10 +43,10 @@ class Proxies:
         found = _address(peer)
         chain = [part.strip() for value in forwarded for part in value.split(",")]
         while chain and found is not None and self._trusts(found):
-            told = _address(chain.pop())
-            if told is None:
+            before = _address(chain.pop())
+            if before is None:
                 break  # not an address: the last valid one counts
-            found = told
+            found = before
         return _shown(found) if found is not None else peer
 
     def _trusts(self, address: IPv4Address | IPv6Address) -> bool:

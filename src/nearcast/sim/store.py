@@ -111,8 +111,8 @@ class SimStoreDesk:
         fails, unheard = self._fails()
         answer = self._carry_out(effect) if not unheard else None
         self._answered_s = max(self._answered_s, self._world.timeline.now_s + self._delay_s())
-        told = answer if answer is not None and not fails else partial(self._failed, effect)
-        self._world.timeline.after(self._answered_s - self._world.timeline.now_s, self._process.answered, told)
+        outcome = answer if answer is not None and not fails else partial(self._failed, effect)
+        self._world.timeline.after(self._answered_s - self._world.timeline.now_s, self._process.answered, outcome)
 
     def _reach(self, effect: StoreEffect) -> None:
         fails, unheard = self._fails()

@@ -223,8 +223,8 @@ class Links:
     def lost(self, name: str, reason: str, now_s: float) -> None:
         peer = self._peers.get(name)
         if peer is not None:
-            said = unanswered(reason) if peer.link is not None and not peer.link.up else reason
-            self._fail(name, peer, ConnectFailed(f"{self._url(name) or name}: {said}"), now_s)
+            problem = unanswered(reason) if peer.link is not None and not peer.link.up else reason
+            self._fail(name, peer, ConnectFailed(f"{self._url(name) or name}: {problem}"), now_s)
 
     def drop(self, name: str, error: NearcastError, now_s: float) -> None:
         """Close a link from our side and reopen it later."""
