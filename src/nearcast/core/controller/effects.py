@@ -1,4 +1,4 @@
-"""What the controller asks of its driver, of the store and of policies, and what follows from policies' answers.
+"""What the controller asks of its driver: effects for the store, questions to policies, and where answers go.
 
 Each effect is answered by the matching input. A decision of a policy may take seconds, and the machine waits for
 nothing: `Ask` is an effect like the others. Its number begins with the term, so that no answer to an earlier leader's

@@ -10,6 +10,8 @@ work in turn:
     departures    brokers that are drained and leave            provisioning   brokers that a provider starts and stops
     requests      what people ask for                           planner        what the policy wants
     coordination  which gateway serves which subscriber
+
+Each is a module of its name, except that provisioning is in departures.py and coordination in subscribers.py.
 """
 
 from __future__ import annotations

@@ -1,8 +1,11 @@
 """The planner: asks the policy when it is time, and carries out what it proposes.
 
-The policy runs outside the machine, because a plan for many topics takes a while: `Propose` is an effect, and its
-answer an input like any other. A proposal is applied as a whole or not at all, and every change is written down with
-its reason.
+`LoadWindow` keeps the reports of the last seconds, and `PlanningInput` is what a policy may know of them. `Planner`
+asks, and `ProposalExecutor` carries out the answer.
+
+The policy runs outside the machine, because a plan for many topics takes a while: `Ask` is an effect, and its answer an
+input like any other (`effects.py`). A proposal is applied as a whole or not at all, and every change is written down
+with its reason.
 
 The policy must not judge on partial data. It is asked only when every broker has reported a whole second since topics
 last moved. A new leader has heard nothing yet, so it waits T_wait first.
