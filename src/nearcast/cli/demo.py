@@ -133,7 +133,9 @@ def demo(
     seed: Annotated[int, typer.Option("--seed", min=0, help="For moves, kills, network and traffic.")] = 0,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Watch topics move, a policy at work and notifications from Spark, and count what subscribers notice.
+    """Watch topics move, a policy at work, and Spark notify people.
+
+    It counts what subscribers notice.
 
     Act 1, moves: three emulated sites; topics keep moving, and agents and the controller are killed now and then.
 

@@ -31,7 +31,9 @@ COLUMNS = ("leader", "term", "commits", "data lost", "acknowledged", "outcome")
 
 @app.callback()
 def store(context: typer.Context, url: Url = DEFAULT_URL, output: OutputOption = Output.TABLE) -> None:
-    """Show the leader, how many commits the journal has, and whether the store has ever lost data.
+    """Show whether the store has ever lost data.
+
+    It also shows the leader, and how many commits the journal has.
 
     Example: nearcast store --url redis://127.0.0.1:7001
     """
@@ -44,7 +46,9 @@ def store(context: typer.Context, url: Url = DEFAULT_URL, output: OutputOption =
 
 @app.command("acknowledge")
 def acknowledge(url: Url = DEFAULT_URL, output: OutputOption = Output.TABLE) -> None:
-    """Acknowledge the last loss: the warnings stop, and users may register names again.
+    """Acknowledge the last loss of data.
+
+    The warnings stop, and users may register names again.
 
     Names that were registered before the loss are then free. Restore `nc:u:*` and `nc:keys` first if you can.
 
