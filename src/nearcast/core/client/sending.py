@@ -181,7 +181,7 @@ class Lane:
         self.skipped = ()
 
     def count_leased(self, now_s: float) -> None:
-        """A beat came after all: the broker had not been given up, so the replies count."""
+        """The lease was proven after all: the broker had not been given up, so the replies count."""
         if self.unleased and self.link is not None and now_s <= self.link.lease_until_s:
             receivers, self.unleased = self.unleased, []
             self.topic_publisher.count(self, receivers)
