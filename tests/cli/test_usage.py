@@ -60,6 +60,18 @@ def test_help_shows_an_example(command: str) -> None:
     assert f"Example: nearcast {command}" in " ".join(result.stdout.split())
 
 
+GROUPS = [group.name or "" for group in app.registered_groups]
+
+
+@pytest.mark.parametrize("group", ["", *GROUPS])
+def test_no_line_of_a_list_of_commands_is_cut(group: str) -> None:
+    result = CliRunner().invoke(app, [*group.split(), "--help"], terminal_width=80)
+    assert result.exit_code == 0
+    _, commands = result.stdout.split("Commands:\n")
+    assert [line for line in commands.splitlines() if line and not line.endswith(".")] == []
+    assert [line for line in commands.splitlines() if line.endswith("...")] == []
+
+
 @pytest.mark.parametrize("command", [*COMMANDS, "topic", "plan", "bench", ""])
 def test_an_unknown_option_is_a_usage_error(command: str) -> None:
     result = CliRunner().invoke(app, [*command.split(), "--no-such-option"])

@@ -19,7 +19,7 @@ from hiredis import Reader
 from nearcast.core.agent.machine import Agent, Identity
 from nearcast.core.client.machine import Client
 from nearcast.core.client.mailbox import Mailbox, Overflow
-from nearcast.core.controller.effects import Campaign, Commit, Load, Resign
+from nearcast.core.controller.effects import Campaign, Commit, LoadJournal, Resign
 from nearcast.core.controller.machine import Controller, Role
 from nearcast.core.controller.planner import PlanningSettings
 from nearcast.core.controller.subscribers import CoordinationSettings
@@ -301,7 +301,7 @@ class Cluster:
             controller.campaigned(self.store.campaign_now(effect.candidate, effect.stale, effect.above), now_s)
         elif isinstance(effect, Resign):
             self.store.resign_now(effect.candidate)
-        elif isinstance(effect, Load):
+        elif isinstance(effect, LoadJournal):
             version, entries = self.store.load_now()
             controller.read(effect.term, entries, now_s)
             controller.loaded(effect.term, version, now_s)

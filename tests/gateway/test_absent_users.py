@@ -11,7 +11,7 @@ from gateway_world import World, Worlds
 
 from nearcast.core.model.names import HOURS_KEY
 from nearcast.gateway import directory
-from nearcast.gateway.directory import Attendance, Store
+from nearcast.gateway.directory import Attendance, StoreConnection
 from nearcast.gateway.users import Users
 from nearcast.runtime.servers import LocalServer
 from nearcast.subscriber.client import Subscriber
@@ -23,10 +23,10 @@ DAYS = 90
 YEAR_S = 365 * 86400
 
 
-def with_a_store(scenario: Callable[[Store, Users, Attendance], Coroutine[Any, Any, None]]) -> None:
+def with_a_store(scenario: Callable[[StoreConnection, Users, Attendance], Coroutine[Any, Any, None]]) -> None:
     async def run() -> None:
         async with await LocalServer.start() as server:
-            store = Store(server.url)
+            store = StoreConnection(server.url)
             await scenario(store, Users(store), Attendance(store, DAYS))
             await store.close()
 
@@ -37,13 +37,13 @@ async def names(users: Users) -> list[str]:
     return sorted([user.name async for user in users.all()])
 
 
-async def hours(store: Store) -> int:
+async def hours(store: StoreConnection) -> int:
     counted = await store.ask("HGET", HOURS_KEY, "count")
     return int(counted) if isinstance(counted, bytes) else 0
 
 
 def test_an_hour_is_counted_once_and_a_jump_of_the_clock_is_no_more_than_one() -> None:
-    async def scenario(store: Store, users: Users, attendance: Attendance) -> None:
+    async def scenario(store: StoreConnection, users: Users, attendance: Attendance) -> None:
         for _ in range(3):
             await attendance.count()
         assert await hours(store) == 0
@@ -59,7 +59,7 @@ def test_an_hour_is_counted_once_and_a_jump_of_the_clock_is_no_more_than_one() -
 
 
 def test_users_who_were_not_seen_are_forgotten_and_others_are_not() -> None:
-    async def scenario(store: Store, users: Users, attendance: Attendance) -> None:
+    async def scenario(store: StoreConnection, users: Users, attendance: Attendance) -> None:
         await users.register("ann")
         await store.ask("HINCRBY", HOURS_KEY, "count", DAYS * 24)
         await users.register("bob")
@@ -87,7 +87,7 @@ def test_users_who_were_not_seen_are_forgotten_and_others_are_not() -> None:
 def test_a_round_forgets_a_few(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(directory, "FORGOTTEN_A_ROUND", 4)
 
-    async def scenario(store: Store, users: Users, attendance: Attendance) -> None:
+    async def scenario(store: StoreConnection, users: Users, attendance: Attendance) -> None:
         for number in range(10):
             await users.register(f"user{number}")
         await store.ask("HINCRBY", HOURS_KEY, "count", DAYS * 24 + 1)

@@ -7,8 +7,8 @@ import pytest
 from nearcast.core.model import tokens
 from nearcast.core.model.tokens import Key
 from nearcast.errors import UsageError
-from nearcast.gateway.access import Admission
-from nearcast.gateway.settings import GatewaySettings, Proxies
+from nearcast.gateway.access import Admission, Proxies
+from nearcast.gateway.settings import GatewaySettings
 from nearcast.gateway.subscriptions import Sharing
 
 KEYS = {1: Key(1, b"j" * 32, until_s=500.0), 2: Key(2, b"k" * 32)}

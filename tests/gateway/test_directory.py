@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from nearcast.errors import Refused
-from nearcast.gateway.directory import Directory, Entry, Store
+from nearcast.gateway.directory import Directory, Entry, StoreConnection
 from nearcast.gateway.users import Users
 from nearcast.runtime.servers import LocalServer
 
@@ -19,7 +19,7 @@ PARAMETERS = {"kind": 'a "cursor":7} b', "cursor": 12, "lat": 48.856613123456789
 def test_what_a_gateway_must_know_after_a_restart() -> None:
     async def scenario() -> None:
         store = await LocalServer.start()
-        server, other_server = Store(store.url), Store(store.url)
+        server, other_server = StoreConnection(store.url), StoreConnection(store.url)
         directory, other, users = Directory(server), Directory(other_server), Users(server)
         try:
             await users.register("ann")

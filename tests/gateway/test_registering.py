@@ -13,7 +13,7 @@ import pytest
 from gateway_world import World, Worlds
 
 from nearcast.errors import ConnectFailed, Refused
-from nearcast.gateway import settings as settings_module
+from nearcast.gateway import registrar
 from nearcast.subscriber.client import Subscriber
 from nearcast.subscriber.transport import register
 
@@ -83,7 +83,7 @@ class Service:
 def test_a_service_of_the_operator_decides_and_what_fails_is_refused(
     world: Worlds, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(settings_module, "HOOK_S", 0.3)
+    monkeypatch.setattr(registrar, "HOOK_S", 0.3)
 
     async def run() -> None:
         service = Service()
@@ -102,10 +102,10 @@ def test_a_service_of_the_operator_decides_and_what_fails_is_refused(
                 await register(url, "bob")
             service.status = 200
             service.go_on.clear()
-            asked = [register(url, f"user{number}") for number in range(settings_module.HOOKS_AT_ONCE + 4)]
+            asked = [register(url, f"user{number}") for number in range(registrar.HOOKS_AT_ONCE + 4)]
             answers = await asyncio.gather(*asked, return_exceptions=True)
             assert all(isinstance(answer, ConnectFailed) for answer in answers), answers
-            assert len(service.heard) <= 4 + settings_module.HOOKS_AT_ONCE
+            assert len(service.heard) <= 4 + registrar.HOOKS_AT_ONCE
             assert sum("too many registrations are waiting" in str(answer) for answer in answers) >= 1
             assert [user.name async for user in w.gateways["b1"].users.all()] == ["ann"]
 

@@ -9,7 +9,7 @@ import time
 import pytest
 
 from nearcast.errors import AccessDenied, UsageError
-from nearcast.gateway.settings import Act, Rights
+from nearcast.gateway.rights import Act, Rights
 
 
 def may(rule: str, user: str, topic: str, act: Act = Act.PUBLISH) -> bool:

@@ -20,7 +20,7 @@ from nearcast.core.model.names import CLAIM_KEY, FEEDS, HOURS_KEY, MEMBERS, PROV
 from nearcast.core.model.placement import Mode
 from nearcast.core.wire import bus
 from nearcast.gateway.coordination import BusCoordination, Whereabouts
-from nearcast.gateway.directory import Store
+from nearcast.gateway.directory import StoreConnection
 from nearcast.gateway.server import GatewayServer, listen
 from nearcast.gateway.service import Gateway
 from nearcast.gateway.users import Users
@@ -201,7 +201,7 @@ async def _settle_elsewhere(gateway: Gateway, subscription: str) -> None:
 def test_users_are_administered_with_the_rules_of_the_registrar(world: World) -> None:
     async def scenario() -> None:
         registrar = url(world.store, "registrar")
-        store = Store(await find_store(registrar))
+        store = StoreConnection(await find_store(registrar))
         users = Users(store)
         await users.register("eve")
         await users.reset("eve")
@@ -228,7 +228,7 @@ def test_a_provider_and_a_calibrator_need_no_more_than_their_rules(world: World)
         provider = DryProvider()
         async with ProviderDesk(url(world.store, "provider"), provider):
             await as_admin(world.store, "PUBLISH", PROVIDER_CHANNEL, bus.encode(bus.Rent("b9", 1)).decode())
-            await until(lambda: provider.asked == [("rent", "b9")], "the provider hears what is asked", TEST_S)
+            await until(lambda: provider.calls == [("rent", "b9")], "the provider hears what is asked", TEST_S)
             settings = CalibrationSettings(seconds=1.0, subscribers=2)
             assert (await calibrate(url(world.brokers["b2"], "calibrator"), settings=settings)).peak_bytes_per_s > 0
 

@@ -51,7 +51,7 @@ def test_calls_are_made_one_at_a_time_and_not_twice_while_they_wait() -> None:
             async with ProviderDesk(server.url, provider):
                 await asker.ask("PUBLISH", PROVIDER_CHANNEL, b"garbage")
                 await tell(asker, bus.Rent("a", 1), bus.Rent("a", 1), bus.Rent("bad", 1), bus.Release("a", 1, "url"))
-                await until(lambda: len(provider.asked) == 2, "the last of them is done")
+                await until(lambda: len(provider.calls) == 2, "the last of them is done")
         finally:
             await asker.close()
             await server.stop()
@@ -60,7 +60,7 @@ def test_calls_are_made_one_at_a_time_and_not_twice_while_they_wait() -> None:
     provider = asyncio.run(scenario())
     assert provider.begun == ["a", "bad"]
     assert provider.most_at_once == 1
-    assert provider.asked == [("rent", "a"), ("release", "a")]
+    assert provider.calls == [("rent", "a"), ("release", "a")]
 
 
 def test_a_call_that_was_begun_is_ended_before_the_desk_closes() -> None:
@@ -76,7 +76,7 @@ def test_a_call_that_was_begun_is_ended_before_the_desk_closes() -> None:
             await server.stop()
         return provider
 
-    assert asyncio.run(scenario()).asked == [("rent", "a")]
+    assert asyncio.run(scenario()).calls == [("rent", "a")]
 
 
 def test_what_is_no_longer_asked_for_when_its_turn_comes_is_not_done(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,10 +92,10 @@ def test_what_is_no_longer_asked_for_when_its_turn_comes_is_not_done(monkeypatch
                 for _ in range(5):
                     await asyncio.sleep(0.1)  # more often than what is wanted expires
                     await tell(asker, bus.Release("kept", 1, "url"))
-                await until(lambda: ("release", "kept") in provider.asked, "it is done")
+                await until(lambda: ("release", "kept") in provider.calls, "it is done")
         finally:
             await asker.close()
             await server.stop()
         return provider
 
-    assert ("release", "gone") not in asyncio.run(scenario()).asked
+    assert ("release", "gone") not in asyncio.run(scenario()).calls

@@ -234,7 +234,7 @@ def test_a_provider_that_fails_in_its_own_way_is_asked_again(monkeypatch: pytest
                 await until(lambda: raised == [1])
                 await until(lambda: "a surprise" in desk.problem)
                 await asker.ask("PUBLISH", PROVIDER_CHANNEL, bus.encode(bus.Rent("a", 1)))
-                await until(lambda: provider.asked == [("rent", "a")])
+                await until(lambda: provider.calls == [("rent", "a")])
             await asker.close()
 
     asyncio.run(scenario())

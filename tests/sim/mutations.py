@@ -43,8 +43,9 @@ from nearcast.core.controller.members import Members
 from nearcast.core.model.membership import Membership
 from nearcast.core.model.names import CONTROL as CONTROL_CHANNEL
 from nearcast.core.model.names import INBOX
-from nearcast.core.wire.backend import LinkRefused, Proof
+from nearcast.core.wire.backend import LinkRefused
 from nearcast.core.wire.frames import ASK, HEADER, decode_repair, publish_command, word_of
+from nearcast.core.wire.lease import Proof
 from nearcast.core.wire.link import Link, _Confirm
 
 MUTATIONS, mutation = planting()

@@ -27,7 +27,7 @@ from nearcast.core.controller.handover import Handover
 from nearcast.core.controller.machine import Controller, Role
 from nearcast.core.controller.members import Members
 from nearcast.core.controller.moves import Move, Moves, Stage
-from nearcast.core.controller.planner import Execution
+from nearcast.core.controller.planner import ProposalExecutor
 from nearcast.core.model.journal import MEMBERSHIP_KEY
 from nearcast.core.model.membership import Membership
 from nearcast.core.wire import bus
@@ -154,4 +154,4 @@ def an_agent_with_the_server_of_another_broker_is_believed(patch: Patch) -> None
 
 @mutation("guarantee 5", PLANNED)
 def a_proposal_is_carried_out_by_halves(patch: Patch) -> None:
-    patch.setattr(Execution, "problem", lambda self, proposal: "")
+    patch.setattr(ProposalExecutor, "problem", lambda self, proposal: "")

@@ -88,16 +88,16 @@ class FeedCollector:
         while True:
             try:
                 await self._turn()
-                self._said("")
+                self._note("")
             except (NearcastError, TimeoutError) as error:
-                self._said(str(error))
+                self._note(str(error))
                 await asyncio.sleep(CLAIM_S)
             except Exception as error:  # the others take over meanwhile
                 self._troubles.note("collecting a feed", error)
                 await asyncio.sleep(CLAIM_S)
             await asyncio.sleep(FLUSH_S if self._collecting else CLAIM_S / 2)
 
-    def _said(self, problem: str) -> None:
+    def _note(self, problem: str) -> None:
         if problem and problem != self._problem:
             log.error("feed %s is not collected by this agent: %s", self._feed, problem)
         self._problem = problem
@@ -272,14 +272,14 @@ class Collector:
         while True:
             try:
                 await self._look()
-                self._said("")
+                self._note("")
             except (NearcastError, TimeoutError) as error:
-                self._said(str(error) or "the store does not answer")
+                self._note(str(error) or "the store does not answer")
             except Exception as error:  # the agent has more to do than this
                 self._troubles.note("looking for feeds", error)
             await asyncio.sleep(LOOK_S)
 
-    def _said(self, problem: str) -> None:
+    def _note(self, problem: str) -> None:
         """Log it loudly, once: without the list of feeds this agent collects nothing."""
         if problem and problem != self._problem:
             log.error("feeds are not collected here: the list of feeds (%s) cannot be read: %s", FEEDS, problem)

@@ -13,9 +13,10 @@ import msgspec
 from nearcast.core.agent.machine import Identity
 from nearcast.errors import UsageError
 from nearcast.gateway.coordination import BusCoordination, Whereabouts
+from nearcast.gateway.registrar import OPEN
 from nearcast.gateway.server import GatewayServer, listen
 from nearcast.gateway.service import Gateway
-from nearcast.gateway.settings import OPEN, GatewaySettings
+from nearcast.gateway.settings import GatewaySettings
 
 
 class GatewayOptions(msgspec.Struct, frozen=True, kw_only=True):

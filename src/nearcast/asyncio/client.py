@@ -6,7 +6,7 @@ from collections.abc import Generator
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from nearcast.asyncio.connection import ConnectionPool, adopted
-from nearcast.asyncio.feed import check_connected
+from nearcast.asyncio.intake import check_connected
 from nearcast.asyncio.options import (
     CALL_TIMEOUT_S,
     Decoded,

@@ -224,23 +224,23 @@ class BlockingConnectionPool(ConnectionPool):
 
 def _with_class(connection_class: type, keywords: Mapping[str, Any]) -> dict[str, Any]:
     """The keywords of a pool as those of Redis, including what its connection class, ours or redis-py's, implies."""
-    told = dict(keywords)
+    found = dict(keywords)
     names = {base.__name__ for base in connection_class.__mro__}
     if "UnixDomainSocketConnection" in names:
-        told["unix_socket_path"] = told.pop("path", None) or told.get("unix_socket_path")
+        found["unix_socket_path"] = found.pop("path", None) or found.get("unix_socket_path")
     elif "SSLConnection" in names:
-        told["ssl"] = True
-    return told
+        found["ssl"] = True
+    return found
 
 
 def adopted(pool: Any) -> ConnectionPool:
     """A redis-py pool as one of ours: the same server and options, with its own connections."""
-    told = getattr(pool, "connection_kwargs", None)
-    if not isinstance(told, dict):
+    given = getattr(pool, "connection_kwargs", None)
+    if not isinstance(given, dict):
         raise UsageError(f"connection_pool must be a ConnectionPool, not {type(pool).__name__}: give one, or a URL")
     known = {
         name: value
-        for name, value in told.items()
+        for name, value in given.items()
         if name in KEPT | IGNORED or name in REFUSED or name.startswith("ssl_") or name == "path"
     }
     return ConnectionPool(getattr(pool, "connection_class", Connection), **known)

@@ -18,7 +18,7 @@ from typing import Any, Self
 import msgspec
 
 from nearcast.asyncio.connection import ConnectionPool
-from nearcast.asyncio.feed import Confirmation, Feed, Key, Pong
+from nearcast.asyncio.intake import Confirmation, Intake, Key, Pong
 from nearcast.asyncio.options import Decoded, Encodable, PubSubError, raises_as_redis_py
 from nearcast.core.model.message import Gap, Interrupted, Message
 from nearcast.core.model.names import encode_topic
@@ -131,7 +131,7 @@ class PubSub:
         self._encoder = self._options.encoder
         self._share = share_connections
         self._on_event = on_event
-        self._feed: Feed | None = None
+        self._intake: Intake | None = None
         self._channels = Table()
         self._patterns = Table()
         self._opening = asyncio.Lock()
@@ -162,14 +162,14 @@ class PubSub:
         """Connect to the cluster. The other calls do this when needed."""
         await self._connected()
 
-    async def _connected(self) -> Feed:
+    async def _connected(self) -> Intake:
         async with self._opening:
-            if self._feed is None:
+            if self._intake is None:
                 self.connection = await (self.connection_pool.client() if self._share else self._options.client())
-                self._feed = Feed(self.connection, self._options.limits)
+                self._intake = Intake(self.connection, self._options.limits)
                 self.connection_pool.pubsubs.add(self)
                 self._warn_of_many()
-            return self._feed
+            return self._intake
 
     def _warn_of_many(self) -> None:
         if len(self.connection_pool.pubsubs) == MANY and not self._share:
@@ -178,11 +178,11 @@ class PubSub:
     async def aclose(self) -> None:
         """Leave everything; what was not read is discarded. The object can be used again."""
         async with self._opening:
-            client, feed, self.connection, self._feed = self.connection, self._feed, None, None
+            client, intake, self.connection, self._intake = self.connection, self._intake, None, None
             self._channels, self._patterns = Table(), Table()
             self.connection_pool.pubsubs.discard(self)
-            if feed is not None:
-                feed.close()
+            if intake is not None:
+                intake.close()
             if client is not None and not self._share:
                 await client.close()
 
@@ -214,23 +214,23 @@ class PubSub:
     async def ping(self, message: Encodable | None = None) -> None:
         """Wait for an answer of the cluster, and put a `pong` after the messages that came before it."""
         data = b"" if message is None else self._encoder.encode(message)
-        feed = await self._connected()
-        await feed.ping(data, self._options.call_timeout_s)
+        intake = await self._connected()
+        await intake.ping(data, self._options.call_timeout_s)
 
     async def _subscribe(self, handlers: dict[Encodable, Handler | None], table: Table, *, pattern: bool) -> None:
         if not handlers:
             raise UsageError("name at least one channel or pattern to subscribe to")
         keys = self._keys(handlers, pattern=pattern)
-        feed = await self._connected()
+        intake = await self._connected()
         normal = {self._encoder.normal(name): handler for name, handler in handlers.items()}
         with table.entering(normal):
-            await feed.subscribe(keys, self._options.call_timeout_s)
+            await intake.subscribe(keys, self._options.call_timeout_s)
 
     async def _unsubscribe(self, names: list[Encodable], table: Table, *, pattern: bool) -> None:
         keys = self._keys(names, pattern=pattern)
-        feed = await self._connected()
+        intake = await self._connected()
         table.leave(map(self._encoder.normal, names) if names else table.handlers)
-        await feed.unsubscribe(keys, self._options.call_timeout_s, pattern=pattern)
+        await intake.unsubscribe(keys, self._options.call_timeout_s, pattern=pattern)
 
     def _keys(self, names: Iterable[Encodable], *, pattern: bool) -> list[Key]:
         return list(dict.fromkeys(Key(encode_topic(self._encoder.encode(name)), pattern) for name in names))
@@ -293,13 +293,13 @@ class PubSub:
     @raises_as_redis_py
     async def parse_response(self, block: bool = True, timeout: float | None = 0.0) -> Response | None:
         """The next message as a server sends it, or None if none came; with `block`, `timeout` is ignored."""
-        feed = self._feed
-        if feed is None:
+        intake = self._intake
+        if intake is None:
             raise PubSubError("this PubSub is not connected: did you forget to call subscribe() or psubscribe()?")
         clock = asyncio.get_running_loop().time
         until_s = None if block or timeout is None else clock() + timeout
         while True:
-            item = await feed.get(None if until_s is None else until_s - clock())
+            item = await intake.get(None if until_s is None else until_s - clock())
             if not isinstance(item, (Gap, Interrupted)):
                 return None if item is None else self._as_response(item)
             await self._count(item)

@@ -337,17 +337,17 @@ class _Run:
     def _best_of_rounds(self) -> dict[str, float]:
         """The best time of each side, in seconds."""
         folder, made = self._folder, self._made
-        asked: dict[str, Callable[[], object]] = {
+        sides: dict[str, Callable[[], object]] = {
             "equality": lambda: self._execute(self._equality, made.by_kind, [made.reports], folder / "equality"),
             "distance": lambda: self._execute(self._distance, made.by_place, [made.reports], folder / "distance"),
         }
         if self._duckdb:
             duckdb = self._duckdb
-            asked["duckdb equality"] = lambda: duckdb.equality(made, folder / "duckdb_equality.parquet")
-            asked["duckdb distance"] = lambda: duckdb.distance(made, RADIUS_M, folder / "duckdb_distance.parquet")
-        took: dict[str, list[float]] = {name: [] for name in asked}
+            sides["duckdb equality"] = lambda: duckdb.equality(made, folder / "duckdb_equality.parquet")
+            sides["duckdb distance"] = lambda: duckdb.distance(made, RADIUS_M, folder / "duckdb_distance.parquet")
+        took: dict[str, list[float]] = {name: [] for name in sides}
         for number in range(2 * self._rounds):
-            for name, ask in asked.items():
+            for name, ask in sides.items():
                 took[name].append(_timed(ask))
             self._progress(f"round {number + 1}: " + ", ".join(f"{name} {s[-1]:.2f} s" for name, s in took.items()))
         return {name: min(seconds[self._rounds :]) for name, seconds in took.items()}

@@ -195,15 +195,15 @@ def measure_multistage(
         growth.append(timed_size(count, backend, brokers))
     progress(f"the plain transcription, {REFERENCE[0]:,} subscribers, {REFERENCE[2]} brokers")
     reference = compared(*REFERENCE)
-    asked = growth[-1]
+    requested = growth[-1]
     return MultistageBench(
         subscribers=subscribers,
         backend=backend,
         brokers=brokers,
-        gsh_s=asked.gsh.seconds,
-        gsh_cpu_s=asked.gsh.cpu_seconds,
-        ldm_s=asked.ldm.seconds,
-        ldm_cpu_s=asked.ldm.cpu_seconds,
+        gsh_s=requested.gsh.seconds,
+        gsh_cpu_s=requested.gsh.cpu_seconds,
+        ldm_s=requested.ldm.seconds,
+        ldm_cpu_s=requested.ldm.cpu_seconds,
         ratio=reference.ratio,
         reference=reference,
         growth=growth,
@@ -272,8 +272,8 @@ def made_world(subscribers: int, backend: int, brokers: int, seed: int = 1) -> t
 def _wanted(dice: np.random.Generator, rows: int, backend: int) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
     """How many subscriptions each row has, and which. Popular ones have low numbers. Repeated draws count once."""
     drawn = (backend * dice.random((rows, WANTED_MAX)) ** POPULARITY).astype(np.int32)
-    asked = dice.integers(WANTED_MIN, WANTED_MAX + 1, size=(rows, 1))
-    drawn[np.arange(WANTED_MAX) >= asked] = backend  # beyond what the row asks for: sorted to the end, then cut off
+    wanted = dice.integers(WANTED_MIN, WANTED_MAX + 1, size=(rows, 1))
+    drawn[np.arange(WANTED_MAX) >= wanted] = backend  # beyond what the row asks for: sorted to the end, then cut off
     drawn.sort(axis=1)
     kept = drawn < backend
     kept[:, 1:] &= drawn[:, 1:] != drawn[:, :-1]

@@ -265,16 +265,16 @@ def measure_telemetry(rows: int, *, rounds: int = ROUNDS, progress: Progress = l
 
 
 def _found(rows: int, growth: list[Size]) -> TelemetryBench:
-    asked = growth[-1]
+    requested = growth[-1]
     return TelemetryBench(
         rows=rows,
         topics=TOPICS,
-        local1_rows_per_s=asked.rows / asked.spark.seconds[0],
-        local2_rows_per_s=asked.rows / asked.spark.seconds[1],
-        duckdb1_rows_per_s=asked.rows / asked.duckdb.seconds[0],
-        duckdb2_rows_per_s=asked.rows / asked.duckdb.seconds[1],
-        ratio_1=asked.spark.seconds[0] / asked.duckdb.seconds[0],
-        ratio_2=asked.spark.seconds[1] / asked.duckdb.seconds[1],
+        local1_rows_per_s=requested.rows / requested.spark.seconds[0],
+        local2_rows_per_s=requested.rows / requested.spark.seconds[1],
+        duckdb1_rows_per_s=requested.rows / requested.duckdb.seconds[0],
+        duckdb2_rows_per_s=requested.rows / requested.duckdb.seconds[1],
+        ratio_1=requested.spark.seconds[0] / requested.duckdb.seconds[0],
+        ratio_2=requested.spark.seconds[1] / requested.duckdb.seconds[1],
         identical=all(size.identical for size in growth),
         growth=growth,
     )

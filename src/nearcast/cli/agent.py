@@ -129,7 +129,7 @@ def agent(
         options = None
         if gateway:
             from nearcast.agent.gateway import GatewayOptions
-            from nearcast.gateway.settings import SECRET_VARIABLE
+            from nearcast.gateway.registrar import SECRET_VARIABLE
 
             options = GatewayOptions(
                 listen=gateway,

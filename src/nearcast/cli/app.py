@@ -25,7 +25,6 @@ from nearcast.cli import (
     up,
     users,
 )
-from nearcast.cli import topic as plan
 
 
 def _print_version(wanted: bool) -> None:
@@ -63,7 +62,7 @@ app.add_typer(brokers.app, name="brokers")
 app.add_typer(topic.app, name="topic")
 app.add_typer(subscribers.app, name="subscribers")
 app.add_typer(users.app, name="users")
-app.add_typer(plan.plan_app, name="plan")
+app.add_typer(topic.plan_app, name="plan")
 app.add_typer(store.app, name="store")
 app.add_typer(data.app, name="data")
 app.add_typer(channel.app, name="channel")

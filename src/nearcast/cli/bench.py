@@ -48,7 +48,9 @@ def channels(
     as_json: Annotated[bool, typer.Option("--json", help="The same as --output json.")] = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Time an equality channel and a distance channel, compared with DuckDB and with one query per subscription.
+    """Time an execution of a channel, compared with DuckDB.
+
+    There is an equality channel and a distance channel. They are also compared with one query per subscription.
 
     Example: nearcast bench channels --records 10000000 --subscriptions 100000 --json
     """
@@ -101,7 +103,9 @@ def flow(
     as_json: Annotated[bool, typer.Option("--json", help="The same as --output json.")] = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Time the flow simulator with the Dynamoth policy, at growing numbers of clients. Takes about a minute.
+    """Time the flow simulator at growing numbers of clients.
+
+    It runs the Dynamoth policy, and takes about a minute.
 
     Example: nearcast bench flow --json
     """
@@ -148,7 +152,10 @@ def multistage(
     as_json: Annotated[bool, typer.Option("--json", help="The same as --output json.")] = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Time a shuffle (GSH) and single moves (LDM, SDM) after nearest placement, and Algorithm 1 in plain Python.
+    """Time the balancing of subscribers over gateways.
+
+    A shuffle (GSH) and single moves (LDM, SDM) follow nearest placement. They are compared with the paper's Algorithm 1
+    in plain Python.
 
     Example: nearcast bench multistage --subscribers 1000000 --backend 10000 --brokers 100 --json
     """
@@ -195,7 +202,9 @@ def plan(
     as_json: Annotated[bool, typer.Option("--json", help="The same as --output json.")] = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Time a policy that plans for a whole cluster, and the paper's pseudocode in plain Python for a smaller one.
+    """Time a policy that plans for a whole cluster.
+
+    It is compared with the paper's pseudocode in plain Python, for a smaller cluster.
 
     Example: nearcast bench plan --policy dynamoth --topics 100000 --brokers 100 --json
     """
@@ -206,7 +215,7 @@ def plan(
 
 
 def _plan_rows(found: PlanBench) -> list[tuple[str, str, str]]:
-    name, asked = found.policy, found.growth[-1]
+    name, requested = found.policy, found.growth[-1]
     rows = [
         (
             f"{name}, {_size(size.topics, size.brokers)}",
@@ -215,8 +224,8 @@ def _plan_rows(found: PlanBench) -> list[tuple[str, str, str]]:
         )
         for size in found.growth
     ]
-    before, after = asked.highest_load_ratio_before, asked.highest_load_ratio_after
-    rows.append(("  changes proposed", f"{asked.changes:,}", ""))
+    before, after = requested.highest_load_ratio_before, requested.highest_load_ratio_after
+    rows.append(("  changes proposed", f"{requested.changes:,}", ""))
     rows.append(("  highest load ratio, before and after", f"{before:.2f}, {after:.2f}", ""))
     reference = found.reference
     if reference is not None:
@@ -252,7 +261,9 @@ def telemetry(
     as_json: Annotated[bool, typer.Option("--json", help="The same as --output json.")] = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Aggregate report rows to percentiles per window and topic, with Spark and with DuckDB, and check both.
+    """Time the aggregation of agents' reports, compared with DuckDB.
+
+    Rows of reports become percentiles per window and topic, with Spark and with DuckDB, and both are checked.
 
     A row is one topic in one second's report of one broker: counters and a latency histogram of 40 buckets. Parquet
     in, Parquet out. `identical`: every number equals that of a NumPy reference.
@@ -296,7 +307,9 @@ def topics(
     as_json: Annotated[bool, typer.Option("--json", help="The same as --output json.")] = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Time a client that subscribes to many topics and loses its connections, compared with redis-py, at three sizes.
+    """Time a client with many topics, compared with redis-py.
+
+    It subscribes to them, and then loses its connections, at three sizes.
 
     Example: nearcast bench topics --topics 100000 --json
     """
@@ -323,14 +336,14 @@ def _memory(bytes_per_topic: float) -> str:
     return f"{bytes_per_topic:,.0f} B each"
 
 
-app = typer.Typer(help="Measurements on this machine.", no_args_is_help=True)
+app = typer.Typer(help="Run benchmarks on this machine.", no_args_is_help=True)
 
 CLIENT_COLUMNS = ("", "measured", "goal")
 
 
 @app.callback()
 def bench() -> None:
-    """Measurements on this machine."""
+    """Run benchmarks on this machine."""
 
 
 # --- bench, bench client
@@ -356,7 +369,9 @@ def client(
     as_json: Annotated[bool, typer.Option("--json", help="The same as --output json.")] = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Compare the client with redis-py, valkey-glide and a bare loop, on its own server. Takes about a minute.
+    """Time the client, compared with other libraries.
+
+    They are redis-py, valkey-glide and a bare loop, on a server started for this. It takes about a minute.
 
     Example: nearcast bench client --json
     """

@@ -57,10 +57,11 @@ def calibrate(
     url: Url = DEFAULT_URL,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Measure how many bytes per second brokers can send, one broker after another, and print the results.
+    """Measure how many bytes per second brokers can send.
 
-    Each broker is put under full load for a few seconds, on a private channel. The result covers the server and the
-    path to it, so run this where the clients are, or beside the server. Load ratios are relative to the capacity.
+    One broker after another is put under full load for a few seconds, on a private channel. The result covers the
+    server and the path to it, so run this where the clients are, or beside the server. Load ratios are relative to the
+    capacity.
 
     Example: nearcast brokers calibrate b1 b2 --apply
     """
@@ -164,7 +165,9 @@ Broker = Annotated[str, typer.Argument(metavar="BROKER")]
 
 @app.callback()
 def brokers(context: typer.Context, url: Url = DEFAULT_URL, output: OutputOption = Output.TABLE) -> None:
-    """Show the brokers of the cluster, whether they answer, and their load in the last second.
+    """Show the brokers of the cluster and their load.
+
+    It also says whether each answers. The load is that of the last second.
 
     Example: nearcast brokers --url redis://127.0.0.1:7001
     """
@@ -211,7 +214,9 @@ def drain(
     url: Url = DEFAULT_URL,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Move everything away from a broker while messages flow, and let it leave the cluster.
+    """Let a broker leave the cluster.
+
+    Its topics are moved away first, while messages flow.
 
     Example: nearcast brokers drain b2
     """

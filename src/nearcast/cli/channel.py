@@ -31,7 +31,9 @@ def text_of(file: Path) -> str:
 
 @errors_as_exit_codes()
 def create(file: TextFile, data: DataUrl = DEFAULT_DATA, output: OutputOption = Output.TABLE) -> None:
-    """Check a channel against the data cluster's datasets, and run it from now on.
+    """Create a channel, and run it from now on.
+
+    It is first checked against the data cluster's datasets.
 
     A text that begins with CREATE OR REPLACE CHANNEL replaces a channel of the same name and keeps its subscriptions.
 
@@ -117,7 +119,7 @@ def _execution_row(execution: dict[str, Any]) -> tuple[str, ...]:
     )
 
 
-app = typer.Typer(help="Channels: queries with parameters, run for all their subscriptions.", no_args_is_help=True)
+app = typer.Typer(help="Manage channels: queries with parameters.", no_args_is_help=True)
 
 COLUMNS = ("", "name", "")
 
@@ -144,9 +146,10 @@ def check(
     data: DataUrl = DEFAULT_DATA,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Check a channel against the data cluster's datasets, and show how its subscriptions will be joined with them.
+    """Check a channel without creating it.
 
-    Nothing is created. With --dataset, no data cluster is needed.
+    It is checked against the data cluster's datasets, and the answer shows how its subscriptions will be joined with
+    them. With --dataset, no data cluster is needed.
 
     Example: nearcast channel check -f near_me.sql --dataset reports=reports.parquet --dataset shelters=shelters.csv
     """

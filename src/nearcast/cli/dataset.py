@@ -11,7 +11,7 @@ from nearcast.cli.data import DEFAULT_DATA, DataUrl, call, path
 from nearcast.cli.shared import Output, OutputOption, errors_as_exit_codes, say, show
 from nearcast.errors import UsageError
 
-app = typer.Typer(help="Datasets: records that channels read.", no_args_is_help=True)
+app = typer.Typer(help="Manage datasets: records that channels read.", no_args_is_help=True)
 
 COLUMNS = ("dataset", "source", "key", "rows", "bytes", "batches", "columns")
 FORMATS = ("csv", "json", "parquet")
@@ -33,7 +33,9 @@ def load(
     data: DataUrl = DEFAULT_DATA,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Replace the records of a static dataset with those of a file, all at once.
+    """Load a file as a static dataset.
+
+    Its records replace those that the dataset had, all at once.
 
     Example: nearcast dataset load shelters shelters.csv
     """

@@ -133,7 +133,9 @@ def demo(
     seed: Annotated[int, typer.Option("--seed", min=0, help="For moves, kills, network and traffic.")] = 0,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Watch topics move, a policy at work and notifications from Spark, and count what subscribers notice.
+    """Watch topics move, a policy at work, and Spark notify people.
+
+    It counts what subscribers notice.
 
     Act 1, moves: three emulated sites; topics keep moving, and agents and the controller are killed now and then.
 
@@ -195,20 +197,20 @@ async def _demo(names: tuple[ActName, ...], plan: MovesPlan, output: Output) -> 
     view = View()
     backstage = _backstage(names, plan.seed)
     summaries: dict[str, Summary] = {}
-    told = asyncio.create_task(until_told_to_stop())
+    stop_requested = asyncio.create_task(until_told_to_stop())
     try:
         for name in names:
             if name is not ActName.MOVES and backstage is not None:
                 backstage.begin()
             act, look = _act(name, plan, view, backstage)
-            summary = await _perform(act, look, view, told, output)
+            summary = await _perform(act, look, view, stop_requested, output)
             if summary is not None:
                 summaries[name] = summary
-            if told.done():
+            if stop_requested.done():
                 break
     finally:
-        told.cancel()
-        await asyncio.gather(told, return_exceptions=True)
+        stop_requested.cancel()
+        await asyncio.gather(stop_requested, return_exceptions=True)
         if backstage is not None:
             await backstage.close()
     if not summaries:
@@ -244,19 +246,21 @@ def _act(name: ActName, plan: MovesPlan, view: View, backstage: Backstage | None
     return policy, PolicyLook(policy)
 
 
-async def _perform(act: Act[Any], look: Look, view: View, told: asyncio.Task[None], output: Output) -> Summary | None:
+async def _perform(
+    act: Act[Any], look: Look, view: View, stop_requested: asyncio.Task[None], output: Output
+) -> Summary | None:
     """Play one act; None if it was stopped before it began."""
     running: asyncio.Task[Summary] = asyncio.create_task(act.run())
     tasks: list[asyncio.Task[Any]] = [running]
     if output is Output.TABLE:
         tasks.append(asyncio.create_task(view.show(act, look)))
     try:
-        done, _ = await asyncio.wait([*tasks, told], return_when=asyncio.FIRST_COMPLETED)
+        done, _ = await asyncio.wait([*tasks, stop_requested], return_when=asyncio.FIRST_COMPLETED)
         for task in done:
             task.result()
         if not (running.done() or act.begun.is_set()):
             return None
-        if told.done():
+        if stop_requested.done():
             act.stop()
         summary = await running
     finally:

@@ -10,7 +10,7 @@ import typer
 from nearcast.cli.data import DEFAULT_DATA, DataUrl, call, path
 from nearcast.cli.shared import Output, OutputOption, errors_as_exit_codes, say, show
 
-app = typer.Typer(help="Feeds: messages of topics, stored as records of a dataset.", no_args_is_help=True)
+app = typer.Typer(help="Manage feeds: topics whose messages become records.", no_args_is_help=True)
 
 COLUMNS = ("feed", "topic", "format", "key", "collector", "records", "dead letters", "gaps", "lost", "columns")
 DEAD_LETTER_COLUMNS = ("kind", "topic", "published at", "reason", "payload")
@@ -37,7 +37,9 @@ def create(
     data: DataUrl = DEFAULT_DATA,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Store the messages of topics as records of the dataset of the same name. Repeating it changes nothing.
+    """Store the messages of topics as records.
+
+    The dataset has the name of the feed. Repeating the command changes nothing.
 
     Example: nearcast feed create emergency_reports --topic 'emergency.*'
     --schema 'kind STRING NOT NULL, lat DOUBLE, lon DOUBLE, message STRING'
@@ -67,7 +69,9 @@ def alter(
     data: DataUrl = DEFAULT_DATA,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Add columns to a feed's dataset; existing records have null in them.
+    """Add columns to a feed's dataset.
+
+    Existing records have null in them.
 
     Example: nearcast feed alter emergency_reports --add 'severity INT'
     """
@@ -95,7 +99,9 @@ def dead_letters(
     data: DataUrl = DEFAULT_DATA,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Show the messages of a feed that could not become records, with the reason, and those that were lost.
+    """Show the messages of a feed that are not in its dataset.
+
+    Those are the messages that could not become records, with the reason, and notes about messages that were lost.
 
     Example: nearcast feed dead-letters emergency_reports
     """

@@ -56,7 +56,9 @@ def report(
     plot: Annotated[Path | None, typer.Option("--plot", metavar="FILE", help="Also draw a chart, as PNG.")] = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Show rates, bytes, subscribers and latencies of topics, and load, CPU and memory of brokers.
+    """Show what topics and brokers did in a past period.
+
+    It shows rates, bytes, subscribers and latencies of topics, and load, CPU and memory of brokers.
 
     The data cluster stores these figures, so it must be running, or have run. Spark is not needed here. Latencies are
     upper limits of histogram buckets, which are 41 % apart.

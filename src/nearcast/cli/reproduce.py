@@ -44,16 +44,16 @@ WAIT_S = 10.0
 
 # The experiments on gateways (DEBS 2019), and what each shows.
 BAD = {
-    "bad-5": "Load of each of 5 gateways, random placement: no balancing, LDM, SDM.",
-    "bad-6": "Random placement: busiest gateway, cov and moves with no balancing, LDM, SDM.",
-    "bad-7": "Load of each of 5 gateways, round robin placement: no balancing, LDM, SDM.",
-    "bad-8": "Load of each of 5 gateways, nearest placement: no balancing, LDM, SDM.",
-    "bad-9": "Load of each of 5 gateways, nearest placement: LDM and SDM with GSH.",
-    "bad-10": "Nearest placement: busiest gateway, cov and moves with no balancing, LDM, SDM.",
-    "bad-11": "Nearest placement: busiest gateway, cov and moves with LDM and SDM, without and with GSH.",
-    "bad-12": "Moves of LDM and SDM after random, round robin and nearest placement.",
-    "bad-13": "10,000 subscribers on 10 gateways, nearest placement: clients and loads with LDM and with GSH.",
-    "bad-14": "The same 10,000 subscribers: cov and moves of LDM for several alpha and beta.",
+    "bad-5": "Random placement: load of each of 5 gateways. No balancing, LDM and SDM.",
+    "bad-6": "Random placement: busiest gateway, cov and moves. No balancing, LDM and SDM.",
+    "bad-7": "Round robin placement: load of each of 5 gateways. No balancing, LDM and SDM.",
+    "bad-8": "Nearest placement: load of each of 5 gateways. No balancing, LDM and SDM.",
+    "bad-9": "Nearest placement: load of each of 5 gateways with GSH. LDM and SDM.",
+    "bad-10": "Nearest placement: busiest gateway, cov and moves. No balancing, LDM and SDM.",
+    "bad-11": "Nearest placement: the same without and with GSH. Busiest gateway, cov and moves with LDM and SDM.",
+    "bad-12": "All three placements: moves of LDM and SDM.",
+    "bad-13": "10,000 subscribers on 10 gateways: clients and loads. Nearest placement, with LDM and with GSH.",
+    "bad-14": "The same 10,000 subscribers: alpha and beta of LDM. Its cov and moves for several values of both.",
 }
 
 
@@ -70,7 +70,9 @@ def dynamoth_4a(
     as_json: AsJson = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """100 to 800 subscribers of one topic, on one server and replicated on three (all_publishers).
+    """One topic with 100 to 800 subscribers.
+
+    It is on one server, and replicated on three (all_publishers).
 
     Example: nearcast reproduce dynamoth-4a --live --json
     """
@@ -85,7 +87,9 @@ def dynamoth_4b(
     as_json: AsJson = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """100 to 800 publishers on one topic with one subscriber, on one server and replicated on three (all_subscribers).
+    """One topic with 100 to 800 publishers.
+
+    It has one subscriber, and is on one server, and replicated on three (all_subscribers).
 
     Example: nearcast reproduce dynamoth-4b --out /tmp/figures
     """
@@ -120,7 +124,9 @@ def dynamoth_5(
     as_json: AsJson = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """120 to 1,200 players on up to 8 servers: how many Dynamoth and consistent hashing sustain below 150 ms.
+    """How many players Dynamoth and consistent hashing sustain.
+
+    120 to 1,200 players on up to 8 servers, with response times below 150 ms.
 
     Example: nearcast reproduce dynamoth-5 --seeds 10 --json
     """
@@ -149,7 +155,9 @@ def dynamoth_6(
     as_json: AsJson = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """The load ratios of the servers in the same experiment with Dynamoth: mean, maximum, servers, rebalancings.
+    """The load ratios of the servers in the same experiment.
+
+    With Dynamoth: mean, maximum, servers, rebalancings.
 
     Example: nearcast reproduce dynamoth-6 --json
     """
@@ -175,7 +183,9 @@ def dynamoth_7(
     as_json: AsJson = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Players come and go (800, 200, 600): servers follow the load, and no message is lost.
+    """Players come and go, and the number of servers follows.
+
+    There are 800, then 200, then 600 players, and no message is lost.
 
     Example: nearcast reproduce dynamoth-7 --seed 3 --json
     """

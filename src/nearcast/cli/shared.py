@@ -209,11 +209,11 @@ def name_server() -> None:
 async def until_told_to_stop() -> None:
     """Return at the first SIGINT or SIGTERM. A second one ends the program at once."""
     loop = asyncio.get_running_loop()
-    told = asyncio.Event()
+    stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, told.set)
+        loop.add_signal_handler(number, stop.set)
     try:
-        await told.wait()
+        await stop.wait()
     finally:
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.remove_signal_handler(number)

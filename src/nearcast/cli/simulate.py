@@ -1,4 +1,4 @@
-"""`nearcast simulate`: the machines under virtual time, with faults.
+"""`nearcast simulate`: the protocol with faults, or a policy under load, both under virtual time.
 
 `simulate protocol` checks the move protocol; with `--variant forwarding` it compares Dynamoth's moves with ours, on the
 same seeds. `simulate flow` runs a policy and a workload in the flow simulator.
@@ -68,7 +68,9 @@ def flow(
     as_json: Annotated[bool, typer.Option("--json", help="The same as --output json.")] = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Run the game RGame on simulated brokers, with a policy that places its tiles, and show load and response times.
+    """Run a game on simulated brokers, with a policy.
+
+    The game is RGame. The policy places its tiles, and load and response times are shown.
 
     Brokers are as in Dynamoth's experiments: 6 MB/s of outgoing bandwidth, failing at 1.15 times that.
 
@@ -150,7 +152,7 @@ def _title(series: Series) -> str:
     return f"{series.policy}: {len(series.rebalancings)} rebalancings, {series.lost:,.0f} deliveries lost"
 
 
-app = typer.Typer(help="The protocol under virtual time, with faults.", no_args_is_help=True)
+app = typer.Typer(help="Simulate the protocol with faults, or a policy under load.", no_args_is_help=True)
 
 SHOWN_MAX = 5  # violations printed per failing seed
 
@@ -176,7 +178,7 @@ class Summary(msgspec.Struct):
 
 @app.callback()
 def simulate() -> None:
-    """The protocol under virtual time, with faults."""
+    """Simulate the protocol with faults, or a policy under load."""
 
 
 # --- simulate protocol
@@ -195,7 +197,9 @@ def protocol(
     ] = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Run the client, agent and controller machines with faults, and check every invariant of the move protocol.
+    """Run the protocol with faults, and check every invariant.
+
+    It runs the machines of clients, agents and controllers under virtual time.
 
     A failing seed is printed with the command that replays it, and the exit code is 1.
 

@@ -31,7 +31,9 @@ COLUMNS = ("leader", "term", "commits", "data lost", "acknowledged", "outcome")
 
 @app.callback()
 def store(context: typer.Context, url: Url = DEFAULT_URL, output: OutputOption = Output.TABLE) -> None:
-    """Show the leader, how many commits the journal has, and whether the store has ever lost data.
+    """Show whether the store has ever lost data.
+
+    It also shows the leader, and how many commits the journal has.
 
     Example: nearcast store --url redis://127.0.0.1:7001
     """
@@ -44,7 +46,9 @@ def store(context: typer.Context, url: Url = DEFAULT_URL, output: OutputOption =
 
 @app.command("acknowledge")
 def acknowledge(url: Url = DEFAULT_URL, output: OutputOption = Output.TABLE) -> None:
-    """Acknowledge the last loss: the warnings stop, and users may register names again.
+    """Acknowledge the last loss of data.
+
+    The warnings stop, and users may register names again.
 
     Names that were registered before the loss are then free. Restore `nc:u:*` and `nc:keys` first if you can.
 
@@ -70,8 +74,8 @@ async def _acknowledge(url: str) -> State:
 def _show(state: State, output: Output) -> None:
     loss = state.loss
     data = {"leader": state.leader, "term": state.term, "commits": state.version, "loss": _loss_data(loss)}
-    told = ("never", "", "") if loss is None else (_when(loss), "yes" if loss.acknowledged else "no", loss.text)
-    show(output, data, COLUMNS, [(state.leader, str(state.term), f"{state.version:,}", *told)])
+    cells = ("never", "", "") if loss is None else (_when(loss), "yes" if loss.acknowledged else "no", loss.text)
+    show(output, data, COLUMNS, [(state.leader, str(state.term), f"{state.version:,}", *cells)])
 
 
 def _loss_data(loss: LossEntry | None) -> dict[str, object] | None:

@@ -35,7 +35,9 @@ COLUMNS = (
 
 @app.callback()
 def subscribers(context: typer.Context, url: Url = DEFAULT_URL, output: OutputOption = Output.TABLE) -> None:
-    """Show the gateways: subscribers online, their subscriptions, and the load they cause.
+    """Show the gateways and how many subscribers each serves.
+
+    It also shows their subscriptions, and the load they cause.
 
     Example: nearcast subscribers --url redis://127.0.0.1:7001
     """
@@ -62,7 +64,9 @@ def move(
     url: Url = DEFAULT_URL,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Send an online subscriber to another gateway; it misses nothing and gets nothing twice.
+    """Send an online subscriber to another gateway.
+
+    It misses nothing and gets nothing twice.
 
     Example: nearcast subscribers move ada --to b2
     """
@@ -82,7 +86,9 @@ async def _move(url: str, user: str, broker: str, *, wait: bool, timeout_s: floa
 
 @app.command("shuffle")
 def shuffle(url: Url = DEFAULT_URL, output: OutputOption = Output.TABLE) -> None:
-    """Place all subscribers again, heaviest first, each on the least loaded gateway; they move in waves.
+    """Place all subscribers again.
+
+    Each gets the least loaded gateway, the heaviest subscriber first. They move in waves.
 
     The controller must run with --balance.
 

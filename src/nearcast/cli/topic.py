@@ -54,7 +54,7 @@ def move(
     url: Url = DEFAULT_URL,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Move a topic to other brokers while its messages flow, and wait until that is done.
+    """Move a topic to other brokers while its messages flow.
 
     The topic then stays there when other brokers join or leave and while it is unused, even if it was there before.
     Only a policy, or the departure of its own broker, still moves it.
@@ -105,17 +105,19 @@ def show_topics(
 # --- plan
 
 
-plan_app = typer.Typer(help="The whole mapping of topics to brokers.", no_args_is_help=True)
+plan_app = typer.Typer(help="Show the plan, and the decisions behind it.", no_args_is_help=True)
 
 
 @plan_app.callback()
 def plan() -> None:
-    """The whole mapping of topics to brokers."""
+    """Show the plan, and the decisions behind it."""
 
 
 @plan_app.command("show")
 def show_plan(url: Url = DEFAULT_URL, output: OutputOption = Output.TABLE) -> None:
-    """Show the plan: its version, the leader, and every topic that has a placement.
+    """Show every topic that has a placement.
+
+    It also shows the version of the plan, and the leader.
 
     A long list is fetched in parts, each as of the time of its request; the version is that of the last part.
 
@@ -134,7 +136,9 @@ def show_plan(url: Url = DEFAULT_URL, output: OutputOption = Output.TABLE) -> No
 
 @plan_app.command("decisions")
 def decisions(url: Url = DEFAULT_URL, output: OutputOption = Output.TABLE) -> None:
-    """Show the policy's latest decisions, and why: the measure, its value and the threshold it crossed.
+    """Show the policy's latest decisions and their reasons.
+
+    A reason is a measure, its value and the threshold it crossed.
 
     Example: nearcast plan decisions
     """

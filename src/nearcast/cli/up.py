@@ -79,7 +79,9 @@ def up(
     ] = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Run a whole cluster on this machine until Ctrl-C: a store, brokers and controllers, nothing kept on disk.
+    """Run a whole cluster on this machine until Ctrl-C.
+
+    It has a store, brokers and controllers, and keeps nothing on disk.
 
     With --policy, topics are moved and replicated as their load demands; with --max-brokers, servers are added and
     removed.

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from nearcast.gateway.users import User, Users
 
 
-app = typer.Typer(help="The users of gateways, their tokens, and the keys that sign them.", no_args_is_help=True)
+app = typer.Typer(help="Manage the users of gateways and their tokens.", no_args_is_help=True)
 
 COLUMNS = ("user", "home", "subscriptions", "days not seen")
 Name = Annotated[str, typer.Argument(metavar="USER")]
@@ -23,13 +23,13 @@ Name = Annotated[str, typer.Argument(metavar="USER")]
 @contextlib.asynccontextmanager
 async def _users(url: str) -> AsyncIterator[Users]:
     """The users in the cluster's store, which is reached with the credentials of the given URL."""
-    from nearcast.gateway.directory import Store
+    from nearcast.gateway.directory import StoreConnection
     from nearcast.gateway.users import Users
     from nearcast.runtime.console import find_store
     from nearcast.runtime.driver import parse_url
 
     _, credentials = parse_url(url)
-    store = Store(await find_store(url), credentials)
+    store = StoreConnection(await find_store(url), credentials)
     try:
         yield Users(store)
     finally:
@@ -38,7 +38,9 @@ async def _users(url: str) -> AsyncIterator[Users]:
 
 @app.command("list")
 def list_users(url: Url = DEFAULT_URL, output: OutputOption = Output.TABLE) -> None:
-    """Show all registered users: the broker where each last was, and how many subscriptions it has.
+    """Show all registered users.
+
+    It shows the broker where each last was, and how many subscriptions it has.
 
     Days not seen are counted only while gateways run.
 
@@ -58,7 +60,9 @@ async def _list(url: str) -> list[User]:
 
 @app.command("add")
 def add(user: Name, url: Url = DEFAULT_URL, output: OutputOption = Output.TABLE) -> None:
-    """Register a user and print its token, regardless of the gateways' --register.
+    """Register a user and print its token.
+
+    This works whatever the gateways' --register says.
 
     Example: nearcast users add ann
     """
@@ -91,7 +95,9 @@ async def _reset(url: str, user: str) -> str:
 
 @app.command("remove")
 def remove(user: Name, url: Url = DEFAULT_URL) -> None:
-    """Remove a user, with its tokens, sessions, subscriptions and undelivered results. The name is then free.
+    """Remove a user and all that belongs to it.
+
+    That is tokens, sessions, subscriptions and undelivered results. The name is then free.
 
     Example: nearcast users remove ann
     """

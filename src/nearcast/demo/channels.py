@@ -69,6 +69,8 @@ class ChannelsSummary(Summary):
 
 
 class ChannelsAct(Act[ChannelsSummary]):
+    """Act 3. `stage` opens the cluster and its data cluster, which may have begun before the act."""
+
     def __init__(self, plan: EmergencyPlan, stage: Awaitable[EmergencyStage], tell: Tell) -> None:
         super().__init__({}, plan.seed, tell)
         self.plan = plan

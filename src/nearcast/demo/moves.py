@@ -89,6 +89,8 @@ class MovesSummary(Summary):
 
 
 class MovesAct(Act[MovesSummary]):
+    """Act 1: topics move between three sites while processes are killed."""
+
     def __init__(self, plan: MovesPlan, tell: Tell) -> None:
         super().__init__({topic: WatchedTopic(plan.shape(topic).subscribers) for topic in GAMES}, plan.seed, tell)
         self.plan = plan

@@ -152,6 +152,8 @@ class PolicySummary(Summary):
 
 
 class PolicyAct(Act[PolicySummary]):
+    """Act 2: the scenes of an evening, and what the policy does in each."""
+
     def __init__(self, plan: PolicyPlan, tell: Tell) -> None:
         self._shapes = plan.shapes()
         topics = {

@@ -1,17 +1,78 @@
-"""Limits on what strangers and users may start at a gateway, all counted per minute or per address.
+"""Whom a gateway lets in, and how much strangers and users may start there, per minute or per address.
 
-`Admission` applies before the login, `NewTopics` after it. `PerMinute` does the counting.
+`Proxies` finds the address behind a request. `Admission` applies before the login, `NewTopics` after it. `PerMinute`
+does the counting. Who may register is decided in registrar.py, who is logged in by which token in users.py, and who may
+use which topic in rights.py.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from starlette.requests import HTTPConnection
+from nearcast.errors import LimitReached, UsageError
 
-from nearcast.errors import LimitReached
-from nearcast.gateway.settings import GatewaySettings, Proxies
+if TYPE_CHECKING:
+    from starlette.requests import HTTPConnection
+
+    from nearcast.gateway.settings import GatewaySettings
+
+# --- addresses
+
+
+_CUSTOMER_BITS = 64
+
+
+class Proxies:
+    """The trusted proxies, as addresses or networks in CIDR notation.
+
+    Behind a proxy all requests come from the proxy's address. A trusted proxy appends the address that it received the
+    request from to `X-Forwarded-For`. So the list is read from its end, as long as the proxies are trusted; the part
+    before that can have been written by anyone. An IPv6 address counts as its 64-bit network, which is what one
+    customer has.
+    """
+
+    def __init__(self, networks: Iterable[str] = ()) -> None:
+        self._networks = [_network(text) for text in networks]
+
+    def address(self, peer: str, forwarded: Iterable[str] = ()) -> str:
+        """The address behind a request. `forwarded`: the values of its X-Forwarded-For headers, in order."""
+        found = _address(peer)
+        chain = [part.strip() for value in forwarded for part in value.split(",")]
+        while chain and found is not None and self._trusts(found):
+            before = _address(chain.pop())
+            if before is None:
+                break  # not an address: the last valid one counts
+            found = before
+        return _shown(found) if found is not None else peer
+
+    def _trusts(self, address: IPv4Address | IPv6Address) -> bool:
+        return any(address in network for network in self._networks)
+
+
+def _network(text: str) -> IPv4Network | IPv6Network:
+    try:
+        return ip_network(text)
+    except ValueError as error:
+        raise UsageError(f"bad proxy {text!r}: give an address or a network, such as 10.0.0.0/8 ({error})") from None
+
+
+def _address(text: str) -> IPv4Address | IPv6Address | None:
+    try:
+        found = ip_address(text.strip("[]"))
+    except ValueError:
+        return None
+    return getattr(found, "ipv4_mapped", None) or found
+
+
+def _shown(address: IPv4Address | IPv6Address) -> str:
+    if isinstance(address, IPv4Address):
+        return str(address)
+    return str(IPv6Network((address, _CUSTOMER_BITS), strict=False))
+
 
 # --- counting
 

@@ -78,12 +78,16 @@ class Executions(msgspec.Struct, frozen=True):
 
 
 class Notification(msgspec.Struct, frozen=True):
+    """An execution of a channel has results for these subscriptions."""
+
     channel: str
     execution: int
     subscriptions: list[str]
 
 
 class Notifications(msgspec.Struct, frozen=True):
+    """The answer to a long poll; the next one asks for what comes after `cursor`."""
+
     cursor: int
     notifications: list[Notification] = []
 

@@ -7,7 +7,7 @@
     nc:data        {"url"} of the data cluster while it runs (written by it)
     nc:hours       hash: count -> how many hours; at -> when the last one was counted, in seconds since the Unix epoch
 
-`Directory` holds users and their subscriptions. `Attendance` forgets users who stay away. `Store` is the connection.
+`Directory` holds users and their subscriptions. `Attendance` forgets users who stay away. Both use a `StoreConnection`.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from nearcast.runtime.requester import Requester
 # --- the store's server
 
 
-class Store:
-    """The store's server: each request gets an answer or raises ClusterError. One connection, opened when needed."""
+class StoreConnection:
+    """One connection to the store's server, opened when needed. Each request gets an answer or raises ClusterError."""
 
     def __init__(self, url: str, credentials: Credentials | None = None) -> None:
         """`credentials` are used for a URL that carries none."""
@@ -113,7 +113,7 @@ class Directory:
     one that logged in, because she has been reset or removed in the meantime.
     """
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: StoreConnection) -> None:
         self._ask = store.ask
 
     async def data_url(self) -> str:
@@ -253,7 +253,7 @@ class Attendance:
     they held as if the operator had removed them. If `forget_days` is None, no user is forgotten.
     """
 
-    def __init__(self, store: Store, forget_days: float | None) -> None:
+    def __init__(self, store: StoreConnection, forget_days: float | None) -> None:
         self._store = store
         self._forget_hours = forget_days * 24 if forget_days is not None else None
         self._cursor: bytes | int = 0

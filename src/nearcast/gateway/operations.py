@@ -35,8 +35,8 @@ from nearcast.errors import NearcastError
 from nearcast.errors import Refused as NotPossible
 from nearcast.gateway.data_cluster import Granted, Wanted
 from nearcast.gateway.directory import Entry
+from nearcast.gateway.rights import Act
 from nearcast.gateway.session import Delivery, Session
-from nearcast.gateway.settings import Act
 
 if TYPE_CHECKING:
     from nearcast.gateway.service import Gateway

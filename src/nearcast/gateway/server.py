@@ -36,8 +36,8 @@ from websockets.frames import Frame
 
 from nearcast.core.wire.gateway import Bye, Login, Number, encode
 from nearcast.errors import AccessDenied, ClusterError, NearcastError, Refused, UsageError
+from nearcast.gateway.registrar import Applicant
 from nearcast.gateway.service import Gateway
-from nearcast.gateway.settings import Applicant
 from nearcast.gateway.transports import CUT_EXTENSION, TOO_BIG, WAIT_MAX_S, LongPoll, WebSocketSession
 
 log = logging.getLogger("nearcast.gateway")
@@ -350,7 +350,7 @@ class GatewayServer:
             log_config=None,
             log_level="warning",
             access_log=False,
-            proxy_headers=False,  # see `Proxies` in settings.py
+            proxy_headers=False,  # see `Proxies` in access.py
             timeout_graceful_shutdown=_STOP_S,
         )
         self._gateway = gateway

@@ -19,11 +19,13 @@ from nearcast.core.wire.gateway import LOGGED_IN_AGAIN, LOGGED_OUT, Login, Move,
 from nearcast.errors import ClusterError, Refused, UsageError
 from nearcast.gateway.access import Admission, NewTopics
 from nearcast.gateway.data_cluster import DataCluster, Wanted
-from nearcast.gateway.directory import Attendance, Directory, Store
+from nearcast.gateway.directory import Attendance, Directory, StoreConnection
 from nearcast.gateway.operations import FAILED, Operations
+from nearcast.gateway.registrar import Applicant, registrar
 from nearcast.gateway.results import CatchUp, Listeners, NotificationLoop, Results
+from nearcast.gateway.rights import Rights
 from nearcast.gateway.session import Session
-from nearcast.gateway.settings import DEFAULT_SETTINGS, Applicant, GatewaySettings, Rights, registrar
+from nearcast.gateway.settings import DEFAULT_SETTINGS, GatewaySettings
 from nearcast.gateway.subscriptions import BackendSubscriptions, Sharing
 from nearcast.gateway.topics import Topics
 from nearcast.gateway.users import Revocation, Users
@@ -141,7 +143,7 @@ class Gateway:
         self.settings = settings
         self.admission = Admission(settings)
         self._registrar = registrar(settings.register, settings.register_secret)
-        self._store = Store(store_url)
+        self._store = StoreConnection(store_url)
         self.users = Users(self._store, settings.token_s)
         self.directory = Directory(self._store)
         self.sharing = Sharing()

@@ -40,6 +40,8 @@ from nearcast.gateway.settings import GatewaySettings
 
 
 class DeliveryState(Enum):
+    """The state of a delivery; see `Delivery`."""
+
     CATCHING_UP = "catching up"
     LIVE = "live"
     LAGGING = "lagging"
@@ -228,6 +230,8 @@ class Outbox:
 
 
 class SessionState(Enum):
+    """The state of a session; the module's docstring shows how it changes."""
+
     NEW = "new"
     LOGGING_IN = "logging in"
     OPEN = "open"

@@ -1,7 +1,7 @@
 """Plain topics through a gateway: one client of the cluster for all its users, one subscription per topic.
 
 A message is encoded once and goes to every session that asked for its topic. A message that a user publishes carries
-her name. Which user may use which topic is decided by `Rights` in settings.py, and was checked before.
+her name. Which user may use which topic is decided by `Rights` in rights.py, and was checked before.
 """
 
 from __future__ import annotations

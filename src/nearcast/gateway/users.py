@@ -22,7 +22,7 @@ from nearcast.core.model import tokens
 from nearcast.core.model.names import HOURS_KEY, KEYS_KEY, USER_KEY
 from nearcast.core.model.tokens import ENDED, KEY_GONE, Key, Token
 from nearcast.errors import ClusterError, Refused
-from nearcast.gateway.directory import Store
+from nearcast.gateway.directory import StoreConnection
 
 if TYPE_CHECKING:
     from nearcast.gateway.service import Gateway
@@ -89,7 +89,7 @@ class Users:
     Raises ClusterError while the store cannot be reached.
     """
 
-    def __init__(self, store: Store, life_s: float = tokens.LIFE_S) -> None:
+    def __init__(self, store: StoreConnection, life_s: float = tokens.LIFE_S) -> None:
         self._store = store
         self._life_s = life_s
 

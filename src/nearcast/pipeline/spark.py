@@ -83,10 +83,10 @@ def _installed(environment: Mapping[str, str]) -> list[Path]:
 def java_version(binary: Path) -> int | None:
     """The major version that a `java` binary reports; None if it does not run or its answer is not understood."""
     try:
-        said = subprocess.run([binary, "-version"], capture_output=True, text=True, timeout=_ASK_S, check=True)
+        shown = subprocess.run([binary, "-version"], capture_output=True, text=True, timeout=_ASK_S, check=True)
     except (OSError, subprocess.SubprocessError):
         return None
-    match = re.search(r'version "(?:1\.)?(\d+)', said.stderr + said.stdout)
+    match = re.search(r'version "(?:1\.)?(\d+)', shown.stderr + shown.stdout)
     return int(match.group(1)) if match else None
 
 

@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 from enum import Enum
 
 from nearcast.core.client.news import Kind, Note, State, StateChange
-from nearcast.core.model.settings import Pace
+from nearcast.core.model.settings import RateLimit
 from nearcast.errors import TimedOut, UsageError
 
 # --- deadlines
@@ -160,7 +160,7 @@ class Diary:
     def __init__(self, name: str, on_state: OnState | None) -> None:
         self._name = name
         self._on_state = on_state or _nobody
-        self._paces = {kind: Pace(LINES_PER_S, LINES_AT_ONCE) for kind in Kind}
+        self._limits = {kind: RateLimit(LINES_PER_S, LINES_AT_ONCE) for kind in Kind}
         self._omitted = dict.fromkeys(Kind, 0)
         self._changes: list[StateChange] = []
 
@@ -174,11 +174,11 @@ class Diary:
         level = _LEVELS[news.kind]
         if not log.isEnabledFor(level):
             return
-        pace, kind = self._paces[news.kind], news.kind
-        if pace.room(now_s) < 1:
+        limit, kind = self._limits[news.kind], news.kind
+        if limit.room(now_s) < 1:
             self._omitted[kind] += 1
             return
-        pace.spend(1)
+        limit.spend(1)
         omitted, self._omitted[kind] = self._omitted[kind], 0
         log.log(level, "%s: %s%s", self._name, news.text, f" (and {omitted} more of this kind)" if omitted else "")
 

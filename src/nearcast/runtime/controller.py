@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from nearcast.core.controller.effects import Ask, Campaign, Commit, Leadership, Load, Resign, StoreEffect
+from nearcast.core.controller.effects import Ask, Campaign, Commit, Leadership, LoadJournal, Resign, StoreEffect
 from nearcast.core.controller.machine import Controller as Machine
 from nearcast.core.controller.machine import Role
 from nearcast.core.controller.planner import PlanningSettings
@@ -66,7 +66,7 @@ class StoreDesk:
         self._settle = settle
         # Never more than a few entries: the machine has at most CAMPAIGNS_MAX, one load and one commit in flight.
         self._leading: asyncio.Queue[_Leading] = asyncio.Queue()
-        self._journal: asyncio.Queue[Load | Commit] = asyncio.Queue()
+        self._journal: asyncio.Queue[LoadJournal | Commit] = asyncio.Queue()
         self._problems: dict[str, str] = {}
         self._calls: set[asyncio.Task[Leadership | None]] = set()
         self._resigning: asyncio.Task[Leadership | None] | None = None
@@ -128,9 +128,9 @@ class StoreDesk:
             effect = await self._journal.get()
             await self._answer("journal", effect, self._carry_out(effect))
 
-    async def _carry_out(self, effect: Load | Commit) -> None:
+    async def _carry_out(self, effect: LoadJournal | Commit) -> None:
         machine, store, now = self._machine, self._store, self._now
-        if isinstance(effect, Load):
+        if isinstance(effect, LoadJournal):
             version = await store.load(lambda entries: machine.read(effect.term, entries, now()))
             machine.loaded(effect.term, version, now())
         else:
@@ -159,7 +159,7 @@ class StoreDesk:
         """Tell the machine that the outcome is unknown. It gives up the lead and rereads the journal."""
         if isinstance(effect, Campaign):
             self._machine.not_campaigned(self._now())
-        elif isinstance(effect, Load):
+        elif isinstance(effect, LoadJournal):
             self._machine.not_loaded(effect.term, reason, self._now())
         elif isinstance(effect, Commit):
             self._machine.committed(effect.term, False, self._now())

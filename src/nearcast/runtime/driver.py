@@ -116,7 +116,7 @@ class Connection(asyncio.Protocol):
 
 def unreachable(address: Address, error: Exception) -> str:
     """Why the connection could not be made, and what to do about it."""
-    said = str(error) or "timed out"
+    text = str(error) or "timed out"
     if isinstance(error, ssl.SSLCertVerificationError):
         problem = f"TLS: its certificate is not accepted ({error.verify_message})"
         return (
@@ -124,8 +124,8 @@ def unreachable(address: Address, error: Exception) -> str:
             " or use the host name it was issued for"
         )
     if address.tls:
-        return f"cannot connect with TLS ({said}): does it run, and speak TLS at this port? Without TLS use redis://"
-    return f"cannot connect ({said}): does it run?"
+        return f"cannot connect with TLS ({text}): does it run, and speak TLS at this port? Without TLS use redis://"
+    return f"cannot connect ({text}): does it run?"
 
 
 async def open_connection(address: Address, make: Callable[[], Connection]) -> Connection:

@@ -44,7 +44,7 @@ class DryProvider:
     """Starts and stops nothing, only reports what it was asked: shows what a policy would do before you pay for it."""
 
     def __init__(self, say: Callable[[str], None] = log.info) -> None:
-        self.asked: list[tuple[str, str]] = []
+        self.calls: list[tuple[str, str]] = []
         self._say = say
 
     async def rent(self, broker: str) -> None:
@@ -54,8 +54,8 @@ class DryProvider:
         self._note("release", broker)
 
     def _note(self, verb: str, broker: str) -> None:
-        if not self.asked or self.asked[-1] != (verb, broker):
-            self.asked.append((verb, broker))
+        if not self.calls or self.calls[-1] != (verb, broker):
+            self.calls.append((verb, broker))
             self._say(f"would {verb} {broker}")
 
 
@@ -66,7 +66,7 @@ class ProviderDesk:
         self._provider = provider
         self._requester = Requester(store_url)
         self._calls: asyncio.Queue[bus.ToProvider | None] = asyncio.Queue()
-        self._said_s: dict[bus.ToProvider, float] = {}  # calls that wait or are being made: when last asked for
+        self._requested_s: dict[bus.ToProvider, float] = {}  # calls that wait or are being made: when last asked for
         self._troubles = Troubles(log)
         self._listening = Workers(self._troubles)
         self._serving: asyncio.Task[None] | None = None
@@ -96,11 +96,11 @@ class ProviderDesk:
         call = bus.decode_for_provider(payload)
         if call is None:
             return
-        if call not in self._said_s:
-            if len(self._said_s) >= WAITING_MAX:
+        if call not in self._requested_s:
+            if len(self._requested_s) >= WAITING_MAX:
                 return
             self._calls.put_nowait(call)
-        self._said_s[call] = _now_s()
+        self._requested_s[call] = _now_s()
 
     async def _stay_connected(self) -> None:
         while True:
@@ -112,9 +112,9 @@ class ProviderDesk:
 
     async def _serve(self) -> None:
         while (call := await self._calls.get()) is not None:
-            if _now_s() - self._said_s[call] < WANTED_S:
+            if _now_s() - self._requested_s[call] < WANTED_S:
                 await self._make(call)
-            del self._said_s[call]
+            del self._requested_s[call]
 
     async def _make(self, call: bus.ToProvider) -> None:
         try:

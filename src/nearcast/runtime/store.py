@@ -107,12 +107,12 @@ class MemoryStore:
 # --- on a server
 
 
-# KEYS: leader, term, version. ARGV: candidate, the stale holding, a term to be above.
+# KEYS: leader, term, version. ARGV: candidate, the value that has gone stale, a term to be above.
 # Returns {the term if the candidate leads, else 0; how the leadership is held; the version}.
-# The leader's key is CANDIDATE#BEATS and does not expire, because the server's clock may be set back or forward.
+# The leader's key is CANDIDATE#RENEWALS and does not expire, because the server's clock may be set back or forward.
 _CAMPAIGN = b"""
 local held, term, version = redis.call('GET', KEYS[1]) or '', 0, tonumber(redis.call('GET', KEYS[3]) or '0')
-local leader, beats = string.match(held, '^(.*)#(%d+)$')
+local leader, renewals = string.match(held, '^(.*)#(%d+)$')
 if leader == ARGV[1] then
   term = tonumber(redis.call('GET', KEYS[2]))
 elseif held == '' or held == ARGV[2] then
@@ -121,7 +121,7 @@ elseif held == '' or held == ARGV[2] then
 else
   return {0, held, version}
 end
-held = ARGV[1] .. '#' .. string.format('%d', (tonumber(beats) or 0) + 1)
+held = ARGV[1] .. '#' .. string.format('%d', (tonumber(renewals) or 0) + 1)
 redis.call('SET', KEYS[1], held)
 return {term, held, version}
 """

@@ -1,7 +1,7 @@
 """A subscription as a program sees it, and how a client attaches, wakes and releases it.
 
 A program awaits a `Subscription`, iterates over it, and leaves it. `Consumers` are the readers of a client's mailboxes.
-A `Holding` is what the client knows of a subscription.
+A `SubscriptionConsumer` is the one of a subscription: all that the client knows of it.
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ def _looked_at(future: asyncio.Future[Any]) -> None:
 # --- what the client knows of a subscription
 
 
-class Holding:
+class SubscriptionConsumer:
     """What the client knows of a subscription: its topics, and the tasks that wait for their events.
 
     The client must not know the subscription itself. Otherwise one that its program has dropped without closing it, for
@@ -236,7 +236,7 @@ class Subscription:
         mailbox: Mailbox,
         timeout_s: Timeout = CLIENT_DEFAULT,
     ) -> None:
-        self._holding = Holding(client.consumers, topics, mailbox, pattern=pattern)
+        self._consumer = SubscriptionConsumer(client.consumers, topics, mailbox, pattern=pattern)
         self._client = client
         self._timeout_s = timeout_s
         self._topics = topics
@@ -247,7 +247,7 @@ class Subscription:
         self._ready: Iterator[Event] = iter(())
 
     def __del__(self) -> None:
-        self._holding.dropped()
+        self._consumer.dropped()
 
     @property
     def dropped(self) -> int:
@@ -281,7 +281,7 @@ class Subscription:
         if self._attaching is None:
             if self._mailbox.ended:
                 raise Closed("the subscription was closed")
-            self._attaching = self._holding.attach()
+            self._attaching = self._consumer.attach()
         attaching = self._attaching
         if self._used:
             return
@@ -303,11 +303,11 @@ class Subscription:
 
     def _let_go(self) -> None:
         self._attaching = None
-        self._holding.let_go()
+        self._consumer.let_go()
 
     def close(self) -> None:
         """Leave all topics. Events that wait are still there for `take`."""
-        self._holding.close()
+        self._consumer.close()
 
     # --- reading
 
@@ -349,12 +349,12 @@ class Subscription:
             self._check_in_time()
             if self._mailbox.ended:
                 return False
-            await self._holding.news()
+            await self._consumer.news()
         return True
 
     def _check_in_time(self) -> None:
         if self._mailbox.overflowed:
-            self._holding.detach()
+            self._consumer.detach()
             raise SlowSubscriber(
                 "the program read too slowly and the subscription was ended: read faster, raise "
                 "the mailbox limit, or choose overflow='drop_oldest'"

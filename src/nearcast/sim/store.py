@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from nearcast.core.controller.effects import Campaign, Commit, Load, Resign, StoreEffect
+from nearcast.core.controller.effects import Campaign, Commit, LoadJournal, Resign, StoreEffect
 from nearcast.runtime.store import MemoryStore
 
 if TYPE_CHECKING:
@@ -111,14 +111,14 @@ class SimStoreDesk:
         fails, unheard = self._fails()
         answer = self._carry_out(effect) if not unheard else None
         self._answered_s = max(self._answered_s, self._world.timeline.now_s + self._delay_s())
-        told = answer if answer is not None and not fails else partial(self._failed, effect)
-        self._world.timeline.after(self._answered_s - self._world.timeline.now_s, self._process.answered, told)
+        outcome = answer if answer is not None and not fails else partial(self._failed, effect)
+        self._world.timeline.after(self._answered_s - self._world.timeline.now_s, self._process.answered, outcome)
 
     def _reach(self, effect: StoreEffect) -> None:
         fails, unheard = self._fails()
         if unheard:
             self._reply(partial(self._failed, effect))
-        elif isinstance(effect, Load) and not fails:
+        elif isinstance(effect, LoadJournal) and not fails:
             version, entries = self._world.store.load_now()
             load_s = self._world.setup.load_s if entries else 0.0
             self._world.timeline.after(load_s, self._read, effect, version, sorted(entries))
@@ -139,7 +139,7 @@ class SimStoreDesk:
             store.resign_now(effect.candidate)
         return lambda now_s: None
 
-    def _read(self, load: Load, version: int, keys: list[str]) -> None:
+    def _read(self, load: LoadJournal, version: int, keys: list[str]) -> None:
         """Read the journal part by part, each as it is when its turn comes."""
         now_version, entries = self._world.store.load_now()
         controller = self._process.controller
@@ -156,7 +156,7 @@ class SimStoreDesk:
         controller = self._process.controller
         if isinstance(effect, Campaign):
             controller.not_campaigned(now_s)
-        elif isinstance(effect, Load):
+        elif isinstance(effect, LoadJournal):
             controller.not_loaded(effect.term, "the store failed", now_s)
         elif isinstance(effect, Commit):
             controller.committed(effect.term, False, now_s)

@@ -66,6 +66,8 @@ class Carrier(Protocol):
 
 
 class WebSocketCarrier:
+    """Carries frames over a WebSocket."""
+
     def __init__(self, url: str) -> None:
         self._url = url
         self._socket: ClientConnection | None = None
@@ -119,6 +121,8 @@ class _Fetched(msgspec.Struct):
 
 
 class LongPollCarrier:
+    """Carries frames by long polls over plain HTTP."""
+
     def __init__(self, url: str) -> None:
         self._url = url.rstrip("/")
         self._http = HttpClient(REQUESTS_AT_ONCE, verify=_trust())

@@ -7,7 +7,7 @@ For tests, demos, benchmarks and `nearcast up`. Each part can be killed and rest
         await cluster.kill_server("b2")
 
 None of its processes outlives this program, even if the program is killed with SIGKILL: the guardian
-(runtime/servers.py) ends them.
+(runtime/guardian.py) ends them.
 """
 
 from __future__ import annotations

@@ -13,8 +13,9 @@ from nearcast.core.client.machine import Client
 from nearcast.core.model.membership import BrokerInfo, Ready, encode_membership
 from nearcast.core.model.names import CLAIM_KEY, GRANTS, MEMBERS, READY_KEY, WANTED, inbox_channel
 from nearcast.core.model.settings import DEFAULT_TIMING
-from nearcast.core.wire.backend import OPEN_MAX, Credentials
+from nearcast.core.wire.backend import Credentials
 from nearcast.core.wire.effects import Connect, Disconnect
+from nearcast.core.wire.lease import OPEN_MAX
 from nearcast.core.wire.link import Link
 from nearcast.core.wire.scripts import INSTALL_MEMBERS
 from nearcast.errors import AuthenticationFailed, ConnectFailed, NotACluster

@@ -10,7 +10,7 @@ from nearcast.core.client.attachment import Reception
 from nearcast.core.client.repairs import BURST_BYTES, BYTES_PER_S, SLICE_BYTES, WAITING_MAX
 from nearcast.core.model.message import Message
 from nearcast.core.model.names import INBOX, inbox_channel
-from nearcast.core.model.settings import Pace
+from nearcast.core.model.settings import RateLimit
 from nearcast.core.wire.frames import encode_ask
 
 T = b"t"
@@ -70,7 +70,7 @@ def test_a_request_reaches_its_publisher_alone_however_many_subscribe(rig: Any) 
         assert sorted(got) == [b"before", b"before", b"missed"]
 
 
-def test_many_requests_at_once_are_answered_at_a_pace(rig: Any) -> None:
+def test_many_requests_at_once_are_answered_at_a_limited_rate(rig: Any) -> None:
     world, _, heard = full_ring(rig)
     for asker in range(100, 125):
         ask(world, asker)
@@ -128,11 +128,11 @@ def test_a_repair_that_takes_longer_than_the_gap_timer_is_waited_for_while_it_ar
 
 
 @pytest.mark.parametrize(("after_s", "room"), [(0.0, -5.0), (1.0, 5.0), (9.0, 20.0)])
-def test_a_pace_is_paid_back_by_waiting(after_s: float, room: float) -> None:
-    pace = Pace(per_s=10.0, burst=20.0)
-    assert pace.room(100.0) == 20.0
-    pace.spend(25.0)
-    assert pace.room(100.0 + after_s) == room
+def test_a_rate_limit_is_paid_back_by_waiting(after_s: float, room: float) -> None:
+    limit = RateLimit(per_s=10.0, burst=20.0)
+    assert limit.room(100.0) == 20.0
+    limit.spend(25.0)
+    assert limit.room(100.0 + after_s) == room
 
 
 @pytest.mark.parametrize("have", [10**6, 2**63, 2**64 - 1])

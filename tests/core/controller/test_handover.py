@@ -5,7 +5,8 @@ from __future__ import annotations
 import parts
 from parts import DEAD, MEMBERS, TERM, Surroundings, calls, journal_of, resting
 
-from nearcast.core.controller.handover import INSTALL_BATCH, Handover, Restoring
+from nearcast.core.controller.handover import Handover, Restoring
+from nearcast.core.controller.office import INSTALL_BATCH
 from nearcast.core.model.journal import Journal, MoveEntry, Phase, TopicEntry
 from nearcast.core.model.membership import Membership, ring_of
 from nearcast.core.model.placement import Record, first_use, settled, single

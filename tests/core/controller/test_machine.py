@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from nearcast.core.controller.effects import Campaign, Leadership, Load, Resign
+from nearcast.core.controller.effects import Campaign, Leadership, LoadJournal, Resign
 from nearcast.core.controller.handover import _Collected
 from nearcast.core.controller.machine import CAMPAIGNS_MAX, Controller, Role
 from nearcast.core.model.journal import BrokerState, Pace
@@ -36,7 +36,7 @@ def candidate() -> Controller:
 def leader() -> Controller:
     controller = candidate()
     controller.campaigned(Leadership(1, "c1.0@1#1", 0), 0.0)
-    assert controller.store == [Load(1)]
+    assert controller.store == [LoadJournal(1)]
     controller.store.clear()
     controller.loaded(1, 0, 0.0)
     return controller

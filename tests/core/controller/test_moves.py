@@ -6,8 +6,8 @@ import parts
 import pytest
 from parts import DEAD, LEAVING, MEMBERS, TERM, Surroundings, calls, journal_of, resting
 
-from nearcast.core.controller.handover import INSTALL_BATCH
 from nearcast.core.controller.moves import COUNT_EVERY_S, EVACUATED_MAX, LAZY_SLOTS, Move, Moves, Stage
+from nearcast.core.controller.office import INSTALL_BATCH
 from nearcast.core.model.journal import Journal, MoveEntry, Pace, Phase, TopicEntry
 from nearcast.core.model.placement import Mode, Placement, Record, prepare, settled, single, switch
 from nearcast.core.model.settings import DEFAULT_TIMING

@@ -206,7 +206,7 @@ def test_a_policy_lets_a_broker_leave_and_changes_its_mind(planned: Any) -> None
     answer(planned, question(planned), RemoveBroker("b3", REASON))
     planned.run(0.05)
     assert planned.states()["b3"] is BrokerState.LEAVING
-    planned.leader.leading.execution.change(KeepBroker("b3", REASON))
+    planned.leader.leading.executor.change(KeepBroker("b3", REASON))
     planned.run(3.0)
     assert planned.states()["b3"] is BrokerState.MEMBER
 
@@ -214,7 +214,7 @@ def test_a_policy_lets_a_broker_leave_and_changes_its_mind(planned: Any) -> None
 def test_a_policy_does_not_call_off_what_a_person_wants(planned: Any) -> None:
     planned.leader.leading.heard(bus.Drain("me.1", "b3"), planned.rig.now_s)
     planned.run(0.1)
-    planned.leader.leading.execution.change(KeepBroker("b3", REASON))
+    planned.leader.leading.executor.change(KeepBroker("b3", REASON))
     planned.run(5.0)
     assert planned.states()["b3"] is BrokerState.LEFT
 

@@ -51,7 +51,7 @@ class Provider:
         self.cluster.rig.wired.remove(self._wired)
 
     def ask(self, change: Any) -> None:
-        self.cluster.leader.leading.execution.change(change)
+        self.cluster.leader.leading.executor.change(change)
 
     def start_one(self) -> None:
         self.ask(AddBroker(REASON))

@@ -6,8 +6,8 @@ from collections import deque
 
 import pytest
 
-from nearcast.core.controller.handover import INSTALL_BATCH, Restoring
-from nearcast.core.controller.office import Orders
+from nearcast.core.controller.handover import Restoring
+from nearcast.core.controller.office import INSTALL_BATCH, Orders
 from nearcast.core.model.placement import settled, single
 from nearcast.core.wire import bus
 

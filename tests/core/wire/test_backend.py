@@ -21,10 +21,10 @@ from nearcast.core.wire.backend import (
     Credentials,
     Denied,
     Figures,
-    Lease,
     ServerLink,
     Standing,
 )
+from nearcast.core.wire.lease import Lease
 from nearcast.core.wire.scripts import FIRST_USE, READ
 from nearcast.core.wire.valkey import BATCH, SCAN_COUNT, ValkeyLink, figures_of
 from nearcast.errors import AuthenticationFailed

@@ -2,7 +2,7 @@
 
 It holds no data subscription and decides nothing itself: every order is one command or script on the server, and is
 answered when the server has answered. Each of its beats on the server is reported to the leader, and noted on the
-server once the leader has granted it. What that proves is for clients to work out (`core/wire/backend.py`), so noting
+server once the leader has granted it. What that proves is for clients to work out (`core/wire/lease.py`), so noting
 it late does no harm. Before it has the claim on a server (`claim.py`), it does nothing there and says nothing about it.
 """
 
@@ -28,7 +28,7 @@ from nearcast.core.model.names import (
     readiness_channel,
 )
 from nearcast.core.model.placement import Record, Unreadable
-from nearcast.core.model.settings import DEFAULT_TIMING, NEVER_S, Pace, Timing
+from nearcast.core.model.settings import DEFAULT_TIMING, NEVER_S, RateLimit, Timing
 from nearcast.core.wire import bus
 from nearcast.core.wire.backend import AgentLink, Credentials, Denied, Figures, ServerLink, Standing
 from nearcast.core.wire.effects import Disconnect, Effect
@@ -98,7 +98,7 @@ class Agent:
         self._granted_beat = 0
         self._beating = False  # the server has not answered the last one yet
         self._hurry = False  # a client is waiting for a grant
-        self._hurries = Pace(HURRIES_PER_S, HURRY_BURST)
+        self._hurries = RateLimit(HURRIES_PER_S, HURRY_BURST)
         self._collection = Collection(identity.broker, self._answer)
         self._recollection = Recollection(identity.broker, self._answer)
         self._ending = Ending(timing)

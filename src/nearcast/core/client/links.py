@@ -1,7 +1,7 @@
 """The links of one client: opening, handshake, leases, reconnecting (PROTOCOL, publisher rule 9, agent rule 1).
 
 A link is up when its server speaks RESP3, accepts our credentials and carries the ready key of its own run, which means
-its agent has put all records there. At every heartbeat the client asks for the server's lease; `core/wire/backend.py`
+its agent has put all records there. At every heartbeat the client asks for the server's lease; `core/wire/lease.py`
 explains what that proves, and for how long. On a new link it also asks the agent to hurry, and is notified when to
 look.
 """
@@ -23,13 +23,13 @@ from nearcast.core.wire.backend import (
     ClientLink,
     Credentials,
     Flow,
-    Lease,
     LinkRefused,
     OnPassed,
     Standing,
     unanswered,
 )
 from nearcast.core.wire.effects import Connect, Disconnect, Rename
+from nearcast.core.wire.lease import Lease
 from nearcast.core.wire.valkey import ValkeyLink
 from nearcast.errors import ClusterError, ConnectFailed, NearcastError, NotACluster, Unsupported
 
@@ -223,8 +223,8 @@ class Links:
     def lost(self, name: str, reason: str, now_s: float) -> None:
         peer = self._peers.get(name)
         if peer is not None:
-            said = unanswered(reason) if peer.link is not None and not peer.link.up else reason
-            self._fail(name, peer, ConnectFailed(f"{self._url(name) or name}: {said}"), now_s)
+            problem = unanswered(reason) if peer.link is not None and not peer.link.up else reason
+            self._fail(name, peer, ConnectFailed(f"{self._url(name) or name}: {problem}"), now_s)
 
     def drop(self, name: str, error: NearcastError, now_s: float) -> None:
         """Close a link from our side and reopen it later."""

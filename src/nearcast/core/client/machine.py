@@ -29,7 +29,7 @@ from nearcast.core.model.logs import covering
 from nearcast.core.model.membership import Membership
 from nearcast.core.model.names import CONTROL, decode_topic, encode_topic
 from nearcast.core.model.placement import Record, Unreadable
-from nearcast.core.model.settings import DEFAULT_LIMITS, DEFAULT_TIMING, Limits, Pace, Timing
+from nearcast.core.model.settings import DEFAULT_LIMITS, DEFAULT_TIMING, Limits, RateLimit, Timing
 from nearcast.core.wire.backend import ClientLink, Credentials, Denied, OnRefused
 from nearcast.core.wire.effects import Done, Effect, Failed
 from nearcast.core.wire.frames import ASK, HEADER, decode_control, decode_repair
@@ -71,7 +71,7 @@ class Client:
         self.woken: set[Mailbox] = set()
         self.refusals = Refusals()
         self.answers = Answers(self)
-        self.asking = Pace(ASKS_PER_S, ASKS_BURST)
+        self.asking = RateLimit(ASKS_PER_S, ASKS_BURST)
         self.links = Links(self, credentials or Credentials())
         self.topic_publishers: dict[bytes, TopicPublisher] = {}
         self.topic_subscribers: dict[bytes, TopicSubscriber] = {}

@@ -373,7 +373,7 @@ class Arrivals:
 
     def __init__(self, client: Client) -> None:
         self._client = client
-        self._said: dict[ClientLink, set[int]] = {}  # joins whose channel we hold, by link
+        self._announced: dict[ClientLink, set[int]] = {}  # joins whose channel we hold, by link
 
     def look(self) -> None:
         """Announce the current state. Called when a pattern subscription or the membership has changed."""
@@ -381,14 +381,14 @@ class Arrivals:
         links = dict.fromkeys(link for flow in flows for link in flow.open_links())
         joins = self._joins() if links else set()
         for link in links:
-            said = self._said.setdefault(link, set())
-            for joined in sorted(joins - said):
+            announced = self._announced.setdefault(link, set())
+            for joined in sorted(joins - announced):
                 link.subscribe(pattern_readiness(joined))
-            for joined in sorted(said - joins):
+            for joined in sorted(announced - joins):
                 link.unsubscribe(pattern_readiness(joined))
-            self._said[link] = set(joins)
-        for link in [link for link in self._said if link not in links]:
-            del self._said[link]
+            self._announced[link] = set(joins)
+        for link in [link for link in self._announced if link not in links]:
+            del self._announced[link]
 
     def _joins(self) -> set[int]:
         """The joins in progress that all our pattern subscriptions are ready for."""
@@ -401,5 +401,5 @@ class Arrivals:
 
     def part(self, link: ClientLink) -> None:
         """None of our pattern subscriptions uses the link any more: release everything at one moment."""
-        said = self._said.pop(link, set())
-        link.unsubscribe(PATTERNS, *(pattern_readiness(joined) for joined in sorted(said)))
+        announced = self._announced.pop(link, set())
+        link.unsubscribe(PATTERNS, *(pattern_readiness(joined) for joined in sorted(announced)))

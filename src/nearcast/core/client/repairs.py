@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable
 from typing import TYPE_CHECKING
 
 from nearcast.core.model.names import inbox_channel
-from nearcast.core.model.settings import Pace
+from nearcast.core.model.settings import RateLimit
 from nearcast.core.wire.frames import HEADER, MARK, encode_ask, encode_repair
 
 if TYPE_CHECKING:
@@ -87,18 +87,18 @@ class Repairs:
 
     def tick(self, route: Route, now_s: float) -> None:
         """Send the requests that are due."""
-        pace = self._client.asking
+        rate = self._client.asking
         for publisher, wish in list(self._wishes.items()):
             if now_s < wish.at_s:
                 continue
-            if pace.room(now_s) < 1:
+            if rate.room(now_s) < 1:
                 return
             have, links = self._lines.last.get(publisher), route(publisher)
             if have is None or not links:
                 continue
             for link in links:
                 link.tell(inbox_channel(publisher), encode_ask(self._topic, self._client.client_id, have))
-            pace.spend(len(links))
+            rate.spend(len(links))
             wish.at_s = now_s + self._client.timing.resync_s
             wish.tries -= 1
             if not wish.tries:
@@ -136,7 +136,7 @@ class Answers:
     def __init__(self, client: Client) -> None:
         self._client = client
         self._waiting: dict[tuple[bytes, int], _Answer] = {}  # (topic, subscriber)
-        self._pace = Pace(BYTES_PER_S, BURST_BYTES)
+        self._rate = RateLimit(BYTES_PER_S, BURST_BYTES)
         self.turned_away = 0
 
     def ask(self, topic_publisher: TopicPublisher, link: ClientLink, asker: int, have: int, now_s: float) -> None:
@@ -162,7 +162,7 @@ class Answers:
         return bool(self._waiting)
 
     def _serve(self, now_s: float) -> None:
-        while self._waiting and self._pace.room(now_s) > 0:
+        while self._waiting and self._rate.room(now_s) > 0:
             key = next(iter(self._waiting))
             answer = self._waiting.pop(key)
             if self._client.links.up(answer.link.broker) is not answer.link:
@@ -177,7 +177,7 @@ class Answers:
         for sequence, payload, time_ns in topic_publisher.kept(answer.next):
             if spent >= SLICE_BYTES:
                 answer.next = sequence
-                self._pace.spend(spent)
+                self._rate.spend(spent)
                 return False
             header = HEADER.pack(
                 topic_publisher.packing.word(sequence, payload),
@@ -188,7 +188,7 @@ class Answers:
             )
             spent += self._tell(link, inbox, topic, header + (payload or b""))
         mark = HEADER.pack(MARK, topic_publisher.epoch, self._client.client_id, topic_publisher.mark, 0)
-        self._pace.spend(spent + self._tell(link, inbox, topic, mark))
+        self._rate.spend(spent + self._tell(link, inbox, topic, mark))
         return True
 
     def _tell(self, link: ClientLink, inbox: bytes, topic: bytes, frame: bytes) -> int:

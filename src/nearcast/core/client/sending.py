@@ -191,7 +191,7 @@ class Lane:
         self.skipped = ()
 
     def count_leased(self, now_s: float) -> None:
-        """A beat came after all: the broker had not been given up, so the replies count."""
+        """The lease was proven after all: the broker had not been given up, so the replies count."""
         link = self.link
         if self.unleased and link is not None and now_s <= link.lease_until_s and not link.asking_members:
             receivers, self.unleased = self.unleased, []

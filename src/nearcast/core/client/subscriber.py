@@ -372,10 +372,10 @@ class TopicSubscriber:
         if self.reception is not None:
             self.reception.repairs.ask_all(now_s)
         self.client.attend(self)
-        told, since_s = self._interrupted, since_s + self.client.wall_offset_s
-        if told is None or since_s < told.since_s or (renewed and told.reason != reason):
+        reported, since_s = self._interrupted, since_s + self.client.wall_offset_s
+        if reported is None or since_s < reported.since_s or (renewed and reported.reason != reason):
             # Report again if the new interruption reaches further back: another link was silent for longer.
-            since_s = since_s if told is None else min(since_s, told.since_s)
+            since_s = since_s if reported is None else min(since_s, reported.since_s)
             self._interrupted = Interrupted(self.name, since_s, None, reason)
             self._report(self._interrupted)
 

@@ -245,7 +245,7 @@ class Provisioning:
         self._office = office
         self._ledger = office.ledger
         self._members = members
-        self._said_s: dict[str, float] = {}
+        self._requested_s: dict[str, float] = {}
         self._since_s: dict[str, float] = {}  # since when a broker is expected, or expected back
         self._lost_s: dict[str, float] = {}  # when a broker that did not come back was released
         self._running: set[str] = set()  # brokers that have left but are not stopped yet
@@ -304,6 +304,6 @@ class Provisioning:
         self._ledger.write_broker(name, msgspec.structs.replace(entry, state=BrokerState.LEFT))
 
     def _say(self, name: str, message: bus.ToProvider, now_s: float) -> None:
-        if now_s - self._said_s.get(name, NEVER_S) >= SAY_AGAIN_S:
-            self._said_s[name] = now_s
+        if now_s - self._requested_s.get(name, NEVER_S) >= SAY_AGAIN_S:
+            self._requested_s[name] = now_s
             self._office.publish(PROVIDER_CHANNEL, message)

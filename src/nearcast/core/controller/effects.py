@@ -1,4 +1,4 @@
-"""What the controller asks of its driver, of the store and of policies, and what follows from policies' answers.
+"""What the controller asks of its driver: effects for the store, questions to policies, and where answers go.
 
 Each effect is answered by the matching input. A decision of a policy may take seconds, and the machine waits for
 nothing: `Ask` is an effect like the others. Its number begins with the term, so that no answer to an earlier leader's
@@ -40,7 +40,7 @@ class Resign(msgspec.Struct, frozen=True):
     candidate: str
 
 
-class Load(msgspec.Struct, frozen=True):
+class LoadJournal(msgspec.Struct, frozen=True):
     """Read everything, in this term: answered by `read` for each part, then by `loaded`, or by `not_loaded`."""
 
     term: int
@@ -54,7 +54,7 @@ class Commit(msgspec.Struct, frozen=True):
     changes: dict[str, bytes]
 
 
-StoreEffect = Campaign | Resign | Load | Commit
+StoreEffect = Campaign | Resign | LoadJournal | Commit
 
 
 # --- policies

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from nearcast.core.controller.office import INSTALL_BATCH
 from nearcast.core.model import placement as records
 from nearcast.core.model.journal import MEMBERSHIP_KEY, Entry, Phase, TopicEntry, topic_key
 from nearcast.core.model.membership import Membership, Ring, ring_of
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from nearcast.core.controller.office import Office, Orders, Roster
 
 
-INSTALL_BATCH = 500  # records in one order: a few milliseconds of a server's time
 LOOKED_AT = 5_000  # topics looked at in one go: about 20 milliseconds of our time
 
 # All topics that may concern the broker, each with its record if it does.

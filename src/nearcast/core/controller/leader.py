@@ -11,6 +11,8 @@ work in turn:
     departures    brokers that are drained and leave            provisioning   brokers that a provider starts and stops
     requests      what people ask for                           planner        what the policy wants
     coordination  which gateway serves which subscriber
+
+Each is a module of its name, except that provisioning is in departures.py and coordination in subscribers.py.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from nearcast.core.controller.ledger import Ledger
 from nearcast.core.controller.members import Members
 from nearcast.core.controller.moves import Moves
 from nearcast.core.controller.office import Office, Orders, Roster
-from nearcast.core.controller.planner import Execution, LoadWindow, Planner, PlanningSettings
+from nearcast.core.controller.planner import LoadWindow, Planner, PlanningSettings, ProposalExecutor
 from nearcast.core.controller.requests import Requests
 from nearcast.core.controller.subscribers import Coordination, CoordinationSettings
 from nearcast.core.model.journal import Journal, Known, lost
@@ -77,9 +79,9 @@ class Leader:
         self.departures = Departures(office, roster, self.members, self.moves, self._looks_after)
         self.provisioning = Provisioning(office, self.members)
         self.requests = Requests(office, roster, self.members, self.moves, self.departures, self._load)
-        self.execution = Execution(ledger.term, self.moves, self.requests, self.departures, self.provisioning)
+        self.executor = ProposalExecutor(ledger.term, self.moves, self.requests, self.departures, self.provisioning)
         self.planner = Planner(
-            office, roster, self._load, self.questions, self.execution, settings.planning, now_s=now_s
+            office, roster, self._load, self.questions, self.executor, settings.planning, now_s=now_s
         )
         self.coordination = Coordination(
             office, roster, self.questions, settings.coordinating, settings.dice, now_s=now_s

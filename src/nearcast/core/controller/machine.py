@@ -23,7 +23,7 @@ from typing import Any
 
 import msgspec
 
-from nearcast.core.controller.effects import Ask, Campaign, Leadership, Load, Resign, StoreEffect
+from nearcast.core.controller.effects import Ask, Campaign, Leadership, LoadJournal, Resign, StoreEffect
 from nearcast.core.controller.leader import Leader, LeaderSettings
 from nearcast.core.controller.ledger import Ledger
 from nearcast.core.controller.planner import PlanningSettings
@@ -151,7 +151,7 @@ class Controller:
         self._leader_until_s = sent_s + self.timing.leader_s
         if self.role is Role.FOLLOWER:
             self.role, self._term, self._journal = Role.LOADING, term, Journal()
-            self.store.append(Load(term))
+            self.store.append(LoadJournal(term))
 
     def not_campaigned(self, now_s: float) -> None:
         """The store could not be asked. What it granted before lasts until it expires."""
@@ -273,7 +273,7 @@ class Controller:
         return held if now_s - since_s > CLOCKS * trusted_s else ""
 
     def _loads(self, term: int) -> bool:
-        """Whether we are waiting for an answer to the Load of this term."""
+        """Whether we are waiting for an answer to the `LoadJournal` of this term."""
         return self.role is Role.LOADING and term == self._term
 
     def _bus_open(self, link: ServerLink, now_s: float) -> None:

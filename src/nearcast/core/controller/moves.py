@@ -13,8 +13,7 @@ from itertools import islice
 
 import msgspec
 
-from nearcast.core.controller.handover import INSTALL_BATCH
-from nearcast.core.controller.office import Office, Roster
+from nearcast.core.controller.office import INSTALL_BATCH, Office, Roster
 from nearcast.core.model import placement as records
 from nearcast.core.model.journal import MoveEntry, Pace, Phase, TopicEntry, topic_key
 from nearcast.core.model.placement import Placement, Record

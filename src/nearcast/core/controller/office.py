@@ -21,6 +21,7 @@ from nearcast.core.model.settings import NEVER_S, Timing
 from nearcast.core.wire import bus
 
 DECISIONS_KEPT = 200
+INSTALL_BATCH = 500  # records in one order: a few milliseconds of a server's time
 ORDERS_MAX = 10_000  # without an answer; at the limit the oldest is forgotten, and given again if it is still needed
 
 OnAnswer = Callable[[bus.Answer, float], None]

@@ -1,8 +1,11 @@
 """The planner: asks the policy when it is time, and carries out what it proposes.
 
-The policy runs outside the machine, because a plan for many topics takes a while: `Ask` is an effect, and its
-answer an input like any other. A proposal is applied as a whole or not at all, and every change is written down with
-its reason.
+`LoadWindow` keeps the reports of the last seconds, and `PlanningInput` is what a policy may know of them. `Planner`
+asks, and `ProposalExecutor` carries out the answer.
+
+The policy runs outside the machine, because a plan for many topics takes a while: `Ask` is an effect, and its answer an
+input like any other (`effects.py`). A proposal is applied as a whole or not at all, and every change is written down
+with its reason.
 
 The policy must not judge on partial data. It is asked only when every broker has reported a whole second since topics
 last moved. A new leader has heard nothing yet, so it waits T_wait first.
@@ -215,7 +218,7 @@ class Proposing:
         return self._policy.propose(*view.snapshot())
 
 
-class Execution:
+class ProposalExecutor:
     """Carries out proposals, each whole or not at all."""
 
     def __init__(
@@ -268,7 +271,7 @@ class Execution:
 
 
 class Planner:
-    """Decides when the policy is asked, and passes its proposals on to `Execution`."""
+    """Decides when the policy is asked, and passes its proposals on to `ProposalExecutor`."""
 
     def __init__(
         self,
@@ -276,7 +279,7 @@ class Planner:
         roster: Roster,
         load: LoadWindow,
         questions: Questions,
-        execution: Execution,
+        executor: ProposalExecutor,
         planning: PlanningSettings | None,
         now_s: float,
     ) -> None:
@@ -284,7 +287,7 @@ class Planner:
         self._roster = roster
         self._load = load
         self._questions = questions
-        self._execution = execution
+        self._executor = executor
         self._planning = planning
         self._asking = False  # the policy, which has not answered yet
         self._checked_s = NEVER_S
@@ -300,7 +303,7 @@ class Planner:
         planning = self._planning
         if planning is None or planning.policy is None:
             return
-        if self._execution.busy:
+        if self._executor.busy:
             self._moved_s = now_s
             return
         if self._asking or now_s - self._checked_s < planning.check_s:
@@ -351,11 +354,11 @@ class Planner:
         if not proposal.changes:
             return
         self._changed_s = now_s
-        refused = self._execution.problem(proposal)
+        refused = self._executor.problem(proposal)
         if refused:
             self._office.decided(f"{proposal.policy}: a proposal was refused as a whole: {refused}", now_s)
             return
-        self._execution.carry_out(proposal, now_s)
+        self._executor.carry_out(proposal, now_s)
         for change in proposal.changes:
             self._office.decided(f"{proposal.policy}: {describe(change)}", now_s)
 

@@ -9,8 +9,8 @@ heard every gateway, or two reports' time has passed, it answers no user, and us
 with its leader is made again from the loads at that time, and a user that moved as asked is simply online elsewhere.
 Two leaders at once could at worst send a user twice, and a user may move at any time.
 
-Balancing works like planning: the balancer runs outside the machine, `Balance` is an effect and its answer an input. It
-is asked when no subscriber is moving and every gateway has reported since the last move ended.
+Balancing works like planning: the balancer runs outside the machine, `Ask` is an effect and its answer an input. It is
+asked when no subscriber is moving and every gateway has reported since the last move ended.
 """
 
 from __future__ import annotations

@@ -68,6 +68,8 @@ class BrokerState(StrEnum):
 
 
 class BrokerEntry(msgspec.Struct, frozen=True):
+    """A broker: where it is, its state, and who wanted it."""
+
     url: str
     site: str
     run_id: str

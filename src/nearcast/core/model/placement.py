@@ -156,6 +156,8 @@ class Change(msgspec.Struct, frozen=True):
 
 
 class Plan(msgspec.Struct, frozen=True):
+    """A versioned mapping from topics to placements."""
+
     version: int
     topics: Mapping[str, Placement]
 

@@ -89,6 +89,8 @@ class Reason(msgspec.Struct, frozen=True):
 
 
 class PlaceTopic(msgspec.Struct, frozen=True, tag=True):
+    """Put the topic on these brokers, in this mode."""
+
     topic: str
     mode: Mode
     brokers: tuple[str, ...]
@@ -97,6 +99,8 @@ class PlaceTopic(msgspec.Struct, frozen=True, tag=True):
 
 
 class AddBroker(msgspec.Struct, frozen=True, tag=True):
+    """Rent so many more brokers."""
+
     reason: Reason
     count: int = 1
 

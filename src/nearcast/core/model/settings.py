@@ -1,4 +1,4 @@
-"""Timers and limits, with their units and the rules between them (PROTOCOL "Timers"), and a limit of rates."""
+"""Timers and limits, with their units and the rules between them (PROTOCOL "Timers"), and a limit on rates."""
 
 from __future__ import annotations
 
@@ -121,10 +121,10 @@ DEFAULT_TIMING = Timing()
 DEFAULT_LIMITS = Limits()
 
 
-# --- pace
+# --- rates
 
 
-class Pace:
+class RateLimit:
     """Limits a rate: an amount at once, and then an amount per second."""
 
     __slots__ = ("_burst", "_per_s", "_room", "_seen_s")

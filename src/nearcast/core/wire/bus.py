@@ -99,6 +99,8 @@ class Refusal(msgspec.Struct, frozen=True, tag=True):
 
 
 class Install(msgspec.Struct, frozen=True, tag=True):
+    """Store these records, and push each to the clients of its topic."""
+
     order: int
     term: int
     records: dict[str, Record]
@@ -106,6 +108,8 @@ class Install(msgspec.Struct, frozen=True, tag=True):
 
 
 class InstallMembers(msgspec.Struct, frozen=True, tag=True):
+    """Store the membership, and push it to all clients."""
+
     order: int
     term: int
     membership: Membership
@@ -164,6 +168,8 @@ class Reset(msgspec.Struct, frozen=True, tag=True):
 
 
 class MarkReady(msgspec.Struct, frozen=True, tag=True):
+    """Set the ready key for this run of the server: clients may connect."""
+
     order: int
     term: int
     run_id: str

@@ -58,12 +58,16 @@ class Login(_Frame, frozen=True, tag="login"):
 
 
 class Subscribe(_Frame, frozen=True, tag="subscribe"):
+    """Subscribe to a channel with these parameters."""
+
     ref: Ref
     channel: str
     parameters: dict[str, Any] = {}
 
 
 class Unsubscribe(_Frame, frozen=True, tag="unsubscribe"):
+    """End a subscription to a channel."""
+
     ref: Ref
     subscription: str
 
@@ -76,6 +80,8 @@ class Ack(_Frame, frozen=True, tag="ack"):
 
 
 class Publish(_Frame, frozen=True, tag="publish"):
+    """Publish to a topic, in the user's name."""
+
     ref: Ref
     topic: str
     payload: str
@@ -83,11 +89,15 @@ class Publish(_Frame, frozen=True, tag="publish"):
 
 
 class SubscribeTopic(_Frame, frozen=True, tag="subscribe_topic"):
+    """Subscribe to a plain topic."""
+
     ref: Ref
     topic: str
 
 
 class UnsubscribeTopic(_Frame, frozen=True, tag="unsubscribe_topic"):
+    """End a subscription to a plain topic."""
+
     ref: Ref
     topic: str
 
@@ -141,6 +151,8 @@ class Refused(_Frame, frozen=True, tag="refused"):
 
 
 class Result(_Frame, frozen=True, tag="result"):
+    """The rows of one execution of a channel, for one subscription."""
+
     subscription: str
     channel: str
     execution: int
@@ -156,6 +168,8 @@ class Missed(_Frame, frozen=True, tag="missed"):
 
 
 class TopicMessage(_Frame, frozen=True, tag="message"):
+    """A message of a plain topic."""
+
     topic: str
     payload: str
     publisher: str

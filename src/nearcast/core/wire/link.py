@@ -27,9 +27,9 @@ from nearcast.core.wire.backend import (
     OnMatch,
     OnPayload,
     OnRefused,
-    Proof,
     ReplySink,
 )
+from nearcast.core.wire.lease import Proof
 
 # --- RESP commands
 

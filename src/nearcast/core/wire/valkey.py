@@ -21,7 +21,6 @@ from nearcast.core.wire.backend import (
     Credentials,
     Denied,
     Figures,
-    Lease,
     LinkRefused,
     OnAppended,
     OnClaim,
@@ -47,6 +46,7 @@ from nearcast.core.wire.backend import (
     refusal,
 )
 from nearcast.core.wire.frames import encode_record, read_record
+from nearcast.core.wire.lease import Lease
 from nearcast.core.wire.link import Link, Reply, is_error
 from nearcast.core.wire.scripts import APPEND, CLAIM, END_UNUSED, FIRST_USE, INSTALL, INSTALL_MEMBERS, KEEP, READ
 from nearcast.core.wire.steps import Step, calls_of, were_kept

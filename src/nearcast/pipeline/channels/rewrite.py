@@ -95,7 +95,7 @@ def _ordered(condition: exp.Expr, name: str) -> tuple[exp.Expr, exp.Expr]:
 
 
 @dataclass
-class Link:
+class ChainLink:
     """One relation of the chain. `fixed` is its join as written if that is not an inner join; all its conditions are
     then those of its ON."""
 
@@ -109,26 +109,26 @@ class Link:
 class Chain:
     """The relations in the order they are joined, and the conditions that belong to no inner join."""
 
-    links: list[Link]
+    links: list[ChainLink]
     rest: list[exp.Expr]
 
 
 def chain_of(bound: exp.Select, parameters: exp.Expr) -> Chain:
     """The chain of a bound query with the parameters in it. Each condition is at the first join with its columns."""
-    links = [Link(bound.args["from_"].this.alias_or_name, bound.args["from_"].this)]
+    links = [ChainLink(bound.args["from_"].this.alias_or_name, bound.args["from_"].this)]
     where = bound.args.get("where")
     pool = conjuncts(where.this if where else None)
     for join in bound.args.get("joins", ()):
         name, conditions = join.this.alias_or_name, conjuncts(join.args.get("on"))
         if is_inner(join):
-            links.append(Link(name, join.this))
+            links.append(ChainLink(name, join.this))
             pool += conditions
         else:
-            links.append(Link(name, join.this, join, conditions))
+            links.append(ChainLink(name, join.this, join, conditions))
     names = {link.name for link in links} | {PARAMETERS}
     movable = [condition for condition in pool if _joins_two(condition, names)]
     rest = [condition for condition in pool if condition not in movable]
-    ordered = _with_parameters(links, movable, Link(PARAMETERS, parameters))
+    ordered = _with_parameters(links, movable, ChainLink(PARAMETERS, parameters))
     available: set[str] = set()
     for index, link in enumerate(ordered):
         available.add(link.name)
@@ -147,7 +147,7 @@ def _joins_two(condition: exp.Expr, names: set[str]) -> bool:
     return len(relations) > 1 and relations <= names and condition.find(exp.Query) is None
 
 
-def _with_parameters(links: list[Link], conditions: Sequence[exp.Expr], parameters: Link) -> list[Link]:
+def _with_parameters(links: list[ChainLink], conditions: Sequence[exp.Expr], parameters: ChainLink) -> list[ChainLink]:
     about = [condition for condition in conditions if PARAMETERS in relations_of(condition)]
     best = min(about, key=_rank, default=None)
     wanted = relations_of(best) - {PARAMETERS} if best else frozenset({links[0].name})
@@ -171,7 +171,7 @@ def _rank(condition: exp.Expr) -> int:
     return 2 if isinstance(condition, exp.Between | exp.LT | exp.LTE | exp.GT | exp.GTE) else 3
 
 
-def _connected(chain: list[Link], left: list[Link], conditions: Sequence[exp.Expr]) -> list[Link]:
+def _connected(chain: list[ChainLink], left: list[ChainLink], conditions: Sequence[exp.Expr]) -> list[ChainLink]:
     """Append the rest in the written order, but those first that a condition connects with the chain so far."""
     while left:
         there = {link.name for link in chain}
@@ -288,7 +288,7 @@ def _matches(channel: Channel, bound: exp.Select, max_pairs: int) -> tuple[exp.S
     return _without_macros(_per_set(query, PARAMETERS in cells.exploded)), tuple(choices)
 
 
-def _choose(link: Link, links: list[Link], cells: Cells) -> JoinChoice:
+def _choose(link: ChainLink, links: list[ChainLink], cells: Cells) -> JoinChoice:
     """Pick the kind of join, and add the condition on cells that it needs."""
     shown = tuple(as_written(condition) for condition in link.conditions)
     about = [c for c in link.conditions if link.name in relations_of(c) and c.find(exp.Query) is None]
@@ -308,7 +308,7 @@ def _choose(link: Link, links: list[Link], cells: Cells) -> JoinChoice:
     return JoinChoice(link.name, "nested loop", shown)
 
 
-def _may_explode(link: Link, links: list[Link]) -> list[Link]:
+def _may_explode(link: ChainLink, links: list[ChainLink]) -> list[ChainLink]:
     """The relations that may be exploded, the best first.
 
     A LEFT, SEMI or ANTI join decides which earlier rows stay, so only its own relation may be exploded.
@@ -318,7 +318,7 @@ def _may_explode(link: Link, links: list[Link]) -> list[Link]:
     return sorted((other for other in links if other.fixed is None), key=_explode_rank)
 
 
-def _explode_rank(link: Link) -> int:
+def _explode_rank(link: ChainLink) -> int:
     """Explode the smallest: parameter sets, then new records, then whole datasets."""
     if link.name == PARAMETERS:
         return 0
@@ -337,7 +337,7 @@ def _pairs_at_most(max_pairs: int, cells: Cells, one: str, other: str) -> exp.Ex
     return exp.Is(this=exp.func("ASSERT_TRUE", few, exp.Literal.string(message)), expression=exp.Null())
 
 
-def _join(link: Link, cells: Cells) -> exp.Join:
+def _join(link: ChainLink, cells: Cells) -> exp.Join:
     if link.fixed is not None:
         join = link.fixed.copy()
         join.set("this", cells.sources[link.name].copy())

@@ -3,10 +3,10 @@
 It may stop at any point and be run again: its inputs are fixed, what it writes replaces what an earlier attempt wrote,
 and the commit happens once.
 
-`told` and `is_of_data` interpret a Spark failure: what it says in one line, and whether the data is the cause. Spark's
-errors carry an SQLSTATE. Class 22 is "data exception" in the SQL standard (a division by zero, text that is not a
-number), and P0001 is an error that the query raised itself (a limit). Trying again does not help against these. It may
-against all others, from a full disk to a lost executor.
+`first_line` and `is_of_data` interpret a Spark failure: what it says in one line, and whether the data is the cause.
+Spark's errors carry an SQLSTATE. Class 22 is "data exception" in the SQL standard (a division by zero, text that is not
+a number), and P0001 is an error that the query raised itself (a limit). Trying again does not help against these. It
+may against all others, from a full disk to a lost executor.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _DATA = "22"
 _LONGEST = 300
 
 
-def told(error: BaseException) -> str:
+def first_line(error: BaseException) -> str:
     """The first line of the data error that caused it; if there is none, of the error itself."""
     cause = next((cause for cause in _causes(error) if _is_of_data(cause)), error)
     return (str(cause).partition("\n")[0] or type(cause).__name__)[:_LONGEST]
@@ -199,7 +199,7 @@ class ChannelJob:
             parts.clear()
             if not is_of_data(error):
                 raise error
-            problem = f"execution {execution.number} was given up: it fails for every subscription: {told(error)}"
+            problem = f"execution {execution.number} was given up: it fails for every subscription: {first_line(error)}"
             log.error("channel %s: %s", execution.channel, problem)
             return problem
         if not self._set_aside(execution, found, parts) or found.left:
@@ -271,7 +271,7 @@ class _Parts:
             self._job.write_part(self._execution, part, folder)
         except Exception as error:
             io.remove(folder)
-            self.problem = told(error)
+            self.problem = first_line(error)
             return False
         return True
 

@@ -77,11 +77,11 @@ def tally(parsed: DataFrame) -> dict[str, int]:
     """How many rows are `good`, `dead` (records that cannot be read) and `gaps`."""
     from pyspark.sql import functions as F
 
-    bad, told = F.col("reason").isNotNull(), F.col("kind") != "record"
+    bad, is_gap = F.col("reason").isNotNull(), F.col("kind") != "record"
     row = parsed.agg(
         F.count_if(~bad).alias("good"),
-        F.count_if(bad & ~told).alias("dead"),
-        F.count_if(told).alias("gaps"),
+        F.count_if(bad & ~is_gap).alias("dead"),
+        F.count_if(is_gap).alias("gaps"),
     ).first()
     assert row is not None
     return row.asDict()
@@ -141,7 +141,7 @@ def _opened(frame: DataFrame) -> DataFrame:
     place = F.split("id", "-")
     return frame.select(
         F.coalesce(text("kind"), F.lit("record")).alias("kind"),
-        text("text").alias("said"),
+        text("text").alias("note"),
         *(text(name).alias(name) for name in ("topic", "publisher", "sequence")),
         F.timestamp_micros((text("published_at").try_cast("double") * 1e6).cast("bigint")).alias("published_at"),
         F.col("at").alias("ingested_at"),
@@ -163,7 +163,7 @@ def _reason(wanted: Sequence[Wanted], key: str, format: str) -> Column:
         .otherwise(F.coalesce(*_wrong(wanted), F.lit("a value inside a field is of the wrong type")))
     )
     return (
-        F.when(F.col("kind") != "record", F.col("said"))
+        F.when(F.col("kind") != "record", F.col("note"))
         .when(F.col("payload").isNull(), "there is no payload")
         .when(text.isNull(), f"the payload is not {format}, or has no JSON form")
         .when(~F.is_valid_utf8(text), "the payload is not UTF-8")
@@ -179,8 +179,8 @@ def _wrong(wanted: Sequence[Wanted]) -> Iterator[Column]:
     texts = F.from_json("text", ", ".join(f"`{column.name}` STRING" for column in wanted))
     for column in wanted:
         value = texts[column.name]
-        said = F.concat(F.lit(f"field {column.name} is not {column.type}: "), F.left(value, F.lit(_SHOWN_CHARACTERS)))
-        yield F.when(record[column.name].isNull() & value.isNotNull(), said)
+        reason = F.concat(F.lit(f"field {column.name} is not {column.type}: "), F.left(value, F.lit(_SHOWN_CHARACTERS)))
+        yield F.when(record[column.name].isNull() & value.isNotNull(), reason)
 
 
 def _missing(wanted: Sequence[Wanted], key: str) -> Iterator[Column]:
@@ -348,14 +348,14 @@ def _lost(feed: Feed, start: Offset, end: Offset, rows: int) -> int:
 
 def _losses(feed: Feed, lost: int, made_anew: bool) -> list[tuple[str | None, ...]]:
     """Dead letters for what was dropped from the stream before it was read."""
-    told = []
+    losses = []
     if lost:
-        told.append(f"{lost} records were dropped from the stream before they were read: it was full")
+        losses.append(f"{lost} records were dropped from the stream before they were read: it was full")
     if made_anew:
-        told.append("the stream was deleted and created again: records that were not read are gone")
-    for text in told:
+        losses.append("the stream was deleted and created again: records that were not read are gone")
+    for text in losses:
         log.warning("feed %s: %s", feed.name, text)
-    return [("loss", text, feed.topic, *[None] * (len(DEAD_LETTERS) - 3)) for text in told]
+    return [("loss", text, feed.topic, *[None] * (len(DEAD_LETTERS) - 3)) for text in losses]
 
 
 def _progress(feed: Feed, batch: int, end: Offset, counts: dict[str, int], lost: int, remade: int) -> FeedProgress:

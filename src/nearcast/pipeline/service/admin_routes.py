@@ -80,11 +80,11 @@ def check_channel(body: ChannelBody, service: ServiceOf) -> dict[str, Any]:
     return _checked(service, body.text, explained)
 
 
-def _checked(service: Service, text: str, told: Callable[[Prepared], T]) -> T:
+def _checked(service: Service, text: str, answer: Callable[[Prepared], T]) -> T:
     datasets = service.catalog.datasets
     schemas = {name: datasets.schema(name) for name in datasets.names()}
     try:
-        return told(service.engine.analyse(parse_channel(text), schemas))
+        return answer(service.engine.analyse(parse_channel(text), schemas))
     except RecursionError:  # within the limits of the language, but too much for a library
         raise InvalidChannel(1, 1, "nested too deeply", "simplify it") from None
 
@@ -138,9 +138,9 @@ def _shown_channel(service: Service, channel: StoredChannel) -> dict[str, Any]:
 
 def _lacks(service: Service, channel: StoredChannel, aside: dict[str, str]) -> str:
     """What is missing from the results of a running channel; empty if nothing is."""
-    told = [f"{len(aside)} set aside, {name}: {problem}" for name, problem in itertools.islice(aside.items(), 1)]
+    lacking = [f"{len(aside)} set aside, {name}: {problem}" for name, problem in itertools.islice(aside.items(), 1)]
     given_up = service.catalog.outcomes.given_up(channel)
-    return "; ".join([*told, given_up] if given_up else told)
+    return "; ".join([*lacking, given_up] if given_up else lacking)
 
 
 # --- datasets

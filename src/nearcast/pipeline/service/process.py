@@ -50,7 +50,7 @@ class Announcement:
     def __init__(self, store_url: str, url: str, troubles: Troubles | None = None) -> None:
         self._store_url = store_url
         self._troubles = troubles or Troubles(log)
-        self._said = json.dumps({"url": url})
+        self._entry = json.dumps({"url": url})
 
     async def keep(self) -> None:
         """Runs until cancelled; then the key is removed."""
@@ -65,7 +65,7 @@ class Announcement:
     def _say(self) -> None:
         try:
             with RespConnection(self._store_url) as connection:
-                connection.ask("SET", DATA_KEY, self._said, "PX", int(LIFETIME_S * 1000))
+                connection.ask("SET", DATA_KEY, self._entry, "PX", int(LIFETIME_S * 1000))
         except ClusterError as error:
             log.warning("cannot announce the data cluster's URL to gateways: %s", error)
         except Exception as error:
@@ -73,7 +73,7 @@ class Announcement:
 
     def _take_back(self) -> None:
         with RespConnection(self._store_url) as connection:
-            if connection.ask("GET", DATA_KEY) == self._said.encode():
+            if connection.ask("GET", DATA_KEY) == self._entry.encode():
                 connection.ask("DEL", DATA_KEY)
 
 
@@ -146,20 +146,20 @@ async def _serve(
     server = _Server(config)
     serving = asyncio.create_task(server.serve(sockets=[listener]))
     announcing = asyncio.create_task(Announcement(settings.store_url, url, troubles).keep())
-    told = asyncio.create_task(until())
+    stop_requested = asyncio.create_task(until())
     engine.start()
     log.info("data cluster of %s at %s", settings.folder, url)
     try:
-        done, _ = await asyncio.wait({serving, told, spark_ended}, return_when=asyncio.FIRST_COMPLETED)
+        done, _ = await asyncio.wait({serving, stop_requested, spark_ended}, return_when=asyncio.FIRST_COMPLETED)
         for task in done:
             task.result()
     finally:
-        told.cancel()
+        stop_requested.cancel()
         announcing.cancel()
         app.state.service.commits.close()
         server.should_exit = True
         await asyncio.to_thread(engine.stop)
-        await asyncio.gather(serving, announcing, told, return_exceptions=True)
+        await asyncio.gather(serving, announcing, stop_requested, return_exceptions=True)
 
 
 def _settle(future: asyncio.Future[None], error: BaseException | None) -> None:

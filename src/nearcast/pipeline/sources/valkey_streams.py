@@ -122,13 +122,13 @@ def read_range(options: Options, wanted: StreamRange) -> Iterator[pyarrow.Record
             missing -= len(page)
             yield _batch(wanted.stream, page)
     if missing > 0:
-        said = (
+        problem = (
             f"data loss: {missing} of {wanted.records} records of stream {wanted.stream!r} after {wanted.after} "
             f"up to {wanted.upto} were trimmed or deleted before they were read"
         )
         if options.fail_on_data_loss:
-            raise ClusterError(f"{said}. Set failOnDataLoss=false to continue with what is left")
-        log.warning(said)
+            raise ClusterError(f"{problem}. Set failOnDataLoss=false to continue with what is left")
+        log.warning(problem)
 
 
 def _batch(stream: str, page: list[Record]) -> pyarrow.RecordBatch:

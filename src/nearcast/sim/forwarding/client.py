@@ -32,7 +32,7 @@ from nearcast.sim.forwarding.wire import (
 Action = Callable[[Link], None]
 
 
-class Tethered:
+class LinkedMachine:
     """A machine with links to a fixed set of servers: what clients, dispatchers and the load balancer share.
 
     Inputs: connected, received, lost, tick. Outputs: outgoing(), effects. Links are opened at the first tick. In a run
@@ -43,7 +43,7 @@ class Tethered:
         self.effects: list[Effect] = []
         self.wall_offset_s = 0.0
         self._waiting: dict[str, list[Action]] = {server: [] for server in urls}
-        self._tethers = {server: self._uplink(server, url, rng) for server, url in urls.items()}
+        self._uplinks = {server: self._uplink(server, url, rng) for server, url in urls.items()}
 
     def _uplink(self, server: str, url: str, rng: Random) -> Uplink:
         return Uplink(
@@ -57,7 +57,7 @@ class Tethered:
 
     def at(self, server: str, action: Action) -> None:
         """Run the action on the link to this server, now or as soon as the link is open. Actions keep their order."""
-        link = self._tethers[server].link
+        link = self._uplinks[server].link
         if link is not None:
             action(link)
         else:
@@ -71,20 +71,20 @@ class Tethered:
     # --- inputs and outputs
 
     def connected(self, name: str, now_s: float) -> None:
-        self._tethers[name].connected(now_s)
+        self._uplinks[name].connected(now_s)
 
     def received(self, name: str, data: bytes, now_s: float) -> None:
-        self._tethers[name].received(data, now_s, self.effects)
+        self._uplinks[name].received(data, now_s, self.effects)
 
     def lost(self, name: str, reason: str, now_s: float) -> None:
-        self._tethers[name].lost(reason, now_s)
+        self._uplinks[name].lost(reason, now_s)
 
     def tick(self, now_s: float) -> None:
-        for uplink in self._tethers.values():
+        for uplink in self._uplinks.values():
             uplink.tick(now_s, self.effects)
 
     def outgoing(self) -> list[tuple[str, bytes]]:
-        return [(server, data) for server, uplink in self._tethers.items() if (data := uplink.take())]
+        return [(server, data) for server, uplink in self._uplinks.items() if (data := uplink.take())]
 
 
 # --- client
@@ -130,7 +130,7 @@ class Subscription:
                 self._client.delivered.append(key)
 
 
-class Client(Tethered):
+class Client(LinkedMachine):
     """Has a lazy, partial plan, moves its subscriptions, and removes duplicates (paper, IV.A.3-5).
 
     It knows a topic's broker only once a dispatcher has named it. Before that, and after `forget_s` without use, it

@@ -10,7 +10,7 @@ from nearcast.core.model.membership import Ring
 from nearcast.core.model.names import AGENT_CHANNEL, CONTROLLER_CHANNEL, decode_topic, encode_topic, inbox_channel
 from nearcast.core.model.settings import DEFAULT_TIMING, NEVER_S
 from nearcast.core.wire.link import Link, Reply
-from nearcast.sim.forwarding.client import Tethered
+from nearcast.sim.forwarding.client import LinkedMachine
 from nearcast.sim.forwarding.wire import (
     DISPATCHER,
     Emptied,
@@ -34,7 +34,7 @@ STORE = "store"  # the server on which dispatchers and the load balancer talk
 # --- load balancer
 
 
-class LoadBalancer(Tethered):
+class LoadBalancer(LinkedMachine):
     """Sends each new plan to all dispatchers, again and again until they have it (paper, section IV.A.1)."""
 
     def __init__(self, urls: Mapping[str, str], ring: Ring, rng: Random, timers: Timers) -> None:
@@ -120,7 +120,7 @@ class _Channel:
                 self._dispatcher.published(self, frame)
 
 
-class Dispatcher(Tethered):
+class Dispatcher(LinkedMachine):
     """Forwards messages and redirects clients at one server.
 
     When a topic `c` moves from H0 to H1, each dispatcher learns about it when the plan reaches it.
@@ -259,7 +259,7 @@ class Dispatcher(Tethered):
 
     def tick(self, now_s: float) -> None:
         super().tick(now_s)
-        if self.version == 0 and self._tethers[STORE].link is not None:
+        if self.version == 0 and self._uplinks[STORE].link is not None:
             self.at(STORE, self._say_holding)
         for channel in self._channels.values():
             self._count(channel)

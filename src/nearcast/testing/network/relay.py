@@ -3,8 +3,8 @@
 It replaces `tc netem`, which needs root and a kernel module. A `DelayedRelay` listens on a loopback port and passes
 bytes to a target and back, with a one-way delay in each direction:
 
-    client ──> relay's port ══ lane: token bucket, then delay + jitter, in order ══> target
-           <──              ══ lane ═══════════════════════════════════════════════ <──
+    client ──> relay's port ══ conduit: token bucket, then delay + jitter, in order ══> target
+           <──              ══ conduit ═══════════════════════════════════════════════ <──
 
 Differences from a real link: the TCP handshake is made with the relay and takes no time; in a partition bytes are held
 back and not lost, because TCP would send them again; the delay is accurate to about 1 ms, because the event loop's
@@ -82,7 +82,7 @@ class Direction:
         return departure_s + shape.delay_s + jitter_s
 
 
-class Lane:
+class Conduit:
     """One direction of one connection, from the socket `source` to the socket `sink`.
 
     It keeps bytes in order, and has at most one timer, for the next arrival.
@@ -106,7 +106,7 @@ class Lane:
         self._discarding = False
 
     def push(self, data: bytes) -> None:
-        """Bytes enter the lane."""
+        """Bytes enter the conduit."""
         if self._discarding:
             return
         now_s, step = self._loop.time(), self._direction.piece_bytes
@@ -258,7 +258,7 @@ class DelayedRelay:
     @property
     def in_flight_bytes(self) -> int:
         """What the relay holds in all connections, including its own cost per chunk."""
-        return sum(lane.in_flight_bytes for each in self._connections for lane in each.lanes)
+        return sum(conduit.in_flight_bytes for each in self._connections for conduit in each.conduits)
 
     @property
     def delivered_bytes(self) -> int:
@@ -275,8 +275,8 @@ class DelayedRelay:
         self._there.cut = self._back.cut = False
         self._healed.set()
         for connection in self._connections:
-            for lane in connection.lanes:
-                lane.flush()
+            for conduit in connection.conduits:
+                conduit.flush()
 
     def drop_connections(self) -> None:
         """Reset every connection on both sides; what is in flight is lost. New ones are accepted."""
@@ -309,11 +309,11 @@ class DelayedRelay:
 
 
 class _Connection:
-    """Two sockets and the two lanes between them."""
+    """Two sockets and the two conduits between them."""
 
     def __init__(self, relay: DelayedRelay) -> None:
-        there, back = Lane(relay._there, self._finished), Lane(relay._back, self._finished)
-        self.lanes = (there, back)
+        there, back = Conduit(relay._there, self._finished), Conduit(relay._back, self._finished)
+        self.conduits = (there, back)
         self.near = _End(self, outgoing=there, incoming=back)
         self.far = _End(self, outgoing=back, incoming=there)
         self._relay = relay
@@ -321,7 +321,7 @@ class _Connection:
 
     @property
     def delivered_bytes(self) -> int:
-        return sum(lane.delivered_bytes for lane in self.lanes)
+        return sum(conduit.delivered_bytes for conduit in self.conduits)
 
     def reset(self) -> None:
         if self._dialling is not None:
@@ -349,17 +349,17 @@ class _Connection:
             self.reset()
 
     def _finished(self) -> None:
-        """One lane has finished; the connection is over when both have."""
-        if all(lane.finished for lane in self.lanes):
+        """One conduit has finished; the connection is over when both have."""
+        if all(conduit.finished for conduit in self.conduits):
             for end in (self.near, self.far):
                 if end.transport is not None:
                     end.transport.close()
 
 
 class _End(asyncio.Protocol):
-    """One of the two sockets of a connection. It feeds the outgoing lane and drains the incoming one."""
+    """One of the two sockets of a connection. It feeds the outgoing conduit and drains the incoming one."""
 
-    def __init__(self, connection: _Connection, *, outgoing: Lane, incoming: Lane) -> None:
+    def __init__(self, connection: _Connection, *, outgoing: Conduit, incoming: Conduit) -> None:
         self.transport: asyncio.Transport | None = None
         self._connection = connection
         self._outgoing = outgoing

@@ -7,7 +7,7 @@ from contextlib import nullcontext
 
 import pytest
 
-from nearcast.asyncio.feed import Confirmation, Feed, Key
+from nearcast.asyncio.intake import Confirmation, Intake, Key
 from nearcast.asyncio.options import ClosedWhileUsed
 from nearcast.core.model.message import Message
 from nearcast.core.model.settings import DEFAULT_LIMITS, Limits
@@ -53,37 +53,37 @@ class FakeClient:
 
 
 def run(test):
-    """Run a test with a client and its feed."""
+    """Run a test with a client and its intake."""
 
     async def main():
         client = FakeClient()
-        await asyncio.wait_for(test(client, Feed(client, DEFAULT_LIMITS)), 5)
+        await asyncio.wait_for(test(client, Intake(client, DEFAULT_LIMITS)), 5)
 
     asyncio.run(main())
 
 
-async def begin(feed, *keys):
-    task = asyncio.create_task(feed.subscribe(list(keys), None))
+async def begin(intake, *keys):
+    task = asyncio.create_task(intake.subscribe(list(keys), None))
     await asyncio.sleep(0)  # it begins
     return task
 
 
-async def everything(feed):
+async def everything(intake):
     items = []
-    while (item := await feed.get(0)) is not None:
+    while (item := await intake.get(0)) is not None:
         items.append(item)
     return items
 
 
 def test_confirmations_come_in_the_order_asked():
-    async def test(client, feed):
-        subscribing = await begin(feed, A, P, B)
+    async def test(client, intake):
+        subscribing = await begin(intake, A, P, B)
         for key in (B, A):
             client.begun[key].set_result(None)
-        assert await everything(feed) == []
+        assert await everything(intake) == []
         client.begun[P].set_result(None)
         await subscribing
-        assert await everything(feed) == [
+        assert await everything(intake) == [
             Confirmation("subscribe", b"a", 1),
             Confirmation("psubscribe", b"a*", 2),
             Confirmation("subscribe", b"b", 3),
@@ -93,59 +93,59 @@ def test_confirmations_come_in_the_order_asked():
 
 
 def test_a_message_brings_the_confirmation_it_overtook():
-    async def test(client, feed):
-        subscribing = await begin(feed, A, B, P)
+    async def test(client, intake):
+        subscribing = await begin(intake, A, B, P)
         client.begun[B].set_result(None)
         first = client.send("b")
-        assert await everything(feed) == [Confirmation("subscribe", b"b", 1), first]
+        assert await everything(intake) == [Confirmation("subscribe", b"b", 1), first]
         second = client.send("a", pattern="a*")
-        assert await everything(feed) == [Confirmation("psubscribe", b"a*", 2), second]
+        assert await everything(intake) == [Confirmation("psubscribe", b"a*", 2), second]
         client.begun[A].set_result(None)
         client.begun[P].set_result(None)
         await subscribing
-        assert await everything(feed) == [Confirmation("subscribe", b"a", 3)]
+        assert await everything(intake) == [Confirmation("subscribe", b"a", 3)]
 
     run(test)
 
 
 def test_a_subscription_that_fails_leaves_nothing():
-    async def test(client, feed):
-        held = await begin(feed, A)
+    async def test(client, intake):
+        held = await begin(intake, A)
         client.begun[A].set_result(None)
         await held
-        subscribing = await begin(feed, A, B, P)
+        subscribing = await begin(intake, A, B, P)
         client.begun[B].set_exception(Unavailable("gone"))
         with pytest.raises(Unavailable):
             await subscribing
         assert client.detached == [B, P]
         assert client.begun[P].cancelled()
-        assert await everything(feed) == [Confirmation("subscribe", b"a", 1)]
+        assert await everything(intake) == [Confirmation("subscribe", b"a", 1)]
 
     run(test)
 
 
 def test_a_cancelled_subscription_lets_the_next_command_run():
-    async def test(client, feed):
-        subscribing = await begin(feed, A)
-        leaving = asyncio.create_task(feed.unsubscribe([A], None, pattern=False))
+    async def test(client, intake):
+        subscribing = await begin(intake, A)
+        leaving = asyncio.create_task(intake.unsubscribe([A], None, pattern=False))
         await asyncio.sleep(0)  # it begins
         subscribing.cancel()
         await leaving
         assert client.detached == [A]
-        assert await everything(feed) == [Confirmation("unsubscribe", b"a", 0)]
+        assert await everything(intake) == [Confirmation("unsubscribe", b"a", 0)]
 
     run(test)
 
 
 def test_closing_ends_readers_and_subscribers():
-    async def test(client, feed):
-        held = await begin(feed, A)
+    async def test(client, intake):
+        held = await begin(intake, A)
         client.begun[A].set_result(None)
         await held
-        await feed.get(0)
-        reading = asyncio.create_task(feed.get(None))
-        subscribing = await begin(feed, B)
-        feed.close()
+        await intake.get(0)
+        reading = asyncio.create_task(intake.get(None))
+        subscribing = await begin(intake, B)
+        intake.close()
         client.begun[B].set_result(None)
         for task in (reading, subscribing):
             with pytest.raises(ClosedWhileUsed):
@@ -158,28 +158,28 @@ def test_closing_ends_readers_and_subscribers():
 def test_one_that_is_closed_holding_nothing_leaves_nothing_behind():
     """A client that many PubSubs share would keep each of them."""
 
-    async def test(client, feed):
-        held = await begin(feed, A)
+    async def test(client, intake):
+        held = await begin(intake, A)
         client.begun[A].set_result(None)
         await held
-        await feed.unsubscribe([A], None, pattern=False)
-        feed.close()
+        await intake.unsubscribe([A], None, pattern=False)
+        intake.close()
         assert client.released == [client.mailbox]
 
     run(test)
 
 
 def test_what_is_moved_out_of_the_mailbox_has_a_limit():
-    async def test(client, feed):
-        feed = Feed(client, Limits(mailbox=8))
-        held = await begin(feed, A)
+    async def test(client, intake):
+        intake = Intake(client, Limits(mailbox=8))
+        held = await begin(intake, A)
         client.begun[A].set_result(None)
         await held
         for _ in range(10):
             for _ in range(8):
                 client.send("a")
-            await feed.unsubscribe([B], None, pattern=False)
-        messages = [item for item in await everything(feed) if isinstance(item, Message)]
+            await intake.unsubscribe([B], None, pattern=False)
+        messages = [item for item in await everything(intake) if isinstance(item, Message)]
         assert len(messages) <= 3 * 8
         assert client.mailbox.dropped == 80 - len(messages)
 
@@ -188,13 +188,17 @@ def test_what_is_moved_out_of_the_mailbox_has_a_limit():
 
 def test_answers_that_nobody_reads_have_a_limit():
     async def test(client, _):
-        feed = Feed(client, Limits(mailbox=4))
+        intake = Intake(client, Limits(mailbox=4))
         for _ in range(8):
-            await feed.ping(b"", None)
-        for command in (feed.ping(b"", None), feed.subscribe([A], None), feed.unsubscribe([A], None, pattern=False)):
+            await intake.ping(b"", None)
+        for command in (
+            intake.ping(b"", None),
+            intake.subscribe([A], None),
+            intake.unsubscribe([A], None, pattern=False),
+        ):
             with pytest.raises(LimitReached, match=r"8 answers are waiting: read them with get_message"):
                 await command
-        assert len(await everything(feed)) == 8
-        await feed.ping(b"", None)
+        assert len(await everything(intake)) == 8
+        await intake.ping(b"", None)
 
     run(test)

@@ -10,7 +10,14 @@ from parts import COMMITS, JOINING, LEAVING, MEMBERS, RENTED, TERM, Surroundings
 
 from nearcast.core.controller.departures import Departures
 from nearcast.core.controller.effects import Questions
-from nearcast.core.controller.planner import REPORT_S, Execution, LoadWindow, Planner, PlanningInput, PlanningSettings
+from nearcast.core.controller.planner import (
+    REPORT_S,
+    LoadWindow,
+    Planner,
+    PlanningInput,
+    PlanningSettings,
+    ProposalExecutor,
+)
 from nearcast.core.model.journal import Journal, Pace
 from nearcast.core.model.placement import Mode
 from nearcast.core.model.planning import AddBroker, Cause, KeepBroker, PlaceTopic, Proposal, Reason, RemoveBroker
@@ -23,7 +30,7 @@ def place(topic: str, *brokers: str) -> PlaceTopic:
     return PlaceTopic(topic, Mode.SINGLE, brokers, REASON)
 
 
-# --- execution
+# --- executing
 
 
 class Doing:
@@ -56,14 +63,14 @@ class Doing:
         self.done.append(("keep", name, by_policy))
 
 
-def execution(doing: Any) -> Execution:
-    return Execution(TERM, doing, doing, doing, doing)
+def executor(doing: Any) -> ProposalExecutor:
+    return ProposalExecutor(TERM, doing, doing, doing, doing)
 
 
 def test_all_of_a_proposal_is_carried_out_and_its_topics_in_one_request() -> None:
     doing = Doing()
     changes = (place("t", "b1"), RemoveBroker("b3", REASON), place("u", "b2"), AddBroker(REASON, 2))
-    execution(doing).carry_out(Proposal("test", (*changes, KeepBroker("b4", REASON))), 0.0)
+    executor(doing).carry_out(Proposal("test", (*changes, KeepBroker("b4", REASON))), 0.0)
     request, *others = doing.done
     assert request.placements == {"t": (Mode.SINGLE, ("b1",)), "u": (Mode.SINGLE, ("b2",))}
     assert others == [("remove", "b3", True), "rent", "rent", ("keep", "b4", True)]
@@ -72,24 +79,24 @@ def test_all_of_a_proposal_is_carried_out_and_its_topics_in_one_request() -> Non
 @pytest.mark.parametrize(("topics", "pace"), [(1, Pace.EAGER), (2, Pace.LAZY)])
 def test_several_topics_do_not_move_all_at_once(topics: int, pace: Pace) -> None:
     doing = Doing()
-    execution(doing).carry_out(Proposal("test", tuple(place(f"t{number}", "b1") for number in range(topics))), 0.0)
+    executor(doing).carry_out(Proposal("test", tuple(place(f"t{number}", "b1") for number in range(topics))), 0.0)
     assert doing.done[0].pace is pace
 
 
 def test_no_two_requests_of_policies_have_the_same_name() -> None:
     doing = Doing()
     for term in (TERM, TERM, TERM + 1):
-        one = Execution(term, doing, doing, doing, doing)  # type: ignore[arg-type]
+        one = ProposalExecutor(term, doing, doing, doing, doing)  # type: ignore[arg-type]
         for _ in range(2):
             one.carry_out(Proposal("test", (place("t", "b1"),)), 0.0)
     names = [request.request for request in doing.done]
     assert all(name.startswith(".") for name in names)
-    assert len(set(names)) == 4, "the second execution has the same term as the first"
+    assert len(set(names)) == 4, "the second executor has the same term as the first"
 
 
 @pytest.mark.parametrize("change", [place("u", "b9"), RemoveBroker("b9", REASON), KeepBroker("b9", REASON)])
 def test_a_proposal_with_one_impossible_change_has_a_problem(change: Any) -> None:
-    one = execution(Doing({"b9"}))
+    one = executor(Doing({"b9"}))
     assert one.problem(Proposal("test", (place("t", "b1"), AddBroker(REASON)))) == ""
     assert one.problem(Proposal("test", (place("t", "b1"), change))) == "not b9"
 
@@ -97,7 +104,7 @@ def test_a_proposal_with_one_impossible_change_has_a_problem(change: Any) -> Non
 def test_brokers_that_one_proposal_removes_are_not_each_others_reason_to_go() -> None:
     around, doing = Surroundings(journal_of("b1", "b2", "b3")), Doing()
     departures = Departures(around.office, around.roster, doing, doing, lambda *_: False)  # type: ignore[arg-type]
-    one = Execution(TERM, doing, doing, departures, doing)  # type: ignore[arg-type]
+    one = ProposalExecutor(TERM, doing, doing, departures, doing)  # type: ignore[arg-type]
     names = ("b1", "b2", "b3")
     two, all_of_them = (Proposal("test", tuple(RemoveBroker(name, REASON) for name in names[:n])) for n in (2, 3))
     assert "is the last member" in one.problem(all_of_them)
@@ -108,7 +115,7 @@ def test_brokers_that_one_proposal_removes_are_not_each_others_reason_to_go() ->
 
 def test_who_moves_or_waits_to_move_is_busy() -> None:
     moves, requests = Doing(), Doing()
-    one = Execution(TERM, moves, requests, moves, moves)  # type: ignore[arg-type]
+    one = ProposalExecutor(TERM, moves, requests, moves, moves)  # type: ignore[arg-type]
     assert not one.busy
     moves.waiting = 1
     assert one.busy
@@ -136,7 +143,7 @@ class Planned(Surroundings):
         super().__init__(journal)
         self.load, self.questions, self.doing = LoadWindow(), Questions(TERM), Doing({"b9"})
         self.planner = Planner(
-            self.office, self.roster, self.load, self.questions, execution(self.doing), settings, now_s=0.0
+            self.office, self.roster, self.load, self.questions, executor(self.doing), settings, now_s=0.0
         )
 
     def report(self, now_s: float, *brokers: str) -> None:

@@ -1,7 +1,7 @@
-"""A feed: everything that one PubSub receives, in one sequence.
+"""The intake: everything that one PubSub receives, in one sequence.
 
 All topics and patterns of a PubSub share one mailbox, so their messages keep the order in which they came. In redis-py
-the server sends confirmations; here they are made by the feed and put into the same sequence: that of a subscription
+the server sends confirmations; here they are made by the intake and put into the same sequence: that of a subscription
 before its first message, that of an unsubscription after its last.
 """
 
@@ -44,7 +44,7 @@ class Pong(NamedTuple):
 Item = Event | Confirmation | Pong
 
 
-class Feed:
+class Intake:
     """One per PubSub. Commands run one after another, as on a connection; reading never waits for them."""
 
     def __init__(self, client: Client, limits: Limits) -> None:
