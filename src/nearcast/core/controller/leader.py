@@ -24,6 +24,7 @@ import msgspec
 from nearcast.core.controller.departures import Departures, Provisioning
 from nearcast.core.controller.effects import Questions
 from nearcast.core.controller.ledger import Ledger
+from nearcast.core.controller.logs import Logs
 from nearcast.core.controller.members import Members
 from nearcast.core.controller.moves import Moves
 from nearcast.core.controller.office import Office, Orders, Roster
@@ -79,6 +80,7 @@ class Leader:
         self.departures = Departures(office, roster, self.members, self.moves, self._looks_after)
         self.provisioning = Provisioning(office, self.members)
         self.requests = Requests(office, roster, self.members, self.moves, self.departures, self._load)
+        self.logs = Logs(office, self.members)
         self.executor = ProposalExecutor(ledger.term, self.moves, self.requests, self.departures, self.provisioning)
         self.planner = Planner(
             office, roster, self._load, self.questions, self.executor, settings.planning, now_s=now_s
@@ -123,6 +125,8 @@ class Leader:
             self.office.orders.answered(message, now_s)
         elif isinstance(message, bus.Report):
             self._load.add(message, now_s)
+        elif isinstance(message, bus.AboutLogs):
+            self.logs.heard(message, now_s)
         elif isinstance(message, bus.FromGateway | bus.AboutSubscribers):
             self.coordination.heard(message, now_s)
         else:
@@ -136,6 +140,7 @@ class Leader:
         self.departures.tick(now_s)
         self.provisioning.tick(now_s)
         self.requests.tick(now_s)
+        self.logs.tick(now_s)
         self.planner.tick(now_s)
         self.coordination.tick(now_s)
         self.go_on(now_s)

@@ -265,6 +265,8 @@ class Members:
             store_url=self._office.store_url,
             cluster=self._office.cluster,
             timers=self.agreement.after(now),
+            logs=now.logs,
+            logs_version=now.logs_version,
         )
 
     # --- every tick
@@ -283,7 +285,7 @@ class Members:
         self._verify()
 
     def _agree(self, now_s: float) -> None:
-        timers = self.agreement.due(self._all_informed, now_s)
+        timers = self.agreement.due(self.all_informed, now_s)
         if timers is not None:
             membership = self._ledger.journal.membership
             changed = self.next_membership(membership, dict(membership.brokers), membership.ring)
@@ -364,14 +366,15 @@ class Members:
         membership = self._ledger.journal.membership
         if membership.previous_ring is None:
             self._change_ring(membership, now_s)
-        elif self._all_informed():
+        elif self.all_informed():
             self._handover.drive(membership, now_s)
 
     def is_informed(self, name: str) -> bool:
         """Whether the broker has the newest membership."""
         return self._membership_at.get(name, -1) >= self._ledger.journal.membership.version
 
-    def _all_informed(self) -> bool:
+    def all_informed(self) -> bool:
+        """Whether all brokers that are there have the newest membership."""
         brokers = self._ledger.journal.membership.brokers
         return all(self.is_informed(name) for name in brokers if self._roster.alive(name))
 

@@ -199,6 +199,8 @@ def _membership(
         previous_ring=previous if ring else None,
         store_url=store_url,
         cluster=newest.cluster,
+        logs=newest.logs,
+        logs_version=version if newest.logs else 0,  # whatever was kept before, servers take only what is kept since
         timers=newest.timers,  # clients use these; a leader with different ones sorts that out (`timers.py`)
     )
 

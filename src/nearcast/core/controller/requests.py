@@ -247,7 +247,12 @@ class Requests:
         brokers = {name: self._broker_view(name, now_s) for name in journal.brokers}
         decisions = list(self._office.decisions)[-DECISIONS_SHOWN:]
         return msgspec.structs.replace(
-            self._office.state(request), topics=states, brokers=brokers, decisions=decisions, loss=journal.loss
+            self._office.state(request),
+            topics=states,
+            brokers=brokers,
+            decisions=decisions,
+            loss=journal.loss,
+            logs=journal.membership.logs,
         )
 
     def _broker_view(self, name: str, now_s: float) -> bus.BrokerView:

@@ -13,6 +13,7 @@ import msgspec
 
 from nearcast.core.model.counters import TopicCounters
 from nearcast.core.model.journal import BEGINNING, Known, LossEntry, Pace, Position
+from nearcast.core.model.logs import Log
 from nearcast.core.model.membership import Membership
 from nearcast.core.model.names import AGENT_CHANNEL
 from nearcast.core.model.placement import Mode, Placement, Record
@@ -305,6 +306,20 @@ class AcknowledgeLoss(msgspec.Struct, frozen=True, tag=True):
     request: str
 
 
+class CreateLog(msgspec.Struct, frozen=True, tag=True):
+    """Keep the messages of more topics. The answer comes when everything published from then on is kept."""
+
+    request: str
+    log: Log  # the leader says when it was created
+
+
+class DropLog(msgspec.Struct, frozen=True, tag=True):
+    """Keep nothing more for this log."""
+
+    request: str
+    name: str
+
+
 class Show(msgspec.Struct, frozen=True, tag=True):
     """Ask for the state: of these topics, or of all if none is named; of SHOWN_MAX of them, from `start` on.
 
@@ -377,13 +392,15 @@ class State(msgspec.Struct, frozen=True, tag=True):
     moving: dict[str, tuple[str, str]] = {}  # user -> (from, to), only some if there are many
     loss: LossEntry | None = None  # the last time the store had lost data
     next_start: int = 0  # where to continue asking for topics; 0: these were the last
+    logs: tuple[Log, ...] = ()
 
 
 AboutTopics = MoveTopics | Drain | SetCapacity | AcknowledgeLoss | Show
+AboutLogs = CreateLog | DropLog
 AboutSubscribers = ShowSubscribers | PlaceSubscriber | ShuffleSubscribers
-Request = AboutTopics | AboutSubscribers
+Request = AboutTopics | AboutLogs | AboutSubscribers
 FromGateway = GatewayReport | RegisterUser | RequestBroker
-ToController = Hello | Report | Answer | AboutTopics | AboutSubscribers | FromGateway
+ToController = Hello | Report | Answer | AboutTopics | AboutLogs | AboutSubscribers | FromGateway
 ToAgent = Grant | Refusal | Order
 FromController = ToAgent | ToProvider | MoveSubscribers | State | Assignment
 
