@@ -10,7 +10,7 @@ from nearcast.errors import UsageError
 from nearcast.experiments.checks import BEGIN_S, ReplaySettings, judge, replay, script_of
 from nearcast.flow.model import ChangeKind, PlanChange
 from nearcast.sim.faults import FaultPlan, Profile
-from nearcast.sim.programs import Add, Place, Remove
+from nearcast.sim.script import Add, Place, Remove
 from nearcast.sim.world import Setup, World
 
 

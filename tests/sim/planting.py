@@ -11,7 +11,7 @@ from nearcast.core.model.placement import Mode
 from nearcast.core.model.settings import Limits, Timing
 from nearcast.sim.campaign import BRISK, PATIENT
 from nearcast.sim.faults import Profile
-from nearcast.sim.programs import Add, Deafen, Intrude, Lose, LoseStore, Part, Pause, Place, Readdress
+from nearcast.sim.script import Add, Deafen, Intrude, Keep, Lose, LoseStore, Part, Pause, Place, Readdress
 from nearcast.sim.world import Setup
 
 Patch = pytest.MonkeyPatch
@@ -52,6 +52,9 @@ JOINING = World(
         traffic_s=8.0,
     ),
     Profile.CALM,
+)
+KEPT = World(
+    Setup(topics=2, publishers=4, rate_per_s=60, moves_per_s=10, script=(Keep(2.5, "topic-*"),)), Profile.NETWORK
 )
 MANY_TOPICS = World(
     Setup(

@@ -16,7 +16,7 @@ from nearcast.core.wire import bus
 from nearcast.sim.checkers import CHECKERS
 from nearcast.sim.faults import FaultPlan, Profile
 from nearcast.sim.network import LinkModel
-from nearcast.sim.programs import Add, Place
+from nearcast.sim.script import Add, Place
 from nearcast.sim.store import StoreTrouble
 from nearcast.sim.world import Setup, World
 

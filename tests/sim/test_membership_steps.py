@@ -11,7 +11,7 @@ from nearcast.core.agent import records
 from nearcast.core.model.placement import Mode
 from nearcast.sim.campaign import run_world
 from nearcast.sim.faults import LEADER, FaultPlan, Profile
-from nearcast.sim.programs import Add, Lose, Place, Remove, Step
+from nearcast.sim.script import Add, Lose, Place, Remove, Step
 from nearcast.sim.world import Setup, World
 
 SEED = 4

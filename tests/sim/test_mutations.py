@@ -5,6 +5,7 @@ from __future__ import annotations
 import mutations
 import mutations_control
 import mutations_ending
+import mutations_logs
 import mutations_loss
 import mutations_timers
 import pytest
@@ -17,6 +18,7 @@ MUTATIONS = (
     mutations.MUTATIONS
     | mutations_control.MUTATIONS
     | mutations_ending.MUTATIONS
+    | mutations_logs.MUTATIONS
     | mutations_loss.MUTATIONS
     | mutations_timers.MUTATIONS
 )

@@ -7,7 +7,7 @@ import pytest
 from nearcast.core.model.placement import Mode
 from nearcast.sim.campaign import run_world
 from nearcast.sim.faults import FaultPlan, Profile
-from nearcast.sim.programs import Add, Place, Remove
+from nearcast.sim.script import Add, Place, Remove
 from nearcast.sim.world import Setup, World
 
 TILES = tuple(f"tile.{x}.{y}" for x in range(4) for y in range(4))

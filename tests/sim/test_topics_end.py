@@ -8,7 +8,7 @@ from nearcast.core.agent.machine import Agent
 from nearcast.core.model.settings import Timing
 from nearcast.sim.campaign import run_world
 from nearcast.sim.faults import LEADER, FaultPlan, Profile
-from nearcast.sim.programs import Add
+from nearcast.sim.script import Add
 from nearcast.sim.world import Setup, World
 
 SEED = 11

@@ -33,7 +33,7 @@ from nearcast.errors import UsageError
 from nearcast.flow.model import ChangeKind, PlanChange
 from nearcast.sim.checkers import CHECKERS, check_duplicates, check_order, check_owed
 from nearcast.sim.faults import FaultPlan, Profile
-from nearcast.sim.programs import Add, Place, Remove, Step
+from nearcast.sim.script import Add, Place, Remove, Step
 from nearcast.sim.world import START_S, Setup, World
 
 # --- replaying plan changes

@@ -15,7 +15,7 @@ import msgspec
 from nearcast.core.model.settings import Limits, Timing
 from nearcast.sim.checkers import CHECKERS
 from nearcast.sim.faults import FaultPlan, Profile
-from nearcast.sim.programs import Add
+from nearcast.sim.script import Add, Keep
 from nearcast.sim.world import START_S, Setup, World
 
 BRISK = Timing(heartbeat_s=0.25, lease_s=1.2, dead_s=1.5, leader_s=0.7)
@@ -56,6 +56,10 @@ def draw_plan(seed: int) -> tuple[Setup, FaultPlan]:
     timers_rng = Random(seed ^ 0x71E5)
     if timers_rng.random() < 1 / 6:
         setup = _with_other_leaders(setup, timers_rng)
+    logs_rng = Random(seed ^ 0x1065)
+    if logs_rng.random() < 1 / 6:
+        keep = Keep(START_S + logs_rng.random() * 2, logs_rng.choice(("topic-*", "topic-0", "*")))
+        setup = msgspec.structs.replace(setup, script=(keep, *setup.script))
     stops = 0 if profile is Profile.CALM or Random(seed ^ 0x570B).random() > 1 / 4 else 2  # also drawn separately
     return setup, FaultPlan(profile, boundaries, counted_from_s=START_S, stops=stops)
 

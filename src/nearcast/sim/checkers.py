@@ -6,11 +6,18 @@ A checker reads the history and the programs' notes, and returns a text for each
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from nearcast.core.model.globs import matcher
+from nearcast.core.model.journal import MEMBERSHIP_KEY, decode_entry
+from nearcast.core.model.logs import life_of
+from nearcast.core.model.membership import Membership
 from nearcast.core.model.message import Gap, Interrupted, Message
-from nearcast.core.model.names import decode_topic
+from nearcast.core.model.names import LOGS, decode_topic
+from nearcast.core.wire.frames import HEADER
 from nearcast.errors import AccessDenied
 from nearcast.sim.faults import Profile
 from nearcast.sim.network import WALL_BEGINS_S
@@ -237,6 +244,58 @@ def check_plans(world: World) -> list[str]:
     return [f"guarantee 5: {key} was rented by a proposal that was refused" for key in rented]
 
 
+def check_kept(world: World) -> list[str]:
+    """Invariant 12: what is published on kept topics is in the log once if it was acknowledged, else once at most.
+
+    In one stream a publisher's numbers only grow. What was kept by a broker that was given up may be kept again, and
+    nothing is looked at where a server has lost its memory.
+    """
+    if world.history.memory_lost:
+        return []
+    wrong, times, ended = [], Counter[tuple[bytes, int, int]](), set[tuple[bytes, int, int]]()
+    lives = _lives(world)
+    for stream, topic, publisher, numbers in _kept(world):
+        if any(later <= earlier for earlier, later in pairwise(numbers)):
+            wrong.append(f"invariant 12: {stream!r} has {publisher:x} of {topic!r} out of order: {numbers}")
+        kept = [(topic, publisher, number) for number in numbers]
+        if stream.rpartition(b":")[2] in lives:
+            times.update(kept)
+        else:
+            ended.update(kept)
+    wrong += [
+        f"invariant 12: {topic!r} {publisher:x} #{n} is kept twice"
+        for (topic, publisher, n), t in times.items()
+        if t > 1
+    ]
+    for publication in _acknowledged(world):
+        since_s = [at_s for topics, at_s in world.history.kept.items() if matcher(topics.encode())(publication.topic)]
+        known = (publication.topic, publication.publisher, publication.sequence)
+        if since_s and publication.published_s > min(since_s) and not times[known] and known not in ended:
+            wrong.append(f"invariant 12: {_name(publication)} was acknowledged but is not kept")
+    return wrong
+
+
+def _lives(world: World) -> set[bytes]:
+    """The lives of the brokers that are members now."""
+    _, values = world.store.load_now()
+    membership = decode_entry(MEMBERSHIP_KEY, values[MEMBERSHIP_KEY])
+    assert isinstance(membership, Membership)
+    return {life_of(broker, info.joined).encode() for broker, info in membership.brokers.items()}
+
+
+def _kept(world: World) -> Iterator[tuple[bytes, bytes, int, list[int]]]:
+    """(stream, topic, publisher, its numbers in the order of the stream) of everything that was kept."""
+    for broker in world.brokers:
+        for key, stream in world.hosts[broker].server.keys.streams(LOGS).items():
+            found: defaultdict[tuple[bytes, int], list[int]] = defaultdict(list)
+            for _, fields in stream.records:
+                for topic, batch in zip(fields[6::2], fields[7::2], strict=True):
+                    _, _, publisher, first, count = HEADER.unpack_from(batch)
+                    found[topic, publisher] += range(first, first + count)
+            for (topic, publisher), numbers in found.items():
+                yield key, topic, publisher, numbers
+
+
 def _acknowledged(world: World) -> list[Publication]:
     return [
         publication
@@ -263,4 +322,5 @@ CHECKERS: dict[str, Checker] = {
     "plans": check_plans,
     "unseen": check_unseen,
     "senders": check_senders,
+    "kept": check_kept,
 }

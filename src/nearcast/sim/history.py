@@ -14,7 +14,8 @@ import msgspec
 from nearcast.core.model.journal import BrokerEntry, BrokerState, TopicEntry, decode_entry
 from nearcast.core.model.names import RESERVED
 from nearcast.core.model.placement import Placement, Record
-from nearcast.core.wire.frames import ASK, FIRSTS, HEADER, HEADER_BYTES, NUMBERED, decode_record, decode_repair
+from nearcast.core.wire.batches import decode_batch
+from nearcast.core.wire.frames import ASK, BATCH, FIRSTS, HEADER, HEADER_BYTES, NUMBERED, decode_record, decode_repair
 
 if TYPE_CHECKING:
     from nearcast.sim.network import Timeline
@@ -54,6 +55,8 @@ class History:
         self._doubted: set[str] = set()  # given up by a journal that has since been lost
         self.unready: list[Unready] = []
         self.faults: list[str] = []  # violations noticed as they happened
+        self.kept: dict[str, float] = {}  # pattern of topics -> since when all brokers knew that they are kept
+        self.memory_lost = False  # by a server, and with it what was kept there
         self.moves = 0
         self.forced: list[bytes] = []  # topics, once for each move that did not wait for all subscribers
         self.messages = 0
@@ -71,15 +74,16 @@ class History:
             return
         if len(payload) < HEADER_BYTES:
             return
-        word, epoch, publisher, sequence, _ = HEADER.unpack_from(payload)
-        if word not in NUMBERED:
-            return
+        word, epoch, publisher, first, _ = HEADER.unpack_from(payload)
+        words = [item[0] for item in decode_batch(payload) or ()] if word == BATCH else [word]
         record = self._records.get((server.name, channel))
         run = Run(server.name, epoch, self._timeline.now_s, record.epoch if record is not None else 0)
-        self.runs[(publisher, channel, sequence)].append(run)
-        self.messages += 1
-        if word in FIRSTS:
-            self.begun[publisher, channel].add(sequence)
+        for sequence, kind in enumerate(words, first):
+            if kind in NUMBERED:
+                self.runs[(publisher, channel, sequence)].append(run)
+                self.messages += 1
+            if kind in FIRSTS:
+                self.begun[publisher, channel].add(sequence)
 
     def _repaired(self, payload: bytes, receivers: Collection[Session]) -> None:
         """A repair, or a request for one. If all is well, it is on an inbox."""
@@ -115,11 +119,15 @@ class History:
             self._check_settled(topic, record)
 
     def wiped(self, server: SimServer) -> None:
-        """A broker starts over: its agent has deleted its records."""
-        self.restarted(server.name)
+        """A broker starts over: its agent has deleted its records, but nothing that is kept."""
+        self._forget_records(server.name)
 
     def restarted(self, server: str) -> None:
         """The server lost its memory."""
+        self.memory_lost = True
+        self._forget_records(server)
+
+    def _forget_records(self, server: str) -> None:
         for key in [key for key in self._records if key[0] == server]:
             del self._records[key]
 

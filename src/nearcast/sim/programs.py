@@ -1,9 +1,4 @@
-"""The programs of a simulation, its operator, and the operator's script.
-
-A script lists steps that the operator carries out in order, each when its time has come and its brokers are members. It
-brings the plan changes of a flow simulation into the message-level simulator, where every single message counts. Some
-steps are faults that chance would seldom combine.
-"""
+"""The programs of a simulation, and its operator."""
 
 from __future__ import annotations
 
@@ -15,14 +10,18 @@ import msgspec
 from nearcast.core.client.machine import Client
 from nearcast.core.client.mailbox import Mailbox, Overflow
 from nearcast.core.controller.machine import Controller
-from nearcast.core.model.journal import BrokerEntry, BrokerState, broker_key, decode_entry
+from nearcast.core.model.journal import MEMBERSHIP_KEY, BrokerEntry, BrokerState, broker_key, decode_entry
+from nearcast.core.model.logs import Log
+from nearcast.core.model.membership import Membership
 from nearcast.core.model.message import Event
+from nearcast.core.model.names import MEMBERS
 from nearcast.core.model.placement import Mode
 from nearcast.core.wire import bus
 from nearcast.core.wire.effects import Done, Failed
 from nearcast.core.wire.frames import UserPayload
 from nearcast.errors import PublishBufferFull
 from nearcast.sim.process import Process
+from nearcast.sim.script import Add, Deafen, Intrude, Keep, Lose, LoseStore, Part, Pause, Readdress, Remove, Step
 
 if TYPE_CHECKING:
     from nearcast.sim.world import World
@@ -195,88 +194,6 @@ class Subscriber:
             self.world.history.followed(self.topic, topic_subscriber.placement)
 
 
-# --- the script
-
-
-class Place(msgspec.Struct, frozen=True):
-    """Move these topics to these placements."""
-
-    at_s: float
-    topics: dict[str, tuple[Mode, tuple[str, ...]]]
-
-
-class Add(msgspec.Struct, frozen=True):
-    """Start one more broker."""
-
-    at_s: float
-    broker: str
-
-
-class Remove(msgspec.Struct, frozen=True):
-    """Drain the broker, and stop it when it has left."""
-
-    at_s: float
-    broker: str
-
-
-class Lose(msgspec.Struct, frozen=True):
-    """The broker's server ends; after a while it starts again with an empty memory."""
-
-    at_s: float
-    broker: str
-    away_s: float
-    told: bool = True  # whether the agent learns at once that it has ended
-
-
-class LoseStore(msgspec.Struct, frozen=True):
-    """The store's server ends, and comes back as it was this many commits ago; empty if None."""
-
-    at_s: float
-    away_s: float
-    commits: int | None = None
-
-
-class Readdress(msgspec.Struct, frozen=True):
-    """The broker's server ends and starts again at another address, with a new agent."""
-
-    at_s: float
-    broker: str
-
-
-class Intrude(msgspec.Struct, frozen=True):
-    """One more agent is started for a broker, at another broker's server."""
-
-    at_s: float
-    broker: str
-    server: str
-
-
-class Pause(msgspec.Struct, frozen=True):
-    """The leading controller is paused. When it wakes, it serves sockets before timers."""
-
-    at_s: float
-    for_s: float
-
-
-class Deafen(msgspec.Struct, frozen=True):
-    """A controller that does not lead loses the bus, but not the journal: these are two connections."""
-
-    at_s: float
-    for_s: float
-
-
-class Part(msgspec.Struct, frozen=True):
-    """A process and a server cannot reach each other for a while."""
-
-    at_s: float
-    process: str
-    server: str
-    for_s: float
-
-
-Step = Place | Add | Remove | Lose | LoseStore | Readdress | Intrude | Pause | Deafen | Part
-
-
 # --- the operator
 
 
@@ -369,10 +286,14 @@ class Operator:
         while self.steps and world.timeline.now_s >= self.steps[0].at_s and self._carry_out(self.steps[0]):
             self.steps.popleft()
         if self.steps:
-            world.timeline.after(LOOK_S, self._go_on)
+            # What is published from the very moment on in which a log is there must be kept.
+            look_s = LOOK_S / 100 if isinstance(self.steps[0], Keep) else LOOK_S
+            world.timeline.after(look_s, self._go_on)
 
     def _carry_out(self, step: Step) -> bool:
         """Returns False if the step has to wait."""
+        if isinstance(step, Keep):
+            return self._keep(step)
         if isinstance(step, Add):
             self._world.add_broker(step.broker)
             return True
@@ -393,6 +314,19 @@ class Operator:
         if any(self._state(broker) is not BrokerState.MEMBER for broker in sorted(named)):
             return False
         return self.ask(bus.MoveTopics(self._request(), step.topics), patient=True)
+
+    def _keep(self, step: Keep) -> bool:
+        """Ask for the log until all brokers know it: a leader may be deposed with the question."""
+        world, value = self._world, self._world.store.load_now()[1].get(MEMBERSHIP_KEY)
+        membership = decode_entry(MEMBERSHIP_KEY, value) if value is not None else None
+        if not isinstance(membership, Membership) or not membership.logs:
+            self.ask(bus.CreateLog("keep", Log("kept", 0, (step.topics,), 3600.0, 1 << 30)))
+            return False
+        servers = [world.hosts[broker].server for broker in membership.brokers]
+        if any(server.keys.fields(MEMBERS).get(b"logs") != b"%d" % membership.logs_version for server in servers):
+            return False
+        world.history.kept[step.topics] = world.timeline.now_s
+        return True
 
     def _trouble(self, step: Readdress | Intrude | Pause | Deafen | Part) -> bool:
         """Carry out a fault of the script. Returns False if it has to wait."""

@@ -20,7 +20,8 @@ from nearcast.sim.faults import FaultPlan, Faults, Profile
 from nearcast.sim.history import History
 from nearcast.sim.network import Host, HostClock, LinkModel, Network, Timeline, far_link
 from nearcast.sim.process import PLANNING, ControllerProcess, ManyTopics, Process
-from nearcast.sim.programs import SECRET, Operator, Publisher, Remove, Step, Subscriber
+from nearcast.sim.programs import SECRET, Operator, Publisher, Subscriber
+from nearcast.sim.script import Remove, Step
 from nearcast.sim.store import SimStore
 from nearcast.sim.valkey.replies import User, deny
 from nearcast.sim.valkey.server import SimServer

@@ -311,6 +311,12 @@ class Keyspace:
             raise CommandError(WRONG_TYPE)
         return value
 
+    def streams(self, prefix: bytes) -> dict[bytes, Stream]:
+        """All streams whose key begins like this."""
+        return {
+            key: value for key, value in self._values.items() if key.startswith(prefix) and isinstance(value, Stream)
+        }
+
     def put_stream(self, key: bytes, stream: Stream) -> None:
         self._values[key] = stream
 
