@@ -21,10 +21,19 @@ from nearcast.testing.waiting import until
 class Recorded:
     """A part that writes down what is done with it."""
 
-    def __init__(self, name: str, calls: list[str], *, start_fails: bool = False, stop_fails: bool = False) -> None:
+    def __init__(
+        self,
+        name: str,
+        calls: list[str],
+        *,
+        start_fails: bool = False,
+        start_waits: bool = False,
+        stop_fails: bool = False,
+    ) -> None:
         self._name = name
         self._calls = calls
         self._start_fails = start_fails
+        self._start_waits = start_waits
         self._stop_fails = stop_fails
         self.problem = ""
         self.over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -33,9 +42,11 @@ class Recorded:
         self._calls.append(f"start {self._name}")
         if self._start_fails:
             raise ClusterError(f"{self._name} does not start")
+        if self._start_waits:
+            await asyncio.Event().wait()
 
     async def ended(self) -> None:
-        await self.over
+        await asyncio.shield(self.over)
 
     async def stop(self) -> None:
         self._calls.append(f"stop {self._name}")
@@ -94,6 +105,22 @@ def test_the_first_part_that_ends_ends_the_process_with_its_reason() -> None:
         with pytest.raises(ClusterError, match="refused"):
             await ending
         await parts.stop()
+
+    run(scenario())
+
+
+def test_a_part_that_ends_while_a_later_one_waits_to_start_ends_the_start_with_its_reason() -> None:
+    async def scenario() -> None:
+        calls: list[str] = []
+        recorded = [Recorded("a", calls), Recorded("b", calls, start_waits=True), Recorded("c", calls)]
+        parts = Parts(recorded)
+        starting = asyncio.create_task(parts.start())
+        await asyncio.wait([starting], timeout=0.05)  # b waits, for the store perhaps
+        recorded[0].over.set_exception(ClusterError("refused"))
+        with pytest.raises(ClusterError, match="refused"):
+            await asyncio.wait_for(starting, 5)
+        await parts.stop()
+        assert calls == ["start a", "start b", "stop b", "stop a"]
 
     run(scenario())
 

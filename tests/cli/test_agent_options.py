@@ -8,6 +8,8 @@ import pytest
 from typer.testing import CliRunner
 
 from nearcast.cli.app import app
+from nearcast.errors import UsageError
+from nearcast.gateway.server import listen
 
 AGENT = ["agent", "--broker", "b", "--server", "redis://h", "--store", "redis://s"]
 HERE = ["--gateway", "127.0.0.1:0"]
@@ -43,3 +45,9 @@ def test_an_address_that_is_taken_is_a_usage_error() -> None:
         result = CliRunner().invoke(app, [*AGENT, "--gateway", f"127.0.0.1:{taken.getsockname()[1]}"])
     assert result.exit_code == 2
     assert "in use" in result.stderr
+
+
+def test_an_address_is_taken_as_soon_as_a_gateway_has_opened_it() -> None:
+    waiting, url = listen("127.0.0.1:0")  # it does not serve yet: it may have to wait for the store
+    with waiting, pytest.raises(UsageError, match="in use"):
+        listen(url.removeprefix("http://"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import signal
 import sys
 from collections.abc import AsyncIterator
@@ -90,6 +91,26 @@ def test_an_agent_says_what_keeps_it_from_working() -> None:
                 async with asyncio.timeout(10):
                     while b"WRONGPASS" not in await agent.stderr.readline():
                         pass
+
+    asyncio.run(scenario())
+
+
+def test_an_agent_whose_gateway_waits_for_the_store_says_what_is_wrong_and_can_be_stopped() -> None:
+    async def scenario() -> None:
+        async with await LocalServer.start() as server:
+            agent = ("agent", "--broker", "b1", "--server", server.url, "--store", "redis://127.0.0.1:1")
+            gateway = ("--gateway", "127.0.0.1:0")
+            async with nearcast(*agent, *gateway, "--server-pid", str(os.getpid())) as process:
+                _, written = await asyncio.wait_for(process.communicate(), 10)
+                assert process.returncode == 2
+                assert b"is not the server at" in written
+            async with nearcast(*agent, *gateway) as process:
+                assert process.stderr is not None
+                async with asyncio.timeout(10):
+                    while b"WARNING bus redis://127.0.0.1:1: cannot connect" not in await process.stderr.readline():
+                        pass
+                process.terminate()
+                assert await asyncio.wait_for(process.wait(), 10) == 0
 
     asyncio.run(scenario())
 

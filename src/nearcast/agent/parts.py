@@ -32,7 +32,7 @@ class Part(Protocol):
     async def start(self) -> None: ...
 
     async def ended(self) -> None:
-        """Return, or raise the reason, when the part cannot go on. Most parts never do."""
+        """Return, or raise the reason, when the part cannot go on; most never do. May be cancelled and called again."""
 
     async def stop(self) -> None:
         """Also called for a part whose `start` failed."""
@@ -76,20 +76,14 @@ class Parts:
         return "; ".join(part.problem for part in self._parts if part.problem)
 
     async def start(self) -> None:
+        """Start all. Raises the reason if a part fails meanwhile: a later one may wait for the store, for hours."""
         for part in self._parts:
+            earlier = tuple(self._started)
             self._started.append(part)
-            await part.start()
+            await _first_of(part.start(), *(other.ended() for other in earlier))
 
     async def ended(self) -> None:
-        ends = [asyncio.create_task(part.ended()) for part in self._parts]
-        try:
-            done, _ = await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-            for end in done:
-                end.result()
-        finally:
-            for end in ends:
-                end.cancel()
-            await asyncio.gather(*ends, return_exceptions=True)
+        await _first_of(*(part.ended() for part in self._parts))
 
     async def stop(self) -> None:
         """Stop all, the last started first. A part that fails to stop does not keep the others running."""
@@ -101,6 +95,19 @@ class Parts:
                 failures.append(error)
         if failures:
             raise failures[0]
+
+
+async def _first_of(*jobs: Coroutine[Any, Any, None]) -> None:
+    """Run them together until one is done or fails, then cancel the others. Raises its error if it failed."""
+    tasks = [asyncio.create_task(job) for job in jobs]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):

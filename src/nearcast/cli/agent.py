@@ -160,9 +160,13 @@ def _advertised(url: str, given: str) -> str:
 
 
 async def _serve(parts: Parts, identity: Identity) -> None:
+    log.info("agent of broker %s; clients connect to %s", identity.broker, identity.url)
     try:
-        await parts.start()
-        log.info("agent of broker %s; clients connect to %s", identity.broker, identity.url)
-        await until_one_ends(log_problems(log, lambda: parts.problem), until_told_to_stop(), parts.ended())
+        await until_one_ends(log_problems(log, lambda: parts.problem), until_told_to_stop(), _work(parts))
     finally:
         await parts.stop()
+
+
+async def _work(parts: Parts) -> None:
+    await parts.start()
+    await parts.ended()

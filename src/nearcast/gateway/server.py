@@ -397,6 +397,7 @@ def listen(address: str) -> tuple[socket.socket, str]:
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind((host, int(port)))
+        listening.listen()  # only now is the address taken: it may be long until the gateway serves
     except (OSError, OverflowError) as error:
         listening.close()
         raise UsageError(f"gateway address {address!r}: {error}: choose another") from None

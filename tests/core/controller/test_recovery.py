@@ -127,6 +127,14 @@ def test_the_newest_record_says_how_far_a_topic_has_come(
     assert entry.move is None or entry.move.target == Q
 
 
+def test_every_broker_is_told_of_the_end_of_a_switch() -> None:
+    """It may have replaced a move that was given up: who was ready for that one waits for the end at its brokers."""
+    records = found(b1={"t": switch(P, Q, 2, forced=False)}, b2={}, b3={})
+    move = topic_in(rebuilt(Journal(), records, KNOWN, 3, "")).move
+    assert move is not None
+    assert move.told == ("b1", "b2", "b3")
+
+
 def test_a_topic_that_has_settled_anywhere_rests() -> None:
     records = found(b1={"t": switch(P, Q, 2, forced=False)}, b2={"t": settled(Q, 2)}, b3={})
     assert topic_in(rebuilt(Journal(), records, KNOWN, 3, "")) == TopicEntry(Q)

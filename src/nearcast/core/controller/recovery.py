@@ -92,7 +92,7 @@ def rebuilding(
     there = {name: found[name] for name in newest.brokers if name in found}
     members = max(newest.version, known.members, 0)
     records = chain.from_iterable(each.records.items() for each in found.values())
-    topics = yield from _topics(journal, records)
+    topics = yield from _topics(journal, records, tuple(sorted(there)))
     outside = there.keys() - set(newest.ring)
     highest, named = members, set[str]()
     for part in _parts(topics.values()):
@@ -120,7 +120,9 @@ def _parts(items: Iterable[T]) -> Iterator[list[T]]:
 # --- topics
 
 
-def _topics(journal: Journal, found: Iterable[tuple[str, Record]]) -> Generator[None, None, dict[str, TopicEntry]]:
+def _topics(
+    journal: Journal, found: Iterable[tuple[str, Record]], there: tuple[str, ...]
+) -> Generator[None, None, dict[str, TopicEntry]]:
     """The newest that is known about each topic."""
     highest: dict[str, Record] = {}
     for part in _parts(found):
@@ -133,16 +135,17 @@ def _topics(journal: Journal, found: Iterable[tuple[str, Record]]) -> Generator[
     for some in _parts(highest.items()):
         for topic, record in some:
             if topic not in newest or _version(newest[topic]) < record.version:
-                newest[topic] = _entry(record)
+                newest[topic] = _entry(record, there)
         yield
     return newest
 
 
-def _entry(record: Record) -> TopicEntry:
+def _entry(record: Record, there: tuple[str, ...]) -> TopicEntry:
     if record.next is not None:
         return TopicEntry(record.placement, MoveEntry(Phase.PREPARE, record.next))
     if record.previous is not None:
-        return TopicEntry(record.previous, MoveEntry(Phase.SWITCH, record.placement, record.forced))
+        # It may have replaced a move that was given up, at whose brokers clients wait for its end: those are not known.
+        return TopicEntry(record.previous, MoveEntry(Phase.SWITCH, record.placement, record.forced, there))
     return TopicEntry(record.placement)
 
 
