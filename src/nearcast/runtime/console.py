@@ -15,6 +15,7 @@ from typing import Generic, Protocol, TypeVar
 import msgspec
 
 from nearcast.core.model.journal import BrokerState, Pace
+from nearcast.core.model.logs import Log
 from nearcast.core.model.membership import decode_membership
 from nearcast.core.model.names import ANSWER_CHANNEL, CONTROLLER_CHANNEL, MEMBERS, TERM_KEY, encode_topic
 from nearcast.core.model.placement import Mode
@@ -192,6 +193,17 @@ class Console:
     async def acknowledge_loss(self, *, timeout_s: float = 10.0) -> bus.State:
         """Confirm that the operator knows of the store's last loss: names may be registered again."""
         return await self._accepted(bus.AcknowledgeLoss, timeout_s)
+
+    # --- logs
+
+    async def create_log(self, log: Log, *, timeout_s: float = 10.0) -> Log:
+        """Keep the messages of the log's topics. Returns when everything that is published from now on is kept."""
+        state = await self._accepted(lambda request: bus.CreateLog(request, log), timeout_s)
+        return next(known for known in state.logs if known.name == log.name)
+
+    async def drop_log(self, name: str, *, timeout_s: float = 10.0) -> None:
+        """Keep nothing more for a log. Returns when that is so."""
+        await self._accepted(lambda request: bus.DropLog(request, name), timeout_s)
 
     # --- subscribers
 

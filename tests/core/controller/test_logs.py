@@ -94,6 +94,18 @@ def test_a_request_that_is_repeated_changes_nothing(keeping: Keeping) -> None:
     assert sorted(answer.request for answer in keeping.go_on()) == ["me.1", "me.2"]
 
 
+def test_a_drop_whose_answer_was_lost_is_answered_again(keeping: Keeping) -> None:
+    keeping.ask(bus.CreateLog("me.1", ORDERS))
+    keeping.commit()
+    keeping.ask(bus.DropLog("me.2", "orders"))
+    keeping.commit()
+    keeping.members.tick(0.2)
+    keeping.obey(0.2)
+    assert [answer.problem for answer in keeping.go_on()] == ["", ""]
+    (answer,) = keeping.ask(bus.DropLog("me.2", "orders"))
+    assert (answer.problem, answer.logs) == ("", ())
+
+
 def test_other_changes_of_the_membership_keep_the_logs(keeping: Keeping) -> None:
     keeping.ask(bus.CreateLog("me.1", ORDERS))
     keeping.commit()

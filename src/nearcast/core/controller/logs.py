@@ -6,6 +6,7 @@ connections they publish on, and replies behind that no longer count. So whateve
 
 from __future__ import annotations
 
+from collections import deque
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -30,10 +31,13 @@ class Logs:
         self._members = members
         self._waiting: dict[str, bus.AboutLogs] = {}  # requests that have not begun
         self._announced: dict[str, int] = {}  # requests that have, and the version that brokers must know
+        self._done: deque[str] = deque(maxlen=WAITING_MAX)  # requests that were carried out: an answer may be lost
 
     def heard(self, message: bus.AboutLogs, now_s: float) -> None:
         if len(self._waiting) >= WAITING_MAX:
             self._answer(message.request, f"the controller has {WAITING_MAX} requests waiting: try again later")
+        elif message.request in self._done:
+            self._answer(message.request)
         elif message.request not in self._announced:
             self._waiting[message.request] = message
             self.tick(now_s)
@@ -45,6 +49,7 @@ class Logs:
             current = self._ledger.journal.membership.version
             for request in [request for request, version in self._announced.items() if version <= current]:
                 del self._announced[request]
+                self._done.append(request)
                 self._answer(request)
 
     def _begin(self) -> None:
