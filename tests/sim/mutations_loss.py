@@ -56,11 +56,11 @@ def a_new_leader_decides_before_it_has_heard_all_brokers(patch: Patch) -> None:
 def the_oldest_record_wins(patch: Patch) -> None:
     original: Any = recovery._topics
 
-    def topics(journal: Journal, found: Iterable[tuple[str, Record]]) -> Any:
+    def topics(journal: Journal, found: Iterable[tuple[str, Record]], there: tuple[str, ...]) -> Any:
         oldest: dict[str, Record] = {}
         for topic, record in found:
             oldest[topic] = min(record, oldest.get(topic, record), key=lambda one: one.version)
-        return original(journal, oldest.items())
+        return original(journal, oldest.items(), there)
 
     patch.setattr(recovery, "_topics", topics)
 

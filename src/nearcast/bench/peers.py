@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import gc
 import math
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from itertools import cycle, islice
 from time import perf_counter
 from typing import Any, Protocol, Self, cast
 
@@ -118,40 +119,51 @@ CHUNK = 64  # messages between two looks at the clock
 
 
 class OwnPeer:
-    """nearcast itself: one client that publishes and subscribes."""
+    """nearcast itself: one client that publishes to some topics, and subscribes to them."""
 
-    def __init__(self, client: Client, subscription: Subscription) -> None:
+    def __init__(self, client: Client, subscriptions: Sequence[Subscription], topics: Sequence[str]) -> None:
         self.received = 0
         self.on_arrival: Callable[[], None] | None = None
         self._client = client
-        self._subscription = subscription
-        self._listening = asyncio.create_task(self._listen())
+        self._topics = topics
+        self._listening = [asyncio.create_task(self._listen(subscription)) for subscription in subscriptions]
 
     @classmethod
-    async def open(cls, url: str) -> Self:
-        client = await Client(url)
-        return cls(client, await client.subscribe(OWN_TOPIC))
+    async def open(cls, url: str, *topics: str) -> Self:
+        client, topics = await Client(url), topics or (OWN_TOPIC,)
+        return cls(client, [await client.subscribe(topic) for topic in topics], topics)
 
     async def close(self) -> None:
         await self._client.close()
-        await self._listening
+        await asyncio.gather(*self._listening)
 
     async def publish(self) -> object:
-        return await self._client.publish(OWN_TOPIC, PAYLOAD)
+        return await self._client.publish(self._topics[0], PAYLOAD)
 
     async def send_nowait(self, burst: Burst) -> None:
-        publish = self._client.publish_nowait
+        """To the first topic."""
+        publish, topic = self._client.publish_nowait, self._topics[0]
         while count := burst.take(CHUNK):
             while count:
                 try:
-                    publish(OWN_TOPIC, PAYLOAD)
+                    publish(topic, PAYLOAD)
                     count -= 1
                 except PublishBufferFull:
                     await self._client.drain()
         await self._client.flush()
 
-    async def _listen(self) -> None:
-        async for event in self._subscription:
+    async def send_in_turn(self, burst: Burst) -> None:
+        """To all topics. The window is that of each topic: together they would fill the server's output buffer."""
+        publish, topics = self._client.publish_nowait, cycle(self._topics)
+        while count := burst.take(CHUNK):
+            for topic in islice(topics, count):
+                publish(topic, PAYLOAD)
+            if burst.in_flight > WINDOW:
+                await burst.room()
+        await self._client.flush()
+
+    async def _listen(self, subscription: Subscription) -> None:
+        async for event in subscription:
             if type(event) is not Message:
                 raise ClusterError(f"the benchmark lost messages: {event}")
             self.received += 1
@@ -217,7 +229,7 @@ class RedisPyPeer:
     def __init__(self, client: Any, pubsub: Any) -> None:
         self.received = 0
         self.on_arrival: Callable[[], None] | None = None
-        self._client = client
+        self.client = client
         self._pubsub = pubsub
         self._listening = asyncio.create_task(self._listen())
 
@@ -236,13 +248,13 @@ class RedisPyPeer:
         self._listening.cancel()
         await asyncio.gather(self._listening, return_exceptions=True)
         await self._pubsub.aclose()
-        await self._client.aclose()
+        await self.client.aclose()
 
     async def publish(self) -> object:
-        return await self._client.publish(REDIS_PY_TOPIC, PAYLOAD)
+        return await self.client.publish(REDIS_PY_TOPIC, PAYLOAD)
 
     async def send_by_pipeline(self, burst: Burst) -> None:
-        pipeline = self._client.pipeline(transaction=False)
+        pipeline = self.client.pipeline(transaction=False)
         while count := burst.take(PIPELINE):
             for _ in range(count):
                 pipeline.publish(REDIS_PY_TOPIC, PAYLOAD)

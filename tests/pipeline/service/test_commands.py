@@ -240,7 +240,7 @@ def test_wrong_calls_of_the_process_exit_with_2(arguments, said, tmp_path, monke
     assert said in result.stderr
 
 
-@pytest.mark.parametrize(("operator", "said"), [("same", "are equal"), ("", "NEARCAST_DATA_TOKEN is not: set both")])
+@pytest.mark.parametrize(("operator", "said"), [("same", "are equal"), ("", "NEARCAST_DATA_TOKEN is not: set it too")])
 def test_a_token_of_gateways_that_protects_nothing_is_refused(operator, said, tmp_path, monkeypatch):
     monkeypatch.setenv("NEARCAST_DATA_TOKEN", operator)
     monkeypatch.setenv("NEARCAST_GATEWAY_TOKEN", "same")
