@@ -1,13 +1,4 @@
-"""`nearcast bench`: measurements on this machine.
-
-client       the client compared with other libraries
-channels     one execution of a channel for all its subscriptions
-flow         the flow simulator
-multistage   balancing subscribers over brokers
-plan         a policy
-telemetry    aggregating agents' reports
-topics       one client with many topics
-"""
+"""`nearcast bench`: measurements on this machine, one command each."""
 
 from __future__ import annotations
 
@@ -23,6 +14,7 @@ if TYPE_CHECKING:
     from nearcast.bench.channels import ChannelsBench
     from nearcast.bench.client import ClientBench
     from nearcast.bench.flow import FlowBench
+    from nearcast.bench.log import LogBench
     from nearcast.bench.multistage import MultistageBench, Timed
     from nearcast.bench.plan import PlanBench
     from nearcast.bench.telemetry import TelemetryBench, Times
@@ -357,16 +349,20 @@ app.command("telemetry")(telemetry)
 app.command("topics")(topics)
 
 
+Seconds = Annotated[float, typer.Option("--seconds", min=0.01, help="How long each side is measured per round.")]
+Messages = Annotated[
+    int | None, typer.Option("--messages", min=1, help="End each measurement early, after this many messages.")
+]
+Rounds = Annotated[int, typer.Option("--rounds", min=1, help="How many rounds; medians are shown.")]
+Json = Annotated[bool, typer.Option("--json", help="The same as --output json.")]
+
+
 @app.command("client")
 def client(
-    seconds: Annotated[
-        float, typer.Option("--seconds", min=0.01, help="How long each side is measured per round.")
-    ] = 0.5,
-    messages: Annotated[
-        int | None, typer.Option("--messages", min=1, help="End each measurement early, after this many messages.")
-    ] = None,
-    rounds: Annotated[int, typer.Option("--rounds", min=1, help="How many rounds; medians are shown.")] = 10,
-    as_json: Annotated[bool, typer.Option("--json", help="The same as --output json.")] = False,
+    seconds: Seconds = 0.5,
+    messages: Messages = None,
+    rounds: Rounds = 10,
+    as_json: Json = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Time the client, compared with other libraries.
@@ -382,6 +378,43 @@ def client(
     found = run(lambda: measure_client(limit, rounds=rounds, progress=_progress))
     _progress("")
     show(Output.JSON if as_json else output, found, CLIENT_COLUMNS, _client_rows(found))
+
+
+@app.command("log")
+def log(
+    seconds: Seconds = 0.5,
+    messages: Messages = None,
+    rounds: Rounds = 7,
+    as_json: Json = False,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Time publishing to topics that are kept.
+
+    It is compared with topics that are not, and with redis-py's transactions. It takes about half a minute.
+
+    Example: nearcast bench log --json
+    """
+    from nearcast.bench.log import measure_log
+    from nearcast.bench.peers import Limit
+
+    limit = Limit(seconds, math.inf if messages is None else messages)
+    found = run(lambda: measure_log(limit, rounds=rounds, progress=_progress))
+    _progress("")
+    show(Output.JSON if as_json else output, found, CLIENT_COLUMNS, _log_rows(found))
+
+
+def _log_rows(found: LogBench) -> list[tuple[str, str, str]]:
+    return [
+        ("publish_nowait, one topic", _rate(found.publish_per_s), ""),
+        ("  kept", _rate(found.log_publish_per_s), ""),
+        ("  relative", _ratio(found.ratio), ">= 0.7 x"),
+        ("  the server's time per message, relative", _ratio(found.server_ratio), ""),
+        ("publish_nowait, 50 topics", _rate(found.publish_50_topics_per_s), ""),
+        ("  kept", _rate(found.log_publish_50_topics_per_s), ""),
+        ("  relative", _ratio(found.ratio_50_topics), ">= 0.5 x"),
+        ("redis-py, MULTI XADD PUBLISH EXEC of 100", _rate(found.redis_py_transaction_per_s), ""),
+        ("  kept, relative to redis-py", _ratio(found.ratio_vs_redis_py), ">= 4 x"),
+    ]
 
 
 def _progress(step: str) -> None:
