@@ -15,6 +15,7 @@ import nearcast
 import nearcast.asyncio
 from nearcast import Message
 from nearcast.agent.collector import Collector
+from nearcast.core.model.logs import Log
 from nearcast.core.model.membership import BrokerInfo, Membership, encode_membership
 from nearcast.core.model.names import CLAIM_KEY, FEEDS, HOURS_KEY, MEMBERS, PROVIDER_CHANNEL, READY_KEY, feed_keys
 from nearcast.core.model.placement import Mode
@@ -104,6 +105,21 @@ def test_a_client_and_an_operator_need_no_more_than_their_rules(world: World) ->
             assert await payloads(subscription, 3) == await payloads(pattern, 3) == [b"0", b"1", b"2"]
         async with Console(url(world.brokers["b1"], "operator")) as console:
             assert set((await console.state()).brokers) == {"b1", "b2"}
+
+    world.run(scenario)
+
+
+def test_a_client_publishes_to_kept_topics_with_the_rules_added_for_it(world: World) -> None:
+    async def scenario() -> None:
+        async with nearcast.connect(*world.urls) as client, Console(url(world.store, "operator")) as console:
+            await console.create_log(Log("kept", 0, ("game:kept*",), 3600.0, 1 << 20))
+            subscription = await client.subscribe("game:kept")
+            for number in range(3):
+                await client.publish("game:kept", b"%d" % number)
+            assert await payloads(subscription, 3) == [b"0", b"1", b"2"]
+            await console.drop_log("kept")
+            await client.publish("game:kept", b"3")
+            assert await payloads(subscription, 1) == [b"3"]
 
     world.run(scenario)
 
