@@ -254,6 +254,47 @@ def test_nothing_is_kept_in_a_new_epoch_before_the_fate_in_the_old_one_is_known(
     assert kept(world, "b2") == [(3, b"c")]
 
 
+def test_a_broker_that_has_switched_need_not_know_of_later_moves(rig: Any) -> None:
+    world = rig("b1", "b2", "b3")
+    covered(world, LOG)
+    old = placed(world, "b1")
+    version = world.membership.version
+    client = world.client()
+    client.publish(T, b"a")
+    world.silent.add("b1")
+    client.publish(T, b"b")  # kept at b1
+    client.cut("b1")
+    world.down.add("b1")
+    world.silent.clear()
+    world.install("b1", T, switch(old, single(6, "b2", version), 1, forced=False))
+    for broker in ("b2", "b3"):
+        world.install(broker, T, settled(single(7, "b3", version), 1))
+    client.machine.found("b2", T, settled(single(7, "b3", version), 1), world.now_s)
+    world.run(1.0)
+    assert kept(world, "b3") == []
+    world.down.clear()
+    world.run(3.0)
+    client.publish(T, b"c")
+    assert client.acked == [b"a", b"b", b"c"]
+    assert (kept(world, "b1"), kept(world, "b3")) == ([(1, b"a"), (2, b"b")], [(3, b"c")])
+
+
+def test_a_broker_that_knows_that_the_log_is_gone_has_kept_all_it_will(rig: Any) -> None:
+    world = rig("b1")
+    covered(world, LOG)
+    client = world.client()
+    client.publish(T, b"a")
+    world.silent.add("b1")
+    client.publish(T, b"b")
+    client.cut("b1")
+    world.silent.clear()
+    covered(world)
+    world.run(2.0)
+    client.publish(T, b"c")
+    assert client.acked == [b"a", b"b", b"c"]
+    assert kept(world, "b1") == [(1, b"a"), (2, b"b")]
+
+
 def test_a_publisher_that_is_early_waits_for_the_record(rig: Any) -> None:
     world = rig("b1", "b2")
     covered(world, LOG)

@@ -59,11 +59,11 @@ class Entries:
     def _read(self, link: ClientLink) -> None:
         self._look(link, partial(self._entered, link, self._forgotten))
 
-    def look_again(self, broker: str, then: OnLook) -> None:
+    def look_again(self, broker: str, then: Callable[[ClientLink, Found, int, float], None]) -> None:
         """Read again what a broker has, if we have entered there."""
         link = self._open.get(broker)
         if link is not None:
-            self._look(link, then)
+            self._look(link, partial(then, link))
 
     def _look(self, link: ClientLink, then: OnLook) -> None:
         """Read the record, and after that the last number kept there: what was read behind a fence is final."""

@@ -38,10 +38,12 @@ class KeptLane(Lane):
     nothing about those sent since.
     """
 
-    __slots__ = ("_keys", "_logs", "_round", "blocked", "flying", "life", "uncertain")
+    __slots__ = ("_keys", "_logs", "_round", "blocked", "epoch", "flying", "life", "logs_version", "uncertain")
 
     def __init__(self, topic_publisher: TopicPublisher, broker: str, counted: int, logs: tuple[Log, ...]) -> None:
         super().__init__(topic_publisher, broker, counted)
+        self.epoch = topic_publisher.epoch
+        self.logs_version = topic_publisher.client.membership.logs_version  # of the last batch
         self.blocked = False  # the server is not ready for us: try again later
         self.flying = 0  # batches without an answer
         self.uncertain = False  # the connection was lost before all answers had come
@@ -96,8 +98,9 @@ class KeptLane(Lane):
             ),
         )
         self.flying += 1
-        version, publisher = topic_publisher.client.membership.logs_version, topic_publisher.client.client_id
-        link.keep(version, self._keys, publisher, step, partial(self._answered, self._round, step))
+        self.logs_version = topic_publisher.client.membership.logs_version
+        answered = partial(self._answered, self._round, step)
+        link.keep(self.logs_version, self._keys, topic_publisher.client.client_id, step, answered)
 
     def _answered(self, round_: int, step: Step, outcome: Outcome, now_s: float) -> None:
         topic_publisher = self.topic_publisher
@@ -184,11 +187,11 @@ class FormerLanes:
                 self._entries.enter(lane.broker, now_s)
                 self._entries.look_again(lane.broker, partial(self._looked, lane))
 
-    def _looked(self, lane: KeptLane, record: Found, kept: int, now_s: float) -> None:
-        """What a broker has kept is final once it has switched."""
+    def _looked(self, lane: KeptLane, link: ClientLink, record: Found, kept: int, now_s: float) -> None:
+        """What a broker has kept is final once it has switched, or has other logs: it refuses what comes late."""
         topic_publisher = self._topic_publisher
         topic_publisher.logged = max(topic_publisher.logged, kept)
-        if not isinstance(record, Record) or record.epoch >= topic_publisher.epoch:
+        if not isinstance(record, Record) or record.epoch > lane.epoch or link.logs_version > lane.logs_version:
             self.answered(lane)
 
 

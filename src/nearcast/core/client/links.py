@@ -370,6 +370,7 @@ class Links:
             self._unread = f"the membership cannot be read ({error}): upgrade nearcast here, or check what wrote it"
             self._client.tell(Note(Kind.REFUSED, f"{link.broker}: {self._unread}"))
             return
+        link.logs_version = membership.logs_version
         self._client.update_membership(membership, now_s)
 
     # --- leases

@@ -196,7 +196,7 @@ class ServerLink(Protocol):
 
 
 class ClientLink(ServerLink, Protocol):
-    """The link of a client. The first seven are the client's own notes, which a link keeps for it."""
+    """The link of a client. The first eight are the client's own notes, which a link keeps for it."""
 
     up: bool  # greeted, and its server marked ready by its agent
     users: dict[Flow, None]
@@ -204,6 +204,7 @@ class ClientLink(ServerLink, Protocol):
     lease_until_s: float  # until then acknowledgements of this server count
     sound_s: float  # what the server sent before then has been read, and it had its lease then
     asking_members: bool  # a question for the membership is in flight
+    logs_version: int  # of the newest membership that was read there
     lease_waiters: dict[LeaseWaiter, None]  # notified when it is next proven
     topics: dict[bytes, FrameSink]  # where runs of messages go
     patterns: dict[bytes, OnMatch]

@@ -90,6 +90,7 @@ class Link:
         "heard_s",
         "lease_until_s",
         "lease_waiters",
+        "logs_version",
         "on_watched",
         "patterns",
         "proof",
@@ -114,6 +115,7 @@ class Link:
         self.lease_until_s = NEVER_S  # until then replies of this server count
         self.lease_waiters: dict[LeaseWaiter, None] = {}
         self.asking_members = False  # a question for the membership is in flight
+        self.logs_version = 0  # of the newest membership that was read there
         self.users: dict[Flow, None] = {}  # ordered, so that one seed gives one run
         self._outbox: list[bytes] = []
         self._pending: deque[_Run | _Confirm | OnReply] = deque()
