@@ -16,6 +16,7 @@ import msgspec
 from nearcast.agent.collector import Collector
 from nearcast.agent.process import Agent, watch_server
 from nearcast.core.agent.machine import Identity
+from nearcast.runtime.workers import until_one_ends
 
 if TYPE_CHECKING:
     from nearcast.agent.gateway import GatewayOptions
@@ -80,10 +81,10 @@ class Parts:
         for part in self._parts:
             earlier = tuple(self._started)
             self._started.append(part)
-            await _first_of(part.start(), *(other.ended() for other in earlier))
+            await until_one_ends(part.start(), *(other.ended() for other in earlier))
 
     async def ended(self) -> None:
-        await _first_of(*(part.ended() for part in self._parts))
+        await until_one_ends(*(part.ended() for part in self._parts))
 
     async def stop(self) -> None:
         """Stop all, the last started first. A part that fails to stop does not keep the others running."""
@@ -95,19 +96,6 @@ class Parts:
                 failures.append(error)
         if failures:
             raise failures[0]
-
-
-async def _first_of(*jobs: Coroutine[Any, Any, None]) -> None:
-    """Run them together until one is done or fails, then cancel the others. Raises its error if it failed."""
-    tasks = [asyncio.create_task(job) for job in jobs]
-    try:
-        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        for task in done:
-            task.result()
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):

@@ -17,7 +17,6 @@ from nearcast.cli.shared import (
     log_problems,
     log_to_stderr,
     run,
-    until_one_ends,
     until_told_to_stop,
 )
 from nearcast.errors import UsageError
@@ -160,6 +159,8 @@ def _advertised(url: str, given: str) -> str:
 
 
 async def _serve(parts: Parts, identity: Identity) -> None:
+    from nearcast.runtime.workers import until_one_ends
+
     log.info("agent of broker %s; clients connect to %s", identity.broker, identity.url)
     try:
         await until_one_ends(log_problems(log, lambda: parts.problem), until_told_to_stop(), _work(parts))

@@ -30,7 +30,6 @@ from nearcast.cli.shared import (
     log_problems,
     log_to_stderr,
     run,
-    until_one_ends,
     until_told_to_stop,
 )
 
@@ -85,6 +84,7 @@ async def _serve(
     store: str, policy: Policy | None, planning: PlanningSettings, coordinating: CoordinationSettings, timing: Timing
 ) -> None:
     from nearcast.runtime.controller import Controller
+    from nearcast.runtime.workers import until_one_ends
 
     process = Controller(store, policy=policy, planning=planning, coordinating=coordinating, timing=timing)
     try:

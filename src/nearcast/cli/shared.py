@@ -219,19 +219,6 @@ async def until_told_to_stop() -> None:
             loop.remove_signal_handler(number)
 
 
-async def until_one_ends(*jobs: Coroutine[Any, Any, None]) -> None:
-    """Run them together until one is done or fails, then cancel the others. Raises its error if it failed."""
-    tasks = [asyncio.create_task(job) for job in jobs]
-    try:
-        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        for task in done:
-            task.result()
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-
 async def log_problems(log: logging.Logger, problem: Callable[[], str]) -> None:
     """Log a process's problem whenever it changes. Runs until cancelled."""
     known = ""

@@ -41,7 +41,6 @@ from nearcast.cli.shared import (
     print_table,
     run,
     say,
-    until_one_ends,
     until_told_to_stop,
     warned,
 )
@@ -116,6 +115,8 @@ async def _up(start: Callable[[], Awaitable[LocalCluster]], dry: bool, output: O
 
 
 async def _until_stopped(cluster: LocalCluster, output: Output) -> None:
+    from nearcast.runtime.workers import until_one_ends
+
     _announce(cluster, output)
     try:
         await until_one_ends(_tell_of_ends(cluster), _tell_of_losses(cluster), until_told_to_stop())

@@ -156,3 +156,19 @@ class Workers:
                 if time.monotonic() - began_s > STEADY_S:
                     pauses.reset()
                 await asyncio.sleep(pauses.next_s())
+
+
+# --- tasks of one process
+
+
+async def until_one_ends(*jobs: Coroutine[Any, Any, None]) -> None:
+    """Run them together until one is done or fails, then cancel the others. Raises its error if it failed."""
+    tasks = [asyncio.create_task(job) for job in jobs]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
