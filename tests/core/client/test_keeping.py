@@ -45,10 +45,10 @@ def kept(world: Any, broker: str, topic: bytes = T, log: Log = LOG) -> list[tupl
     return found
 
 
-def placed(world: Any, *brokers: str, mode: Mode = Mode.SINGLE, epoch: int = 5) -> Placement:
+def placed(world: Any, *brokers: str, mode: Mode = Mode.SINGLE, epoch: int = 5, topic: bytes = T) -> Placement:
     placement = Placement(epoch, mode, brokers, world.membership.version)
     for broker in world.servers:
-        world.install(broker, T, settled(placement, term=1))
+        world.install(broker, topic, settled(placement, term=1))
     return placement
 
 
@@ -277,6 +277,32 @@ def test_a_broker_that_has_switched_need_not_know_of_later_moves(rig: Any) -> No
     client.publish(T, b"c")
     assert client.acked == [b"a", b"b", b"c"]
     assert (kept(world, "b1"), kept(world, "b3")) == ([(1, b"a"), (2, b"b")], [(3, b"c")])
+
+
+def test_a_broker_that_came_back_empty_has_kept_nothing(rig: Any) -> None:
+    world = rig("b1", "b2")
+    covered(world, LOG)
+    topic = next(b"%d" % n for n in range(100) if world.membership.directory(b"%d" % n) == "b2")
+    placed(world, "b1", topic=topic)
+    client = world.client()
+    client.publish(topic, b"a")
+    world.silent.add("b1")
+    client.publish(topic, b"b")
+    world.down.add("b1")
+    client.cut("b1")
+    world.silent.clear()
+    world.servers["b1"].keys.clear()
+    world.membership = msgspec.structs.replace(world.membership, version=9)
+    for broker in ("b1", "b2"):
+        world.prepare(broker)
+    record = settled(single(9, "b2", 9), 1)  # it looks like a first use
+    world.install("b2", topic, record)
+    client.machine.found("b2", topic, record, world.now_s)
+    world.down.clear()
+    world.run(3.0)
+    client.publish(topic, b"c")
+    assert client.acked == [b"a", b"b", b"c"]
+    assert kept(world, "b2", topic) == [(2, b"b"), (3, b"c")]
 
 
 def test_a_broker_that_knows_that_the_log_is_gone_has_kept_all_it_will(rig: Any) -> None:

@@ -131,6 +131,13 @@ def test_what_cannot_be_done_is_refused_in_words(keeping: Keeping, message: bus.
     assert keeping.known == [("orders", MEMBERS + 1)]
 
 
+def test_without_a_broker_there_is_nothing_to_keep_at(keeping: Keeping) -> None:
+    keeping.journal.membership = msgspec.structs.replace(keeping.journal.membership, ring=())
+    (answer,) = keeping.ask(bus.CreateLog("me.1", ORDERS))
+    assert answer.problem == "no broker carries topics yet: start one, or wait until it has joined"
+    assert keeping.commit() == {}
+
+
 def test_there_is_a_limit(keeping: Keeping) -> None:
     logs = [msgspec.structs.replace(ORDERS, name=f"log{number}") for number in range(LOGS_MAX + 1)]
     keeping.ask(bus.CreateLog("me.0", logs[0]))

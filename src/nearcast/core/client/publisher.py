@@ -336,9 +336,13 @@ class TopicPublisher:
         return life_of(broker, info.joined) if info is not None and (self.logs or self.former_lanes) else ""
 
     def uses(self, broker: str) -> bool:
+        """Whether we need an entry there."""
+        return self.writes_to(broker) or self.former_lanes.need(broker)
+
+    def writes_to(self, broker: str) -> bool:
         """Whether we write to the broker, or are about to."""
         members = self.client.membership
-        return self.former_lanes.need(broker) or any(
+        return any(
             broker in placement.writers(self._publisher) and members.has(broker, placement)
             for placement in (self.placement, self.upcoming)
             if placement

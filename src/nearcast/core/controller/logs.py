@@ -34,7 +34,9 @@ class Logs:
         self._done: deque[str] = deque(maxlen=WAITING_MAX)  # requests that were carried out: an answer may be lost
 
     def heard(self, message: bus.AboutLogs, now_s: float) -> None:
-        if len(self._waiting) >= WAITING_MAX:
+        if not self._ledger.journal.membership.ring:  # a young cluster may yet give way to an older one
+            self._answer(message.request, "no broker carries topics yet: start one, or wait until it has joined")
+        elif len(self._waiting) >= WAITING_MAX:
             self._answer(message.request, f"the controller has {WAITING_MAX} requests waiting: try again later")
         elif message.request in self._done:
             self._answer(message.request)
