@@ -14,7 +14,7 @@ from nearcast.core.agent import records as records_module
 from nearcast.core.agent.load import UNANSWERED_BYTES_MAX
 from nearcast.core.agent.machine import HURRIES_PER_S, HURRY_BURST, Agent, Identity
 from nearcast.core.model.journal import Pace
-from nearcast.core.model.membership import Membership, Ready, ring_of
+from nearcast.core.model.membership import BrokerInfo, Membership, Ready, ring_of
 from nearcast.core.model.names import (
     CLAIM_KEY,
     CONTROLLER_CHANNEL,
@@ -350,6 +350,22 @@ def test_a_reset_cuts_off_clients_and_forgets_everything(office: Office) -> None
     assert office.on_server("GET", "theirs") == b"1"
     assert (client.closed, stranger.closed) == (True, False)
     assert not office.hello().ready
+
+
+def test_nothing_is_done_during_a_reset_which_would_wipe_it(office: Office) -> None:
+    """The leader repeats a reset it has no answer to yet, then goes on when the answer to the first one arrives."""
+    membership = Membership(version=7, term=TERM, brokers={"b1": BrokerInfo("redis://b1")}, ring=("b1",))
+    assert office.order(bus.Reset(3, TERM)) == [bus.Answer("b1", 3)]
+    office.rig.silent.add("b1")
+    office.order(bus.Reset(4, TERM))
+    office.order(bus.InstallMembers(5, TERM, membership))
+    office.rig.silent.clear()
+    office.heard.clear()
+    office.wired.hear()
+    answers = [message.order for message in office.heard if isinstance(message, bus.Answer)]
+    assert answers == [4], "and the other order is repeated, as it has no answer"
+    office.order(bus.InstallMembers(6, TERM, membership))
+    assert office.on_server("HGET", MEMBERS, "version") == b"7"
 
 
 def test_an_order_given_before_a_reset_is_not_carried_out_after_it(office: Office) -> None:

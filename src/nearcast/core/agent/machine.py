@@ -9,7 +9,6 @@ it late does no harm. Before it has the claim on a server (`claim.py`), it does 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from random import Random
 
 import msgspec
@@ -94,6 +93,7 @@ class Agent:
         self._known = Known()  # about the cluster; kept when the server loses its memory
         self._noted = BEGINNING  # position of the journal noted on the server
         self._began_with = 0  # the number of the order that reset this broker
+        self._resetting = False  # it takes two steps on the server, and would wipe what is done in between
         self._beat = 0  # the newest on this connection to the server
         self._granted_beat = 0
         self._beating = False  # the server has not answered the last one yet
@@ -206,7 +206,7 @@ class Agent:
 
     def _leave(self) -> None:
         """From here on, we no longer speak for what is on the server, or for its lease."""
-        self._inside = False
+        self._inside = self._resetting = False
         self._run_id, self._ready, self._noted = "", False, BEGINNING
         self._beat = self._granted_beat = 0
 
@@ -296,8 +296,8 @@ class Agent:
         self._rest_on(message)
         if isinstance(message, bus.Grant):
             self._granted(message, now_s)
-        elif message.order >= self._began_with and self._workplace is not None:  # otherwise older than the reset
-            self._orders[type(message)](message, self._workplace)
+        elif message.order >= self._began_with and self._workplace is not None and not self._resetting:
+            self._orders[type(message)](message, self._workplace)  # others are older than the reset, or are repeated
 
     def _rest_on(self, message: bus.Grant | bus.Order) -> None:
         """What follows depends on this journal position: remember it, so that a journal with less counts as a loss."""
@@ -399,9 +399,14 @@ class Agent:
     def _reset(self, order: bus.Order, link: AgentLink) -> None:
         if order.order == self._began_with:
             return  # the same order received twice: what was installed since must not be wiped
-        self._began_with = order.order
+        self._began_with, self._resetting = order.order, True
         self._ready, self._known = False, Known()
-        link.begin_anew(partial(self._done, order.order))
+
+        def begun(now_s: float) -> None:
+            self._resetting = False
+            self._done(order.order, now_s)
+
+        link.begin_anew(begun)
 
     def _mark_ready(self, order: bus.Order, link: AgentLink) -> None:
         assert isinstance(order, bus.MarkReady)
