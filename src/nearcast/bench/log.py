@@ -14,6 +14,14 @@ from statistics import median
 
 import msgspec
 
+from nearcast.bench.log_reading import (
+    MOVES,
+    READ_MESSAGES,
+    Pauses,
+    Reading,
+    measure_pauses,
+    measure_reading,
+)
 from nearcast.bench.peers import (
     PAYLOAD,
     PIPELINE,
@@ -27,12 +35,14 @@ from nearcast.bench.peers import (
     rate_of,
 )
 from nearcast.core.model.logs import Log
+from nearcast.core.model.placement import Mode
 from nearcast.core.wire.valkey import lines_of
 from nearcast.errors import ClusterError
 from nearcast.runtime.requester import Requester
 from nearcast.testing.cluster import LocalCluster
 
 ROUNDS = 7
+READ_ROUNDS = 3
 TOPICS = 50
 WARM_UP = Limit(seconds=0.2)
 STREAM_MAX = 100_000  # redis-py's stream, so that the server's memory stays flat
@@ -53,15 +63,38 @@ class LogBench(msgspec.Struct, frozen=True):
     server_ratio: float
     redis_py_transaction_per_s: float
     ratio_vs_redis_py: float
+    read_per_s: float
+    redis_py_read_per_s: float
+    ratio_read: float
+    move_pause_p50_ms: float
+    move_pause_p99_ms: float
 
 
-async def measure_log(limit: Limit, *, rounds: int = ROUNDS, progress: Progress = lambda _: None) -> LogBench:
-    """Run everything; takes about `rounds * 5 * limit.seconds` and a few seconds more."""
-    progress("starting a cluster with one broker")
-    async with await LocalCluster.start(brokers=1) as cluster, AsyncExitStack() as stack:
-        url = cluster.urls["b1"]
-        async with await cluster.console() as console:
-            await console.create_log(KEPT)
+async def measure_log(
+    limit: Limit,
+    *,
+    rounds: int = ROUNDS,
+    moves: int = MOVES,
+    messages: int = READ_MESSAGES,
+    progress: Progress = lambda _: None,
+) -> LogBench:
+    """Run everything; takes about `rounds * 5 * limit.seconds` and half a minute more."""
+    progress("starting a cluster with two brokers")
+    async with await LocalCluster.start(brokers=2) as cluster, await cluster.console() as console:
+        await console.create_log(KEPT)
+        topics = [f"{kind}.{number}" for kind in ("plain", "kept") for number in (*range(TOPICS + 1), "read")]
+        await console.move_all(dict.fromkeys(topics, (Mode.SINGLE, ("b1",))))
+        rates, costs = await _publishing(cluster.urls["b1"], limit, rounds, progress)
+        reading = await measure_reading(cluster.urls["b1"], KEPT.name, min(rounds, READ_ROUNDS), messages, progress)
+        pauses = await measure_pauses(cluster, moves, progress)
+    return _result(rates, costs, reading, pauses)
+
+
+async def _publishing(
+    url: str, limit: Limit, rounds: int, progress: Progress
+) -> tuple[dict[str, float], dict[str, list[float]]]:
+    """Messages per second of each way to publish, and the server's processor time for one message."""
+    async with AsyncExitStack() as stack:
         server = Requester(url)
         stack.push_async_callback(server.close)
         ways = await _ways(url, stack)
@@ -76,7 +109,7 @@ async def measure_log(limit: Limit, *, rounds: int = ROUNDS, progress: Progress 
                 rates[name].append(await rate_of(receiver, send, limit))
                 costs[name].append((await _processor_s(server) - before) / (receiver.received - received))
                 await _empty(server)
-    return _result({name: median(found) for name, found in rates.items()}, costs)
+    return {name: median(found) for name, found in rates.items()}, costs
 
 
 async def _ways(url: str, stack: AsyncExitStack) -> dict[str, tuple[Receiver, Send]]:
@@ -115,7 +148,7 @@ async def _processor_s(server: Requester) -> float:
 
 
 async def _empty(server: Requester) -> None:
-    """Nothing removes what is kept yet: without this, memory would grow with every round."""
+    """Without this, memory would grow with every round: retention is meant for longer times."""
     keys = await server.ask("KEYS", "nc:l:*")
     if not isinstance(keys, list):
         raise ClusterError(f"the server refused: {keys}")
@@ -123,7 +156,7 @@ async def _empty(server: Requester) -> None:
         await server.ask("XTRIM", key, "MAXLEN", 0)
 
 
-def _result(rates: dict[str, float], costs: dict[str, list[float]]) -> LogBench:
+def _result(rates: dict[str, float], costs: dict[str, list[float]], reading: Reading, pauses: Pauses) -> LogBench:
     return LogBench(
         publish_per_s=rates["plain"],
         log_publish_per_s=rates["kept"],
@@ -134,4 +167,9 @@ def _result(rates: dict[str, float], costs: dict[str, list[float]]) -> LogBench:
         server_ratio=median(costs["plain"]) / median(costs["kept"]),
         redis_py_transaction_per_s=rates["redis_py"],
         ratio_vs_redis_py=rates["kept"] / rates["redis_py"],
+        read_per_s=reading.read_per_s,
+        redis_py_read_per_s=reading.redis_py_read_per_s,
+        ratio_read=reading.read_per_s / reading.redis_py_read_per_s,
+        move_pause_p50_ms=pauses.p50_ms,
+        move_pause_p99_ms=pauses.p99_ms,
     )

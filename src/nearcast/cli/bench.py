@@ -388,9 +388,9 @@ def log(
     as_json: Json = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Time publishing to topics that are kept.
+    """Time publishing to topics that are kept, reading what is kept, and moving such topics.
 
-    It is compared with topics that are not, and with redis-py's transactions. It takes about half a minute.
+    It is compared with topics that are not, and with redis-py's transactions and XREAD. It takes about a minute.
 
     Example: nearcast bench log --json
     """
@@ -414,6 +414,11 @@ def _log_rows(found: LogBench) -> list[tuple[str, str, str]]:
         ("  relative", _ratio(found.ratio_50_topics), ">= 0.5 x"),
         ("redis-py, MULTI XADD PUBLISH EXEC of 100", _rate(found.redis_py_transaction_per_s), ""),
         ("  kept, relative to redis-py", _ratio(found.ratio_vs_redis_py), ">= 4 x"),
+        ("reading a log", _rate(found.read_per_s), ""),
+        ("  redis-py, XREAD of 1,000", _rate(found.redis_py_read_per_s), ""),
+        ("  relative to redis-py", _ratio(found.ratio_read), ""),
+        ("longest pause of a move, median", f"{found.move_pause_p50_ms:.1f} ms", ""),
+        ("  99th percentile", f"{found.move_pause_p99_ms:.1f} ms", "<= 50 ms"),
     ]
 
 
