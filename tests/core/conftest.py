@@ -25,7 +25,7 @@ from nearcast.core.controller.planner import PlanningSettings
 from nearcast.core.controller.subscribers import CoordinationSettings
 from nearcast.core.model.journal import BrokerState, Pace
 from nearcast.core.model.membership import BrokerInfo, Membership, Ready, encode_membership
-from nearcast.core.model.names import CLAIM_KEY, FIRST_USES, GRANTS, MEMBERS, READY_KEY, RECORDS, WANTED
+from nearcast.core.model.names import CLAIM_KEY, FIRST_USES, GRANTS, MEMBERS, READY_KEY, RECORDS, TOTALS, WANTED
 from nearcast.core.model.placement import Mode, Record
 from nearcast.core.model.settings import DEFAULT_TIMING, Timing
 from nearcast.core.wire import bus
@@ -146,6 +146,9 @@ class _Wanted:
         if channel == WANTED:
             self._servers.append(server)
 
+    def appended(self, stream: bytes, topic: bytes, batch: bytes) -> None:
+        pass
+
     def installed(self, server: SimServer, topic: bytes, record: bytes) -> None:
         pass
 
@@ -195,7 +198,7 @@ class Rig:
 
     def install(self, broker: str, topic: bytes, record: Record) -> None:
         arguments = (record.term, topic, record.version, encode_record(record))
-        self.ask(broker, "EVAL", INSTALL, 2, RECORDS, FIRST_USES, *arguments)
+        self.ask(broker, "EVAL", INSTALL, 3, RECORDS, FIRST_USES, TOTALS, *arguments)
 
     def client(self, client_id: int = 1, **options: Any) -> Program:
         machine = Client(client_id, Random(client_id), **options)

@@ -20,9 +20,20 @@ from urllib.parse import unquote_to_bytes
 import hiredis
 import pytest
 
-from nearcast.core.model.names import FIRST_USES, MEMBERS, RECORDS
+from nearcast.core.model.names import FIRST_USES, MEMBERS, RECORDS, TOTALS
 from nearcast.core.wire.link import command
-from nearcast.core.wire.scripts import APPEND, CLAIM, END_UNUSED, FIRST_USE, INSTALL, INSTALL_MEMBERS, KEEP, READ
+from nearcast.core.wire.scripts import (
+    APPEND,
+    CLAIM,
+    COMMIT,
+    END_UNUSED,
+    FIRST_USE,
+    INSTALL,
+    INSTALL_MEMBERS,
+    KEEP,
+    READ,
+    TAKE,
+)
 from nearcast.runtime.servers import LocalServer
 from nearcast.sim.valkey.commands import COMMANDS
 from nearcast.sim.valkey.server import SimServer
@@ -36,6 +47,8 @@ SCRIPTS = {
     "$END_UNUSED": END_UNUSED,
     "$READ": READ,
     "$APPEND": APPEND,
+    "$COMMIT": COMMIT,
+    "$TAKE": TAKE,
 }
 END_OF_STEP = command("ECHO", "end of step")
 END_OF_STEP_REPLY = b"$11\r\nend of step\r\n"
@@ -422,7 +435,7 @@ def test_records_are_where_the_scripts_put_them(server):
     record = b'{"version":13,"term":1,"placement":[3,"single",["b1"]]}'
     assert ask(connection, "EVAL", FIRST_USE, 1, FIRST_USES, 3, "topic") == [b"found", b"3"]
     assert ask(connection, "EVAL", READ, 0, "topic") == [b"3"]
-    assert ask(connection, "EVAL", INSTALL, 2, RECORDS, FIRST_USES, 1, "topic", 13, record) == [13]
+    assert ask(connection, "EVAL", INSTALL, 3, RECORDS, FIRST_USES, TOTALS, 1, "topic", 13, record) == [13]
     assert ask(connection, "EVAL", READ, 0, "topic") == [record]
     assert ask(connection, "EVAL", FIRST_USE, 1, FIRST_USES, 3, "topic") == [b"found", record]
     connection.close()

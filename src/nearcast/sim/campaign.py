@@ -59,7 +59,8 @@ def draw_plan(seed: int) -> tuple[Setup, FaultPlan]:
     logs_rng = Random(seed ^ 0x1065)
     if logs_rng.random() < 1 / 6:
         keep = Keep(START_S + logs_rng.random() * 2, logs_rng.choice(("topic-*", "topic-0", "*")))
-        setup = msgspec.structs.replace(setup, script=(keep, *setup.script))
+        members = logs_rng.choice((0, 1, 2))
+        setup = msgspec.structs.replace(setup, script=(keep, *setup.script), readers=1, members=members)
     stops = 0 if profile is Profile.CALM or Random(seed ^ 0x570B).random() > 1 / 4 else 2  # also drawn separately
     return setup, FaultPlan(profile, boundaries, counted_from_s=START_S, stops=stops)
 

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 from nearcast.core.model.globs import matcher
 from nearcast.core.model.journal import MEMBERSHIP_KEY, decode_entry
-from nearcast.core.model.logs import life_of
 from nearcast.core.model.membership import Membership
 from nearcast.core.model.message import Gap, Interrupted, Message
 from nearcast.core.model.names import LOGS, decode_topic
@@ -22,6 +21,7 @@ from nearcast.errors import AccessDenied
 from nearcast.sim.faults import Profile
 from nearcast.sim.network import WALL_BEGINS_S
 from nearcast.sim.programs import SECRET
+from nearcast.sim.readers import check_read
 
 if TYPE_CHECKING:
     from nearcast.sim.history import Run
@@ -280,7 +280,7 @@ def _lives(world: World) -> set[bytes]:
     _, values = world.store.load_now()
     membership = decode_entry(MEMBERSHIP_KEY, values[MEMBERSHIP_KEY])
     assert isinstance(membership, Membership)
-    return {life_of(broker, info.joined).encode() for broker, info in membership.brokers.items()}
+    return {membership.life(broker).encode() for broker in membership.brokers}
 
 
 def _kept(world: World) -> Iterator[tuple[bytes, bytes, int, list[int]]]:
@@ -289,7 +289,7 @@ def _kept(world: World) -> Iterator[tuple[bytes, bytes, int, list[int]]]:
         for key, stream in world.hosts[broker].server.keys.streams(LOGS).items():
             found: defaultdict[tuple[bytes, int], list[int]] = defaultdict(list)
             for _, fields in stream.records:
-                for topic, batch in zip(fields[6::2], fields[7::2], strict=True):
+                for topic, batch in zip(fields[6::2], fields[7::2], strict=True):  # none in a mark
                     _, _, publisher, first, count = HEADER.unpack_from(batch)
                     found[topic, publisher] += range(first, first + count)
             for (topic, publisher), numbers in found.items():
@@ -323,4 +323,5 @@ CHECKERS: dict[str, Checker] = {
     "unseen": check_unseen,
     "senders": check_senders,
     "kept": check_kept,
+    "read": check_read,
 }

@@ -271,6 +271,9 @@ class _Echo:
     def installed(self, server: SimServer, topic: bytes, record: bytes) -> None:
         pass
 
+    def appended(self, stream: bytes, topic: bytes, batch: bytes) -> None:
+        pass
+
     def wiped(self, server: SimServer) -> None:
         pass
 

@@ -15,7 +15,17 @@ from nearcast.core.model.journal import BrokerEntry, BrokerState, TopicEntry, de
 from nearcast.core.model.names import RESERVED
 from nearcast.core.model.placement import Placement, Record
 from nearcast.core.wire.batches import decode_batch
-from nearcast.core.wire.frames import ASK, BATCH, FIRSTS, HEADER, HEADER_BYTES, NUMBERED, decode_record, decode_repair
+from nearcast.core.wire.frames import (
+    ASK,
+    BATCH,
+    FIRSTS,
+    HEADER,
+    HEADER_BYTES,
+    NUMBERED,
+    SKIPS,
+    decode_record,
+    decode_repair,
+)
 
 if TYPE_CHECKING:
     from nearcast.sim.network import Timeline
@@ -56,6 +66,7 @@ class History:
         self.unready: list[Unready] = []
         self.faults: list[str] = []  # violations noticed as they happened
         self.kept: dict[str, float] = {}  # pattern of topics -> since when all brokers knew that they are kept
+        self.kept_in: dict[tuple[bytes, int, int], set[bytes]] = defaultdict(set)  # message -> streams
         self.memory_lost = False  # by a server, and with it what was kept there
         self.moves = 0
         self.forced: list[bytes] = []  # topics, once for each move that did not wait for all subscribers
@@ -84,6 +95,13 @@ class History:
                 self.messages += 1
             if kind in FIRSTS:
                 self.begun[publisher, channel].add(sequence)
+
+    def appended(self, stream: bytes, topic: bytes, batch: bytes) -> None:
+        """A server has kept a batch."""
+        _, _, publisher, first, _ = HEADER.unpack_from(batch)
+        for sequence, (word, _, _) in enumerate(decode_batch(batch) or (), first):
+            if word not in SKIPS:
+                self.kept_in[topic, publisher, sequence].add(stream)
 
     def _repaired(self, payload: bytes, receivers: Collection[Session]) -> None:
         """A repair, or a request for one. If all is well, it is on an inbox."""

@@ -21,6 +21,7 @@ from nearcast.sim.history import History
 from nearcast.sim.network import Host, HostClock, LinkModel, Network, Timeline, far_link
 from nearcast.sim.process import PLANNING, ControllerProcess, ManyTopics, Process
 from nearcast.sim.programs import SECRET, Operator, Publisher, Subscriber
+from nearcast.sim.readers import Readers
 from nearcast.sim.script import Remove, Step
 from nearcast.sim.store import SimStore
 from nearcast.sim.valkey.replies import User, deny
@@ -68,6 +69,8 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
     unwaited_share: float = 0.3  # of publish calls: published without waiting
     forbidden_share: float = 0.02  # of publish calls: on a topic the user may not use
     modes: tuple[Mode, ...] = (Mode.SINGLE, Mode.SINGLE, Mode.ALL_SUBSCRIBERS, Mode.ALL_PUBLISHERS)  # of moves
+    readers: int = 0  # programs that read the log alone
+    members: int = 0  # of a group that reads it too; one of them crashes and is replaced
     timing: Timing = Timing()
     leaders: tuple[Timing, ...] = ()  # timers of the controllers, in turn, if they differ from the initial ones
     limits: Limits = Limits(window=256)
@@ -91,6 +94,7 @@ class World:
         self.publishers: list[Publisher] = []
         self.subscribers: list[Subscriber] = []
         self.many_topics: list[ManyTopics] = []
+        self.readers = Readers(self)
         self.controls: dict[str, Process] = {}  # agents and controllers
         self.intruders: list[Process] = []  # agents that do not belong here
         self._addresses: dict[str, str] = {}  # of brokers whose address does not follow from their name
@@ -285,6 +289,7 @@ class World:
             index += 1
         if setup.many_topics:
             self.many_topics.append(ManyTopics(self, setup.many_topics, setup.many_topics_scale))
+        self.readers.begin(setup.readers, setup.members, setup.traffic_s)
         for number in range(setup.publishers):
             timeline.after(rng.random() * 0.8 * (number % 2) * setup.traffic_s, self._publish, number)
         self.operator.begin()
@@ -327,7 +332,7 @@ class World:
 
     def clients(self) -> list[Process]:
         programs: list[Publisher | Subscriber | ManyTopics] = [*self.publishers, *self.subscribers, *self.many_topics]
-        return [program.process for program in programs]
+        return [*(program.process for program in programs), *(reader.process for reader in self.readers.all)]
 
     def holds(self, client: int, broker: str, topic: bytes) -> bool:
         """Whether a client's connection is subscribed to the topic at this broker's server."""
@@ -414,8 +419,8 @@ class World:
                 found.append(f"broker {name} has not joined: {entry}")
         membership = entries.get(MEMBERSHIP_KEY)
         if not isinstance(membership, Membership) or membership.previous_ring is not None:
-            found.append(f"the ring is not open: {membership}")
-        return found
+            return [*found, f"the ring is not open: {membership}"]
+        return found + self.readers.unread(membership)
 
     def _unfinished_subscriber(self, subscriber: Subscriber) -> list[str]:
         if subscriber.tries_forbidden and subscriber.failed is None:

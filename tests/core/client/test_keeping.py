@@ -28,7 +28,7 @@ def covered(world: Any, *logs: Log, brokers: tuple[str, ...] = ()) -> None:
 
 def entries(world: Any, broker: str, log: Log = LOG) -> list[list[bytes]]:
     info = world.membership.brokers[broker]
-    stream = world.servers[broker].keys.stream(stream_of(log, life_of(broker, info.joined)))
+    stream = world.servers[broker].keys.stream(stream_of(log, life_of(broker, info.began)))
     return [fields for _, fields in stream.records] if stream is not None else []
 
 

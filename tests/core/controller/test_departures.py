@@ -231,7 +231,7 @@ class Members:
     def __init__(self) -> None:
         self.informed: set[str] = {"b1", "b2", "b3"}
         self.gone: list[str] = []
-        self.is_informed, self.departed = self.informed.__contains__, self.gone.append
+        self.departed = self.gone.append
 
     def next_membership(self, now: Membership, brokers: dict[str, BrokerInfo], ring: tuple[str, ...]) -> Membership:
         return msgspec.structs.replace(now, version=now.version + 1, brokers=brokers, ring=ring)
@@ -243,6 +243,7 @@ class Leaving(Surroundings):
     def __init__(self, journal: Journal, looked_after: Container[str] = ()) -> None:
         super().__init__(journal)
         self.members = Members()
+        self.roster.informed = self.members.informed.__contains__  # type: ignore[method-assign]
         self.begun: list[str] = []
         self.departures = Departures(
             self.office,

@@ -12,7 +12,7 @@ from nearcast.core.controller.logs import Logs
 from nearcast.core.controller.members import Members
 from nearcast.core.controller.moves import Moves
 from nearcast.core.model.journal import MEMBERSHIP_KEY
-from nearcast.core.model.logs import LOGS_MAX, Log
+from nearcast.core.model.logs import LOGS_MAX, FormerLife, Log
 from nearcast.core.wire import bus
 
 ORDERS = Log("orders", 0, ("order.*",), 3600.0, 1 << 20)
@@ -110,8 +110,18 @@ def test_other_changes_of_the_membership_keep_the_logs(keeping: Keeping) -> None
     keeping.ask(bus.CreateLog("me.1", ORDERS))
     keeping.commit()
     membership = keeping.journal.membership
-    after = keeping.members.next_membership(membership, dict(membership.brokers), ("b1",))
+    after = keeping.members.next_membership(membership, dict(membership.brokers), membership.ring)
     assert (after.version, after.logs, after.logs_version) == (MEMBERS + 2, membership.logs, MEMBERS + 1)
+
+
+def test_readers_tell_before_from_after_when_directories_change_or_lives_end(keeping: Keeping) -> None:
+    keeping.ask(bus.CreateLog("me.1", ORDERS))
+    keeping.commit()
+    membership = keeping.journal.membership
+    closed = keeping.members.next_membership(membership, dict(membership.brokers), ("b1",))
+    assert (closed.logs_version, closed.former) == (MEMBERS + 2, ())
+    without = keeping.members.next_membership(membership, {"b1": membership.brokers["b1"]}, membership.ring)
+    assert (without.logs_version, without.former) == (MEMBERS + 2, (FormerLife("b2@0", MEMBERS + 2),))
 
 
 @pytest.mark.parametrize(

@@ -328,7 +328,7 @@ def test_a_server_that_was_restarted_elsewhere_is_announced() -> None:
     assert entries["broker/b2"] == broker("b2", run_id="second", url="redis://new")
     membership = entries["membership"]
     assert isinstance(membership, Membership)
-    assert membership.brokers["b2"] == BrokerInfo("redis://new", joined=1)
+    assert membership.brokers["b2"] == BrokerInfo("redis://new", joined=1, began=MEMBERS + 1)
 
 
 # --- giving up

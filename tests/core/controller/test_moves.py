@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import parts
 import pytest
 from parts import DEAD, LEAVING, MEMBERS, TERM, Surroundings, calls, journal_of, resting
@@ -68,32 +70,36 @@ def test_stages_follow_each_other() -> None:
     assert found.since_s == 14.0
 
 
+def answer(broker: str, **fields: Any) -> bus.Answer:
+    return bus.Answer(broker, 1, **fields)
+
+
 def test_a_stage_is_over_when_its_record_is_everywhere() -> None:
     found, version = move(), prepare(P, Q, TERM).version
-    found.installed("b1", version, TERM)
+    found.installed(answer("b1"), version, TERM)
     assert not found.complete(None, living)
-    found.installed("b2", version + 1, TERM)
+    found.installed(answer("b2"), version + 1, TERM)
     assert found.complete(None, living)
 
 
 def test_an_older_version_on_a_server_does_not_count() -> None:
     found, version = move(), prepare(P, Q, TERM).version
     for broker in P.brokers:
-        found.installed(broker, version - 1, TERM)
-        found.installed(broker, -1, TERM)
+        found.installed(answer(broker), version - 1, TERM)
+        found.installed(answer(broker), -1, TERM)
     assert not found.complete(None, living)
 
 
 def test_a_dead_broker_counts_as_done() -> None:
     found = move()
-    found.installed("b1", prepare(P, Q, TERM).version, TERM)
+    found.installed(answer("b1"), prepare(P, Q, TERM).version, TERM)
     assert found.complete(None, lambda broker: broker != "b2")
 
 
 def test_what_was_installed_in_one_stage_counts_for_no_other() -> None:
     found = move()
     for broker in P.brokers:
-        found.installed(broker, prepare(P, Q, TERM).version, TERM)
+        found.installed(answer(broker), prepare(P, Q, TERM).version, TERM)
     found.decided(MoveEntry(Phase.SWITCH, Q), 11.0)
     assert not found.complete(None, living)
 
@@ -102,8 +108,20 @@ def test_a_record_is_sent_again_to_those_who_did_not_answer() -> None:
     found = move()
     assert sorted(found.due(None, living, 10.0, retry_s=0.3)) == ["b1", "b2"]
     assert found.due(None, living, 10.2, retry_s=0.3) == []
-    found.installed("b1", prepare(P, Q, TERM).version, TERM)
+    found.installed(answer("b1"), prepare(P, Q, TERM).version, TERM)
     assert found.due(None, living, 10.3, retry_s=0.3) == ["b2"]
+
+
+def test_the_ends_of_switched_parts_go_with_the_settled_record() -> None:
+    found = move()
+    found.decided(MoveEntry(Phase.SWITCH, Q), 11.0)
+    version = switch(P, Q, TERM, forced=False).version
+    found.installed(answer("b1", life="b1@1", ends={"orders@3": "7-1", "all@5": "7-2"}), version - 1, TERM)
+    assert found.ends == {}, "it has not switched"
+    found.installed(answer("b1", life="b1@1", ends={"orders@3": "7-1", "all@5": "7-2"}), version, TERM)
+    found.installed(answer("b1", life="b1@1", ends={"orders@3": "10-0"}), version, TERM)
+    found.installed(answer("b2", life="b2@1", ends={"orders@3": "6-9"}), version, TERM)
+    assert found.ends == {"orders@3": {"b1@1": "10-0", "b2@1": "6-9"}, "all@5": {"b1@1": "7-2"}}
 
 
 def test_nothing_is_sent_to_the_dead() -> None:

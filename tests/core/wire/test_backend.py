@@ -21,6 +21,7 @@ from nearcast.core.wire.backend import (
     Credentials,
     Denied,
     Figures,
+    Parts,
     ServerLink,
     Standing,
 )
@@ -71,6 +72,19 @@ class Place:
         self.settle()
         return self.answers[0] if len(self.answers) == 1 else list(self.answers)
 
+    def installed(self, link: ValkeyLink, term: int, records: dict[str, Record], *marks: bytes) -> Any:
+        """The versions after an install, and the last entries of the parts s1, s2, ... if they get marks."""
+        parts = Parts(b"totals", {b"s%d" % number: mark for number, mark in enumerate(marks, 1)})
+        versions, ends = [], []
+
+        def then(found: list[int], last: list[str], now_s: float) -> None:
+            versions.extend(found)
+            ends.extend(last)
+
+        link.install(term, records, parts, then)
+        self.settle()
+        return (versions, ends) if marks else versions
+
     def feed(self, link: ValkeyLink, data: bytes) -> None:
         """Give the server what a link has said."""
         next(session for wired, session, _ in self._wired if wired is link).feed(data)
@@ -99,7 +113,7 @@ def test_a_link_has_everything_a_protocol_names(protocol: type) -> None:
     assert [name for name in sorted(wanted) if not hasattr(link, name)] == []
 
 
-BACKEND = {"wire.backend", "wire.link", "wire.scripts", "wire.valkey"}
+BACKEND = {"wire.backend", "wire.link", "wire.parts", "wire.scripts", "wire.valkey"}
 ALLOWED = {
     ("client.links", "wire.valkey"),  # makes the links of clients
     ("wire.uplink", "wire.valkey"),  # makes those of agents and controllers
@@ -195,7 +209,7 @@ def test_a_fence_divides_acknowledgements_and_messages_at_one_point(place: Place
     for payload in (b"1", b"2"):
         publisher.publish([b"*3\r\n$7\r\nPUBLISH\r\n$1\r\nt\r\n$1\r\n%b\r\n" % payload], sink)
     place.settle()
-    assert place.answer(agent.install, 2, {"t": switch(HERE, single(6, "b2", 1), 2, forced=False)}) == [24]
+    assert place.installed(agent, 2, {"t": switch(HERE, single(6, "b2", 1), 2, forced=False)}) == [24]
     publisher.publish([b"*3\r\n$7\r\nPUBLISH\r\n$1\r\nt\r\n$1\r\n3\r\n"], sink)
     place.settle()
     assert seen["publisher"] == ["reply", "reply", "fence", "reply"]
@@ -209,9 +223,9 @@ def test_records_are_replaced_by_newer_versions_and_terms_only(place: Place) -> 
     link = place.link()
     assert place.answer(link.read_record, b"t", MEMBERSHIP) is None
     newer = prepare(HERE, single(6, "b2", 1), 3)
-    assert place.answer(link.install, 3, {"t": newer, "u": settled(HERE, 3)}) == [22, 21]
-    assert place.answer(link.install, 3, {"t": settled(HERE, 3)}) == [22], "an older version is not installed"
-    assert place.answer(link.install, 2, {"t": newer}) == [-1], "a deposed leader installs nothing"
+    assert place.installed(link, 3, {"t": newer, "u": settled(HERE, 3)}) == [22, 21]
+    assert place.installed(link, 3, {"t": settled(HERE, 3)}) == [22], "an older version is not installed"
+    assert place.installed(link, 2, {"t": newer}) == [-1], "a deposed leader installs nothing"
     assert place.answer(link.read_record, b"t", MEMBERSHIP) == newer
     assert place.answer(link.read_record, b"t", ELSEWHERE) == newer
 
@@ -234,7 +248,7 @@ def test_a_look_up_is_a_first_use_or_tells_the_newer_membership(place: Place) ->
     assert place.answer(link.look_up, b"t", 3) == MEMBERSHIP
     place.answer(link.install_members, msgspec.structs.replace(MEMBERSHIP, version=5))
     assert place.answer(link.look_up, b"t", 5) == first_use(4, "b1"), "first come, first served"
-    place.answer(link.install, 3, {"u": settled(HERE, 3)})
+    place.installed(link, 3, {"u": settled(HERE, 3)})
     assert place.answer(link.look_up, b"u", 5) == settled(HERE, 3)
 
 
@@ -249,7 +263,7 @@ def test_a_first_use_counts_at_the_directory_alone(place: Place) -> None:
     coming = msgspec.structs.replace(MEMBERSHIP, previous_ring=("b2",))
     assert place.answer(link.read_record, b"t", leaving) == first_use(4, "b1"), "it is not collected yet"
     assert place.answer(link.read_record, b"t", coming) is None
-    place.answer(link.install, 3, {"t": settled(HERE, 3)})
+    place.installed(link, 3, {"t": settled(HERE, 3)})
     assert place.answer(link.read_record, b"t", MEMBERSHIP) == settled(HERE, 3)
 
 
@@ -318,7 +332,7 @@ def test_a_look_up_that_is_not_allowed_is_told(place: Place) -> None:
 def test_all_wanted_records_are_found_in_several_steps(place: Place) -> None:
     link = place.link()
     topics = [f"t{number}" for number in range(2 * SCAN_COUNT + 10)]
-    place.answer(link.install, 1, dict.fromkeys(topics, settled(HERE, 1)))
+    place.installed(link, 1, dict.fromkeys(topics, settled(HERE, 1)))
     found: dict[bytes, Record] = place.answer(link.find_records, lambda topic: topic.endswith(b"7"))
     assert found == {topic.encode(): settled(HERE, 1) for topic in topics if topic.endswith("7")}
 
@@ -359,7 +373,7 @@ def test_starting_over_cuts_off_clients_and_forgets(place: Place) -> None:
     agent = place.link("nc-server")
     place.link(f"{CLIENT_NAMES}01")
     place.link("theirs")
-    place.answer(agent.install, 1, {"t": settled(HERE, 1)})
+    place.installed(agent, 1, {"t": settled(HERE, 1)})
     place.answer(agent.install_members, MEMBERSHIP)
     place.answer(agent.look_up, b"u", 4)
     agent.begin_anew(partial(place.note, "done"))

@@ -161,8 +161,8 @@ def test_observers_see_records_that_were_really_installed(server):
     old, new = b'{"version":5,"term":1}', b'{"version":6,"term":1}'
     Peer(server).send(
         ("EVAL", INSTALL_MEMBERS, 1, "nc:m", 3, "document", 0),
-        ("EVAL", INSTALL, 2, "nc:r", "nc:first", 1, "t", 6, new, "t", 5, old),
-        ("EVAL", INSTALL, 2, "nc:r", "nc:first", 0, "t", 7, old),
+        ("EVAL", INSTALL, 3, "nc:r", "nc:first", "nc:t", 1, "t", 6, new, "t", 5, old),
+        ("EVAL", INSTALL, 3, "nc:r", "nc:first", "nc:t", 0, "t", 7, old),
         ("EVAL", FIRST_USE, 1, "nc:first", 3, "t"),
         ("EVAL", FIRST_USE, 1, "nc:first", 3, "u", "u"),
     )

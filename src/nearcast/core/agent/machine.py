@@ -17,6 +17,7 @@ from nearcast.core.agent.claim import Claim
 from nearcast.core.agent.load import LoadMeter, ReportLog
 from nearcast.core.agent.records import Collection, Ending, Recollection
 from nearcast.core.model.journal import BEGINNING, Known, Position
+from nearcast.core.model.logs import encode_mark, stream_of, totals_of
 from nearcast.core.model.membership import Membership, Ready, read_membership
 from nearcast.core.model.names import (
     CONTROLLER_CHANNEL,
@@ -29,7 +30,7 @@ from nearcast.core.model.names import (
 from nearcast.core.model.placement import Record, Unreadable
 from nearcast.core.model.settings import DEFAULT_TIMING, NEVER_S, RateLimit, Timing
 from nearcast.core.wire import bus
-from nearcast.core.wire.backend import AgentLink, Credentials, Denied, Figures, ServerLink, Standing
+from nearcast.core.wire.backend import AgentLink, Credentials, Denied, Figures, Parts, ServerLink, Standing
 from nearcast.core.wire.effects import Disconnect, Effect
 from nearcast.core.wire.uplink import Uplink
 
@@ -65,7 +66,7 @@ class Agent:
         self.identity = identity
         self._own_timing = timing
         self.timing = timing  # our own until the membership says what everyone uses
-        self._members = -1  # the version of the membership we use
+        self._membership = Membership(version=-1, term=0, brokers={})  # the one we use
         self.effects: list[Effect] = []
         self.wall_offset_s = 0.0
         self.agent_id = rng.getrandbits(63)
@@ -247,9 +248,9 @@ class Agent:
 
     def _go_by(self, membership: Membership) -> None:
         """Adopt the timers of the cluster."""
-        if membership.version < self._members:
+        if membership.version < self._membership.version:
             return
-        self._members = membership.version
+        self._membership = membership
         self.timing = self._own_timing.within(membership.timers) if membership.timers else self._own_timing
         for part in (self.server, self.bus, self._claim, self._ending):
             part.timing = self.timing
@@ -342,11 +343,17 @@ class Agent:
     def _install(self, order: bus.Order, link: AgentLink) -> None:
         assert isinstance(order, bus.Install)
 
-        def installed(versions: Sequence[int], now_s: float) -> None:
-            by_topic = dict(zip(order.records, versions, strict=True))
-            self._answer(bus.Answer(self.identity.broker, order.order, versions=by_topic))
+        life = self._membership.life(self.identity.broker)
+        topics = [topic.encode() for topic in order.records]
+        logs = [log for log in self._membership.logs if any(log.covers(topic) for topic in topics)] if life else []
 
-        link.install(order.term, order.records, installed)
+        def installed(versions: Sequence[int], ends: Sequence[str], now_s: float) -> None:
+            by_topic = dict(zip(order.records, versions, strict=True))
+            by_log = {log.key: end for log, end in zip(logs, ends, strict=True) if end}
+            self._answer(bus.Answer(self.identity.broker, order.order, versions=by_topic, life=life, ends=by_log))
+
+        marks = {stream_of(log, life): encode_mark(order.after.get(log.key, {}), life) for log in logs}
+        link.install(order.term, order.records, Parts(totals_of(life), marks), installed)
 
     def _install_members(self, order: bus.Order, link: AgentLink) -> None:
         assert isinstance(order, bus.InstallMembers)
@@ -401,6 +408,7 @@ class Agent:
             return  # the same order received twice: what was installed since must not be wiped
         self._began_with, self._resetting = order.order, True
         self._ready, self._known = False, Known()
+        self._membership = Membership(version=-1, term=0, brokers={})
 
         def begun(now_s: float) -> None:
             self._resetting = False

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from nearcast.core.client.entries import Entries, Found
 from nearcast.core.client.news import refused
 from nearcast.core.client.sending import Entry, Lane
-from nearcast.core.model.logs import Log, last_numbers, life_of, stream_of
+from nearcast.core.model.logs import Log, keys_of
 from nearcast.core.model.placement import Record
 from nearcast.core.wire.backend import Denied
 from nearcast.core.wire.batches import encode_batch
@@ -68,11 +68,10 @@ class KeptLane(Lane):
 
     def _keys_now(self) -> tuple[bytes, ...]:
         self.life = self._life_now()
-        return (*last_numbers(self.life), *(stream_of(log, self.life) for log in self._logs))
+        return keys_of(self._logs, self.life)
 
     def _life_now(self) -> str:
-        info = self.topic_publisher.client.membership.brokers.get(self.broker)
-        return life_of(self.broker, info.joined) if info is not None else ""
+        return self.topic_publisher.client.membership.life(self.broker)
 
     @property
     def lives(self) -> bool:
@@ -182,6 +181,7 @@ class FormerLanes:
         """Ask where the answers were lost with a connection. What a broker has kept that is gone, nobody can say."""
         for lane in self._lanes:
             if not lane.lives:
+                self._topic_publisher.life_lost()
                 self.answered(lane)
             elif lane.uncertain:
                 self._entries.enter(lane.broker, now_s)

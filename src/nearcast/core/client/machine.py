@@ -4,8 +4,9 @@ It owns the links, the view of the membership, and one topic publisher and one t
 clock and does no I/O: the driver calls the inputs with the time, then writes `outgoing()`, carries out `effects`,
 answers the callers in `acks`, and wakes the consumers in `woken`.
 
-    inputs    connected, received, lost, publish, subscribe, unsubscribe, psubscribe, punsubscribe, tick, close
-    outputs   outgoing(), effects, acks, woken, refusals, ended; `tell` is called with news
+    inputs    connected, received, lost, publish, subscribe, unsubscribe, psubscribe, punsubscribe, tick, close, and
+              those of `readers`
+    outputs   outgoing(), effects, acks, woken, readers.woken, refusals, ended; `tell` is called with news
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from nearcast.core.client.mailbox import Mailbox
 from nearcast.core.client.news import Kind, Note, Refusals, State, StateChange, Tell, not_found, refused, silent
 from nearcast.core.client.patterns import Arrivals, PatternFlow
 from nearcast.core.client.publisher import TopicPublisher
+from nearcast.core.client.readers import Readers
 from nearcast.core.client.repairs import ASKS_BURST, ASKS_PER_S, Answers
 from nearcast.core.client.subscriber import TopicSubscriber
 from nearcast.core.client.upkeep import Forgetting, Reporting
@@ -77,6 +79,7 @@ class Client:
         self.topic_subscribers: dict[bytes, TopicSubscriber] = {}
         self.patterns: dict[bytes, PatternFlow] = {}
         self.arrivals = Arrivals(self)
+        self.readers = Readers(self)
         self.leaving: Leaving | None = None
         self.closed = False
         self.numbered = 0  # no ended topic had a higher number
@@ -163,6 +166,7 @@ class Client:
         for topic_publisher in self.topic_publishers.values():
             for token in topic_publisher.take_tokens():
                 self.effects.append(Failed(token, Closed("the client was closed before the message was acknowledged")))
+        self.readers.close_all()
         for flow in self._subscribers():
             for token in flow.waiting:
                 self.effects.append(Failed(token, Closed("the client was closed before the subscription was attached")))
@@ -298,6 +302,7 @@ class Client:
 
     def link_lost(self, link: ClientLink, now_s: float) -> None:
         self.finder.link_lost(link, now_s)
+        self.readers.announcements.link_lost(link)
 
     def leased(self, link: ClientLink, now_s: float) -> None:
         waiters, link.lease_waiters = link.lease_waiters, {}
@@ -348,6 +353,7 @@ class Client:
                 topic_publisher.cover(covering(membership.logs, topic), now_s)
         for pattern in self.patterns.values():
             pattern.spread(now_s)
+        self.readers.membership_changed(now_s)
         self.arrivals.look()
         self.finder.membership_changed(now_s)
 

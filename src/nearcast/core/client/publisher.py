@@ -13,7 +13,7 @@ from nearcast.core.client.keeping import FormerLanes, KeptLane
 from nearcast.core.client.news import moved
 from nearcast.core.client.sending import Entry, Lane, Packing, PublishBuffer
 from nearcast.core.model.counters import TopicCounters
-from nearcast.core.model.logs import Log, covering, life_of
+from nearcast.core.model.logs import Log, covering
 from nearcast.core.model.names import decode_topic
 from nearcast.core.model.placement import Placement, Record
 from nearcast.core.wire.effects import Failed
@@ -276,6 +276,10 @@ class TopicPublisher:
         self._unblock()
         self.client.attend(self)
 
+    def life_lost(self) -> None:
+        """A broker has lost what it kept. What was not acknowledged is sent again, and kept again."""
+        self.logged = min(self.logged, self.acknowledged)
+
     def _unblock(self) -> None:
         """Try again where a server was not ready for us."""
         for lane in self.lanes:
@@ -291,10 +295,12 @@ class TopicPublisher:
     def entered(self, link: ClientLink, record: Record | None, kept: int, now_s: float) -> None:
         """From now on we may write to this broker, which has kept everything up to a number."""
         self._refused = False
-        self.logged = max(self.logged, kept)
         for lane in self.lanes:
             if isinstance(lane, KeptLane) and lane.broker == link.broker:
                 lane.uncertain = False
+                if lane.life and not lane.lives:
+                    self.life_lost()
+        self.logged = max(self.logged, kept)
         if record is not None:
             self.record(record, now_s)
         for lane in self.lanes:
@@ -332,8 +338,7 @@ class TopicPublisher:
 
     def keeper_life(self, broker: str) -> str:
         """The life of a broker that may have kept messages of ours; empty if none can have."""
-        info = self.client.membership.brokers.get(broker)
-        return life_of(broker, info.joined) if info is not None and (self.logs or self.former_lanes) else ""
+        return self.client.membership.life(broker) if self.logs or self.former_lanes else ""
 
     def uses(self, broker: str) -> bool:
         """Whether we need an entry there."""

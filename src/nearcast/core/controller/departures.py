@@ -186,11 +186,11 @@ class Departures:
 
     def _await_patterns(self, name: str, entry: BrokerEntry, now_s: float) -> None:
         since_s = self._marked_s.setdefault(name, now_s)
-        if not all(self._members.is_informed(other) for other in self._ledger.journal.membership.ring):
+        if not all(self._roster.informed(other) for other in self._ledger.journal.membership.ring):
             return  # every subscriber must hear about it, wherever it listens
         if name in self._unwatched or now_s - since_s > self._timing.ready_s:
             self._leave(name, entry)
-        elif self._members.is_informed(name):
+        elif self._roster.informed(name):
             self._count_patterns(name, now_s)
 
     def _count_patterns(self, name: str, now_s: float) -> None:

@@ -16,7 +16,7 @@ import msgspec
 from nearcast.core.controller.office import INSTALL_BATCH
 from nearcast.core.model import placement as records
 from nearcast.core.model.journal import MEMBERSHIP_KEY, Entry, Phase, TopicEntry, topic_key
-from nearcast.core.model.membership import Membership, Ring, ring_of
+from nearcast.core.model.membership import Membership, Ring, parted, ring_of
 from nearcast.core.model.placement import Record
 from nearcast.core.wire import bus
 
@@ -144,7 +144,7 @@ class Handover:
         if self._install_at_new(old, new, now_s):
             self._collected = {}
             opened = msgspec.structs.replace(membership, version=membership.version + 1, previous_ring=None)
-            self._ledger.write({MEMBERSHIP_KEY: opened})
+            self._ledger.write({MEMBERSHIP_KEY: parted(membership, opened)})
 
     def _collect(self, name: str, membership: Membership, collected: _Collected, now_s: float) -> None:
         """Ask for the next batch of an old directory's records, unless one is being written to the journal."""

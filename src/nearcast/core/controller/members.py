@@ -28,7 +28,8 @@ from nearcast.core.model.journal import (
     broker_key,
     records_for,
 )
-from nearcast.core.model.membership import BrokerInfo, Membership
+from nearcast.core.model.logs import FormerLife
+from nearcast.core.model.membership import BrokerInfo, Membership, parted
 from nearcast.core.model.settings import NEVER_S
 from nearcast.core.wire import bus
 
@@ -58,7 +59,6 @@ class Members:
         self._granted_s = dict.fromkeys(office.journal.brokers, now_s)
         self._reset: set[tuple[str, str]] = set()  # (broker, run id) that were reset under this leader
         self._restored: set[tuple[str, str]] = set()  # those with all their records installed
-        self._membership_at: dict[str, int] = {}  # version installed at each broker
         # (broker, version it joined with) -> brokers whose pattern subscribers are all attached to it too
         self._attended: dict[tuple[str, int], set[str]] = {}
         self._joining_since_s: dict[str, float] = {}
@@ -112,7 +112,7 @@ class Members:
 
         A lease before that would be mistaken for one of the former broker, and validate what that ran after its end.
         """
-        return self.is_informed(name) and name in self._ledger.journal.membership.brokers
+        return self._roster.informed(name) and name in self._ledger.journal.membership.brokers
 
     def _refusal(self, hello: bus.Hello, entry: BrokerEntry | None, now_s: float) -> bus.Refusal | None:
         """Why this agent is not what it claims to be: one name, one server, one agent at a time (rule 11)."""
@@ -188,15 +188,16 @@ class Members:
 
     def _restart(self, name: str, entry: BrokerEntry, hello: bus.Hello) -> None:
         """The server was restarted with an empty memory: give it its records back, and announce where it is."""
-        self._membership_at.pop(name, None)
+        self._roster.membership_at.pop(name, None)
         self._restoring.forget(name)
         self._moves.forget(name)
         changed = msgspec.structs.replace(entry, run_id=hello.run_id, url=hello.url)
         changes: dict[str, Entry] = {broker_key(name): changed}
         membership = self._ledger.membership()
         info = membership.brokers.get(name)
-        if info is not None and info.url != hello.url:
-            brokers = {**membership.brokers, name: msgspec.structs.replace(info, url=hello.url)}
+        if info is not None and (info.url != hello.url or membership.logs):
+            info = msgspec.structs.replace(info, url=hello.url, began=membership.version + 1)
+            brokers = {**membership.brokers, name: info}
             changes[MEMBERSHIP_KEY] = self.next_membership(membership, brokers, membership.ring)
         self._ledger.write(changes)
 
@@ -217,7 +218,7 @@ class Members:
         ring = tuple(broker for broker in membership.ring if broker != name) or tuple(sorted(others))
         step = 1 if name in self._heard_s else UNHEARD_STEP
         changes[MEMBERSHIP_KEY] = self.next_membership(membership, brokers, ring, step)
-        self._membership_at.pop(name, None)
+        self._roster.membership_at.pop(name, None)
         self._ledger.write(changes, partial(self._gave_up, name))
 
     def _state(self, name: str) -> BrokerState:
@@ -243,7 +244,7 @@ class Members:
     def departed(self, name: str) -> None:
         """Forget what was found out about a broker that is no longer a member."""
         self._restoring.forget(name)
-        self._membership_at.pop(name, None)
+        self._roster.membership_at.pop(name, None)
         self._joining_since_s.pop(name, None)
         self._attended = {join: where for join, where in self._attended.items() if join[0] != name}
         self._reset = {(broker, run) for broker, run in self._reset if broker != name}
@@ -256,8 +257,9 @@ class Members:
         previous = now.previous_ring
         if ring != now.ring and previous is None and now.ring:
             previous = now.ring
-        return Membership(
-            version=now.version + step,
+        version = now.version + step
+        after = Membership(
+            version=version,
             term=self._ledger.term,
             brokers=brokers,
             ring=ring,
@@ -268,6 +270,15 @@ class Members:
             logs=now.logs,
             logs_version=now.logs_version,
         )
+        return parted(now, after, self._ended(now, after))
+
+    def _ended(self, now: Membership, after: Membership) -> list[FormerLife]:
+        """The lives that end with the next membership. Brokers that have never carried topics have kept nothing."""
+        return [
+            FormerLife(now.life(name), after.version)
+            for name in now.brokers
+            if now.life(name) != after.life(name) and self._roster.carries(name)
+        ]
 
     # --- every tick
 
@@ -314,7 +325,7 @@ class Members:
             self._order_reset(name, entry, now_s)
         elif joining and name not in self._ledger.membership().brokers:
             self._introduce(name, entry)
-        elif not self.is_informed(name):
+        elif not self._roster.informed(name):
             self._order_membership(name, entry.run_id, now_s)
         elif (not hello.ready or run in self._doubted) and run not in self._restored:
             self._order_records(name, run, now_s)
@@ -324,7 +335,8 @@ class Members:
     def _introduce(self, name: str, entry: BrokerEntry) -> None:
         """Announce the broker to clients, so that pattern subscribers attach before topics go there."""
         membership = self._ledger.membership()
-        brokers = {**membership.brokers, name: BrokerInfo(entry.url, entry.site, membership.version + 1)}
+        version = membership.version + 1
+        brokers = {**membership.brokers, name: BrokerInfo(entry.url, entry.site, version, began=version)}
         self._ledger.write({MEMBERSHIP_KEY: self.next_membership(membership, brokers, membership.ring)})
 
     def _order_reset(self, name: str, entry: BrokerEntry, now_s: float) -> None:
@@ -347,7 +359,7 @@ class Members:
         def done(answer: bus.Answer, at_s: float) -> None:
             restarted = self._ledger.pending(broker_key(name)) or self._ledger.journal.brokers[name].run_id != run_id
             if self._roster.alive(name) and not restarted:
-                self._membership_at[name] = answer.versions[""]
+                self._roster.membership_at[name] = answer.versions[""]
 
         make = partial(bus.InstallMembers, term=self._ledger.term, membership=membership)
         self._orders.need(("members", name, membership.version), name, make, done, now_s)
@@ -369,14 +381,10 @@ class Members:
         elif self.all_informed():
             self._handover.drive(membership, now_s)
 
-    def is_informed(self, name: str) -> bool:
-        """Whether the broker has the newest membership."""
-        return self._membership_at.get(name, -1) >= self._ledger.journal.membership.version
-
     def all_informed(self) -> bool:
         """Whether all brokers that are there have the newest membership."""
         brokers = self._ledger.journal.membership.brokers
-        return all(self.is_informed(name) for name in brokers if self._roster.alive(name))
+        return all(self._roster.informed(name) for name in brokers if self._roster.alive(name))
 
     def _change_ring(self, membership: Membership, now_s: float) -> None:
         """Take in the brokers that are ready, and leave out those that are leaving."""
@@ -414,7 +422,7 @@ class Members:
         join = (name, self._ledger.journal.membership.brokers[name].joined)
         attended = self._attended.setdefault(join, set())
         for broker in sorted(others - attended):
-            if self.is_informed(broker):
+            if self._roster.informed(broker):
                 self._count_patterns(broker, join, now_s)
         return attended >= others
 

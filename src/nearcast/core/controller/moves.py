@@ -6,7 +6,7 @@ here too, by force.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from enum import StrEnum
 from functools import partial
 from itertools import islice
@@ -16,6 +16,7 @@ import msgspec
 from nearcast.core.controller.office import INSTALL_BATCH, Office, Roster
 from nearcast.core.model import placement as records
 from nearcast.core.model.journal import MoveEntry, Pace, Phase, TopicEntry, topic_key
+from nearcast.core.model.logs import after_all
 from nearcast.core.model.placement import Placement, Record
 from nearcast.core.model.settings import NEVER_S
 from nearcast.core.wire import bus
@@ -46,6 +47,9 @@ class Move:
         SWITCH   install the switch record, the fence, at all old members; no way back from here
         SETTLE   install the settled record at old and new members, the directory and every other broker that knew
 
+    If logs keep the topic, a switched member says where its part ends, and the new members get a mark with all of
+    these ends together with the settled record: readers come to the mark only when they have read up to there.
+
     The journal knows only PREPARE and SWITCH. A new leader does not know what is installed where, so it simply installs
     it again. A dead broker counts as done in every stage.
     """
@@ -59,6 +63,7 @@ class Move:
         self.since_s = now_s  # when the stage began
         self.not_before_s = not_before_s
         self.ready: set[str] = set()  # old members whose subscribers were all ready at the last count
+        self.ends: dict[str, dict[str, str]] = {}  # log -> life of an old member -> the last entry of its part
         self._done: set[str] = set()
         self._sent_s: dict[str, float] = {}
 
@@ -91,9 +96,11 @@ class Move:
         self._sent_s.update((broker, now_s) for broker in due)
         return due
 
-    def installed(self, broker: str, version: int, term: int) -> None:
+    def installed(self, answer: bus.Answer, version: int, term: int) -> None:
         if version >= self.record(term).version:
-            self._done.add(broker)
+            self._done.add(answer.broker)
+            if self.stage is Stage.SWITCH:
+                after_all(self.ends, {log: {answer.life: end} for log, end in answer.ends.items()})
 
     def forget(self, broker: str) -> None:
         """The broker's server came back with an empty memory: what was installed there is gone."""
@@ -197,8 +204,14 @@ class Moves:
                 done = TopicEntry(move.entry.target)
                 self._ledger.write_topic(move.topic, done, partial(self._ended, move))
             return
-        for broker in move.due(directory, self._roster.carries, now_s, self._timing.retry_s):
+        settles = move.stage is Stage.SETTLE and self._ledger.journal.membership.logs
+        ready = self._settles if settles else self._roster.carries
+        for broker in move.due(directory, ready, now_s, self._timing.retry_s):
             installs.setdefault(broker, {})[move.topic] = move.record(self._ledger.term)
+
+    def _settles(self, broker: str) -> bool:
+        """Whether topics may settle there. What is kept from then on must be of a version that knows who has died."""
+        return self._roster.carries(broker) and self._roster.informed(broker)
 
     def _ended(self, move: Move, now_s: float) -> None:
         self._moves.pop(move.topic, None)
@@ -210,15 +223,24 @@ class Moves:
         topics = list(wanted)
         for start in range(0, len(topics), INSTALL_BATCH):
             batch = {topic: wanted[topic] for topic in topics[start : start + INSTALL_BATCH]}
-            make = partial(bus.Install, term=self._ledger.term, records=batch)
+            make = partial(bus.Install, term=self._ledger.term, records=batch, after=self._after(batch))
             self._installs += 1  # moves know themselves when to repeat: two answers at one moment give two orders
             self._orders.need(("install", self._installs), broker, make, self._installed, now_s)
+
+    def _after(self, topics: Iterable[str]) -> dict[str, dict[str, str]]:
+        """What readers must have read before they continue where these topics settle: one mark for all of them."""
+        after: dict[str, dict[str, str]] = {}
+        for topic in topics:
+            move = self._moves[topic]
+            if move.ends and move.stage is Stage.SETTLE:
+                after_all(after, move.ends)
+        return after
 
     def _installed(self, answer: bus.Answer, now_s: float) -> None:
         for topic, version in answer.versions.items():
             move = self._moves.get(topic)
             if move is not None and move.stage is not Stage.READY and move.stage is not Stage.SETTLED:
-                move.installed(answer.broker, version, self._ledger.term)
+                move.installed(answer, version, self._ledger.term)
                 self._touched[topic] = None
 
     # --- readiness

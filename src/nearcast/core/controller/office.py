@@ -138,12 +138,17 @@ class Roster:
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
+        self.membership_at: dict[str, int] = {}  # version installed at each broker
 
     @property
     def _journal(self) -> Journal:
         return self._ledger.journal
 
     # --- brokers
+
+    def informed(self, broker: str) -> bool:
+        """Whether the broker has the newest membership."""
+        return self.membership_at.get(broker, -1) >= self._journal.membership.version
 
     def alive(self, broker: str) -> bool:
         """Whether the broker is expected to carry out orders."""

@@ -51,7 +51,8 @@ from nearcast.core.model.journal import (
     broker_key,
     topic_key,
 )
-from nearcast.core.model.membership import ERA, Membership
+from nearcast.core.model.logs import FormerLife
+from nearcast.core.model.membership import ERA, Membership, parted
 from nearcast.core.model.placement import Record
 from nearcast.core.model.settings import CLOCKS, Timing
 from nearcast.core.wire import bus
@@ -194,7 +195,7 @@ def _membership(
     previous = newest.previous_ring
     if ring != newest.ring and previous is None:
         previous = newest.ring or None
-    return Membership(
+    after = Membership(
         version=version,
         term=term,
         brokers={name: info for name, info in newest.brokers.items() if name in states},
@@ -206,6 +207,8 @@ def _membership(
         logs_version=version if newest.logs else 0,  # whatever was kept before, servers take only what is kept since
         timers=newest.timers,  # clients use these; a leader with different ones sorts that out (`timers.py`)
     )
+    gone = sorted(newest.brokers.keys() - states.keys())
+    return parted(newest, after, [FormerLife(newest.life(name), version) for name in gone])
 
 
 def _brokers(

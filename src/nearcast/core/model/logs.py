@@ -3,20 +3,22 @@
 Logs stand in the membership document, so that every client and every server knows them. A message of a covered topic is
 appended to a stream on the server that carries the topic, by the publish itself.
 
-A broker that is given up and comes back is another broker, with other streams. So what it keeps is named after its
-*life*: the broker, and the version of the membership it joined with. What one life keeps of one log is a *part* of the
-log.
+A server that lost its memory has lost what it kept, and a broker that is given up and comes back is another broker. So
+what is kept is named after a *life*: the broker, and the version of the membership with which this run of its server
+began. What one life keeps of one log is a *part* of the log. Lives that have ended stay in the membership for a while,
+so that readers learn what has become of their parts.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from enum import StrEnum
 
 import msgspec
 
 from nearcast.core.model.globs import matcher
-from nearcast.core.model.names import LOGS, NUMBERS, OLDER_NUMBERS, RESERVED
+from nearcast.core.model.names import CURSORS, LOGS, NUMBERS, OLDER_NUMBERS, RESERVED, TOTALS
 
 NAME_MAX = 64
 PATTERNS_MAX = 64  # of one log
@@ -26,6 +28,7 @@ RETAIN_S_MAX = 10 * 365 * 86400.0
 RETAIN_BYTES_MIN = 1 << 16
 RETAIN_BYTES_MAX = 1 << 50
 QUORUM_MAX = 7
+FORMER_MAX = 256  # lives that have ended and are still in the membership; the oldest are forgotten first
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
@@ -40,6 +43,11 @@ class Log(msgspec.Struct, frozen=True):
     retain_bytes: int  # at each broker
     quorum: int = 1  # servers that have a message before it counts as published
 
+    @property
+    def key(self) -> str:
+        """What tells it from all other logs, including one of the same name that was dropped before."""
+        return f"{self.name}@{self.created}"
+
     def covers(self, topic: bytes) -> bool:
         return any(matcher(pattern.encode())(topic) for pattern in self.topics)
 
@@ -49,19 +57,102 @@ def covering(logs: Iterable[Log], topic: bytes) -> tuple[Log, ...]:
     return tuple(log for log in logs if log.covers(topic))
 
 
-def life_of(broker: str, joined: int) -> str:
-    """The name of a broker's life: it joined with this version of the membership."""
-    return f"{broker}@{joined}"
+# --- lives and parts
+
+
+EntryId = tuple[int, int]  # of an entry in a stream: the server's milliseconds, and a number
+BEFORE_ALL: EntryId = (0, 0)
+
+
+class PartState(StrEnum):
+    """What has become of the parts of a life that has ended."""
+
+    LOST = "lost"  # nobody has them, or what is left of them was given up
+    SEALING = "sealing"  # its replicas are being stopped: wait
+    HELD = "held"  # a replica has them
+
+
+class FormerLife(msgspec.Struct, frozen=True):
+    """A life that has ended."""
+
+    life: str
+    ended: int  # with this version of the membership
+    state: PartState = PartState.LOST
+    url: str = ""  # where its parts are read, if they are held
+    counts: dict[str, int] | None = None  # log -> messages it had kept in the end; None: not known
+
+
+def life_of(broker: str, began: int) -> str:
+    """The name of a life: this run of the broker's server began with this version of the membership."""
+    return f"{broker}@{began}"
 
 
 def stream_of(log: Log, life: str) -> bytes:
-    """The key of a part: the log's stream on the server of that life."""
-    return b"%b%b@%d:%b" % (LOGS, log.name.encode(), log.created, life.encode())
+    """The key of a part: the log's stream on the server of that life, and a channel on which appends are announced."""
+    return b"%b%b:%b" % (LOGS, log.key.encode(), life.encode())
+
+
+def cursors_of(log: Log, life: str) -> bytes:
+    """The key of the cursors in a part: how far each group has read it."""
+    return b"%b%b:%b" % (CURSORS, log.key.encode(), life.encode())
 
 
 def last_numbers(life: str) -> tuple[bytes, bytes]:
     """The keys of the last number kept of each topic and publisher: those used lately, and the others."""
     return NUMBERS + life.encode(), OLDER_NUMBERS + life.encode()
+
+
+def totals_of(life: str) -> bytes:
+    """The key of the numbers of messages and bytes that were ever kept, by stream."""
+    return TOTALS + life.encode()
+
+
+def keys_of(logs: Iterable[Log], life: str) -> tuple[bytes, ...]:
+    """The keys that keeping a message touches: last numbers, totals, and the streams."""
+    return (*last_numbers(life), totals_of(life), *(stream_of(log, life) for log in logs))
+
+
+Mark = dict[str, str]  # life -> id: what must have been read before a reader continues behind the mark
+
+
+def encode_mark(after: Mark, life: str) -> bytes:
+    """A mark for a part of this life, in which everything stands in order anyway; empty if there is nothing to say."""
+    elsewhere = {other: entry for other, entry in after.items() if other != life}
+    return msgspec.json.encode(elsewhere) if elsewhere else b""
+
+
+def decode_mark(data: bytes) -> Mark:
+    """A mark that is none asks for nothing: anyone who may publish to a log can write anything there."""
+    try:
+        return msgspec.json.decode(data, type=Mark)
+    except msgspec.DecodeError:
+        return {}
+
+
+def parse_id(text: bytes | str) -> EntryId:
+    """An id as the server writes it; one that is no id counts as before all others."""
+    first, _, second = (text.decode(errors="replace") if isinstance(text, bytes) else text).partition("-")
+    try:
+        return int(first), int(second)
+    except ValueError:
+        return BEFORE_ALL
+
+
+def after_all(marks: dict[str, Mark], more: Mapping[str, Mark]) -> None:
+    """Add marks, by log: where both name a life, the later entry counts."""
+    for log, mark in more.items():
+        known = marks.setdefault(log, {})
+        for life, entry in mark.items():
+            known[life] = max(known.get(life, ""), entry, key=parse_id)
+
+
+def format_id(entry: EntryId) -> str:
+    return f"{entry[0]}-{entry[1]}"
+
+
+def bytes_field(stream: bytes) -> bytes:
+    """The field of the totals that counts a stream's bytes; the stream's own name counts its messages."""
+    return stream + b":bytes"
 
 
 def problem_of(log: Log) -> str:

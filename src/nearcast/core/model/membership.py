@@ -9,7 +9,7 @@ from hashlib import blake2b
 
 import msgspec
 
-from nearcast.core.model.logs import Log
+from nearcast.core.model.logs import FORMER_MAX, FormerLife, Log, life_of
 from nearcast.core.model.placement import Placement
 from nearcast.core.model.settings import Agreed
 
@@ -63,6 +63,7 @@ class BrokerInfo(msgspec.Struct, frozen=True):
     site: str = "local"
     joined: int = 0  # the membership version it joined with: the same name may come back as a new broker
     leaving: bool = False  # it no longer carries topics: pattern subscribers let go of it
+    began: int = 0  # the membership version with which this run of its server began, and with it its life
 
     def same(self, other: BrokerInfo | None) -> bool:
         """Whether the other is this very broker, and not one that joined later under its name."""
@@ -85,7 +86,8 @@ class Membership(msgspec.Struct, frozen=True):
     cluster: str = ""  # random, drawn when the first membership is written: no two clusters have the same
     timers: Agreed | None = None  # None: its leader's version did not include them, and everyone had the defaults
     logs: tuple[Log, ...] = ()
-    logs_version: int = 0  # the version in which they last changed
+    logs_version: int = 0  # the version in which they last changed, or in which readers must not mix before and after
+    former: tuple[FormerLife, ...] = ()  # lives that have ended, oldest first
 
     @property
     def era(self) -> int:
@@ -96,6 +98,11 @@ class Membership(msgspec.Struct, frozen=True):
         """Whether the broker the placement means is a member: not another one that joined later under its name."""
         info = self.brokers.get(broker)
         return info is not None and info.joined <= placement.members
+
+    def life(self, broker: str) -> str:
+        """The life of a broker; empty if it is no member."""
+        info = self.brokers.get(broker)
+        return life_of(broker, info.began) if info is not None else ""
 
     def directory(self, topic: bytes) -> str | None:
         """The broker that knows the topic; None while that is open (no ring yet, or the topic is being copied)."""
@@ -113,6 +120,20 @@ class Membership(msgspec.Struct, frozen=True):
         """
         ring = self.previous_ring or self.ring
         return bool(ring) and ring_of(ring).owner(topic) == broker
+
+
+def parted(now: Membership, after: Membership, ended: Iterable[FormerLife] = ()) -> Membership:
+    """The next membership, with the lives that end with it.
+
+    If lives end or directories change, a topic may continue elsewhere without a move of its own. Then the version of
+    the logs is a new one: readers deliver nothing that was kept with it before everything that was kept earlier.
+    """
+    if not after.logs:
+        return after
+    former = (*now.former, *ended)[-FORMER_MAX:]
+    changed = ended or (now.ring, now.previous_ring) != (after.ring, after.previous_ring)
+    logs_version = after.version if changed else after.logs_version
+    return msgspec.structs.replace(after, former=former, logs_version=logs_version)
 
 
 class Ready(msgspec.Struct, frozen=True):

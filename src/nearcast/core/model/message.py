@@ -1,4 +1,4 @@
-"""What a subscription yields: messages, and the two events that say something is missing."""
+"""What a subscription or a reader yields: messages, and the events that say something is missing."""
 
 from __future__ import annotations
 
@@ -50,4 +50,14 @@ class Interrupted(msgspec.Struct, frozen=True):
     reason: str
 
 
+class Lost(msgspec.Struct, frozen=True):
+    """Messages of a log that a reader will not get: nobody has them any more."""
+
+    log: str
+    part: str  # the life of the broker that kept them
+    count: int | None  # None: not known
+    reason: str
+
+
 Event = Message | Gap | Interrupted
+Kept = Message | Lost  # what reading a log yields

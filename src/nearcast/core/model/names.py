@@ -31,6 +31,8 @@ WANTED = b"nc:w"  # published there: a client is waiting for a grant; the agent 
 LOGS = b"nc:l:"  # + log + ":" + life: stream, what one life of a broker keeps of one log
 NUMBERS = b"nc:n:"  # + life: hash: topic and publisher -> the last number kept
 OLDER_NUMBERS = b"nc:o:"  # + life: the same, of publishers that were silent for a while
+TOTALS = b"nc:t:"  # + life: hash: stream -> the messages ever kept in it, and the bytes
+CURSORS = b"nc:j:"  # + log + ":" + life: hash: group -> how far it has read this part
 CLAIM_KEY = b"nc:agent"  # hash: which agent works on this server, its beats, and which of them was granted
 
 

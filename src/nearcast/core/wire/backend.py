@@ -19,7 +19,9 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
+from nearcast.core.model.cursors import Cursor
 from nearcast.core.model.journal import Position
+from nearcast.core.model.logs import EntryId
 from nearcast.core.model.membership import Membership
 from nearcast.core.model.placement import Record, Unreadable
 from nearcast.core.wire.lease import Lease, Proof
@@ -93,6 +95,48 @@ class Denied(msgspec.Struct, frozen=True):
     text: str
 
 
+class Parts(msgspec.Struct, frozen=True):
+    """The parts that keep the topics of some records."""
+
+    totals: bytes  # the key of the totals
+    marks: dict[bytes, bytes] = {}  # stream -> the mark it gets with new records, or nothing
+
+
+class PartKeys(msgspec.Struct, frozen=True):
+    """The keys of one part, on the server that has it."""
+
+    stream: bytes
+    totals: bytes
+    cursors: bytes
+
+
+Entry = tuple[EntryId, list[bytes]]  # id, fields
+
+
+class Page(msgspec.Struct, frozen=True):
+    """What a server says of a part: all entries after some place, up to a limit."""
+
+    logs: int  # the version of the logs there before it was read: what is kept later is of this one, or a newer one
+    total: int  # messages ever kept, before it was read
+    entries: list[Entry]
+
+
+class Taken(msgspec.Struct, frozen=True):
+    """The cursor of a group after somebody asked for it, and the other members that are there."""
+
+    cursor: Cursor | None  # None: the group has none here
+    members: dict[str, int]  # member -> its beat
+
+
+class Weight(msgspec.Struct, frozen=True):
+    """How much has ever been kept in a part, and its last entry."""
+
+    messages: int
+    size_bytes: int
+    last: EntryId
+    entries: int  # that are still there
+
+
 # --- callbacks; times are those of the input that brought the answer
 
 OnGreeted = Callable[[ClusterError | None, float], None]  # why not, or None
@@ -106,6 +150,7 @@ OnMembers = Callable[[bytes | None, float], None]
 OnRecord = Callable[[Record | Unreadable | Denied | None, float], None]
 OnLookup = Callable[[Record | Unreadable | Membership | Denied | None, float], None]
 OnVersions = Callable[[Sequence[int], float], None]
+OnInstalled = Callable[[Sequence[int], Sequence[str], float], None]  # versions, and the last id in each stream
 OnRecords = Callable[[dict[bytes, Record], float], None]
 OnScanned = Callable[[bytes, Sequence[bytes]], None]  # where to continue, b"0" at the end; topics
 OnEnded = Callable[[int], None]
@@ -114,6 +159,12 @@ OnFigures = Callable[[Figures, float], None]
 OnDone = Callable[[float], None]
 OnKept = Callable[["Outcome", float], None]
 OnNumber = Callable[[int, float], None]
+OnPage = Callable[[Page | None, float], None]  # None: refused
+OnTaken = Callable[[Taken | None, float], None]
+OnCursor = Callable[[Cursor | None, float], None]
+OnWeight = Callable[[Weight, float], None]
+OnTrimmed = Callable[[int], None]
+OnKeys = Callable[[list[bytes]], None]
 OnAppended = Callable[[bool], None]  # whether the server accepted it
 OnPayload = Callable[[bytes, float], None]
 OnMatch = Callable[[bytes, bytes, float], None]  # channel, payload
@@ -223,8 +274,7 @@ class ClientLink(ServerLink, Protocol):
     def keep(self, logs: int, keys: tuple[bytes, ...], publisher: int, step: Step, then: OnKept) -> None:
         """Publish a batch and append it to streams, in one atomic step.
 
-        Keys: those of the last numbers (`logs.last_numbers`), then the streams. Steps of one turn are sent together,
-        after everything else in that turn.
+        `keys` are those of `logs.keys_of`. Steps of one turn are sent together, after everything else in that turn.
         """
         ...
 
@@ -233,6 +283,28 @@ class ClientLink(ServerLink, Protocol):
 
         Sent after everything else in this turn, records that are read included.
         """
+        ...
+
+    def read_part(self, keys: PartKeys, after: EntryId, count: int, then: OnPage) -> None:
+        """At most this many entries of a part after an id."""
+        ...
+
+    def read_last(self, keys: PartKeys, then: OnPage) -> None:
+        """The last entry of a part alone."""
+        ...
+
+    def take_cursor(
+        self, keys: PartKeys, group: str, member: str, stale: int, new: Cursor | None, *, wanted: bool, then: OnTaken
+    ) -> None:
+        """Say that the member is there, and own the group's cursor if it is wanted and free, in one atomic step.
+
+        It is free if nobody owns it, if its owner is no longer connected, or if its beat is the stale one. `new` is
+        written if there is none.
+        """
+        ...
+
+    def commit_cursor(self, keys: PartKeys, group: str, cursor: Cursor, *, release: bool, then: OnCursor) -> None:
+        """Write the cursor, if its owner is still the same and so is its term; `then` gets what is there now."""
         ...
 
     def look(self, then: OnStanding) -> None: ...
@@ -273,12 +345,13 @@ class AgentLink(ServerLink, Protocol):
 
     def look_up(self, topic: bytes, members: int, then: OnLookup) -> None: ...
 
-    def install(self, term: int, records: Mapping[str, Record], then: OnVersions) -> None:
+    def install(self, term: int, records: Mapping[str, Record], parts: Parts, then: OnInstalled) -> None:
         """Store each record that is not older, and publish it on its topic's control channel, in one atomic step.
 
-        This removes a first use of the topic.
+        This removes a first use of the topic. If a record is new here, the parts get their marks.
 
-        `then` gets the version now there for each, or -1 where our term is older than the record's.
+        `then` gets the version now there for each, or -1 where our term is older than the record's; and for each part
+        the id of its last entry, empty if it has none.
         """
         ...
 
@@ -341,3 +414,21 @@ class AgentLink(ServerLink, Protocol):
         ...
 
     def observe(self, then: OnFigures) -> None: ...
+
+    def weigh(self, keys: PartKeys, then: OnWeight) -> None: ...
+
+    def trim(self, stream: bytes, upto: EntryId, *, exactly: bool, then: OnTrimmed) -> None:
+        """Forget the entries up to an id: all of them, or a bounded number, which costs little."""
+        ...
+
+    def read_cursors(self, keys: PartKeys, then: Callable[[dict[str, Cursor]], None]) -> None:
+        """The cursors of all groups in a part."""
+        ...
+
+    def find_keys(self, prefix: bytes, then: OnKeys) -> None: ...
+
+    def forget_keys(self, keys: Sequence[bytes]) -> None: ...
+
+    def age_numbers(self, keys: tuple[bytes, bytes]) -> None:
+        """Last numbers that were not used since the last time are forgotten, all others are the older ones now."""
+        ...

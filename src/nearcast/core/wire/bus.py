@@ -7,6 +7,7 @@ ASKER.N. Any message may be lost, duplicated or late: orders are idempotent and 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated, TypeVar
 
 import msgspec
@@ -65,7 +66,8 @@ class Report(msgspec.Struct, frozen=True, tag=True):
 class Answer(msgspec.Struct, frozen=True, tag=True):
     """An order was carried out.
 
-    `versions`, `counts`, `records` and `membership` belong to Install, Count, Collect or Lookup or Recall, and Recall.
+    `versions`, `counts`, `records` and `membership` belong to Install, Count, Collect or Lookup or Recall, and Recall;
+    `life` and `ends` to Install too: the last entries of the parts that keep the topics.
     """
 
     broker: str
@@ -75,6 +77,8 @@ class Answer(msgspec.Struct, frozen=True, tag=True):
     records: dict[str, Record] = {}
     more: bool = False  # there are records after these, in the order of topics
     membership: Membership | None = None
+    life: str = ""
+    ends: dict[str, str] = {}  # log -> id
 
 
 # --- controller to agent; `journal` is its position when this is sent
@@ -100,11 +104,15 @@ class Refusal(msgspec.Struct, frozen=True, tag=True):
 
 
 class Install(msgspec.Struct, frozen=True, tag=True):
-    """Store these records, and push each to the clients of its topic."""
+    """Store these records, and push each to the clients of its topic.
+
+    `after`: what readers of a log must have read before they continue here: log -> life -> id of an entry.
+    """
 
     order: int
     term: int
     records: dict[str, Record]
+    after: dict[str, dict[str, str]] = {}
     journal: Position = BEGINNING
 
 
@@ -405,44 +413,27 @@ ToAgent = Grant | Refusal | Order
 FromController = ToAgent | ToProvider | MoveSubscribers | State | Assignment
 
 encode = msgspec.json.Encoder().encode
-_to_controller: msgspec.json.Decoder[ToController] = msgspec.json.Decoder(ToController)
-_to_agent: msgspec.json.Decoder[ToAgent] = msgspec.json.Decoder(ToAgent)
-_to_provider: msgspec.json.Decoder[ToProvider] = msgspec.json.Decoder(ToProvider)
-_to_gateway = msgspec.json.Decoder(MoveSubscribers)
-_state = msgspec.json.Decoder(State)
-_assignment = msgspec.json.Decoder(Assignment)
-
-
-def decode_for_controller(payload: bytes) -> ToController | None:
-    return _decoded(_to_controller, payload)
-
-
-def decode_for_agent(payload: bytes) -> ToAgent | None:
-    return _decoded(_to_agent, payload)
-
-
-def decode_for_provider(payload: bytes) -> ToProvider | None:
-    return _decoded(_to_provider, payload)
-
-
-def decode_for_gateway(payload: bytes) -> MoveSubscribers | None:
-    return _decoded(_to_gateway, payload)
-
-
-def decode_state(payload: bytes) -> State | None:
-    return _decoded(_state, payload)
-
-
-def decode_assignment(payload: bytes) -> Assignment | None:
-    return _decoded(_assignment, payload)
 
 
 _Message = TypeVar("_Message")
 
 
-def _decoded(decoder: msgspec.json.Decoder[_Message], payload: bytes) -> _Message | None:
-    """None: not ours, or from a newer version."""
-    try:
-        return decoder.decode(payload)
-    except msgspec.DecodeError:
-        return None
+def _reading(kind: type[_Message]) -> Callable[[bytes], _Message | None]:
+    """What reads messages of one kind. It gives None for one that is not ours, or from a newer version."""
+    decode = msgspec.json.Decoder(kind).decode
+
+    def read(payload: bytes) -> _Message | None:
+        try:
+            return decode(payload)
+        except msgspec.DecodeError:
+            return None
+
+    return read
+
+
+decode_for_controller: Callable[[bytes], ToController | None] = _reading(ToController)  # type: ignore[arg-type]
+decode_for_agent: Callable[[bytes], ToAgent | None] = _reading(ToAgent)  # type: ignore[arg-type]
+decode_for_provider: Callable[[bytes], ToProvider | None] = _reading(ToProvider)  # type: ignore[arg-type]
+decode_for_gateway = _reading(MoveSubscribers)
+decode_state = _reading(State)
+decode_assignment = _reading(Assignment)

@@ -16,13 +16,17 @@ local function counts(first)
 end
 """
 
-# KEYS: records, first uses. ARGV: term, then (topic, version, record) repeated. Returns for each topic the version now
-# on the server, or -1 if our term is older than the record's. A first use does not get in the way: the leader asks
-# whether there is one before it decides anything for a topic.
+# KEYS: records, first uses, totals, then the streams of the logs that cover the topics. ARGV: term, for each stream a
+# mark or nothing, then (topic, version, record) repeated. Returns for each topic the version now on the server, or -1
+# if our term is older than the record's; then for each stream the id of its last entry, empty if there has been none. A
+# first use does not get in the way: the leader asks whether there is one before it decides anything for a topic.
+#
+# A mark comes with records that open a new epoch here. It is appended before anything of that epoch can be, and says
+# what readers must have read elsewhere before they continue.
 INSTALL = b"""
-local versions = {}
-local term = tonumber(ARGV[1])
-for i = 2, #ARGV, 3 do
+local found, opened = {}, false
+local term, streams = tonumber(ARGV[1]), #KEYS - 3
+for i = 2 + streams, #ARGV, 3 do
   local topic, version = ARGV[i], tonumber(ARGV[i + 1])
   local stored, stored_version, stored_term = redis.call('HGET', KEYS[1], topic), -1, -1
   if stored then
@@ -35,11 +39,23 @@ for i = 2, #ARGV, 3 do
     redis.call('HSET', KEYS[1], topic, ARGV[i + 2])
     redis.call('HDEL', KEYS[2], topic)
     redis.call('PUBLISH', 'nc:c:' .. topic, 'R' .. ARGV[i + 2])
+    opened = opened or version > stored_version
     stored_version = version
   end
-  versions[#versions + 1] = stored_version
+  found[#found + 1] = stored_version
 end
-return versions
+for k = 1, streams do
+  local key, mark = KEYS[3 + k], ARGV[1 + k]
+  if opened and mark ~= '' then
+    local count = redis.call('HGET', KEYS[3], key) or '0'
+    local logs = redis.call('HGET', 'nc:m', 'logs') or '0'
+    redis.call('XADD', key, '*', 'begin', mark, 'logs', logs, 'count', count)
+    redis.call('PUBLISH', key, '')
+  end
+  local last = redis.call('XREVRANGE', key, '+', '-', 'COUNT', 1)
+  found[#found + 1] = last[1] and last[1][1] or ''
+end
+return found
 """
 
 # KEYS: membership. ARGV: version, document, version of the logs in it. Returns the version now on the server. Only the
@@ -145,16 +161,19 @@ return found
 """
 )
 
-# Publishes batches and keeps them, in one step. KEYS: last numbers, older last numbers, then the streams to append to.
-# ARGV: version of the logs, publisher, then for each topic: topic, epoch, the number before which all are settled, the
-# first and the last number of the batch, the batch. Returns the version of the logs here if that is another one.
-# Otherwise for each topic the number of receivers; or why nothing of it was done: 'e' and the epoch here, 'n' and the
-# last number kept here, 'x' and the server's words.
+# Publishes batches and keeps them, in one step. KEYS: last numbers, older last numbers, totals, then the streams to
+# append to. ARGV: version of the logs, publisher, then for each topic: topic, epoch, the number before which all are
+# settled, the first and the last number of the batch, the batch. Returns the version of the logs here if that is
+# another one. Otherwise for each topic the number of receivers; or why nothing of it was done: 'e' and the epoch here,
+# 'n' and the last number kept here, 'x' and the server's words.
+#
+# A topic that has switched here and has not settled is in no epoch: what other brokers of the old placement have kept
+# is not known yet, and must come first.
 #
 # An entry of a stream has the publisher, the version of the logs, the number of messages in the stream up to this one,
 # and each topic with its batch. The last numbers are written by every call, so that an answer which says "kept before"
 # waits for the replicas too. The first write comes before anything is published: a server without memory refuses all of
-# it or nothing. Replicas get batches in the streams alone.
+# it or nothing. Replicas get batches in the streams alone. Readers hear of it on the channel named like the stream.
 APPEND = b"""
 local logs = redis.call('HGET', 'nc:m', 'logs')
 if logs ~= ARGV[1] then
@@ -168,12 +187,17 @@ end
 local records = redis.call('HMGET', 'nc:r', unpack(topics))
 local lasts = redis.call('HMGET', KEYS[1], unpack(names))
 redis.call('HSETNX', KEYS[1], '', '')
-local entry, numbers, replies, added = {'publisher', publisher, 'logs', logs, 'count', ''}, {}, {}, 0
+local entry, numbers, replies = {'publisher', publisher, 'logs', logs, 'count', ''}, {}, {}
+local added, size = 0, 0
 redis.set_repl(redis.REPL_NONE)
 for t = 1, #topics do
   local i = 3 + 6 * (t - 1)
   local epoch = records[t] and string.match(records[t], '"placement":%[(%d+),')
-  epoch = epoch or redis.call('HGET', 'nc:first', topics[t])
+  if not epoch then
+    epoch = redis.call('HGET', 'nc:first', topics[t])
+  elseif not string.find(records[t], '"previous":null', 1, true) then
+    epoch = nil
+  end
   local last = tonumber(lasts[t] or redis.call('HGET', KEYS[2], names[t]) or '0')
   if epoch ~= ARGV[i + 1] then
     replies[t] = 'e' .. (epoch or '')
@@ -189,7 +213,13 @@ for t = 1, #topics do
       entry[#entry + 1], entry[#entry + 2] = topics[t], ARGV[i + 5]
       numbers[#numbers + 1], numbers[#numbers + 2] = names[t], ARGV[i + 4]
       added = added + tonumber(ARGV[i + 4]) - tonumber(ARGV[i + 3]) + 1
+      size = size + #ARGV[i + 5]
     end
+  end
+end
+if added > 0 then
+  for k = 4, #KEYS do
+    redis.pcall('PUBLISH', KEYS[k], '')
   end
 end
 redis.set_repl(redis.REPL_ALL)
@@ -197,10 +227,75 @@ if #numbers > 0 then
   redis.call('HSET', KEYS[1], unpack(numbers))
 end
 if added > 0 then
-  for k = 3, #KEYS do
-    entry[6] = redis.call('HINCRBY', KEYS[1], KEYS[k], added)
+  for k = 4, #KEYS do
+    entry[6] = redis.call('HINCRBY', KEYS[3], KEYS[k], added)
+    redis.call('HINCRBY', KEYS[3], KEYS[k] .. ':bytes', size)
     redis.call('XADD', KEYS[k], '*', unpack(entry))
   end
 end
 return replies
+"""
+
+# How a group reads a part. A cursor is the text "TERM OWNER BEAT STATE"; without an owner it is "-". Only its owner
+# moves it, in its own term.
+ADVANCE = b"""
+local function advance(key, group, owner, term, state, release)
+  local cursor = redis.call('HGET', key, 'g:' .. group) or ''
+  local now, holder, beat = string.match(cursor, '^(%d+) (%S+) (%d+) ')
+  if holder ~= owner or now ~= term then
+    return cursor
+  end
+  if release then
+    holder = '-'
+  end
+  cursor = table.concat({now, holder, string.format('%.0f', tonumber(beat) + 1), state}, ' ')
+  redis.call('HSET', key, 'g:' .. group, cursor)
+  return cursor
+end
+"""
+
+# KEYS: cursors. ARGV: group, owner, term, state, 1 to release the part. Returns the cursor that is there now.
+COMMIT = (
+    ADVANCE
+    + b"""
+return advance(KEYS[1], ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5] == '1')
+"""
+)
+
+# KEYS: cursors. ARGV: group, member, the beat of the owner that it has seen unchanged for too long (-1: none), the
+# state of a new cursor or nothing, 1 if the member wants the part. Returns the cursor, then the other members that are
+# connected, each with its beat; those that are not are forgotten.
+TAKE = b"""
+local function connected(member)
+  return redis.call('PUBSUB', 'NUMSUB', 'nc:i:' .. member)[2] > 0
+end
+local prefix, found = 'm:' .. ARGV[1] .. ':', {''}
+local all = redis.call('HGETALL', KEYS[1])
+for i = 1, #all, 2 do
+  local member = string.sub(all[i], #prefix + 1)
+  if string.sub(all[i], 1, #prefix) == prefix and member ~= ARGV[2] then
+    if connected(member) then
+      found[#found + 1], found[#found + 2] = member, all[i + 1]
+    else
+      redis.call('HDEL', KEYS[1], all[i])
+    end
+  end
+end
+redis.call('HINCRBY', KEYS[1], prefix .. ARGV[2], 1)
+local cursor = redis.call('HGET', KEYS[1], 'g:' .. ARGV[1])
+if not cursor then
+  if ARGV[4] == '' then
+    return found
+  end
+  cursor = '0 - 0 ' .. ARGV[4]
+  redis.call('HSET', KEYS[1], 'g:' .. ARGV[1], cursor)
+end
+local term, owner, beat, state = string.match(cursor, '^(%d+) (%S+) (%d+) (.+)$')
+if ARGV[5] == '1' and owner ~= ARGV[2] and (owner == '-' or beat == ARGV[3] or not connected(owner)) then
+  term, beat, owner = string.format('%.0f', tonumber(term) + 1), string.format('%.0f', tonumber(beat) + 1), ARGV[2]
+  cursor = table.concat({term, owner, beat, state}, ' ')
+  redis.call('HSET', KEYS[1], 'g:' .. ARGV[1], cursor)
+end
+found[1] = cursor
+return found
 """

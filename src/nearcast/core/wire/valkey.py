@@ -1,7 +1,7 @@
 """The backend for Valkey and Redis: every command and script that nearcast's machines run on a server.
 
-`link.py` has the encoding and keeps the order of one connection, `scripts.py` has the atomic steps. The rest of
-nearcast knows servers only through `backend.py`.
+`link.py` has the encoding and keeps the order of one connection, `parts.py` has what is about logs, `scripts.py` has
+the atomic steps. The rest of nearcast knows servers only through `backend.py`.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ from nearcast.core.wire.backend import (
     OnFigures,
     OnGreeted,
     OnHeard,
-    OnKept,
+    OnInstalled,
     OnLease,
     OnLookup,
     OnMembers,
-    OnNumber,
     OnPassed,
     OnRecord,
     OnRecords,
     OnScanned,
     OnStanding,
     OnVersions,
+    Parts,
     Standing,
     hello,
     refusal,
@@ -48,8 +48,8 @@ from nearcast.core.wire.backend import (
 from nearcast.core.wire.frames import encode_record, read_record
 from nearcast.core.wire.lease import Lease
 from nearcast.core.wire.link import Link, Reply, is_error
-from nearcast.core.wire.scripts import APPEND, CLAIM, END_UNUSED, FIRST_USE, INSTALL, INSTALL_MEMBERS, KEEP, READ
-from nearcast.core.wire.steps import Step, calls_of, were_kept
+from nearcast.core.wire.parts import PartLink
+from nearcast.core.wire.scripts import CLAIM, END_UNUSED, FIRST_USE, INSTALL, INSTALL_MEMBERS, KEEP, READ
 
 if TYPE_CHECKING:
     from nearcast.core.wire.backend import AgentLink, ClientLink
@@ -107,18 +107,17 @@ _READ_MEMBERS = ("HGET", MEMBERS, "document")
 _READ_LEASE = ("HMGET", CLAIM_KEY, "beat", "granted")
 SCAN_COUNT = 1000  # records looked at in one step: about a millisecond of the server's time
 BATCH = 256  # topics in one question for records: takes as long
-_Where = tuple[int, tuple[bytes, ...], int]  # where steps go: version of the logs, keys, publisher
 _NO_FIRST_USE = Denied("a client has written something that is not a first use: the agent deletes it within T_idle")
 
 
-class ValkeyLink(Link):
+class ValkeyLink(PartLink):
     """Questions for records that are asked in one turn are sent together, after everything else in that turn.
 
     So a client with many topics asks few questions; and a record that must be read after a subscription, as the
     protocol requires, is still read after it.
     """
 
-    __slots__ = ("_first_reads", "_keeping", "_lookups", "_numbers", "_reads", "unanswered")
+    __slots__ = ("_first_reads", "_lookups", "_reads", "unanswered")
 
     def __init__(self, broker: str) -> None:
         super().__init__(broker)
@@ -126,8 +125,6 @@ class ValkeyLink(Link):
         self._reads: list[tuple[bytes, OnRecord]] = []
         self._first_reads: list[tuple[bytes, OnRecord]] = []  # where a first use counts
         self._lookups: dict[int, list[tuple[bytes, OnLookup]]] = {}  # by the membership's version
-        self._numbers: list[tuple[tuple[bytes, bytes], bytes, OnNumber]] = []
-        self._keeping: dict[_Where, list[tuple[Step, OnKept]]] = {}
 
     @property
     def waiting(self) -> bool:
@@ -148,22 +145,6 @@ class ValkeyLink(Link):
         if self._numbers:
             self._send_numbers()
         return super().take()
-
-    def _send_numbers(self) -> None:
-        numbers, self._numbers = self._numbers, []
-        for (lately, older), name, then in numbers:
-            found: list[Reply] = []
-            self.send(partial(_note, found), "HGET", lately, name)
-            self.send(partial(_number_read, found, then), "HGET", older, name)
-
-    def _send_steps(self) -> None:
-        keeping, self._keeping = self._keeping, {}
-        for (logs, keys, publisher), steps in keeping.items():
-            for call in calls_of(steps):
-                arguments: list[bytes | int] = [part for step, _ in call for part in step]
-                self.send(
-                    partial(were_kept, call), "EVAL", APPEND, len(keys), *keys, logs, b"%016x" % publisher, *arguments
-                )
 
     def _send_reads(self, reads: list[tuple[bytes, OnRecord]], *head: bytes | str | int) -> None:
         for start in range(0, len(reads), BATCH):
@@ -249,12 +230,6 @@ class ValkeyLink(Link):
         reads = self._first_reads if membership.has_first_use(self.broker, topic) else self._reads
         reads.append((topic, then))
 
-    def keep(self, logs: int, keys: tuple[bytes, ...], publisher: int, step: Step, then: OnKept) -> None:
-        self._keeping.setdefault((logs, keys, publisher), []).append((step, then))
-
-    def read_number(self, keys: tuple[bytes, bytes], topic: bytes, publisher: int, then: OnNumber) -> None:
-        self._numbers.append((keys, b"%b:%016x" % (topic, publisher), then))
-
     # --- agents
 
     def claim(self, holder: str, stale: int, then: OnClaim) -> None:
@@ -265,11 +240,17 @@ class ValkeyLink(Link):
 
         self.send(claimed, "EVAL", CLAIM, 1, CLAIM_KEY, holder, stale)
 
-    def install(self, term: int, records: Mapping[str, Record], then: OnVersions) -> None:
-        arguments: list[bytes | str | int] = []
+    def install(self, term: int, records: Mapping[str, Record], parts: Parts, then: OnInstalled) -> None:
+        def installed(reply: Reply, now_s: float) -> None:
+            if isinstance(reply, list):
+                versions, ends = reply[: len(records)], reply[len(records) :]
+                then([int(version) for version in versions], [end.decode() for end in ends], now_s)
+
+        keys = (RECORDS, FIRST_USES, parts.totals, *parts.marks)
+        arguments: list[bytes | str | int] = [term, *parts.marks.values()]
         for topic, record in records.items():
             arguments += [topic, record.version, encode_record(record)]
-        self.send(partial(_installed, then), "EVAL", INSTALL, 2, RECORDS, FIRST_USES, term, *arguments)
+        self.send(installed, "EVAL", INSTALL, len(keys), *keys, *arguments)
 
     def install_members(self, membership: Membership, then: OnVersions) -> None:
         document = encode_membership(membership)
@@ -363,14 +344,6 @@ class ValkeyLink(Link):
                 then(figures_of(reply), now_s)
 
         self.send(observed, "INFO")
-
-
-def _note(found: list[Reply], reply: Reply, now_s: float) -> None:
-    found.append(reply)
-
-
-def _number_read(found: list[Reply], then: OnNumber, older: Reply, now_s: float) -> None:
-    then(max(int(reply) if isinstance(reply, bytes) else 0 for reply in (*found, older)), now_s)
 
 
 @lru_cache(maxsize=256)

@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
+from nearcast.core.model.logs import bytes_field
 from nearcast.core.model.names import FIRST_USES, MEMBERS, RECORDS
-from nearcast.sim.valkey.keys import Stream, next_id
 from nearcast.sim.valkey.replies import CommandError, array, bulk, check_channels, integer
+from nearcast.sim.valkey.streams import Stream, next_id
 
 if TYPE_CHECKING:
     from nearcast.sim.valkey.server import Session, SimServer
@@ -27,7 +28,7 @@ class _Step(NamedTuple):
 
 def append(session: Session, keys: list[bytes], arguments: list[bytes]) -> bytes:
     server = session.server
-    numbers, older, *streams = keys
+    numbers, older, totals, *streams = keys
     version, publisher, *rest = arguments
     logs = server.keys.fields(MEMBERS).get(b"logs")
     if logs != version:
@@ -50,18 +51,28 @@ def append(session: Session, keys: list[bytes], arguments: list[bytes]) -> bytes
                 server.keys.set_fields(numbers, {name: step.last})
                 kept.append(step)
     added = sum(int(step.last) - int(step.first) + 1 for step in kept)
+    size = sum(len(step.batch) for step in kept)
     for stream in streams if kept else ():
-        count = b"%d" % (int(server.keys.fields(numbers).get(stream, b"0")) + added)
-        server.keys.set_fields(numbers, {stream: count})
+        count = _increase(server, totals, stream, added)
+        _increase(server, totals, bytes_field(stream), size)
         batches = [part for step in kept for part in (step.topic, step.batch)]
+        for step in kept:
+            server.note_kept(stream, step.topic, step.batch)
         _add(server, stream, [b"publisher", publisher, b"logs", version, b"count", count, *batches])
     return array(replies)
+
+
+def _increase(server: SimServer, key: bytes, field: bytes, by: int) -> bytes:
+    increased = b"%d" % (int(server.keys.fields(key).get(field, b"0")) + by)
+    server.keys.set_fields(key, {field: increased})
+    return increased
 
 
 def _epoch(server: SimServer, topic: bytes) -> bytes:
     record = server.keys.fields(RECORDS).get(topic)
     if record is not None:
-        return b"%d" % msgspec.json.decode(record)["placement"][0]
+        found = msgspec.json.decode(record)
+        return b"%d" % found["placement"][0] if found["previous"] is None else b""
     return server.keys.fields(FIRST_USES).get(topic, b"")
 
 
@@ -73,7 +84,20 @@ def _published(session: Session, step: _Step) -> bytes:
     return integer(session.server.publish(step.topic, step.batch))
 
 
+def add_mark(server: SimServer, totals: bytes, stream: bytes, mark: bytes) -> None:
+    count = server.keys.fields(totals).get(stream, b"0")
+    logs = server.keys.fields(MEMBERS).get(b"logs", b"0")
+    _add(server, stream, [b"begin", mark, b"logs", logs, b"count", count])
+
+
+def last_entry(server: SimServer, key: bytes) -> bytes:
+    """The id of the last entry; empty if there is none."""
+    stream = server.keys.stream(key)
+    return b"%d-%d" % stream.records[-1][0] if stream is not None and stream.records else b""
+
+
 def _add(server: SimServer, key: bytes, fields: list[bytes]) -> None:
     stream = server.keys.stream(key) or Stream()
     stream.add(next_id(stream.last_id, server.keys.now_ms), fields)
     server.keys.put_stream(key, stream)
+    server.publish(key, b"")

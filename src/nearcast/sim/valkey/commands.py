@@ -21,10 +21,21 @@ from nearcast.core.model.globs import matcher
 from nearcast.core.model.names import CONTROL, FIRST_USES, MEMBERS, RECORDS
 from nearcast.core.model.placement import EPOCH_DIGITS
 from nearcast.core.wire.frames import encode_record
-from nearcast.core.wire.scripts import APPEND, CLAIM, END_UNUSED, FIRST_USE, INSTALL, INSTALL_MEMBERS, KEEP, READ
-from nearcast.sim.valkey import connection, keys
-from nearcast.sim.valkey import keys as streams
-from nearcast.sim.valkey.appending import append
+from nearcast.core.wire.scripts import (
+    APPEND,
+    CLAIM,
+    COMMIT,
+    END_UNUSED,
+    FIRST_USE,
+    INSTALL,
+    INSTALL_MEMBERS,
+    KEEP,
+    READ,
+    TAKE,
+)
+from nearcast.sim.valkey import connection, keys, streams
+from nearcast.sim.valkey.appending import add_mark, append, last_entry
+from nearcast.sim.valkey.cursors import commit, take
 from nearcast.sim.valkey.replies import (
     NULL_RESP3,
     CommandError,
@@ -148,12 +159,26 @@ def evaluate(session: Session, arguments: list[bytes]) -> bytes:
 
 
 def install(server: SimServer, keys: list[bytes], arguments: list[bytes]) -> bytes:
-    term = int(arguments[0])
-    steps = zip(arguments[1::3], arguments[2::3], arguments[3::3], strict=True)
-    return array([integer(_install_one(server, keys, term, *step)) for step in steps])
+    records_key, first_uses, totals, *parts = keys
+    term, marks, rest = int(arguments[0]), arguments[1 : 1 + len(parts)], arguments[1 + len(parts) :]
+    versions, opened = [], False
+    for topic, version, record in zip(rest[::3], rest[1::3], rest[2::3], strict=True):
+        before = _version_of(server.keys.fields(records_key).get(topic))
+        versions.append(_install_one(server, (records_key, first_uses), term, topic, version, record))
+        opened = opened or versions[-1] > before
+    for stream, mark in zip(parts, marks, strict=True):
+        if opened and mark:
+            add_mark(server, totals, stream, mark)
+    return array([*map(integer, versions), *(bulk(last_entry(server, stream)) for stream in parts)])
 
 
-def _install_one(server: SimServer, keys: list[bytes], term: int, topic: bytes, version: bytes, record: bytes) -> int:
+def _version_of(record: bytes | None) -> int:
+    return _decode(record).version if record is not None else -1
+
+
+def _install_one(
+    server: SimServer, keys: tuple[bytes, bytes], term: int, topic: bytes, version: bytes, record: bytes
+) -> int:
     key, first_uses = keys
     before = server.keys.fields(key).get(topic)
     stored = _decode(before) if before is not None else _NOTHING_STORED
@@ -257,6 +282,8 @@ TWINS: dict[bytes, Twin] = {
     KEEP: keep,
     END_UNUSED: end_unused,
     CLAIM: claim,
+    COMMIT: commit,
+    TAKE: take,
 }
 
 
@@ -342,6 +369,9 @@ COMMANDS = {
     b"GET": Command(keys.get, 1, 1),
     b"SET": Command(keys.set_string, 2, UNLIMITED),
     b"DEL": Command(keys.delete, 1, UNLIMITED),
+    b"UNLINK": Command(keys.delete, 1, UNLIMITED),
+    b"RENAME": Command(keys.rename, 2, 2),
+    b"SCAN": Command(keys.scan, 1, UNLIMITED),
     b"EXISTS": Command(keys.exists, 1, UNLIMITED),
     b"INCR": Command(keys.incr, 1, 1),
     b"PEXPIRE": Command(keys.pexpire, 2, 2),
@@ -356,6 +386,9 @@ COMMANDS = {
     b"HSCAN": Command(keys.hscan, 2, UNLIMITED),
     b"XADD": Command(streams.xadd, 4, UNLIMITED),
     b"XLEN": Command(streams.xlen, 1, 1),
+    b"XRANGE": Command(streams.xrange, 3, UNLIMITED),
+    b"XREVRANGE": Command(streams.xrevrange, 3, UNLIMITED),
+    b"XTRIM": Command(streams.xtrim, 3, UNLIMITED),
     b"EVAL": Command(evaluate, 2, UNLIMITED),
     b"HELLO": Command(connection.hello, 0, UNLIMITED),
     b"AUTH": Command(connection.auth, 1, UNLIMITED),

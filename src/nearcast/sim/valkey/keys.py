@@ -1,13 +1,7 @@
-"""The keys of a simulated server, and the commands on them: strings, hashes, streams, and expiry.
-
-Streams support only what agents need to append their reports. A stream's limit is kept exactly, even with `~`, where a
-real server may keep some more records.
-"""
+"""The keys of a simulated server, and the commands on them: strings, hashes and expiry. Streams are in `streams.py`."""
 
 from __future__ import annotations
 
-import re
-from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -27,6 +21,7 @@ from nearcast.sim.valkey.replies import (
     parse_integer,
     wrong_number,
 )
+from nearcast.sim.valkey.streams import Stream
 
 if TYPE_CHECKING:
     from nearcast.sim.valkey.server import Session
@@ -84,6 +79,19 @@ def delete(session: Session, arguments: list[bytes]) -> bytes:
 
 def exists(session: Session, arguments: list[bytes]) -> bytes:
     return integer(sum(key in session.server.keys for key in arguments))
+
+
+def rename(session: Session, arguments: list[bytes]) -> bytes:
+    if not session.server.keys.rename(*arguments):
+        raise CommandError("ERR no such key")
+    return OK
+
+
+def scan(session: Session, arguments: list[bytes]) -> bytes:
+    """SCAN cursor [MATCH pattern] [COUNT count]: all keys at once, as a server does with few of them."""
+    pattern = _scan_pattern(arguments[1:])
+    names = session.server.keys.names()
+    return array((bulk(b"0"), bulks(filter(matcher(pattern), names))))
 
 
 def incr(session: Session, arguments: list[bytes]) -> bytes:
@@ -186,30 +194,6 @@ def _scan_pattern(options: list[bytes]) -> bytes:
 
 
 Hash = dict[bytes, bytes]
-RecordId = tuple[int, int]  # milliseconds, and a number within that millisecond
-
-
-class Stream:
-    """Records in the order of their ids, with their total size: a stream is long, and its size is read often."""
-
-    __slots__ = ("last_id", "records", "size_bytes")
-
-    def __init__(self) -> None:
-        self.last_id: RecordId = (0, 0)
-        self.records: deque[tuple[RecordId, list[bytes]]] = deque()
-        self.size_bytes = 0
-
-    def add(self, record_id: RecordId, fields: list[bytes]) -> None:
-        self.last_id = record_id
-        self.records.append((record_id, fields))
-        self.size_bytes += sum(map(len, fields))
-
-    def trim(self, limit: int) -> None:
-        while len(self.records) > limit:
-            _, fields = self.records.popleft()
-            self.size_bytes -= sum(map(len, fields))
-
-
 Value = bytes | Hash | Stream
 
 
@@ -237,6 +221,19 @@ class Keyspace:
 
     def __contains__(self, key: bytes) -> bool:
         return self._value(key) is not None
+
+    def names(self) -> list[bytes]:
+        return [key for key in list(self._values) if key in self]
+
+    def rename(self, key: bytes, new: bytes) -> bool:
+        """Returns whether there was such a key."""
+        value = self._value(key)
+        if value is None:
+            return False
+        self.delete(key)
+        self.delete(new)
+        self._values[new] = value
+        return True
 
     def delete(self, key: bytes) -> bool:
         """Returns whether there was such a key."""
@@ -325,62 +322,3 @@ def _size_bytes(value: Value) -> int:
     if isinstance(value, Stream):
         return value.size_bytes
     return len(value) if isinstance(value, bytes) else sum(len(name) + len(data) for name, data in value.items())
-
-
-# --- commands on streams
-
-
-_ID = re.compile(rb"(\d{1,19})-(\d{1,19})")
-
-
-def xadd(session: Session, arguments: list[bytes]) -> bytes:
-    """XADD key [MAXLEN [=|~] limit] (* | ms-seq) name value ..."""
-    key, *rest = arguments
-    limit, (asked, *fields) = _limit(rest)
-    wanted = _wanted_id(asked)
-    if len(fields) < 2 or len(fields) % 2:
-        raise wrong_number(b"xadd")
-    if wanted == (0, 0):
-        raise CommandError("ERR The ID specified in XADD must be greater than 0-0")
-    keys = session.server.keys
-    stream = keys.stream(key) or Stream()
-    record_id = next_id(stream.last_id, keys.now_ms) if wanted is None else wanted
-    if record_id <= stream.last_id:
-        raise CommandError("ERR The ID specified in XADD is equal or smaller than the target stream top item")
-    stream.add(record_id, fields)
-    if limit is not None:
-        stream.trim(limit)
-    keys.put_stream(key, stream)
-    return bulk(b"%d-%d" % record_id)
-
-
-def xlen(session: Session, arguments: list[bytes]) -> bytes:
-    stream = session.server.keys.stream(arguments[0])
-    return integer(0 if stream is None else len(stream.records))
-
-
-def _limit(rest: list[bytes]) -> tuple[int | None, list[bytes]]:
-    """The number after MAXLEN, and what follows."""
-    if rest[0].upper() != b"MAXLEN":
-        return None, rest
-    rest = rest[2:] if rest[1:2] in ([b"~"], [b"="]) else rest[1:]
-    if len(rest) < 2:
-        raise CommandError(SYNTAX)
-    limit = parse_integer(rest[0])
-    if limit < 0:
-        raise CommandError("ERR The MAXLEN argument must be >= 0.")
-    return limit, rest[1:]
-
-
-def _wanted_id(asked: bytes) -> RecordId | None:
-    """The id that was given; None if the server's clock should set it."""
-    if asked == b"*":
-        return None
-    written = _ID.fullmatch(asked)
-    if written is None:
-        raise CommandError("ERR Invalid stream ID specified as stream command argument")
-    return int(written[1]), int(written[2])
-
-
-def next_id(last: RecordId, now_ms: int) -> RecordId:
-    return (now_ms, 0) if now_ms > last[0] else (last[0], last[1] + 1)

@@ -65,6 +65,8 @@ class Observer(Protocol):
 
     def installed(self, server: SimServer, topic: bytes, record: bytes) -> None: ...
 
+    def appended(self, stream: bytes, topic: bytes, batch: bytes) -> None: ...
+
     def wiped(self, server: SimServer) -> None: ...
 
 
@@ -136,6 +138,10 @@ class SimServer:
     def note_installed(self, topic: bytes, record: bytes) -> None:
         for observer in self.observers:
             observer.installed(self, topic, record)
+
+    def note_kept(self, stream: bytes, topic: bytes, batch: bytes) -> None:
+        for observer in self.observers:
+            observer.appended(stream, topic, batch)
 
     def note_deleted(self, keys: list[bytes]) -> None:
         if RECORDS in keys:

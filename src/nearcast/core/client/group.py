@@ -1,0 +1,262 @@
+"""Groups: several programs share the parts of a log, and continue where the group was (PROTOCOL "Logs").
+
+On the server of each part stands one cursor per group. A member owns it while it reads the part. All members see the
+same parts and the same members, so they agree without talking: in the order of their names, each gets every n-th part.
+A member that owns a part of another one delivers nothing more from it, waits until its program has committed what it
+has taken, and releases it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from nearcast.core.model.cursors import Cursor, Position
+from nearcast.core.model.settings import NEVER_S
+from nearcast.core.wire.effects import Done, Failed
+from nearcast.errors import Unavailable
+
+if TYPE_CHECKING:
+    from nearcast.core.client.log_reader import LogReader
+    from nearcast.core.client.part_reader import PartReader
+    from nearcast.core.wire.backend import Taken
+
+LOOK_S = 0.05  # between two looks at a part that another member reads, while something waits for it
+
+
+class Commit(msgspec.Struct, eq=False):
+    """A commit that is not everywhere yet."""
+
+    token: object
+    waiting: dict[str, Position]  # part -> up to where
+    lost: list[str]  # parts that another member reads by now
+
+
+class _Seen(msgspec.Struct):
+    """A beat, and since when it has been the same."""
+
+    beat: int
+    since_s: float
+
+
+class Group:
+    """This member of a group."""
+
+    def __init__(self, reader: LogReader, name: str, *, holds: bool) -> None:
+        self.name = name
+        self.member = f"{reader.client.client_id:016x}"
+        self._reader = reader
+        self._holds = holds
+        self._begun = False  # it is known whether the group has read the log before
+        self._asked: set[str] = set()  # parts that have said whether they have a cursor
+        self._members: dict[str, _Seen] = {}  # the other members
+        self._owners: dict[str, tuple[str, _Seen]] = {}  # part -> its owner, if that is another member
+        self._commits: list[Commit] = []
+        self._leaving_s: dict[str, float] = {}  # parts that we give away, and since when
+        self._beat_s = NEVER_S
+        self._looked_s: dict[str, float] = {}
+
+    # --- cursors
+
+    def ask(self, part: PartReader, now_s: float) -> None:
+        """Look at a part: say that we are there, and take it if it is ours and free."""
+        self._take(part, None, now_s)
+
+    def placed(self, part: PartReader, position: Position, now_s: float) -> None:
+        """A part has no cursor yet: it begins here."""
+        new = Cursor(position=position, since=self._reader.since, floor=part.began, holds=self._holds)
+        self._take(part, new, now_s)
+
+    def _take(self, part: PartReader, new: Cursor | None, now_s: float) -> None:
+        link = part.link
+        if link is None:
+            return
+
+        def taken(found: Taken | None, at_s: float) -> None:
+            if part.link is not link or self._reader.closed:
+                return
+            if found is None:
+                self._reader.refused(part)
+            else:
+                self._taken(part, found, at_s)
+
+        wanted = self._begun and self._is_mine(part)
+        link.take_cursor(part.keys, self.name, self.member, self._stale(part, now_s), new, wanted=wanted, then=taken)
+
+    def _taken(self, part: PartReader, found: Taken, now_s: float) -> None:
+        self._see(found.members, now_s)
+        self._asked.add(part.life)
+        self._hear(part, found.cursor, now_s)
+        self._begin_if_known(now_s)
+        if self._begun and found.cursor is None:
+            self._reader.place(part, now_s)
+        self._reader.go_on(now_s)
+
+    def _hear(self, part: PartReader, cursor: Cursor | None, now_s: float) -> None:
+        """A server has said what its cursor is."""
+        before, part.cursor = part.cursor, cursor
+        if cursor is None or cursor.owner != self.member:
+            if part.owned:
+                self._lose(part)
+            if cursor is not None:
+                self._watch(part, cursor, now_s)
+            return
+        self._owners.pop(part.life, None)
+        if not part.owned or before is None or before.term != cursor.term:
+            part.begin(cursor.position)
+        part.skipped = [line for line in part.skipped if line.entry > cursor.position.entry]
+        self._committed(part, cursor.position)
+
+    def _watch(self, part: PartReader, cursor: Cursor, now_s: float) -> None:
+        known = self._owners.get(part.life)
+        if known is None or known[0] != cursor.owner or known[1].beat != cursor.beat:
+            self._owners[part.life] = (cursor.owner, _Seen(cursor.beat, now_s))
+
+    def _stale(self, part: PartReader, now_s: float) -> int:
+        """The beat of an owner that seems to be stuck; -1 if it does not."""
+        known = self._owners.get(part.life)
+        if known is None or now_s - known[1].since_s <= self._reader.client.timing.dead_s:
+            return -1
+        return known[1].beat
+
+    def _begin_if_known(self, now_s: float) -> None:
+        """Once every part has said whether it has a cursor, it is known where the group is."""
+        parts = [part for part in self._reader.parts.values() if not part.ended]
+        if self._begun or not all(part.life in self._asked for part in parts):
+            return
+        self._begun = True
+        cursors = [part.cursor for part in parts if part.cursor is not None]
+        if cursors:
+            self._reader.resume(min(cursor.since for cursor in cursors), max(cursor.floor for cursor in cursors))
+        self._reader.begun(again=bool(cursors))
+        for part in parts:
+            self.ask(part, now_s)
+
+    def _lose(self, part: PartReader) -> None:
+        """Another member reads the part: what was not committed is read again."""
+        part.stop()
+        self._leaving_s.pop(part.life, None)
+        ready = self._reader.ready
+        kept = [delivery for delivery in ready if delivery.part is not part]
+        ready.clear()
+        ready.extend(kept)
+        for commit in self._commits:
+            if commit.waiting.pop(part.life, None) is not None:
+                commit.lost.append(part.life)
+        self._answer_commits()
+
+    # --- members
+
+    def _see(self, members: dict[str, int], now_s: float) -> None:
+        for member, beat in members.items():
+            seen = self._members.get(member)
+            if seen is None or seen.beat != beat:
+                self._members[member] = _Seen(beat, now_s)
+
+    def _forget_silent(self, now_s: float) -> None:
+        silent_s = self._reader.client.timing.dead_s
+        self._members = {name: seen for name, seen in self._members.items() if now_s - seen.since_s <= silent_s}
+
+    def _is_mine(self, part: PartReader) -> bool:
+        """Whether this member should read the part: everyone who sees the same members agrees."""
+        parts = sorted(life for life, other in self._reader.parts.items() if not other.ended)
+        members = sorted({self.member, *self._members})
+        return part.life in parts and members[parts.index(part.life) % len(members)] == self.member
+
+    def gives_away(self, part: PartReader) -> bool:
+        """Whether the part goes to another member; one whose life has ended stays where it is."""
+        return part.life in self._leaving_s and not part.ended
+
+    # --- commits
+
+    def commit(self, token: object, now_s: float) -> None:
+        waiting: dict[str, Position] = {}
+        for part in list(self._reader.parts.values()):
+            cursor, consumed = part.cursor, part.consumed
+            if part.owned and not part.ended and cursor is not None and consumed not in (None, cursor.position):
+                part.committing = waiting[part.life] = consumed
+                self._write(part, now_s)
+        self._commits.append(Commit(token, waiting, []))
+        self._answer_commits()
+
+    def _write(self, part: PartReader, now_s: float, *, release: bool = False) -> None:
+        link, cursor = part.link, part.cursor
+        if link is None or cursor is None or not part.owned:
+            return
+
+        def written(found: Cursor | None, at_s: float) -> None:
+            if part.link is link and found is not None and not self._reader.closed:
+                self._hear(part, found, at_s)
+                self._reader.go_on(at_s)
+
+        position = part.over(part.committing or cursor.position)
+        floor = cursor.floor if self._reader.owes_reports else self._reader.passed
+        changed = msgspec.structs.replace(cursor, position=position, floor=floor)
+        link.commit_cursor(part.keys, self.name, changed, release=release, then=written)
+
+    def _committed(self, part: PartReader, position: Position) -> None:
+        if part.committing is not None and _reaches(position, part.committing):
+            part.committing = None
+        for commit in self._commits:
+            wanted = commit.waiting.get(part.life)
+            if wanted is not None and _reaches(position, wanted):
+                del commit.waiting[part.life]
+        self._answer_commits()
+
+    def _answer_commits(self) -> None:
+        gone = self._reader.parts
+        for commit in self._commits:
+            for life in [life for life in commit.waiting if life not in gone or gone[life].ended]:
+                del commit.waiting[life]
+                commit.lost.append(life)
+        done = [commit for commit in self._commits if not commit.waiting]
+        self._commits = [commit for commit in self._commits if commit.waiting]
+        for commit in done:
+            self._reader.client.effects.append(
+                Failed(commit.token, _not_committed(commit.lost)) if commit.lost else Done(commit.token)
+            )
+
+    # --- time
+
+    def tick(self, now_s: float) -> None:
+        if now_s - self._beat_s < self._reader.client.timing.heartbeat_s:
+            return
+        self._beat_s = now_s
+        self._forget_silent(now_s)
+        self._answer_commits()
+        for part in list(self._reader.parts.values()):
+            if part.ended:
+                continue
+            if part.owned and self._begun:
+                self._keep_or_release(part, now_s)
+            self.ask(part, now_s)
+
+    def _keep_or_release(self, part: PartReader, now_s: float) -> None:
+        if self._is_mine(part):
+            self._leaving_s.pop(part.life, None)
+            self._write(part, now_s)
+            return
+        since_s = self._leaving_s.setdefault(part.life, now_s)
+        untaken = any(delivery.part is part for delivery in self._reader.ready)
+        settled = not untaken and part.cursor is not None and part.consumed == part.cursor.position
+        late = now_s - since_s > self._reader.client.timing.ready_s
+        self._write(part, now_s, release=settled or late)
+
+    def look(self, part: PartReader, now_s: float) -> None:
+        """Something waits until another member has read a part up to some place."""
+        if now_s - self._looked_s.get(part.life, NEVER_S) >= LOOK_S:
+            self._looked_s[part.life] = now_s
+            self.ask(part, now_s)
+            part.look(now_s)
+
+
+def _reaches(position: Position, wanted: Position) -> bool:
+    return (position.entry, position.index) >= (wanted.entry, wanted.index)
+
+
+def _not_committed(lives: list[str]) -> Unavailable:
+    return Unavailable(
+        f"not committed for {', '.join(sorted(lives))}: another member of the group reads there now, or the broker is"
+        " gone; what was taken from there may be read again"
+    )

@@ -1,0 +1,327 @@
+"""One part of a log as a reader has it: what was read there, up to where, and what is missing (PROTOCOL "Logs")."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from nearcast.core.model.cursors import Cursor, Position
+from nearcast.core.model.logs import (
+    BEFORE_ALL,
+    EntryId,
+    FormerLife,
+    Log,
+    Mark,
+    cursors_of,
+    decode_mark,
+    stream_of,
+    totals_of,
+)
+from nearcast.core.model.message import Kept, Lost, Message
+from nearcast.core.model.names import decode_topic
+from nearcast.core.model.settings import NEVER_S
+from nearcast.core.wire.backend import Entry, Page, PartKeys
+from nearcast.core.wire.batches import decode_batch
+from nearcast.core.wire.frames import BATCH, HEADER, HEADER_BYTES, OF_USERS, SKIPS, split_user
+
+if TYPE_CHECKING:
+    from nearcast.core.client.log_reader import LogReader
+    from nearcast.core.wire.backend import ClientLink
+
+PAGE_BYTES = 256 << 10  # of entries asked for at once: more would hold up everything else on the link
+PAGE_ENTRIES = 1000
+BUFFER_BYTES = 1 << 20  # of a part that wait for their turn
+
+_RETENTION = "retention removed them before they were read"
+_UNREADABLE = "they cannot be read: something else has written to the log"
+
+
+class Line(msgspec.Struct, eq=False):
+    """An entry that waits for its turn: messages, a mark, or what is missing before the next one."""
+
+    entry: EntryId
+    before: Position  # behind the entry before it
+    count: int  # messages of the part up to this entry
+    version: int  # of the logs when it was written
+    events: list[Kept]
+    mark: Mark = {}
+    size_bytes: int = 0
+    fetches: dict[str, int] = {}  # of the parts that the mark waits for, when it was first looked at
+
+    def behind(self, taken: int) -> Position:
+        """The place behind this many of its events."""
+        if taken == len(self.events):
+            return Position(self.entry, 0, self.count)
+        return Position(self.before.entry, self.before.index + taken, self.before.count)
+
+
+class PartReader:
+    """Reads one part: asks for pages, and keeps what comes until it is its turn.
+
+    A page counts only if the broker had its lease when it was read: what a broker keeps after it was given up is sent
+    to another one as well.
+    """
+
+    def __init__(self, reader: LogReader, life: str, broker: str, log: Log) -> None:
+        self.life = life
+        self.broker = broker
+        self.began = int(life.rpartition("@")[2])
+        self.keys = PartKeys(stream_of(log, life), totals_of(life), cursors_of(log, life))
+        self.link: ClientLink | None = None
+        self.position: Position | None = None  # where reading begins; None: not known yet
+        self.owned = False
+        self.lines: deque[Line] = deque()
+        self.delivered: EntryId = BEFORE_ALL
+        self.fetches = 0  # pages that were asked for,
+        self.fetched = 0  # and the last one that came
+        self.drained = False  # the last page was the end
+        self.ended = False  # the life has: nothing more will come
+        # For groups.
+        self.cursor: Cursor | None = None  # as last seen on the server
+        self.consumed: Position | None = None  # up to where the program has taken messages
+        self.committing: Position | None = None  # up to where it wants to commit
+        self.skipped: list[Line] = []  # delivered lines without events, which cursors pass with what was before them
+        self.first_unread: tuple[EntryId, int] | None = None  # of a part that another member reads: entry and version
+        self._reader = reader
+        self._log = log
+        self._floor = self.began
+        self._upto = Position()
+        self._skip = 0  # events of the next line that were read before
+        self._bytes = 0
+        self._entry_bytes = 1 << 10
+        self._awaiting: ClientLink | None = None  # the link on which a page was asked for
+        self._news = True  # something may have been appended since the last page
+        self._asked_s = NEVER_S
+
+    # --- where it is
+
+    @property
+    def floor(self) -> int:
+        """Whatever is not delivered yet is of this version of the logs, or of a later one."""
+        if self.lines:
+            return self.lines[0].version
+        if self.ended:
+            return 1 << 62
+        return self._floor
+
+    def has_read(self, entry: EntryId, since: int) -> bool:
+        """Whether everything up to an entry was delivered. Retention may have removed it: then a look after `since`
+        finds nothing that is left before it."""
+        if self.delivered >= entry or (self.ended and not self.lines):
+            return True
+        if not self.owned:
+            looked = self.fetched > since
+            return looked and (self.first_unread is None or self.first_unread[0] > entry)
+        return self.fetched > since and (self.lines[0].entry > entry if self.lines else self.drained)
+
+    def over(self, position: Position) -> Position:
+        """A position, moved on over the delivered lines behind it that have nothing for the program."""
+        for line in self.skipped:
+            if not position.index and line.before.entry == position.entry:
+                position = line.behind(0)
+        return position
+
+    def begin(self, position: Position) -> None:
+        """Read on from here."""
+        self.position = self.consumed = position
+        self.owned = True
+        self.delivered = position.entry
+        self._upto = Position(position.entry, 0, position.count)
+        self._skip = position.index
+        self.lines.clear()
+        self.skipped = []
+        self._bytes = 0
+        self._awaiting = None
+        self.drained, self._news = False, True
+
+    def stop(self) -> None:
+        """Another member reads it now."""
+        self.owned = False
+        self.lines.clear()
+        self._bytes = 0
+        self._awaiting = self.committing = None
+
+    # --- links
+
+    def linked(self, link: ClientLink, now_s: float) -> None:
+        if self._reader.closed or self.ended or self.link is not None:
+            return
+        self.link = link
+        link.users[self] = None
+        self._reader.client.readers.announcements.follow(link, self)
+        self._reader.linked(self, now_s)
+
+    def unlinked(self, link: ClientLink, now_s: float) -> None:
+        if self.link is link:
+            self.link = self._awaiting = None
+            self._news = True
+            self._reader.unlinked(self, now_s)
+
+    def leave(self) -> None:
+        link, self.link = self.link, None
+        if link is not None:
+            link.users.pop(self, None)
+            self._reader.client.readers.announcements.unfollow(link, self)
+
+    def leased(self, link: ClientLink, now_s: float) -> None:
+        self._reader.go_on(now_s)
+
+    # --- pages
+
+    def appended(self, now_s: float) -> None:
+        """Something was added to the part."""
+        self._news = True
+        self._reader.go_on(now_s)
+
+    def fetch(self, now_s: float, *, again: bool = False) -> None:
+        """Ask for the next page, if there may be one and there is room. `again`: even if there was no news."""
+        link = self.link
+        if link is None or self._awaiting is not None or not self.owned or self.ended:
+            return
+        if (self.drained and not self._news and not again) or self._bytes >= BUFFER_BYTES:
+            return
+        if now_s > link.lease_until_s:
+            link.lease_waiters[self] = None
+            return
+        self.fetches += 1
+        self._awaiting, self._news, self._asked_s = link, False, now_s
+        count = max(1, min(PAGE_ENTRIES, PAGE_BYTES // self._entry_bytes))
+        number = self.fetches
+
+        def read(page: Page | None, at_s: float) -> None:
+            if self._awaiting is link and number == self.fetches:
+                self._awaiting = None
+                self._fetched(link, page, count, number, at_s)
+
+        link.read_part(self.keys, self._upto.entry, count, read)
+
+    def _fetched(self, link: ClientLink, page: Page | None, count: int, number: int, now_s: float) -> None:
+        if page is None:
+            self._reader.refused(self)
+            return
+        if now_s > link.lease_until_s or link.asking_members:
+            self._news = True
+            link.lease_waiters[self] = None
+            return
+        received_at = now_s + self._reader.client.wall_offset_s
+        for entry_id, fields in page.entries:
+            self._add(entry_id, fields, received_at)
+        self.drained, self.fetched = len(page.entries) < count, number
+        if not page.entries and 0 <= self._upto.count < page.total:
+            self._miss(page.total - self._upto.count, _RETENTION, page.logs)
+            self._upto = msgspec.structs.replace(self._upto, count=page.total)
+        if self.drained:
+            self._floor = max(self._floor, page.logs)
+        self._reader.go_on(now_s)
+
+    def look(self, now_s: float) -> None:
+        """Find out what another member has not read yet."""
+        link, cursor = self.link, self.cursor
+        if link is None or cursor is None or self._awaiting is not None:
+            return
+        self.fetches += 1
+        self._awaiting, number = link, self.fetches
+
+        def read(page: Page | None, at_s: float) -> None:
+            if self._awaiting is not link or number != self.fetches:
+                return
+            self._awaiting = None
+            if page is None or self.owned or at_s > link.lease_until_s:
+                return
+            self.fetched, self.delivered = number, cursor.position.entry
+            self.first_unread = _first(page.entries)
+            self._floor = max(self._floor, self.first_unread[1] if self.first_unread is not None else page.logs)
+            self._reader.go_on(at_s)
+
+        link.read_part(self.keys, cursor.position.entry, 1, read)
+
+    # --- entries
+
+    def _add(self, entry_id: EntryId, fields: list[bytes], received_at: float) -> None:
+        line = _line(self._upto, entry_id, fields, received_at)
+        if line is None:
+            self._miss(None, _UNREADABLE, self._floor)
+            self._upto = msgspec.structs.replace(self._upto, entry=entry_id)
+            return
+        began = line.count - sum(_count(batch) for batch in fields[7::2])
+        if 0 <= self._upto.count < began:
+            self._miss(began - self._upto.count, _RETENTION, line.version)
+            self._skip = 0
+        if line.events:  # otherwise it is a mark, or all its numbers were given up
+            line.before = Position(self._upto.entry, self._skip, began)
+            del line.events[: self._skip]
+            self._skip = 0
+        self.lines.append(line)
+        self._bytes += line.size_bytes
+        self._entry_bytes = max(64, (7 * self._entry_bytes + line.size_bytes) // 8)
+        self._upto = Position(entry_id, 0, line.count)
+
+    def _miss(self, count: int | None, reason: str, version: int) -> None:
+        lost = Lost(self._log.name, self.life, count, reason)
+        self.lines.append(Line(self._upto.entry, self._upto, max(self._upto.count, 0) + (count or 0), version, [lost]))
+
+    def next_line(self) -> Line:
+        line = self.lines.popleft()
+        self._bytes -= line.size_bytes
+        self.delivered = max(self.delivered, line.entry)
+        self._floor = max(self._floor, line.version)
+        return line
+
+    def end(self, former: FormerLife | None) -> None:
+        """The life has ended, and nobody has what it kept. What was read while it lasted is still delivered."""
+        self.ended = True
+        self.leave()
+        total = (former.counts or {}).get(self._log.key) if former is not None else None
+        count = max(0, total - self._upto.count) if total is not None and self._upto.count >= 0 else None
+        if count != 0:
+            self._miss(count, "the server that kept them is gone", self._floor)
+
+
+# --- entries
+
+
+def _first(entries: list[Entry]) -> tuple[EntryId, int] | None:
+    if not entries:
+        return None
+    entry_id, fields = entries[0]
+    return entry_id, int(fields[3]) if len(fields) > 3 and fields[3].isdigit() else 0
+
+
+def _count(batch: bytes) -> int:
+    """The messages of a batch; 0 if it is none."""
+    if len(batch) < HEADER_BYTES:
+        return 0
+    word, _, _, _, count = HEADER.unpack_from(batch)
+    return count if word == BATCH else 0
+
+
+def _line(upto: Position, entry_id: EntryId, fields: list[bytes], received_at: float) -> Line | None:
+    """An entry, read; None if nearcast has not written it."""
+    if len(fields) < 6 or fields[2] != b"logs" or not (fields[3].isdigit() and fields[5].isdigit()):
+        return None
+    version, count = int(fields[3]), int(fields[5])
+    if fields[0] == b"begin":
+        return Line(entry_id, upto, count, version, [], decode_mark(fields[1]))
+    events: list[Kept] = []
+    for topic, batch in zip(fields[6::2], fields[7::2], strict=False):
+        messages = _messages(decode_topic(topic), batch, received_at)
+        if messages is None:
+            return None
+        events += messages
+    return Line(entry_id, upto, count, version, events, size_bytes=sum(map(len, fields)))
+
+
+def _messages(topic: str, batch: bytes, received_at: float) -> list[Message] | None:
+    items = decode_batch(batch) if len(batch) > HEADER_BYTES and _count(batch) else None
+    if items is None:
+        return None
+    _, _, publisher, first, _ = HEADER.unpack_from(batch)
+    messages = []
+    for sequence, (word, time_ns, body) in enumerate(items, first):
+        if word in SKIPS:
+            continue
+        user, payload = split_user(body) if word in OF_USERS else ("", body)
+        messages.append(Message(topic, payload, publisher, sequence, time_ns / 1e9, received_at, None, user))
+    return messages
