@@ -26,7 +26,7 @@ from nearcast.gateway.users import Users
 from nearcast.pipeline.logs import ClusterLogs
 from nearcast.pipeline.service.process import Announcement
 from nearcast.pipeline.sources.logs import Options, Servers
-from nearcast.pipeline.sources.parts import Extent, entries, identity
+from nearcast.pipeline.sources.parts import Extent, entries
 from nearcast.pipeline.sources.server import RespConnection, StreamServer
 from nearcast.runtime.calibration import CalibrationSettings, calibrate
 from nearcast.runtime.console import Console, find_store
@@ -148,7 +148,7 @@ def test_feeds_are_made_and_read_with_the_rules_of_the_data_cluster(world: World
             await client.publish("game:scores", b"1")
         assert await asyncio.to_thread(logs.covering, "game:scores") == log
         (stream,) = await asyncio.to_thread(logs.positions, log)
-        await asyncio.to_thread(_read, store, identity(log), stream)
+        await asyncio.to_thread(_read, store, log.key, stream)
         await asyncio.to_thread(logs.drop, "scores")
 
     world.run(scenario)

@@ -23,7 +23,6 @@ from nearcast.pipeline.catalog.feeds import FORMATS, Feed, FeedCatalog
 from nearcast.pipeline.datasets import Datasets
 from nearcast.pipeline.jobs.feed import DEFAULT_SETTINGS, FeedSettings, FeedsJob
 from nearcast.pipeline.logs import ClusterLogs
-from nearcast.pipeline.sources.parts import identity
 from nearcast.pipeline.storage import DEAD_LETTERS, checked_dataset_name, nullable_ddl, parse_schema
 from nearcast.runtime.workers import Troubles
 
@@ -126,7 +125,7 @@ class Feeds:
         if kept is None:
             own = (LOG_PREFIX + name)[:NAME_MAX]
             kept = self._logs.create(Log(own, 0, (topic,), LOG_RETAIN_S, LOG_RETAIN_BYTES))
-        return Feed(name=name, topic=topic, format=format, log=identity(kept), since=since)
+        return Feed(name=name, topic=topic, format=format, log=kept.key, since=since)
 
     def alter(self, name: str, schema: str) -> None:
         """Add columns to a feed's dataset, as in `severity INT`. They are filled from the next batch on."""

@@ -13,7 +13,8 @@ from nearcast.core.model.globs import includes
 from nearcast.core.model.logs import Log
 from nearcast.core.model.membership import Membership
 from nearcast.errors import ClusterError, Refused, UsageError
-from nearcast.pipeline.sources.parts import extents, identity, journalled_membership, parts_of
+from nearcast.pipeline.sources.parts import extents, journalled_membership, parts_of
+from nearcast.pipeline.sources.positions import LOST
 from nearcast.pipeline.sources.server import RespConnection
 from nearcast.runtime.console import Console
 from nearcast.runtime.driver import parse_url
@@ -45,13 +46,15 @@ class ClusterLogs:
 
     def positions(self, log: Log) -> dict[str, int]:
         """How far the log's parts go now, by stream; raises ClusterError if a server does not answer."""
-        parts = parts_of(self._membership(), {identity(log)}).values()
         _, credentials = parse_url(self._url)
         found = {}
-        for part in parts:
-            with RespConnection(part.url, credentials) as server:
-                (extent,) = extents(server, [part])
-            found[part.stream] = extent.last
+        for part in parts_of(self._membership(), {log.key}).values():
+            if part.url:
+                with RespConnection(part.url, credentials) as server:
+                    (extent,) = extents(server, [part])
+                found[part.stream] = extent.last
+            else:
+                found[part.stream] = LOST if part.kept is None else part.kept
         return {stream: position for stream, position in found.items() if position}
 
     def _membership(self) -> Membership:

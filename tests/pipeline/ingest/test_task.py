@@ -18,7 +18,6 @@ from nearcast.errors import ConnectFailed
 from nearcast.pipeline.ingest.orders import FeedOrder, Manifest, Order
 from nearcast.pipeline.ingest.task import ingested
 from nearcast.pipeline.logs import ClusterLogs
-from nearcast.pipeline.sources.parts import identity
 from nearcast.pipeline.sources.positions import PartRange
 from nearcast.pipeline.storage import parse_schema
 
@@ -54,7 +53,7 @@ class Kept:
     def order(self, folder: Path, **changes: Any) -> FeedOrder:
         made = FeedOrder(
             name="f",
-            log=identity(self.log),
+            log=self.log.key,
             topic=f"{self.log.name}.*",
             format="json",
             columns=parse_schema(SCHEMA),

@@ -23,6 +23,7 @@ from nearcast.pipeline.datasets import Datasets
 from nearcast.pipeline.feeds import Feeds
 from nearcast.pipeline.jobs import feed as feed_module
 from nearcast.pipeline.jobs.feed import CHECKPOINT, FeedSettings, FeedsJob
+from nearcast.pipeline.sources.parts import life_in
 from nearcast.pipeline.storage import Warehouse
 from nearcast.testing.waiting import wait_until
 
@@ -191,8 +192,7 @@ def test_messages_that_left_the_log_unread_are_told(spark: SparkSession, bench: 
         server.ask("XTRIM", stream, "MAXLEN", 3)
     bench.run(spark)
     assert bench.ids(spark) == [1, 2, 3, 4, *range(6, 15, 2), 15, 16, 17, 18, 19, 20]
-    life = stream.rpartition(":")[2]
-    told = f"5 messages of {life} were gone from log {bench.feeds.get('reports').log} before they were read"
+    told = f"5 messages of log {bench.feeds.get('reports').log} were gone from {life_in(stream)} before they were read"
     assert bench.dead(spark) == [("loss", told)]
     assert bench.feeds.get("reports").progress.lost == 5
 
@@ -225,6 +225,7 @@ from pathlib import Path
 from nearcast.pipeline.catalog.database import Database
 from nearcast.pipeline.datasets import Datasets
 from nearcast.pipeline.feeds import Feeds
+from nearcast.pipeline.sources.parts import life_in
 from nearcast.pipeline.storage import Warehouse
 from nearcast.pipeline.jobs.feed import FeedSettings
 from nearcast.pipeline.spark import SessionSettings, open_session

@@ -15,7 +15,6 @@ from nearcast.pipeline.sources.parts import (
     Part,
     entries,
     extents,
-    identity,
     journalled_membership,
     log_of,
     parts_of,
@@ -32,9 +31,9 @@ def part_at(brokers: Brokers, log: Log, broker: str) -> Part:
     with RespConnection(brokers.store_url) as store:
         membership = journalled_membership(store)
     assert membership is not None
-    found = parts_of(membership, {identity(log)})
+    found = parts_of(membership, {log.key})
     assert len(found) == 2
-    assert all(log_of(stream) == identity(log) for stream in found)
+    assert all(log_of(stream) == log.key for stream in found)
     return next(part for part in found.values() if part.life.startswith(f"{broker}@"))
 
 

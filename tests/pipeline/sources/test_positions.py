@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nearcast.pipeline.sources.parts import Extent
-from nearcast.pipeline.sources.positions import TASK_MESSAGES_MIN, PartRange, advanced, ranges, tasks
+from nearcast.pipeline.sources.positions import LOST, TASK_MESSAGES_MIN, PartRange, advanced, ranges, tasks
 
 
 def test_everything_new_is_read_and_a_part_that_does_not_answer_stays_where_it_was() -> None:
@@ -32,6 +32,17 @@ def test_little_work_is_one_task_and_much_is_divided_evenly() -> None:
     sizes = [sum(each.messages for each in group) for group in long]
     assert len(sizes) == 4
     assert max(sizes) - min(sizes) <= 1
+
+
+def test_a_part_that_is_lost_is_told_once_and_not_read_again() -> None:
+    first = advanced({"a": 4}, {"a": None, "b": None, "c": Extent(0, 1)}, 1)
+    assert first == {"a": LOST, "b": LOST, "c": 1}
+    told = [PartRange("a", 4, LOST), PartRange("b", 0, LOST), PartRange("c", 0, 1)]
+    assert ranges({"a": 4}, first) == told
+    assert tasks(told, 2) == [told]
+    assert tasks(told[:2], 2) == [told[:2]]
+    assert advanced(first, {"a": None, "b": Extent(0, 7)}, None) == first
+    assert ranges(first, first) == []
 
 
 @given(st.lists(st.integers(1, 40_000), max_size=8), st.integers(1, 5))

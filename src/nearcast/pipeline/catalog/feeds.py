@@ -14,7 +14,7 @@ CREATE TABLE IF NOT EXISTS log_feeds (
     name TEXT PRIMARY KEY,      -- also the name of the dataset that it fills
     topic TEXT NOT NULL,
     format TEXT NOT NULL,
-    log TEXT NOT NULL,          -- name@created
+    log TEXT NOT NULL,          -- its key
     since TEXT NOT NULL,        -- JSON: stream -> position
     records INTEGER NOT NULL DEFAULT 0,
     dead INTEGER NOT NULL DEFAULT 0,
@@ -50,7 +50,7 @@ class Feed(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     topic: str
     format: str
-    log: str  # `name@created`
+    log: str  # its key
     since: Mapping[str, int] = {}  # stream -> its position when the feed was created: only what follows is for the feed
     progress: FeedProgress = FeedProgress()
 

@@ -13,7 +13,7 @@ class FeedOrder(msgspec.Struct, frozen=True, kw_only=True):
     """One feed, as a task needs it for one batch."""
 
     name: str
-    log: str  # `name@created`
+    log: str  # its key
     topic: str  # or a pattern
     format: str
     columns: tuple[Column, ...]
@@ -42,7 +42,7 @@ class FeedOutcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ReadRange(msgspec.Struct, frozen=True):
-    """A range, and how many of its messages were not there any more."""
+    """A range, and how many of its messages were not there any more. If it ends at LOST, that is not known."""
 
     stream: str
     after: int

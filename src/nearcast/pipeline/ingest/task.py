@@ -46,7 +46,7 @@ def ingested(order: Order, wanted: Sequence[tuple[PartRange, str]]) -> Manifest:
     found = []
     for each, url in wanted:
         reading = RangeReading(each, sinks)
-        if url:  # otherwise nobody has it any more
+        if url and each.messages:  # otherwise nobody has it any more
             with RespConnection(url, order.credentials) as server:
                 for page in entries(server, each.stream, each.after, each.upto):
                     reading.take(page)

@@ -31,7 +31,8 @@ from nearcast.pipeline.ingest.files import FileWriter, WrittenFile
 from nearcast.pipeline.ingest.orders import FeedOrder, FeedOutcome, Manifest, Order, ReadRange
 from nearcast.pipeline.ingest.task import MANIFEST, read_manifest, run_task
 from nearcast.pipeline.ingest.types import arrow_schema
-from nearcast.pipeline.sources.parts import log_of
+from nearcast.pipeline.sources.parts import life_in, log_of
+from nearcast.pipeline.sources.positions import LOST
 from nearcast.pipeline.storage import DEAD_LETTERS
 from nearcast.runtime.driver import parse_url
 
@@ -136,7 +137,10 @@ class FeedsJob:
 
     def _commit(self, batch: int, work: Sequence[Work], manifests: Sequence[Manifest]) -> None:
         ranges = [each for manifest in manifests for each in manifest.ranges]
-        done = [Done(each, _outcomes(manifests, each.feed), _lost(each.feed, ranges)) for each in work]
+        done = [
+            Done(each, _outcomes(manifests, each.feed), _lost(each.feed, ranges), _lost_parts(each.feed, ranges))
+            for each in work
+        ]
         for each in done:
             each.check()
             if each.losses:
@@ -182,6 +186,7 @@ class Done(msgspec.Struct, frozen=True):
     work: Work
     outcomes: list[FeedOutcome]
     lost: dict[str, int]  # stream -> messages that were gone before they were read
+    lost_parts: dict[str, int]  # stream -> how many messages had been read before the part was lost
 
     @property
     def feed(self) -> Feed:
@@ -197,14 +202,20 @@ class Done(msgspec.Struct, frozen=True):
 
     @property
     def losses(self) -> list[str]:
-        return [
-            f"{count} messages of {stream.rpartition(':')[2]} were gone from log {log_of(stream)} before they were read"
+        gone = [
+            f"{count} messages of log {log_of(stream)} were gone from {life_in(stream)} before they were read"
             for stream, count in self.lost.items()
         ]
+        ended = [
+            f"what {life_in(stream)} kept of log {log_of(stream)} is lost with its server: {count} messages of it were "
+            "read, and how many more there were is not known"
+            for stream, count in self.lost_parts.items()
+        ]
+        return gone + ended
 
     @property
     def has_dead_letters(self) -> bool:
-        return bool(self.lost) or any(outcome.dead for outcome in self.outcomes)
+        return bool(self.lost or self.lost_parts) or any(outcome.dead for outcome in self.outcomes)
 
     @property
     def touched(self) -> bool:
@@ -218,7 +229,7 @@ class Done(msgspec.Struct, frozen=True):
             records=before.records + sum(outcome.records for outcome in self.outcomes),
             dead=before.dead + sum(outcome.dead for outcome in self.outcomes),
             lost=before.lost + sum(self.lost.values()),
-            parts_lost=before.parts_lost,
+            parts_lost=before.parts_lost + len(self.lost_parts),
             commits=before.commits + 1,
         )
 
@@ -248,8 +259,15 @@ def _lost(feed: Feed, ranges: Sequence[ReadRange]) -> dict[str, int]:
     return lost
 
 
+def _lost_parts(feed: Feed, ranges: Sequence[ReadRange]) -> dict[str, int]:
+    """The parts of the feed's log that were lost since it was created, each with how much of it had been read."""
+    return {
+        each.stream: each.after
+        for each in ranges
+        if each.upto == LOST and log_of(each.stream) == feed.log and feed.since.get(each.stream) != LOST
+    }
+
+
 def _reached(ranges: Sequence[ReadRange]) -> dict[str, int]:
-    reached: dict[str, int] = {}
-    for each in ranges:
-        reached[each.stream] = max(each.upto, reached.get(each.stream, 0))
-    return reached
+    """The position of each part at the end of the batch: several ranges may be of one part."""
+    return {each.stream: each.upto for each in sorted(ranges, key=lambda each: each.upto)}

@@ -2,7 +2,7 @@
 
 Options:
     url                 of the store's server
-    logs                `name@created`, separated by commas
+    logs                their keys, separated by commas
     startingPositions   JSON `{"stream": 12}`: how much was read before, of parts that the checkpoint does not know
                         yet; default: nothing
     maxMessagesPerBatch of all parts together (default 500,000)
@@ -23,6 +23,7 @@ import msgspec
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
+from nearcast.core.model.logs import PartState
 from nearcast.errors import ClusterError, UsageError
 from nearcast.pipeline.sources.parts import Extent, Part, extents, journalled_membership, parts_of
 from nearcast.pipeline.sources.positions import PartRange, advanced, ranges, tasks
@@ -104,35 +105,34 @@ class LogsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadMaxRows(self._options.max_messages)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        self._targets = {stream: extent.last for stream, extent in self._kept().items()}
+        self._targets = {stream: extent.last if extent else 0 for stream, extent in self._kept().items()}
 
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:
         if not isinstance(limit, ReadMaxRows | ReadAllAvailable):
             raise UsageError(f"nearcast_logs does not know the limit {limit}: use maxMessagesPerBatch")
         kept = self._kept()
         if self._targets is not None:
-            kept = {
-                stream: Extent(min(extent.first, target), min(extent.last, target))
-                for stream, extent in kept.items()
-                if (target := self._targets.get(stream)) is not None
-            }
+            kept = {stream: _until(kept[stream], target) for stream, target in self._targets.items() if stream in kept}
         begins = {stream: start[stream] for stream in start if stream in self._opened().known}
         begins = {stream: self._options.starting.get(stream, 0) for stream in kept} | begins
         return advanced(begins, kept, limit.max_rows if isinstance(limit, ReadMaxRows) else None)
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
+        """Each range with the server that has it now. Of one that nobody has, all messages are lost."""
         parts = self._opened().parts()
         wanted = ranges(self._options.starting | start, end)
-        return [
-            InputPartition([(each, parts[each.stream].url if each.stream in parts else "") for each in group])
-            for group in tasks(wanted, self._options.tasks)
-        ]
+        for part in (parts[each.stream] for each in wanted if each.stream in parts):
+            if part.state is PartState.SEALING:
+                raise ClusterError(f"{part.life} has ended, and its replicas are being sealed: try again in a moment")
+        urls = {each.stream: parts[each.stream].url if each.stream in parts else "" for each in wanted}
+        groups = tasks(wanted, self._options.tasks)
+        return [InputPartition([(each, urls[each.stream]) for each in group]) for group in groups]
 
     def read(self, partition: InputPartition) -> Iterator[tuple[str, str, int, int]]:
         found: list[tuple[PartRange, str]] = partition.value
         return ((each.stream, url, each.after, each.upto) for each, url in found)
 
-    def _kept(self) -> dict[str, Extent]:
+    def _kept(self) -> dict[str, Extent | None]:
         return self._opened().kept()
 
     def _opened(self) -> Servers:
@@ -143,6 +143,10 @@ class LogsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __getstate__(self) -> dict[str, Any]:
         """Spark sends the reader to tasks too, which need no connections."""
         return self.__dict__ | {"_servers": None}
+
+
+def _until(extent: Extent | None, target: int) -> Extent | None:
+    return extent and Extent(min(extent.first, target), min(extent.last, target))
 
 
 class Servers:
@@ -173,15 +177,30 @@ class Servers:
             self._parts = parts_of(membership, self._options.logs)
         return self._parts
 
-    def kept(self) -> dict[str, Extent]:
-        """How far each part goes. A part whose server does not answer is left out: it is read when it answers again."""
+    def kept(self) -> dict[str, Extent | None]:
+        """How far each part goes; None for one that is lost, with nobody knowing how far it went.
+
+        A part whose server does not answer is left out: it is read when it answers again. So is one of a broker that
+        was given up while we asked: what that one keeps afterwards, publishers send elsewhere as well.
+        """
+        found = self._answers([part for part in self.parts().values() if part.url])
+        parts = self.parts()
+        counted = {stream: extent for stream, extent in found.items() if stream in parts and parts[stream].url}
+        lost = {
+            part.stream: Extent(part.kept, part.kept) if part.kept is not None else None
+            for part in parts.values()
+            if part.state is PartState.LOST
+        }
+        return counted | lost
+
+    def _answers(self, parts: Sequence[Part]) -> dict[str, Extent | None]:
         by_server: dict[str, list[Part]] = {}
-        for part in self.parts().values():
+        for part in parts:
             by_server.setdefault(part.url, []).append(part)
-        found: dict[str, Extent] = {}
-        for url, parts in by_server.items():
+        found: dict[str, Extent | None] = {}
+        for url, there in by_server.items():
             try:
-                kept = extents(self._connection(url), parts)
+                kept = extents(self._connection(url), there)
             except ClusterError as error:
                 self._forget(url)
                 if url not in self._silent:
@@ -189,7 +208,7 @@ class Servers:
                 self._silent.add(url)
                 continue
             self._silent.discard(url)
-            found |= {part.stream: extent for part, extent in zip(parts, kept, strict=True)}
+            found |= {part.stream: extent for part, extent in zip(there, kept, strict=True)}
         return found
 
     def _connection(self, url: str) -> RespConnection:

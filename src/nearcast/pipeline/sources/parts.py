@@ -1,10 +1,11 @@
 """The parts of logs: which there are, where each is read, and the messages between two of its positions.
 
 What one life of a broker keeps of one log is a part, a stream on that broker's own server. The membership in the
-controllers' journal names the logs and the lives. A position in a part is a number of messages, counted from the log's
-creation. Positions are dense, so how far a part goes, what lies between two positions and what retention has removed
-are differences of numbers. Where a position is in the stream is found by bisection on the server, over the times in
-the ids of its entries.
+controllers' journal names the logs and the lives, and what has become of lives that have ended.
+
+A position in a part is a number of messages, counted from its first one. Positions are dense, so how far a part goes,
+what lies between two positions and what retention has removed are differences of numbers. Where a position is in the
+stream is found by bisection on the server, over the times in the ids of its entries.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import NamedTuple
 import msgspec
 
 from nearcast.core.model.journal import MEMBERSHIP_KEY
-from nearcast.core.model.logs import Log, last_numbers, life_of, stream_of
+from nearcast.core.model.logs import PartState, stream_of, totals_of
 from nearcast.core.model.membership import Membership, decode_membership
 from nearcast.core.model.names import ENTRIES_KEY, LOGS
 from nearcast.core.wire.frames import HEADER_BYTES
@@ -25,11 +26,13 @@ from nearcast.pipeline.sources.server import RespConnection
 
 
 class Part(msgspec.Struct, frozen=True):
-    """What one life of a broker keeps of one log."""
+    """What one life of a broker keeps, or has kept, of one log."""
 
     stream: str
     life: str
-    url: str  # of the server that has it
+    url: str  # of the server that has it; empty if none has
+    state: PartState | None = None  # of a life that has ended
+    kept: int | None = None  # messages it had kept in the end, if its life has ended and that is known
 
 
 def journalled_membership(store: RespConnection) -> Membership | None:
@@ -39,21 +42,28 @@ def journalled_membership(store: RespConnection) -> Membership | None:
 
 
 def parts_of(membership: Membership, logs: Collection[str]) -> dict[str, Part]:
-    """The parts of these logs, by stream. A log is named `name@created`."""
-    wanted = [log for log in membership.logs if identity(log) in logs]
-    lives = {life_of(name, info.joined): info.url for name, info in membership.brokers.items()}
-    parts = (Part(stream_of(log, life).decode(), life, url) for log in wanted for life, url in lives.items())
-    return {part.stream: part for part in parts}
-
-
-def identity(log: Log) -> str:
-    """The name of a log and when it was created: one that is dropped and created again is another log."""
-    return f"{log.name}@{log.created}"
+    """The parts of the logs with these keys, by stream."""
+    found = []
+    for log in (log for log in membership.logs if log.key in logs):
+        for name, info in membership.brokers.items():
+            life = membership.life(name)
+            found.append(Part(stream_of(log, life).decode(), life, info.url))
+        for former in membership.former:
+            if former.ended > log.created:
+                kept = former.counts.get(log.key, 0) if former.counts is not None else None
+                stream = stream_of(log, former.life).decode()
+                found.append(Part(stream, former.life, former.url, former.state, kept))
+    return {part.stream: part for part in found}
 
 
 def log_of(stream: str) -> str:
-    """The log of a part: `name@created`."""
+    """The key of the log that a part is of."""
     return stream.removeprefix(LOGS.decode()).partition(":")[0]
+
+
+def life_in(stream: str) -> str:
+    """The life that a part is of."""
+    return stream.removeprefix(LOGS.decode()).partition(":")[2]
 
 
 # --- how far they go, and their entries
@@ -119,7 +129,7 @@ class Entry(NamedTuple):
 
 def extents(server: RespConnection, parts: Sequence[Part]) -> list[Extent]:
     """How far each part goes; all of them must be on this server."""
-    keys = [key for part in parts for key in (last_numbers(part.life)[0], part.stream)]
+    keys = [key for part in parts for key in (totals_of(part.life), part.stream)]
     found = server.ask("EVAL_RO", _EXTENTS, len(keys), *keys)
     return [Extent(*pair) for pair in zip(found[::2], found[1::2], strict=True)]
 
