@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from nearcast.bench.channels import ChannelsBench
     from nearcast.bench.client import ClientBench
     from nearcast.bench.flow import FlowBench
+    from nearcast.bench.ingest import IngestBench
     from nearcast.bench.log import LogBench
     from nearcast.bench.multistage import MultistageBench, Timed
     from nearcast.bench.plan import PlanBench
@@ -123,6 +124,49 @@ def _flow_rows(found: FlowBench) -> list[tuple[str, ...]]:
 
 def _title(found: FlowBench) -> str:
     return f"{found.rebalancings} rebalancings; time per simulated second ~ clients^{found.exponent:.2f}"
+
+
+# --- bench ingest
+
+
+INGEST_COLUMNS = ("", "measured", "goal")
+
+
+def ingest(
+    records: Annotated[int, typer.Option("--records", min=2000, help="Records per round, of about 300 B.")] = 1_000_000,
+    rounds: Annotated[int, typer.Option("--rounds", min=1, help="How many rounds; medians are shown.")] = 3,
+    seconds: Annotated[float, typer.Option("--seconds", min=1, help="How long each lag is measured.")] = 30.0,
+    as_json: Annotated[bool, typer.Option("--json", help="The same as --output json.")] = False,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Time feeds: messages in logs become committed Parquet.
+
+    It is compared with a loop of redis-py, json and pyarrow, in turn, and takes about five minutes. The first batch of
+    a round is not timed. The lag is from a message's acknowledgement to the commit of its batch, at 1,000 records/s.
+
+    Example: nearcast bench ingest --json
+    """
+    from nearcast.bench.ingest import measure_ingest
+
+    found = run(lambda: measure_ingest(records, rounds=rounds, seconds=seconds, progress=say))
+    show(Output.JSON if as_json else output, found, INGEST_COLUMNS, _ingest_rows(found))
+
+
+def _ingest_rows(found: IngestBench) -> list[tuple[str, str, str]]:
+    size = f"{found.records:,} records of {found.record_bytes:,.0f} B"
+    return [
+        (f"feeds, {size}, batches of {found.batch_records:,}", _rate(found.records_per_s), ">= 100,000 /s"),
+        *((f"  from {grown.brokers} brokers", _rate(grown.records_per_s), "") for grown in found.growth),
+        ("  the first batch, cold", _seconds(found.cold_batch_s), ""),
+        ("redis-py, json and pyarrow", _rate(found.redis_py_records_per_s), ""),
+        ("  feeds, relative to it", _ratio(found.ratio), ">= 1.2 x"),
+        ("lag at 1,000 records/s, p99", _seconds(found.lag_s), "<= 2 s"),
+        ("  p50", _seconds(found.lag_p50_s), "<= 1 s"),
+        ("  processors", f"{found.lag_cores:.2f}", ""),
+        ("with ten feeds, p99", _seconds(found.ten_feeds_lag_s), "<= 2 s"),
+        ("  p50", _seconds(found.ten_feeds_lag_p50_s), "<= 1 s"),
+        ("  processors", f"{found.ten_feeds_cores:.2f}", "<= 0.5"),
+    ]
 
 
 # --- bench multistage
@@ -343,6 +387,7 @@ def bench() -> None:
 
 app.command("channels")(channels)
 app.command("flow")(flow)
+app.command("ingest")(ingest)
 app.command("multistage")(multistage)
 app.command("plan")(plan)
 app.command("telemetry")(telemetry)
