@@ -8,10 +8,11 @@ TYPE_CHECKING = False  # as in `typing`, which takes longer to load than this fi
 if TYPE_CHECKING:
     from nearcast.core.client.mailbox import Overflow
     from nearcast.core.client.news import State, StateChange
-    from nearcast.core.model.message import Event, Gap, Interrupted, Message
+    from nearcast.core.model.message import Event, Gap, Interrupted, Lost, Message
     from nearcast.core.model.placement import Mode, Placement
     from nearcast.core.model.settings import Limits, Timing
     from nearcast.runtime.client import Client, connect
+    from nearcast.runtime.reader import Reader
     from nearcast.runtime.subscription import Subscription
     from nearcast.subscriber.client import Subscriber
 
@@ -21,10 +22,12 @@ __all__ = [
     "Gap",
     "Interrupted",
     "Limits",
+    "Lost",
     "Message",
     "Mode",
     "Overflow",
     "Placement",
+    "Reader",
     "State",
     "StateChange",
     "Subscriber",
@@ -36,10 +39,11 @@ __all__ = [
 _HOMES = {
     "nearcast.core.client.mailbox": ("Overflow",),
     "nearcast.core.client.news": ("State", "StateChange"),
-    "nearcast.core.model.message": ("Event", "Gap", "Interrupted", "Message"),
+    "nearcast.core.model.message": ("Event", "Gap", "Interrupted", "Lost", "Message"),
     "nearcast.core.model.placement": ("Mode", "Placement"),
     "nearcast.core.model.settings": ("Limits", "Timing"),
     "nearcast.runtime.client": ("Client", "connect"),
+    "nearcast.runtime.reader": ("Reader",),
     "nearcast.runtime.subscription": ("Subscription",),
     "nearcast.subscriber.client": ("Subscriber",),
 }

@@ -70,7 +70,7 @@ def test_messages_are_kept_once_while_topics_move_and_an_agent_dies() -> None:
                 brokers = ("b1", "b2", "b3")
                 for number in range(MOVES):
                     mode = (Mode.SINGLE, Mode.ALL_SUBSCRIBERS, Mode.ALL_PUBLISHERS)[number % 3]
-                    where = brokers[number % 3 :][:1] if mode is Mode.SINGLE else brokers
+                    where = (brokers[number // 3 % 3],) if mode is Mode.SINGLE else brokers
                     await console.move(TOPICS[number % len(TOPICS)], mode, where)
                     if number == MOVES // 2:
                         await cluster.kill_agent("b2")

@@ -33,6 +33,7 @@ from nearcast.runtime.calls import (
     within,
 )
 from nearcast.runtime.driver import Driver, Resolve, parse_url
+from nearcast.runtime.reader import From, Reader, Readings, start_of
 from nearcast.runtime.subscription import Attaching, Consumers, Subscription, not_open
 
 BOOTSTRAP_S = 10.0
@@ -82,6 +83,7 @@ class Client:
         self._driver: Driver | None = None
         self._publishers: dict[str | bytes, TopicPublisher] = {}  # by the name the program uses
         self.consumers = Consumers(self._machine)
+        self.readings = Readings(self._machine, self._within)
         self._room: asyncio.Event | None = None
 
     # --- life
@@ -140,6 +142,7 @@ class Client:
             return self
         self._loop = asyncio.get_running_loop()
         self._driver = self.consumers.driver = Driver(self._machine, self._after, self._resolve, on_tick=self._tick)
+        self.readings.driver = self._driver
         self._writer = self._driver
         self._deadlines = Deadlines(self._driver.now)
         self._new_future: Callable[[], asyncio.Future[int]] = self._loop.create_future
@@ -356,6 +359,25 @@ class Client:
         """A time limit for attaching these topics."""
         return self._within(timeout_s, "not attached", lambda: for_attachment(self._machine, names, self._now_s()))
 
+    # --- reading logs
+
+    def read(
+        self,
+        log: str,
+        *,
+        group: str = "",
+        from_: From = "earliest",
+        holds: bool = False,
+        timeout_s: Timeout = CLIENT_DEFAULT,
+    ) -> Reader:
+        """The messages that a log keeps. `await` the result to begin, or iterate over it.
+
+        `from_` says where to begin if nothing was read before: "earliest", "latest", a datetime, or Unix seconds by
+        the clocks of the servers. With a `group`, its members share the log, and `commit` notes how far it is. If it
+        `holds`, retention by age does not remove what the group has not read; retention by size does.
+        """
+        return Reader(self.readings, log, group=group, start=start_of(from_), holds=holds, timeout_s=timeout_s)
+
     # --- what the machine says
 
     def _after(self) -> None:
@@ -372,6 +394,8 @@ class Client:
         if machine.woken:
             woken, machine.woken = machine.woken, set()
             self.consumers.wake(woken)
+        if machine.readers.woken:
+            self.readings.wake()
         if machine.effects:
             self._answer_callers()
         if self._diary.waiting:
@@ -404,6 +428,8 @@ class Client:
                     token.set_exception(effect.error)
             elif isinstance(token, Attaching):
                 token.attached()
+            elif isinstance(token, asyncio.Future) and not token.done():
+                token.set_result(None)
 
 
 def connect(

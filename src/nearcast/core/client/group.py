@@ -174,7 +174,7 @@ class Group:
         waiting: dict[str, Position] = {}
         for part in list(self._reader.parts.values()):
             cursor, consumed = part.cursor, part.consumed
-            if part.owned and not part.ended and cursor is not None and consumed not in (None, cursor.position):
+            if part.owned and not part.ended and cursor is not None and consumed != cursor.position:
                 part.committing = waiting[part.life] = consumed
                 self._write(part, now_s)
         self._commits.append(Commit(token, waiting, []))

@@ -224,7 +224,6 @@ class LogReader:
         self.ready.extend(Delivery(event, part, term, line, number) for number, event in enumerate(line.events, 1))
         if not line.events and self.group is not None:
             part.skipped.append(line)
-            part.consumed = part.over(part.consumed or EARLIEST)
 
     def _may_deliver(self, part: PartReader, now_s: float) -> bool:
         line = part.lines[0]
@@ -270,11 +269,13 @@ class LogReader:
 
     def taken(self, delivery: Delivery) -> bool:
         """The program takes an event. Returns False if another member of the group reads that part by now."""
+        if self.group is None:
+            return True
         part = delivery.part
         term = part.cursor.term if part.cursor is not None else 0
-        if delivery.term != term or not (part.owned or part.ended):
+        if delivery.term != term or not part.owned:
             return False
-        part.consumed = part.over(delivery.line.behind(delivery.number))
+        part.take(delivery.line, delivery.number)
         return True
 
     def commit(self, token: object, now_s: float) -> None:

@@ -80,10 +80,11 @@ class PartReader:
         self.ended = False  # the life has: nothing more will come
         # For groups.
         self.cursor: Cursor | None = None  # as last seen on the server
-        self.consumed: Position | None = None  # up to where the program has taken messages
         self.committing: Position | None = None  # up to where it wants to commit
         self.skipped: list[Line] = []  # delivered lines without events, which cursors pass with what was before them
         self.first_unread: tuple[EntryId, int] | None = None  # of a part that another member reads: entry and version
+        self._begins = Position()  # where this member has begun
+        self._taken: tuple[Line, int] | None = None  # the last line of which the program has taken events, and how many
         self._reader = reader
         self._log = log
         self._floor = self.began
@@ -116,6 +117,18 @@ class PartReader:
             return looked and (self.first_unread is None or self.first_unread[0] > entry)
         return self.fetched > since and (self.lines[0].entry > entry if self.lines else self.drained)
 
+    def take(self, line: Line, number: int) -> None:
+        """The program takes an event. Runs for every message."""
+        self._taken = (line, number)
+
+    @property
+    def consumed(self) -> Position:
+        """Up to where the program has taken messages."""
+        if self._taken is None:
+            return self.over(self._begins)
+        line, number = self._taken
+        return self.over(line.behind(number))
+
     def over(self, position: Position) -> Position:
         """A position, moved on over the delivered lines behind it that have nothing for the program."""
         for line in self.skipped:
@@ -125,7 +138,8 @@ class PartReader:
 
     def begin(self, position: Position) -> None:
         """Read on from here."""
-        self.position = self.consumed = position
+        self.position = self._begins = position
+        self._taken = None
         self.owned = True
         self.delivered = position.entry
         self._upto = Position(position.entry, 0, position.count)
