@@ -23,7 +23,7 @@ from contextlib import AsyncExitStack
 from multiprocessing.queues import Queue
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import pyarrow as pa
@@ -41,9 +41,6 @@ from nearcast.pipeline.spark import SessionSettings, open_session
 from nearcast.pipeline.storage import Warehouse, parse_schema
 from nearcast.runtime.client import Client
 from nearcast.testing.cluster import LocalCluster
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 BROKERS = (1, 2, 4)  # the growth; the last one is the measurement itself
 BATCH_RECORDS = 200_000
@@ -123,7 +120,7 @@ _KINDS = ("fire", "flood", "storm", "quake")
 
 def record(number: int) -> bytes:
     """A bit more than 300 bytes, all different."""
-    words = " ".join(_WORDS[(number * step + step) % len(_WORDS)] for step in range(1, 23))
+    words = " ".join(_WORDS[(number * step + step) % len(_WORDS)] for step in range(1, 25))
     return json.dumps(
         {
             "id": number,
@@ -199,7 +196,7 @@ class Run:
     def _note(self, dataset: str, number: int) -> None:
         self._committed_s.append(time.perf_counter())
 
-    def measure(self, spark: SparkSession, batch_records: int, records: int) -> tuple[float, float]:
+    def measure(self, spark: Any, batch_records: int, records: int) -> tuple[float, float]:
         """Records per second after the first batch, and the seconds of that one."""
         began_s = time.perf_counter()
         (log,) = {feed.log for feed in self._feeds.all()}
@@ -254,7 +251,7 @@ class Steady:
     def _note(self, dataset: str, number: int) -> None:
         self._committed_s[dataset, number] = time.time()
 
-    def measure(self, spark: SparkSession, seconds: float) -> Lag:
+    def measure(self, spark: Any, seconds: float) -> Lag:
         for name in self._names:
             self._feeds.create(name, self._pattern.replace("*", f"{name}.*"), SCHEMA)
         self._feeds.open(spark)
@@ -290,9 +287,9 @@ class Steady:
                 yield from (committed_s - acknowledged_s[each] for each in ids if each >= skipped)
 
 
-def _processor_clock(spark: SparkSession) -> Callable[[], float]:
+def _processor_clock(spark: Any) -> Callable[[], float]:
     """The processor time of this process, of Java, and of all processes that Java has started."""
-    java = spark.sparkContext._gateway.proc.pid  # type: ignore[union-attr]
+    java = spark.sparkContext._gateway.proc.pid
     ticks_per_s = os.sysconf("SC_CLK_TCK")
 
     def clock() -> float:
@@ -372,13 +369,13 @@ class _Measurement:
             await client.flush()
 
     def _rounds(
-        self, spark: SparkSession, runs: dict[tuple[int, int], Run], rounds: int, urls: Sequence[str]
+        self, spark: Any, runs: dict[tuple[int, int], Run], rounds: int, urls: Sequence[str]
     ) -> tuple[dict[int, list[float]], float, list[float]]:
         speeds: dict[int, list[float]] = {brokers: [] for brokers in BROKERS}
         cold_s: list[float] = []
         plain: list[float] = []
         for number in range(rounds):
-            for brokers in reversed(BROKERS):
+            for brokers in (*BROKERS[number % 2 :], *BROKERS[: number % 2]):  # no side is always the one after another
                 self._progress(f"round {number + 1} of {rounds}: {brokers} broker{'s' * (brokers > 1)}")
                 speed, first_s = runs[brokers, number].measure(spark, self._batch, self._records)
                 speeds[brokers].append(speed)
@@ -389,7 +386,7 @@ class _Measurement:
                     plain.append(read_with_redis_py(urls, self._folder / "plain", self._records))
         return speeds, cold_s[0], plain
 
-    def _lag(self, spark: SparkSession, feeds: int, seconds: float) -> Lag:
+    def _lag(self, spark: Any, feeds: int, seconds: float) -> Lag:
         self._progress(f"lag with {feeds} feed{'s' * (feeds > 1)} at {RATE_PER_S:,} records/s")
         return Steady(self._folder / f"steady-{feeds}", self._cluster, feeds).measure(spark, seconds)
 
