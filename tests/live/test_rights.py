@@ -25,9 +25,10 @@ from nearcast.gateway.service import Gateway
 from nearcast.gateway.users import Users
 from nearcast.pipeline.logs import ClusterLogs
 from nearcast.pipeline.service.process import Announcement
+from nearcast.pipeline.sources.cluster_streams import ClusterStreams
 from nearcast.pipeline.sources.logs import Options, Servers
 from nearcast.pipeline.sources.parts import Extent, entries
-from nearcast.pipeline.sources.server import RespConnection, StreamServer
+from nearcast.pipeline.sources.server import RespConnection
 from nearcast.runtime.calibration import CalibrationSettings, calibrate
 from nearcast.runtime.console import Console, find_store
 from nearcast.runtime.driver import parse_url
@@ -161,13 +162,13 @@ def _read(store: str, log: str, stream: str) -> None:
     _, credentials = parse_url(store)
     with RespConnection(servers.known[stream].url, credentials) as server:
         assert [entry.position for page in entries(server, stream, 0, 1) for entry in page] == [1]
-    with RespConnection(store) as connection:
-        streams = StreamServer(connection)
-        assert streams.names(["nc:r*"]) == ["nc:reports"]
-        found = streams.views(["nc:reports"])["nc:reports"]
-        assert found is not None
-        last, count = streams.step("nc:reports", "0-0", 1)
-        assert count == len([record for page in streams.pages("nc:reports", "0-0", last) for record in page]) == 1
+    with ClusterStreams(store) as streams:
+        reports = streams.names(["nc:reports"])
+        assert reports == ["b1/nc:reports", "b2/nc:reports"]
+        for name, found in streams.views(reports).items():
+            assert found is not None
+            last, count = streams.step(name, "0-0", 1)
+            assert count == len([record for page in streams.pages(name, "0-0", last) for record in page]) == 1
 
 
 def test_a_gateway_and_the_data_cluster_need_no_more_than_their_rules(world: World, tmp_path: Path) -> None:

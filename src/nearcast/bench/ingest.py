@@ -378,12 +378,14 @@ class _Measurement:
             for brokers in (*BROKERS[number % 2 :], *BROKERS[: number % 2]):  # no side is always the one after another
                 self._progress(f"round {number + 1} of {rounds}: {brokers} broker{'s' * (brokers > 1)}")
                 speed, first_s = runs[brokers, number].measure(spark, self._batch, self._records)
+                self._progress(f"  {speed:,.0f} records/s")
                 speeds[brokers].append(speed)
                 cold_s.append(first_s)
                 shutil.rmtree(self._folder / f"on-{brokers}-{number}")
                 if brokers == BROKERS[-1]:
                     self._progress(f"round {number + 1} of {rounds}: redis-py")
                     plain.append(read_with_redis_py(urls, self._folder / "plain", self._records))
+                    self._progress(f"  {plain[-1]:,.0f} records/s")
         return speeds, cold_s[0], plain
 
     def _lag(self, spark: Any, feeds: int, seconds: float) -> Lag:

@@ -5,7 +5,7 @@ subscriber can hide what is not its own. PROTOCOL "Names on a server" lists the 
 `nc:m`, `nc:p`, `nc:s` and `nc:ready` are added here for membership, pattern subscribers, client counters and the ready
 key.
 
-On the store's server there are the channels of the bus, the controllers' journal, telemetry, gateways and their users.
+On the store's server there are the channels of the bus, the controllers' journal, gateways and their users.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ NUMBERS = b"nc:n:"  # + life: hash: topic and publisher -> the last number kept
 OLDER_NUMBERS = b"nc:o:"  # + life: the same, of publishers that were silent for a while
 TOTALS = b"nc:t:"  # + life: hash: stream -> the messages ever kept in it, and the bytes
 CURSORS = b"nc:j:"  # + log + ":" + life: hash: group -> how far it has read this part
+REPORT_STREAM = b"nc:reports"  # stream: the agent's reports, for telemetry
 CLAIM_KEY = b"nc:agent"  # hash: which agent works on this server, its beats, and which of them was granted
 
 
@@ -116,9 +117,6 @@ ENTRIES_KEY = "nc:store"
 VERSION_KEY = "nc:store:version"
 LEADER_KEY = "nc:store:leader"
 TERM_KEY = "nc:store:term"
-
-# Telemetry.
-REPORT_STREAM = b"nc:reports"
 
 # Gateways and their users, and the data cluster they ask.
 GATEWAYS_KEY = b"nc:gateways"

@@ -9,7 +9,6 @@ import msgspec
 
 from nearcast.errors import UsageError
 from nearcast.pipeline.catalog.database import Database, Row, RowReader
-from nearcast.pipeline.sources.offsets import BEGINNING
 from nearcast.pipeline.storage import Column, Warehouse, ddl_of, parse_schema
 
 # --- datasets
@@ -184,6 +183,7 @@ def _segment(row: Row) -> Segment:
 
 
 TOPICS, BROKERS = "topics", "brokers"  # the tables of sums
+NOTHING_READ = "{}"
 
 _TELEMETRY_TABLES = """
 CREATE TABLE IF NOT EXISTS telemetry_progress (
@@ -198,10 +198,10 @@ CREATE TABLE IF NOT EXISTS telemetry_files (
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):
-    """How far the stream of reports was read, and what was found."""
+    """How far the streams of reports were read, and what was found."""
 
     spark_batch: int = -1  # the last one committed here, as numbered in Spark's checkpoint
-    read_to: str = BEGINNING
+    read_to: str = NOTHING_READ  # JSON: stream -> the id of its last report that was read
     commits: int = 0
     reports: int = 0
     malformed: int = 0  # records that are not reports
@@ -224,7 +224,7 @@ def sums_path(warehouse: Warehouse, name: str, level: int, number: int) -> Path:
 
 
 class TelemetryCatalog:
-    """Which files of sums count, and how far the stream of reports was read."""
+    """Which files of sums count, and how far the streams of reports were read."""
 
     def __init__(self, database: Database) -> None:
         self._database = database

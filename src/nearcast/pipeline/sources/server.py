@@ -184,14 +184,14 @@ class StreamServer:
 
     def views(self, streams: Sequence[str]) -> dict[str, View | None]:
         """How far each stream goes; None for one that does not exist."""
-        answers = self._connection.ask_all([("EVAL", _VIEW, 1, stream) for stream in streams])
+        answers = self._connection.ask_all([("EVAL_RO", _VIEW, 1, stream) for stream in streams])
         return {stream: _view(answer) for stream, answer in zip(streams, answers, strict=True)}
 
     def step(self, stream: str, after: str, records: int) -> tuple[str, int]:
         """The id `records` records after an id, or the last one if there are fewer, and how many records that is."""
         done = 0
         while done < records:
-            count, last = self._connection.ask("EVAL", _STEP, 1, stream, after, min(PAGE_RECORDS, records - done))
+            count, last = self._connection.ask("EVAL_RO", _STEP, 1, stream, after, min(PAGE_RECORDS, records - done))
             after = last.decode()
             done += count
             if not count:
