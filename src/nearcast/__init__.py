@@ -11,7 +11,8 @@ if TYPE_CHECKING:
     from nearcast.core.model.message import Event, Gap, Interrupted, Lost, Message
     from nearcast.core.model.placement import Mode, Placement
     from nearcast.core.model.settings import Limits, Timing
-    from nearcast.runtime.client import Client, connect
+    from nearcast.runtime.client import Client
+    from nearcast.runtime.connect import connect
     from nearcast.runtime.reader import Reader
     from nearcast.runtime.subscription import Subscription
     from nearcast.subscriber.client import Subscriber
@@ -42,7 +43,8 @@ _HOMES = {
     "nearcast.core.model.message": ("Event", "Gap", "Interrupted", "Lost", "Message"),
     "nearcast.core.model.placement": ("Mode", "Placement"),
     "nearcast.core.model.settings": ("Limits", "Timing"),
-    "nearcast.runtime.client": ("Client", "connect"),
+    "nearcast.runtime.client": ("Client",),
+    "nearcast.runtime.connect": ("connect",),
     "nearcast.runtime.reader": ("Reader",),
     "nearcast.runtime.subscription": ("Subscription",),
     "nearcast.subscriber.client": ("Subscriber",),

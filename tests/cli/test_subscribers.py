@@ -12,7 +12,7 @@ from nearcast.cli.app import app
 from nearcast.cli.settings import balancing_arguments, chosen_coordinating
 from nearcast.cli.subscribers import COLUMNS, gateway_row
 from nearcast.core.controller.gateways import AssignmentRule
-from nearcast.core.wire.bus import GatewayView
+from nearcast.core.wire.views import GatewayView
 from nearcast.errors import UsageError
 
 

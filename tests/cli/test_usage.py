@@ -18,7 +18,7 @@ from nearcast.cli.app import app
 from nearcast.cli.shared import Output, name_server, printable, show, topic_data, topic_row
 from nearcast.cli.topic import MoveMode
 from nearcast.core.model.placement import Mode, Placement
-from nearcast.core.wire.bus import TopicState
+from nearcast.core.wire.views import TopicState
 
 HERE = Placement(7, Mode.SINGLE, ("b2",))
 COMMANDS = [

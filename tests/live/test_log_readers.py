@@ -60,7 +60,7 @@ async def publish(client: nearcast.Client, count: int, pause_s: float = 0.0) -> 
         client.publish_nowait(TOPICS[number % len(TOPICS)], b"%06d" % number)
         if number % 50 == 0:
             await client.drain()
-            await asyncio.sleep(pause_s)
+            await asyncio.sleep(pause_s)  # the load goes on while topics move
     await client.flush()
 
 
@@ -91,7 +91,7 @@ def test_a_reader_begins_where_it_is_told() -> None:
         await publish(client, 100)
         await asyncio.sleep(0.05)  # the servers' clocks count milliseconds
         between = datetime.now(UTC)
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(0.05)  # for the same reason
         latest = await client.read("orders", from_="latest")
         since = await client.read("orders", from_=between)
         await publish(client, 40)

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from planting import KEPT, Patch, planting
+import msgspec
+from planting import KEPT, LOST_LIVES, READ, SHARED, Patch, planting
 
 from nearcast.core.client.keeping import FormerLanes, KeptLane
+from nearcast.core.client.log_reader import LogReader
+from nearcast.core.client.part_reader import PartReader
 from nearcast.core.client.publisher import TopicPublisher
 from nearcast.core.client.sending import Lane
-from nearcast.sim.valkey import commands
+from nearcast.core.model.logs import life_of
+from nearcast.core.model.membership import Membership
+from nearcast.core.model.names import RECORDS
+from nearcast.sim.valkey import appending, commands
 
 MUTATIONS, mutation = planting()
 
@@ -60,3 +66,54 @@ def a_server_keeps_whatever_the_number(patch: Patch) -> None:
 @mutation("invariant 12", KEPT)
 def a_topic_publisher_does_not_hear_of_logs(patch: Patch) -> None:
     patch.setattr(TopicPublisher, "cover", lambda self, logs, now_s: None)
+
+
+# --- readers
+
+
+@mutation("invariant 13", READ)
+def marks_are_ignored(patch: Patch) -> None:
+    patch.setattr(LogReader, "_has_read", lambda self, line, now_s: True)
+
+
+@mutation("invariant 13", READ)
+def a_member_that_has_switched_takes_messages_at_once(patch: Patch) -> None:
+    """It is a broker of both placements: the others may not have switched, and it has no mark."""
+
+    def epoch(server: Any, topic: bytes) -> bytes:
+        record = server.keys.fields(RECORDS).get(topic)
+        return b"%d" % msgspec.json.decode(record)["placement"][0] if record is not None else original(server, topic)
+
+    original: Any = appending._epoch
+    patch.setattr(appending, "_epoch", epoch)
+
+
+@mutation("invariant 13", LOST_LIVES)
+def lost_lives_are_not_reported(patch: Patch) -> None:
+    def end(self: PartReader, former: Any) -> None:
+        original(self, former)
+        self.lines.clear()
+
+    original: Any = PartReader.end
+    patch.setattr(PartReader, "end", end)
+
+
+@mutation("invariant 13", LOST_LIVES)
+def a_server_that_restarts_empty_goes_on_as_it_was(patch: Patch) -> None:
+    def life(self: Membership, broker: str) -> str:
+        info = self.brokers.get(broker)
+        return life_of(broker, info.joined) if info is not None else ""
+
+    patch.setattr(Membership, "life", life)
+
+
+@mutation("invariant 13", SHARED)
+def what_was_delivered_counts_as_taken(patch: Patch) -> None:
+    def deliver(self: LogReader, part: PartReader, line: Any) -> None:
+        original(self, part, line)
+        if line.events:
+            part._taken = (line, len(line.events))
+
+    original: Any = LogReader._deliver
+    patch.setattr(PartReader, "take", lambda self, line, number: None)
+    patch.setattr(LogReader, "_deliver", deliver)

@@ -56,6 +56,16 @@ JOINING = World(
 KEPT = World(
     Setup(topics=2, publishers=4, rate_per_s=60, moves_per_s=10, script=(Keep(2.5, "topic-*"),)), Profile.NETWORK
 )
+READ = World(
+    Setup(topics=2, brokers=4, publishers=4, rate_per_s=80, moves_per_s=12, script=(Keep(1.6, "topic-*"),), readers=2),
+    Profile.CALM,
+)
+LOST_LIVES = World(
+    Setup(topics=4, publishers=4, rate_per_s=60, moves_per_s=6, script=(Keep(1.6, "*"),), readers=2), Profile.SERVERS
+)
+SHARED = World(
+    Setup(topics=4, publishers=4, rate_per_s=60, moves_per_s=6, script=(Keep(1.6, "*"),), members=6), Profile.NETWORK
+)
 MANY_TOPICS = World(
     Setup(
         topics=1,

@@ -46,7 +46,8 @@ from nearcast.errors import (
     Unavailable,
     UsageError,
 )
-from nearcast.runtime.client import BOOTSTRAP_S, Client, connect
+from nearcast.runtime.client import BOOTSTRAP_S, Client
+from nearcast.runtime.connect import connect
 from nearcast.runtime.driver import DEFAULT_PORT, Address, Resolve, parse_url
 
 # --- the encoder

@@ -16,6 +16,7 @@ from nearcast.cli import (
     dataset,
     demo,
     feed,
+    log,
     report,
     reproduce,
     simulate,
@@ -60,6 +61,7 @@ app.command("agent")(agent.agent)
 app.command("controller")(controller.controller)
 app.add_typer(brokers.app, name="brokers")
 app.add_typer(topic.app, name="topic")
+app.add_typer(log.app, name="log")
 app.add_typer(subscribers.app, name="subscribers")
 app.add_typer(users.app, name="users")
 app.add_typer(topic.plan_app, name="plan")

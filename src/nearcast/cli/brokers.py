@@ -209,6 +209,9 @@ async def _set_capacity(url: str, broker: str, rate: str) -> BrokerView:
 def drain(
     broker: Broker,
     cancel: Annotated[bool, typer.Option("--cancel", help="Cancel the drain; the broker stays.")] = False,
+    abandon: Annotated[
+        bool, typer.Option("--abandon", help="Give up what it keeps of logs, instead of waiting until it is read.")
+    ] = False,
     wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until the broker has left.")] = True,
     timeout_s: Annotated[float, typer.Option("--timeout", metavar="SECONDS", min=0.1, help="Total time limit.")] = 60.0,
     url: Url = DEFAULT_URL,
@@ -216,21 +219,22 @@ def drain(
 ) -> None:
     """Let a broker leave the cluster.
 
-    Its topics are moved away first, while messages flow.
+    Its topics are moved away first, while messages flow. If it keeps messages of logs, it leaves when they are read
+    or have expired.
 
     Example: nearcast brokers drain b2
     """
-    view = run(lambda: _drain(url, broker, cancel=cancel, wait=wait, timeout_s=timeout_s))
+    view = run(lambda: _drain(url, broker, cancel=cancel, abandon=abandon, wait=wait, timeout_s=timeout_s))
     _show({broker: view}, output)
 
 
-async def _drain(url: str, broker: str, *, cancel: bool, wait: bool, timeout_s: float) -> BrokerView:
+async def _drain(url: str, broker: str, *, cancel: bool, abandon: bool, wait: bool, timeout_s: float) -> BrokerView:
     from nearcast.runtime.console import Console
 
     checked_name("broker", broker)
     async with Console(url) as console:
         known(await console.overview(timeout_s=ASK_S), broker)
-        return await console.drain(broker, cancel=cancel, wait=wait, timeout_s=timeout_s)
+        return await console.drain(broker, cancel=cancel, abandon=abandon, wait=wait, timeout_s=timeout_s)
 
 
 # --- how a broker is shown

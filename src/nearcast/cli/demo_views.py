@@ -16,7 +16,8 @@ from nearcast.cli.brokers import load_ratio
 from nearcast.cli.shared import printable, say
 from nearcast.core.model.journal import BrokerState
 from nearcast.core.model.placement import Mode
-from nearcast.core.wire.bus import BrokerView, GatewayView, Report
+from nearcast.core.wire.bus import BrokerView, Report
+from nearcast.core.wire.views import GatewayView
 from nearcast.demo.act import Act, Happening, Kind
 from nearcast.demo.channels import ChannelsAct
 from nearcast.demo.moves import SITES, MovesAct, describe, describe_brokers
@@ -26,8 +27,7 @@ from nearcast.testing.network.sites import WORLD
 from nearcast.workloads.emergency.run import Noticed
 
 DRAW_S = 0.5
-EVENTS_S = 1.0  # how often events are printed where there is no screen
-LINES_S = 5.0  # how often the state is printed there
+EVENTS_S, LINES_S = 1.0, 5.0  # how often events, and the state, are printed where there is no screen
 WIDE = 100  # from this width on, columns are further apart
 STYLES = {Kind.KILL: "red", Kind.SCENE: "bold", Kind.SERVER: "green"}
 

@@ -22,7 +22,8 @@ from nearcast.cli.shared import (
 from nearcast.errors import UsageError
 
 if TYPE_CHECKING:
-    from nearcast.core.wire.bus import GatewayView, State
+    from nearcast.core.wire.bus import State
+    from nearcast.core.wire.views import GatewayView
 
 
 app = typer.Typer(invoke_without_command=True)

@@ -26,7 +26,7 @@ from nearcast.cli.shared import (
 from nearcast.errors import UsageError
 
 if TYPE_CHECKING:
-    from nearcast.core.wire.bus import TopicState
+    from nearcast.core.wire.views import TopicState
 
 
 app = typer.Typer(help="Show where topics are, and move them.", no_args_is_help=True)

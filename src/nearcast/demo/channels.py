@@ -15,7 +15,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from nearcast.core.wire.bus import GatewayView
+from nearcast.core.wire.views import GatewayView
 from nearcast.demo.act import ANSWER_S, LOOK_S, Act, Kind, Summary, Tell, percentiles_ms
 from nearcast.errors import ClusterError
 from nearcast.runtime.console import Console

@@ -432,29 +432,6 @@ class Client:
                 token.set_result(None)
 
 
-def connect(
-    *urls: str,
-    timing: Timing = DEFAULT_TIMING,
-    limits: Limits = DEFAULT_LIMITS,
-    resolve: Resolve | None = None,
-    bootstrap_s: float = BOOTSTRAP_S,
-    patient: bool = True,
-    timeout_s: float | None = TIMEOUT_S,
-    on_state: OnState | None = None,
-) -> Client:
-    """A client of the cluster that these servers belong to; any one is enough. Await it, or use `async with`."""
-    return Client(
-        *urls,
-        timing=timing,
-        limits=limits,
-        resolve=resolve,
-        bootstrap_s=bootstrap_s,
-        patient=patient,
-        timeout_s=timeout_s,
-        on_state=on_state,
-    )
-
-
 def _names(names: tuple[str | bytes, ...]) -> tuple[bytes, ...]:
     """Without duplicates: a mailbox gets each message of a topic once."""
     if not names:

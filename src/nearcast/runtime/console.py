@@ -19,7 +19,7 @@ from nearcast.core.model.logs import Log
 from nearcast.core.model.membership import decode_membership
 from nearcast.core.model.names import ANSWER_CHANNEL, CONTROLLER_CHANNEL, MEMBERS, TERM_KEY, encode_topic
 from nearcast.core.model.placement import Mode
-from nearcast.core.wire import bus
+from nearcast.core.wire import bus, views
 from nearcast.errors import NotACluster, Refused, Unavailable
 from nearcast.runtime.driver import parse_url
 from nearcast.runtime.requester import Requester
@@ -117,7 +117,7 @@ class Console:
         A long list comes in parts, each as of the moment it was asked for. `timeout_s` limits each part, and `on_part`
         gets the number of topics received so far.
         """
-        found: dict[str, bus.TopicState] = {}
+        found: dict[str, views.TopicState] = {}
         term = start = 0
         while True:
             show = partial(bus.Show, topics=topics, start=start)
@@ -144,7 +144,7 @@ class Console:
         pace: Pace = Pace.EAGER,
         wait: bool = True,
         timeout_s: float = 30.0,
-    ) -> bus.TopicState:
+    ) -> views.TopicState:
         """Place a topic and, with `wait`, return when the move has ended."""
         states = await self.move_all({topic: (mode, brokers)}, pace=pace, wait=wait, timeout_s=timeout_s)
         return states[topic]
@@ -156,7 +156,7 @@ class Console:
         pace: Pace = Pace.EAGER,
         wait: bool = True,
         timeout_s: float = 30.0,
-    ) -> dict[str, bus.TopicState]:
+    ) -> dict[str, views.TopicState]:
         """Place many topics in one step: all moves begin or none does."""
         for topic in placements:
             encode_topic(topic)
@@ -172,17 +172,21 @@ class Console:
         return {topic: state.topics[topic] for topic in placements}
 
     async def drain(
-        self, broker: str, *, cancel: bool = False, wait: bool = True, timeout_s: float = 60.0
+        self, broker: str, *, cancel: bool = False, abandon: bool = False, wait: bool = True, timeout_s: float = 60.0
     ) -> bus.BrokerView:
-        """Let a broker leave in good order and, with `wait`, return when it has left; or call that off."""
-        state = await self._accepted(lambda request: bus.Drain(request, broker, cancel), timeout_s)
+        """Let a broker leave in good order and, with `wait`, return when it has left; or call that off.
+
+        It stays until what it keeps of logs is read or has expired, unless that is abandoned.
+        """
+        state = await self._accepted(lambda request: bus.Drain(request, broker, cancel, abandon), timeout_s)
         try:
             async with asyncio.timeout(timeout_s):
                 while wait and not cancel and state.brokers[broker].state == BrokerState.LEAVING:
                     await asyncio.sleep(0.05)
                     state = await self.overview(timeout_s=timeout_s)
         except TimeoutError:
-            raise Unavailable(f"{broker} did not leave within {timeout_s:g} s; the drain continues") from None
+            why = _kept_by(broker, state.brokers[broker])
+            raise Unavailable(f"{broker} did not leave within {timeout_s:g} s; the drain continues{why}") from None
         return state.brokers[broker]
 
     async def set_capacity(self, broker: str, bytes_per_s: float, *, timeout_s: float = 10.0) -> bus.BrokerView:
@@ -204,6 +208,10 @@ class Console:
     async def drop_log(self, name: str, *, timeout_s: float = 10.0) -> None:
         """Keep nothing more for a log. Returns when that is so."""
         await self._accepted(lambda request: bus.DropLog(request, name), timeout_s)
+
+    async def logs(self, *, timeout_s: float = 10.0) -> bus.State:
+        """The logs, and how much there is in each of their parts."""
+        return await self._accepted(bus.ShowLogs, timeout_s)
 
     # --- subscribers
 
@@ -257,4 +265,15 @@ def _all_there(state: bus.State, goals: dict[str, int]) -> bool:
     return all(
         (view := state.topics.get(topic)) is not None and view.target is None and view.placement.epoch >= epoch
         for topic, epoch in goals.items()
+    )
+
+
+def _kept_by(broker: str, view: bus.BrokerView) -> str:
+    """Why a broker that leaves is still there, if that is because of logs, and what to do."""
+    unread = sorted(log.partition("@")[0] for log, load in view.keeps.items() if not load.is_read)
+    if not unread:
+        return ""
+    return (
+        f": it keeps messages of {', '.join(unread)} that are not read and have not expired;"
+        f" `nearcast brokers drain {broker} --abandon` gives them up"
     )

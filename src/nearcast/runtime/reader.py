@@ -32,14 +32,14 @@ class Readings:
         self.driver: Driver | None = None  # before the client is opened
         self.within = within
         self._machine = machine
-        self._of: dict[LogReader, Reader] = {}
+        self._of: dict[LogReader, asyncio.Event] = {}  # set when there is news
 
     def open(
-        self, reader: Reader, log: str, start: Start | float, *, group: str, holds: bool, token: object
+        self, news: asyncio.Event, log: str, start: Start | float, *, group: str, holds: bool, token: object
     ) -> LogReader:
         driver = self._running()
         opened = self._machine.readers.read(log, start, group=group, holds=holds, token=token, now_s=driver.now())
-        self._of[opened] = reader
+        self._of[opened] = news
         driver.settle()
         return opened
 
@@ -71,7 +71,7 @@ class Readings:
         woken, self._machine.readers.woken = self._machine.readers.woken, set()
         for reader in woken:
             if reader in self._of:
-                self._of[reader].wake()
+                self._of[reader].set()
 
     def close(self, reader: LogReader) -> None:
         if self._of.pop(reader, None) is not None and self.driver is not None:
@@ -148,7 +148,7 @@ class Reader:
             async with self._readings.within(self._timeout_s, "the log is not known", self._why):
                 await self._readings.know(self._log)
             self._reader = self._readings.open(
-                self, self._log, self._start, group=self._group, holds=self._holds, token=self._begun
+                self._news, self._log, self._start, group=self._group, holds=self._holds, token=self._begun
             )
         reader, begun = self._reader, self._begun
         assert begun is not None
@@ -214,15 +214,12 @@ class Reader:
         async with self._readings.within(timeout_s, "not committed", self._why):
             await done
 
-    def wake(self) -> None:
-        self._news.set()
-
     def close(self) -> None:
         """Stop reading. What was taken and not committed is read again by the group."""
         self._closed = True
         if self._reader is not None:
             self._readings.close(self._reader)
-        self.wake()
+        self._news.set()
 
 
 def start_of(from_: From) -> Start | float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from random import Random
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -261,7 +262,10 @@ class Operator:
     def _drain(self) -> None:
         world, rng = self._world, self._world.rng
         broker = rng.choice(world.brokers)
-        if world.timeline.now_s > self._until_s or not self.ask(bus.Drain(self._request(), broker)):
+        # What no group reads would keep the broker here until it expires.
+        abandon = world.setup.members == 0 or Random(world.seed ^ self._asked).random() < 0.5
+        drain = bus.Drain(self._request(), broker, abandon=abandon)
+        if world.timeline.now_s > self._until_s or not self.ask(drain):
             return
         if rng.random() < CANCELLED_SHARE:
             world.timeline.after(rng.random() * 0.3, self._cancel, broker)
@@ -306,7 +310,8 @@ class Operator:
         if isinstance(step, Readdress | Intrude | Pause | Deafen | Part):
             return self._trouble(step)
         if isinstance(step, Remove):
-            asked = self._state(step.broker) is BrokerState.MEMBER and self.ask(bus.Drain(self._request(), step.broker))
+            drain = bus.Drain(self._request(), step.broker, abandon=True)
+            asked = self._state(step.broker) is BrokerState.MEMBER and self.ask(drain)
             if asked:
                 self._world.timeline.after(LOOK_S, self._await_end, step.broker)
             return asked

@@ -123,13 +123,13 @@ class Readers:
         self.all: list[Reader] = []
 
     def begin(self, alone: int, members: int, until_s: float) -> None:
-        """Start them; one of several members crashes at some moment, and is replaced."""
+        """Start them; all members but one crash at some moment, and are replaced."""
         world = self._world
         self.all += [Reader(world, index) for index in range(alone)]
         group = [Reader(world, alone + index, group="group") for index in range(members)]
         self.all += group
-        if len(group) > 1:
-            world.timeline.after(world.rng.random() * until_s, self._replace, group[0])
+        for member in group[1:]:
+            world.timeline.after(world.rng.random() * until_s, self._replace, member)
 
     def _replace(self, member: Reader) -> None:
         member.process.crash()

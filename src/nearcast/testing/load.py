@@ -36,7 +36,8 @@ from nearcast.core.model.message import Event, Message
 from nearcast.core.model.placement import Placement
 from nearcast.core.model.settings import DEFAULT_LIMITS, Limits
 from nearcast.errors import ClusterError, UsageError
-from nearcast.runtime.client import Client, connect
+from nearcast.runtime.client import Client
+from nearcast.runtime.connect import connect
 from nearcast.runtime.driver import Resolve
 from nearcast.runtime.subscription import Subscription
 from nearcast.testing.audit import Audit, Verdict, stamp

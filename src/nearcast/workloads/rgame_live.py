@@ -20,7 +20,8 @@ import msgspec
 
 from nearcast.core.model.message import Event, Gap, Interrupted, Message
 from nearcast.errors import ClusterError, UsageError
-from nearcast.runtime.client import Client, connect
+from nearcast.runtime.client import Client
+from nearcast.runtime.connect import connect
 from nearcast.runtime.driver import Resolve
 from nearcast.runtime.subscription import Subscription
 from nearcast.testing.load import percentile

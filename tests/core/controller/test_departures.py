@@ -12,6 +12,7 @@ from parts import DEAD, JOINING, LEAVING, LEFT, MEMBERS, Surroundings, broker, c
 from nearcast.core.client.mailbox import Mailbox, Overflow
 from nearcast.core.controller.departures import LOOK_S, MOVES_AT_ONCE, Departures
 from nearcast.core.model.journal import BrokerState, Entry, Journal, MoveEntry, Pace, Phase, TopicEntry
+from nearcast.core.model.logs import FormerLife, Log, PartLoad
 from nearcast.core.model.membership import BrokerInfo, Membership
 from nearcast.core.model.message import Message
 from nearcast.core.model.placement import Mode, single
@@ -417,3 +418,69 @@ def test_the_policy_moves_what_it_looks_after() -> None:
     assert one.step(0.0).keys() == {"topic/u"}
     asked = leaving("t", "u", by_policy=False, looked_after={"t"})
     assert asked.step(0.0).keys() == {"topic/t", "topic/u"}, "a person's request is not the policy's"
+
+
+# --- what a leaving broker keeps
+
+
+LOG = Log("orders", 3, ("order.*",), 3600.0, 1 << 20)
+
+
+def leaving_with_a_log(abandon: bool = False) -> Leaving:
+    """b2 carries nothing any more and is marked so; no pattern subscriber holds it."""
+    one = Leaving(journal_of("b1", b2=LEAVING))
+    marked = {**one.journal.membership.brokers, "b2": BrokerInfo("redis://b2", joined=1, leaving=True)}
+    one.journal.membership = msgspec.structs.replace(
+        one.journal.membership, brokers=marked, ring=("b1",), logs=(LOG,), former=(FormerLife("b2@0", 8),)
+    )
+    one.journal.brokers["b2"] = broker("b2", LEAVING, abandon=abandon)
+    one.departures.tick(0.0)
+    ((name, order),) = one.orders()
+    one.answer(name, order, 0.0, counts={"": (0, 0)})
+    return one
+
+
+def asked_how_much(one: Leaving, now_s: float) -> bus.Order:
+    one.departures.tick(now_s)
+    ((name, order),) = one.orders()
+    assert (name, type(order)) == ("b2", bus.CountParts)
+    return order
+
+
+@pytest.mark.parametrize(
+    "load",
+    [PartLoad(9, 4, 900, {}), PartLoad(9, 4, 900, {"billing": 2}), PartLoad(9, 4, 900, {"billing": 0, "other": 1})],
+    ids=["nobody reads it", "not all of it is read", "one group has not read all of it"],
+)
+def test_a_broker_stays_while_what_it_keeps_is_wanted(load: PartLoad) -> None:
+    one = leaving_with_a_log()
+    one.answer("b2", asked_how_much(one, 0.1), 0.1, life="b2@0", parts={LOG.key: load})
+    one.departures.tick(0.2)
+    assert one.commit() == {}
+    assert one.departures.keeps["b2"] == {LOG.key: load}
+    one.answer("b2", asked_how_much(one, 1.2), 1.2, life="b2@0", parts={LOG.key: PartLoad(9, 0, 900, load.groups)})
+    one.departures.tick(1.3)
+    assert one.commit()["broker/b2"].state is LEFT, "the rest has expired"
+
+
+@pytest.mark.parametrize(
+    ("load", "abandon"),
+    [(PartLoad(9, 4, 900, {"billing": 0}), False), (PartLoad(9, 4, 900, {"billing": 5}), True)],
+    ids=["all of it is read", "it is abandoned"],
+)
+def test_what_a_broker_had_kept_is_noted_when_it_leaves(load: PartLoad, abandon: bool) -> None:
+    one = leaving_with_a_log(abandon)
+    one.answer("b2", asked_how_much(one, 0.1), 0.1, life="b2@0", parts={LOG.key: load})
+    one.departures.tick(0.2)
+    entries = one.commit()
+    assert entries["broker/b2"].state is LEFT
+    assert entries["membership"].former == (FormerLife("b2@0", 8, counts={LOG.key: 9}),)
+
+
+def test_an_answer_about_another_life_or_other_logs_does_not_count() -> None:
+    one = leaving_with_a_log()
+    read = PartLoad(9, 0, 900)
+    one.answer("b2", asked_how_much(one, 0.1), 0.1, life="b2@7", parts={LOG.key: read})
+    one.answer("b2", asked_how_much(one, 1.2), 1.2, life="b2@0", parts={})
+    one.departures.tick(1.3)
+    assert one.commit() == {}

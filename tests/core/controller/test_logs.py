@@ -24,7 +24,7 @@ class Keeping(Surroundings):
     def __init__(self) -> None:
         super().__init__(journal_of("b1", "b2"))
         self.members = Members(self.office, self.roster, Moves(self.office, self.roster, 0.0), 0.0)
-        self.logs = Logs(self.office, self.members)
+        self.logs = Logs(self.office, self.roster, self.members)
         for name in ("b1", "b2"):
             self.members.hello(
                 bus.Hello(name, 1, 1, f"redis://{name}", "local", f"run-{name}", answering=True, ready=True), 0.0

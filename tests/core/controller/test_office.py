@@ -8,7 +8,7 @@ from nearcast.core.controller.office import DECISIONS_KEPT, Office, Orders
 from nearcast.core.model.journal import LossEntry
 from nearcast.core.model.names import ANSWER_CHANNEL
 from nearcast.core.model.settings import DEFAULT_TIMING, Timing
-from nearcast.core.wire import bus
+from nearcast.core.wire import bus, views
 
 
 def test_what_an_agent_is_told_says_how_far_the_journal_is() -> None:
@@ -40,7 +40,7 @@ def test_a_decision_is_kept_with_the_time_of_the_wall_and_logged() -> None:
     for number in range(DECISIONS_KEPT + 1):
         around.office.decided(f"decision {number}", now_s=5.0)
     assert len(around.office.decisions) == DECISIONS_KEPT
-    assert around.office.decisions[0] == bus.Decision(1005.0, "decision 1")
+    assert around.office.decisions[0] == views.Decision(1005.0, "decision 1")
     assert around.office.notes[0] == "decision 0"
 
 

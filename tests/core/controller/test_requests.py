@@ -11,6 +11,7 @@ from nearcast.core.controller.planner import LoadWindow
 from nearcast.core.controller.requests import LOOKUPS_AT_ONCE, REQUEST_S, Requests
 from nearcast.core.model.counters import TopicCounters
 from nearcast.core.model.journal import Journal, LossEntry, MoveEntry, Pace, Phase, TopicEntry
+from nearcast.core.model.logs import PartLoad
 from nearcast.core.model.placement import Mode, first_use, single
 from nearcast.core.wire import bus
 
@@ -26,6 +27,7 @@ class Others:
         self.left: list[tuple[str, str]] = []
         self.problem = ""
         self.stage = self.stages.get
+        self.keeps: dict[str, dict[str, PartLoad]] = {}
 
     def granted_lately(self, name: str, now_s: float) -> bool:
         return name == "b1"
@@ -33,8 +35,8 @@ class Others:
     def began(self, topic: str, pace: Pace, now_s: float) -> None:
         self.begun.append((topic, pace))
 
-    def begin(self, name: str) -> str:
-        self.left.append(("begin", name))
+    def begin(self, name: str, *, abandon: bool) -> str:
+        self.left.append(("abandon" if abandon else "begin", name))
         return self.problem
 
     def cancel(self, name: str) -> str:
@@ -262,16 +264,18 @@ def test_many_topics_that_nobody_has_placed_are_looked_up_some_at_a_time() -> No
 # --- brokers
 
 
-@pytest.mark.parametrize(("cancel", "begun"), [(False, "begin"), (True, "cancel")])
-def test_a_departure_is_passed_on_and_answered_when_it_is_written(cancel: bool, begun: str) -> None:
+@pytest.mark.parametrize(
+    ("how", "begun"), [({}, "begin"), ({"cancel": True}, "cancel"), ({"abandon": True}, "abandon")]
+)
+def test_a_departure_is_passed_on_and_answered_when_it_is_written(how: dict[str, bool], begun: str) -> None:
     one = asked()
-    one.requests.heard(bus.Drain("me.1", "b2", cancel), 0.0)
+    one.requests.heard(bus.Drain("me.1", "b2", **how), 0.0)
     assert one.others.left == [(begun, "b2")]
     assert one.said() == []
     one.commit()
     assert one.problem() == ""
     one.others.problem = "no"
-    one.requests.heard(bus.Drain("me.2", "b2", cancel), 0.0)
+    one.requests.heard(bus.Drain("me.2", "b2", **how), 0.0)
     assert one.problem() == "no"
 
 

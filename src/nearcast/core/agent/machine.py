@@ -15,9 +15,11 @@ import msgspec
 
 from nearcast.core.agent.claim import Claim
 from nearcast.core.agent.load import LoadMeter, ReportLog
+from nearcast.core.agent.marks import Marking
 from nearcast.core.agent.records import Collection, Ending, Recollection
+from nearcast.core.agent.retention import Retention, count_unread
 from nearcast.core.model.journal import BEGINNING, Known, Position
-from nearcast.core.model.logs import encode_mark, stream_of, totals_of
+from nearcast.core.model.logs import PartLoad
 from nearcast.core.model.membership import Membership, Ready, read_membership
 from nearcast.core.model.names import (
     CONTROLLER_CHANNEL,
@@ -30,7 +32,7 @@ from nearcast.core.model.names import (
 from nearcast.core.model.placement import Record, Unreadable
 from nearcast.core.model.settings import DEFAULT_TIMING, NEVER_S, RateLimit, Timing
 from nearcast.core.wire import bus
-from nearcast.core.wire.backend import AgentLink, Credentials, Denied, Figures, Parts, ServerLink, Standing
+from nearcast.core.wire.backend import AgentLink, Credentials, Denied, Figures, ServerLink, Standing
 from nearcast.core.wire.effects import Disconnect, Effect
 from nearcast.core.wire.uplink import Uplink
 
@@ -103,6 +105,7 @@ class Agent:
         self._collection = Collection(identity.broker, self._answer)
         self._recollection = Recollection(identity.broker, self._answer)
         self._ending = Ending(timing)
+        self._retention = Retention(identity.broker, timing)
         self._beat_at_s = NEVER_S
         self._hello_at_s = NEVER_S
         self._unanswered_s: float | None = None  # since when our hellos have not been answered
@@ -114,6 +117,7 @@ class Agent:
             bus.Collect: self._collect,
             bus.Lookup: self._lookup,
             bus.Recall: self._recall,
+            bus.CountParts: self._count_parts,
             bus.Reset: self._reset,
             bus.MarkReady: self._mark_ready,
         }
@@ -149,6 +153,7 @@ class Agent:
             self._workplace.observe(self._measured)
         if self._workplace is not None:
             self._ending.tick(self._workplace, now_s)
+            self._retention.tick(self._workplace, self._membership, now_s)
 
     def outgoing(self) -> list[tuple[str, bytes]]:
         return [(uplink.name, data) for uplink in (self.server, self.bus) if (data := uplink.take())]
@@ -224,6 +229,7 @@ class Agent:
         self._collection.clear()
         self._recollection.clear()
         self._ending.clear()
+        self._retention.clear()
         link.control[COUNTERS] = self.meter.client_report
         link.control[WANTED] = self._wanted
         link.subscribe(COUNTERS, WANTED)
@@ -253,7 +259,7 @@ class Agent:
             return
         self._membership = membership
         self.timing = self._own_timing.within(membership.timers) if membership.timers else self._own_timing
-        for part in (self.server, self.bus, self._claim, self._ending):
+        for part in (self.server, self.bus, self._claim, self._ending, self._retention):
             part.timing = self.timing
 
     def _bus_open(self, link: ServerLink, now_s: float) -> None:
@@ -343,17 +349,12 @@ class Agent:
     def _install(self, order: bus.Order, link: AgentLink) -> None:
         assert isinstance(order, bus.Install)
 
-        life = self._membership.life(self.identity.broker)
-        topics = [topic.encode() for topic in order.records]
-        logs = [log for log in self._membership.logs if any(log.covers(topic) for topic in topics)] if life else []
+        marking = Marking(self._membership, self.identity.broker, order)
 
         def installed(versions: Sequence[int], ends: Sequence[str], now_s: float) -> None:
-            by_topic = dict(zip(order.records, versions, strict=True))
-            by_log = {log.key: end for log, end in zip(logs, ends, strict=True) if end}
-            self._answer(bus.Answer(self.identity.broker, order.order, versions=by_topic, life=life, ends=by_log))
+            self._answer(marking.answer(versions, ends))
 
-        marks = {stream_of(log, life): encode_mark(order.after.get(log.key, {}), life) for log in logs}
-        link.install(order.term, order.records, Parts(totals_of(life), marks), installed)
+        link.install(order.term, order.records, marking.parts, installed)
 
     def _install_members(self, order: bus.Order, link: AgentLink) -> None:
         assert isinstance(order, bus.InstallMembers)
@@ -402,6 +403,15 @@ class Agent:
     def _recall(self, order: bus.Order, link: AgentLink) -> None:
         assert isinstance(order, bus.Recall)
         self._recollection.order(order, link)
+
+    def _count_parts(self, order: bus.Order, link: AgentLink) -> None:
+        broker, membership = self.identity.broker, self._membership
+        life = membership.life(broker)
+
+        def counted(parts: dict[str, PartLoad]) -> None:
+            self._answer(bus.Answer(broker, order.order, life=life, parts=parts))
+
+        count_unread(link, membership.logs, life, counted)
 
     def _reset(self, order: bus.Order, link: AgentLink) -> None:
         if order.order == self._began_with:

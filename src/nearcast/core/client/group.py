@@ -50,7 +50,8 @@ class Group:
         self._holds = holds
         self._begun = False  # it is known whether the group has read the log before
         self._asked: set[str] = set()  # parts that have said whether they have a cursor
-        self._members: dict[str, _Seen] = {}  # the other members
+        self._beats: dict[str, dict[str, _Seen]] = {}  # part -> the other members that are connected there
+        self._members: set[str] = set()  # those whose beats go on
         self._owners: dict[str, tuple[str, _Seen]] = {}  # part -> its owner, if that is another member
         self._commits: list[Commit] = []
         self._leaving_s: dict[str, float] = {}  # parts that we give away, and since when
@@ -85,7 +86,7 @@ class Group:
         link.take_cursor(part.keys, self.name, self.member, self._stale(part, now_s), new, wanted=wanted, then=taken)
 
     def _taken(self, part: PartReader, found: Taken, now_s: float) -> None:
-        self._see(found.members, now_s)
+        self._see(part.life, found.members, now_s)
         self._asked.add(part.life)
         self._hear(part, found.cursor, now_s)
         self._begin_if_known(now_s)
@@ -148,15 +149,25 @@ class Group:
 
     # --- members
 
-    def _see(self, members: dict[str, int], now_s: float) -> None:
-        for member, beat in members.items():
-            seen = self._members.get(member)
-            if seen is None or seen.beat != beat:
-                self._members[member] = _Seen(beat, now_s)
+    def _see(self, life: str, members: dict[str, int], now_s: float) -> None:
+        """A server has said which members are connected to it, and how often each has beaten there."""
+        known = self._beats.get(life, {})
+        self._beats[life] = {
+            member: seen if (seen := known.get(member)) is not None and seen.beat == beat else _Seen(beat, now_s)
+            for member, beat in members.items()
+        }
+        self._look_at_members(now_s)
 
-    def _forget_silent(self, now_s: float) -> None:
+    def _look_at_members(self, now_s: float) -> None:
+        """A member that is connected but does not beat is stuck: its parts go to the others."""
         silent_s = self._reader.client.timing.dead_s
-        self._members = {name: seen for name, seen in self._members.items() if now_s - seen.since_s <= silent_s}
+        self._beats = {life: beats for life, beats in self._beats.items() if life in self._reader.parts}
+        self._members = {
+            member
+            for beats in self._beats.values()
+            for member, seen in beats.items()
+            if now_s - seen.since_s <= silent_s
+        }
 
     def _is_mine(self, part: PartReader) -> bool:
         """Whether this member should read the part: everyone who sees the same members agrees."""
@@ -196,11 +207,11 @@ class Group:
         link.commit_cursor(part.keys, self.name, changed, release=release, then=written)
 
     def _committed(self, part: PartReader, position: Position) -> None:
-        if part.committing is not None and _reaches(position, part.committing):
+        if part.committing is not None and position.reaches(part.committing):
             part.committing = None
         for commit in self._commits:
             wanted = commit.waiting.get(part.life)
-            if wanted is not None and _reaches(position, wanted):
+            if wanted is not None and position.reaches(wanted):
                 del commit.waiting[part.life]
         self._answer_commits()
 
@@ -223,7 +234,7 @@ class Group:
         if now_s - self._beat_s < self._reader.client.timing.heartbeat_s:
             return
         self._beat_s = now_s
-        self._forget_silent(now_s)
+        self._look_at_members(now_s)
         self._answer_commits()
         for part in list(self._reader.parts.values()):
             if part.ended:
@@ -249,10 +260,6 @@ class Group:
             self._looked_s[part.life] = now_s
             self.ask(part, now_s)
             part.look(now_s)
-
-
-def _reaches(position: Position, wanted: Position) -> bool:
-    return (position.entry, position.index) >= (wanted.entry, wanted.index)
 
 
 def _not_committed(lives: list[str]) -> Unavailable:

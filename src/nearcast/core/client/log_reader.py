@@ -84,15 +84,16 @@ class LogReader:
         if not self.parts and self.group is None:
             self.begun(again=False)
         living = {membership.life(broker): broker for broker in membership.brokers}
-        for life, broker in living.items():
-            if life not in self.parts:
-                self.parts[life] = PartReader(self, life, broker, self.log)
+        new = [PartReader(self, life, broker, self.log) for life, broker in living.items() if life not in self.parts]
+        self.parts |= {part.life: part for part in new}
         former = {life.life: life for life in membership.former}
         for life, part in list(self.parts.items()):
             if life not in living and not part.ended:
                 end = former.get(life)
                 if end is None or end.state is PartState.LOST:
                     self._end(part)
+        for part in new:
+            self.client.links.want(part.broker, part, now_s)
         self.go_on(now_s)
 
     def _end(self, part: PartReader) -> None:

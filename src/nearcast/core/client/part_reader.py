@@ -123,11 +123,14 @@ class PartReader:
 
     @property
     def consumed(self) -> Position:
-        """Up to where the program has taken messages."""
-        if self._taken is None:
-            return self.over(self._begins)
-        line, number = self._taken
-        return self.over(line.behind(number))
+        """Up to where the program has taken messages, or has committed before."""
+        place = self._begins
+        if self._taken is not None:
+            line, number = self._taken
+            place = line.behind(number)
+        if self.cursor is not None and self.cursor.position.reaches(place):
+            place = self.cursor.position
+        return self.over(place)
 
     def over(self, position: Position) -> Position:
         """A position, moved on over the delivered lines behind it that have nothing for the program."""

@@ -20,6 +20,8 @@ from nearcast.core.model.journal import (
     broker_key,
     topic_key,
 )
+from nearcast.core.model.logs import PartLoad
+from nearcast.core.model.membership import ended_with
 from nearcast.core.model.names import PROVIDER_CHANNEL
 from nearcast.core.model.placement import Mode, Placement
 from nearcast.core.model.settings import NEVER_S
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
 
 
 LOOK_S = 0.1  # between two looks at the topics of a leaving broker: there may be very many
+COUNT_S = 1.0  # between two looks at what a leaving broker keeps
 MOVES_AT_ONCE = 200  # topics of one leaving broker that are moving at the same time
 
 
@@ -40,6 +43,7 @@ class Departures:
 
         MEMBER -> LEAVING: out of the ring (handover.py), its topics are moved away like any others
                -> carries nothing: marked so in the membership, pattern subscribers let go of it
+               -> what it keeps of logs is read or has expired, unless it is abandoned
                -> LEFT: no longer a member; if it was rented, its provider is asked to stop it
 
     Every step is derived from the journal again at each tick, so a new leader continues where the last one stopped.
@@ -64,17 +68,19 @@ class Departures:
         self._looked_s: dict[str, float] = {}
         self._marked_s: dict[str, float] = {}  # since when a broker has been marked as carrying nothing
         self._unwatched: set[str] = set()  # those of them that no pattern subscriber holds any more
+        self._counted_s: dict[str, float] = {}
+        self.keeps: dict[str, dict[str, PartLoad]] = {}  # broker that leaves -> log -> how much there is
 
     # --- requests
 
-    def begin(self, broker: str, *, by_policy: bool = False) -> str:
+    def begin(self, broker: str, *, by_policy: bool = False, abandon: bool = False) -> str:
         """Let a broker leave. Returns what is wrong with that, in words; empty if it is leaving."""
         problem = self.problem(broker)
         entry = self._ledger.journal.brokers.get(broker)
-        if problem or entry is None or entry.state is BrokerState.LEAVING:
+        if problem or entry is None or (entry.state is BrokerState.LEAVING and (entry.abandon or not abandon)):
             return problem
         self._office.log(f"broker {broker} is leaving")
-        leaving = msgspec.structs.replace(entry, state=BrokerState.LEAVING, by_policy=by_policy)
+        leaving = msgspec.structs.replace(entry, state=BrokerState.LEAVING, by_policy=by_policy, abandon=abandon)
         self._ledger.write_broker(broker, leaving)
         return ""
 
@@ -109,7 +115,8 @@ class Departures:
             return problem
         if entry.state is BrokerState.LEAVING and not (by_policy and not entry.by_policy):
             self._office.log(f"broker {broker} stays")
-            self._ledger.write_broker(broker, msgspec.structs.replace(entry, state=BrokerState.MEMBER))
+            stays = msgspec.structs.replace(entry, state=BrokerState.MEMBER, abandon=False)
+            self._ledger.write_broker(broker, stays)
         elif entry.state is BrokerState.LEFT and not by_policy:
             self._ledger.write_broker(broker, msgspec.structs.replace(entry, state=BrokerState.DEAD))
         return ""
@@ -130,6 +137,7 @@ class Departures:
             elif entry.state is not BrokerState.LEAVING:
                 self._marked_s.pop(name, None)
                 self._unwatched.discard(name)
+                self.keeps.pop(name, None)
 
     def _go_on(self, name: str, entry: BrokerEntry, now_s: float) -> None:
         membership = self._ledger.journal.membership
@@ -189,7 +197,7 @@ class Departures:
         if not all(self._roster.informed(other) for other in self._ledger.journal.membership.ring):
             return  # every subscriber must hear about it, wherever it listens
         if name in self._unwatched or now_s - since_s > self._timing.ready_s:
-            self._leave(name, entry)
+            self._await_readers(name, entry, now_s)
         elif self._roster.informed(name):
             self._count_patterns(name, now_s)
 
@@ -201,9 +209,28 @@ class Departures:
         make = partial(bus.Count, term=self._ledger.term, epochs={"": 0})
         self._orders.need(("unwatched", name), name, make, done, now_s)
 
+    def _await_readers(self, name: str, entry: BrokerEntry, now_s: float) -> None:
+        """What the broker keeps is lost with it, so it stays until that is read or has expired."""
+        keeps = self.keeps.get(name)
+        unneeded = keeps is not None and (entry.abandon or all(load.is_read for load in keeps.values()))
+        if unneeded or not self._ledger.journal.membership.logs:
+            self._leave(name, entry)
+        elif now_s - self._counted_s.get(name, NEVER_S) >= COUNT_S:
+            self._counted_s[name] = now_s
+            make = partial(bus.CountParts, term=self._ledger.term)
+            self._orders.need(("parts", name, now_s), name, make, partial(self._counted, name), now_s)
+
+    def _counted(self, name: str, answer: bus.Answer, now_s: float) -> None:
+        membership = self._ledger.journal.membership
+        if answer.life == membership.life(name) and {log.key for log in membership.logs} == answer.parts.keys():
+            self.keeps[name] = answer.parts
+
     def _leave(self, name: str, entry: BrokerEntry) -> None:
         membership = self._ledger.journal.membership
         brokers = {broker: info for broker, info in membership.brokers.items() if broker != name}
+        counts = {log: load.total for log, load in self.keeps.get(name, {}).items()}
+        after = self._members.next_membership(membership, brokers, membership.ring)
+        after = ended_with(after, membership.life(name), counts)
 
         def left(now_s: float) -> None:
             self._office.log(f"broker {name} has left")
@@ -212,7 +239,7 @@ class Departures:
         self._ledger.write(
             {
                 broker_key(name): msgspec.structs.replace(entry, state=BrokerState.LEFT),
-                MEMBERSHIP_KEY: self._members.next_membership(membership, brokers, membership.ring),
+                MEMBERSHIP_KEY: after,
             },
             left,
         )

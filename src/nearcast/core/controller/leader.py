@@ -80,7 +80,7 @@ class Leader:
         self.departures = Departures(office, roster, self.members, self.moves, self._looks_after)
         self.provisioning = Provisioning(office, self.members)
         self.requests = Requests(office, roster, self.members, self.moves, self.departures, self._load)
-        self.logs = Logs(office, self.members)
+        self.logs = Logs(office, roster, self.members)
         self.executor = ProposalExecutor(ledger.term, self.moves, self.requests, self.departures, self.provisioning)
         self.planner = Planner(
             office, roster, self._load, self.questions, self.executor, settings.planning, now_s=now_s

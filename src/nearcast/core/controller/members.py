@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from nearcast.core.controller.handover import Handover, Restoring
+from nearcast.core.controller.lives import Lives
 from nearcast.core.controller.office import LIVE
 from nearcast.core.controller.timers import Agreement
 from nearcast.core.model.journal import (
@@ -28,8 +29,7 @@ from nearcast.core.model.journal import (
     broker_key,
     records_for,
 )
-from nearcast.core.model.logs import FormerLife
-from nearcast.core.model.membership import BrokerInfo, Membership, parted
+from nearcast.core.model.membership import BrokerInfo, Membership
 from nearcast.core.model.settings import NEVER_S
 from nearcast.core.wire import bus
 
@@ -62,6 +62,7 @@ class Members:
         # (broker, version it joined with) -> brokers whose pattern subscribers are all attached to it too
         self._attended: dict[tuple[str, int], set[str]] = {}
         self._joining_since_s: dict[str, float] = {}
+        self._lives = Lives(office.ledger, roster)
         self._handover = Handover(office, roster, self._restoring, moves.evacuate)
         self.agreement = Agreement(office)
         # Runs whose records are complete but may differ from what the journal wants: see `recovery.py`.
@@ -270,15 +271,7 @@ class Members:
             logs=now.logs,
             logs_version=now.logs_version,
         )
-        return parted(now, after, self._ended(now, after))
-
-    def _ended(self, now: Membership, after: Membership) -> list[FormerLife]:
-        """The lives that end with the next membership. Brokers that have never carried topics have kept nothing."""
-        return [
-            FormerLife(now.life(name), after.version)
-            for name in now.brokers
-            if now.life(name) != after.life(name) and self._roster.carries(name)
-        ]
+        return self._lives.after(now, after)
 
     # --- every tick
 
@@ -291,6 +284,7 @@ class Members:
             else:
                 self._set_up(name, entry, now_s)
         self._agree(now_s)
+        self._lives.tick(now_s)
         if not self._ledger.pending(MEMBERSHIP_KEY):
             self._drive_ring(now_s)
         self._verify()

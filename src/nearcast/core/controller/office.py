@@ -18,7 +18,7 @@ from nearcast.core.model.membership import ERA, ring_of
 from nearcast.core.model.names import ANSWER_CHANNEL
 from nearcast.core.model.placement import Placement, single
 from nearcast.core.model.settings import NEVER_S, Timing
-from nearcast.core.wire import bus
+from nearcast.core.wire import bus, views
 
 DECISIONS_KEPT = 200
 INSTALL_BATCH = 500  # records in one order: a few milliseconds of a server's time
@@ -86,7 +86,7 @@ class Office:
         self.orders = orders or Orders(ledger.term, timing.retry_s)
         self.notes: list[str] = []  # what happened, for the driver's log
         self.outbox: list[tuple[bytes, bytes]] = []  # (channel, payload) to publish on the bus
-        self.decisions: deque[bus.Decision] = deque(maxlen=DECISIONS_KEPT)
+        self.decisions: deque[views.Decision] = deque(maxlen=DECISIONS_KEPT)
         self._wall_offset_s = wall_offset_s
 
     @property
@@ -106,7 +106,7 @@ class Office:
 
     def decided(self, text: str, now_s: float) -> None:
         """Write a decision down, for `nearcast plan decisions` and the log."""
-        self.decisions.append(bus.Decision(now_s + self._wall_offset_s, text))
+        self.decisions.append(views.Decision(now_s + self._wall_offset_s, text))
         self.log(text)
 
     # --- the bus

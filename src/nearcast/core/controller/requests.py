@@ -16,7 +16,7 @@ import msgspec
 from nearcast.core.model.journal import LOSS_KEY, MoveEntry, Phase, TopicEntry, broker_key, topic_key
 from nearcast.core.model.names import encode_topic
 from nearcast.core.model.placement import Placement, Plan, single
-from nearcast.core.wire import bus
+from nearcast.core.wire import bus, views
 from nearcast.errors import InvalidTopic
 
 if TYPE_CHECKING:
@@ -190,7 +190,10 @@ class Requests:
 
     def _drain(self, request: bus.Drain) -> None:
         departures = self._departures
-        problem = departures.cancel(request.broker) if request.cancel else departures.begin(request.broker)
+        if request.cancel:
+            problem = departures.cancel(request.broker)
+        else:
+            problem = departures.begin(request.broker, abandon=request.abandon)
         self._answer_when_written(request.request, problem)
 
     def _set_capacity(self, request: bus.SetCapacity) -> None:
@@ -242,7 +245,7 @@ class Requests:
         answer = self._state(request, states, now_s)
         self._send(msgspec.structs.replace(answer, next_start=next_start))
 
-    def _state(self, request: str, states: dict[str, bus.TopicState], now_s: float) -> bus.State:
+    def _state(self, request: str, states: dict[str, views.TopicState], now_s: float) -> bus.State:
         journal = self._ledger.journal
         brokers = {name: self._broker_view(name, now_s) for name in journal.brokers}
         decisions = list(self._office.decisions)[-DECISIONS_SHOWN:]
@@ -262,16 +265,17 @@ class Requests:
         if report is not None:
             report = msgspec.structs.replace(report, topics={})  # up to 10,000 of them, and they are not used here
         capacity = entry.capacity_bytes_per_s
-        return bus.BrokerView(entry.url, entry.site, entry.state, responds, report, capacity, entry.rented)
+        keeps = self._departures.keeps.get(name, {})
+        return bus.BrokerView(entry.url, entry.site, entry.state, responds, report, capacity, entry.rented, keeps)
 
-    def _topic_state(self, topic: str) -> bus.TopicState | None:
+    def _topic_state(self, topic: str) -> views.TopicState | None:
         journal = self._ledger.journal
         entry = journal.topics.get(topic)
         if entry is None:
             directory, members = self._roster.directory(topic), journal.membership.version
-            return bus.TopicState(single(members, directory, members), planned=False) if directory else None
+            return views.TopicState(single(members, directory, members), planned=False) if directory else None
         target = entry.move.target if entry.move is not None else None
-        return bus.TopicState(entry.placement, target, self._moves.stage(topic) or "")
+        return views.TopicState(entry.placement, target, self._moves.stage(topic) or "")
 
     def _send(self, state: bus.State) -> None:
         if not _by_policy(state.request):

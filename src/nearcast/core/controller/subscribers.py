@@ -26,7 +26,7 @@ from nearcast.core.controller.gateways import Assigner, AssignmentRule, Gateway,
 from nearcast.core.model.names import GATEWAY_CHANNEL, user_problem
 from nearcast.core.model.planning import Balancer, SubscriberProposal, SubscriberSnapshot
 from nearcast.core.model.settings import NEVER_S
-from nearcast.core.wire import bus
+from nearcast.core.wire import bus, views
 from nearcast.core.wire.bus import REPORT_S
 from nearcast.errors import UsageError
 
@@ -430,10 +430,10 @@ class Coordination:
         self._office.reply(self._office.state(request, problem))
 
 
-def _view(gateway: Gateway, takes: bool, moving: int) -> bus.GatewayView:
+def _view(gateway: Gateway, takes: bool, moving: int) -> views.GatewayView:
     report = gateway.report
     backend, incoming, outgoing = gateway.load
     frontend = sum(map(len, report.online.values()))
-    return bus.GatewayView(
+    return views.GatewayView(
         report.url, report.site, takes, len(report.online), frontend, backend, incoming, outgoing, moving
     )

@@ -18,6 +18,10 @@ class Position(msgspec.Struct, frozen=True):
     index: int = 0  # messages of the next entry that have been read, without numbers that were given up
     count: int = -1  # messages of the part up to `entry`; below 0: not known yet
 
+    def reaches(self, other: Position) -> bool:
+        """Whether the other place is here, or before."""
+        return (self.entry, self.index) >= (other.entry, other.index)
+
 
 BEGINNING = Position(count=0)  # of a part that is read from its first message
 EARLIEST = Position()  # the first message that is still there

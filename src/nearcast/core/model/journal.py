@@ -77,6 +77,7 @@ class BrokerEntry(msgspec.Struct, frozen=True):
     capacity_bytes_per_s: float = 0.0  # outgoing bandwidth, as configured or calibrated; 0: not known
     rented: bool = False  # a provider started it, and is notified when it is no longer needed
     by_policy: bool = False  # LEAVING: a policy wants it gone, and may change its mind
+    abandon: bool = False  # LEAVING: what it keeps of logs need not be read first
 
 
 class LossEntry(msgspec.Struct, frozen=True):

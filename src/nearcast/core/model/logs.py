@@ -72,6 +72,20 @@ class PartState(StrEnum):
     HELD = "held"  # a replica has them
 
 
+class PartLoad(msgspec.Struct, frozen=True, array_like=True):
+    """How much there is in a part."""
+
+    total: int  # messages ever kept
+    entries: int  # that are still there
+    size_bytes: int  # ever kept
+    groups: dict[str, int] = {}  # group -> messages that it has not read
+
+    @property
+    def is_read(self) -> bool:
+        """Whether nothing is left that somebody may want: all groups have read it, and there is one."""
+        return not self.entries or (bool(self.groups) and not any(self.groups.values()))
+
+
 class FormerLife(msgspec.Struct, frozen=True):
     """A life that has ended."""
 

@@ -136,6 +136,14 @@ def parted(now: Membership, after: Membership, ended: Iterable[FormerLife] = ())
     return msgspec.structs.replace(after, former=former, logs_version=logs_version)
 
 
+def ended_with(membership: Membership, life: str, counts: dict[str, int]) -> Membership:
+    """Say how much a life had kept when it ended in good order."""
+    former = tuple(
+        msgspec.structs.replace(each, counts=counts) if each.life == life else each for each in membership.former
+    )
+    return msgspec.structs.replace(membership, former=former)
+
+
 class Ready(msgspec.Struct, frozen=True):
     """The ready key: which broker this server is, and in which run of the server its records were installed."""
 

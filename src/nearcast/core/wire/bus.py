@@ -14,10 +14,11 @@ import msgspec
 
 from nearcast.core.model.counters import TopicCounters
 from nearcast.core.model.journal import BEGINNING, Known, LossEntry, Pace, Position
-from nearcast.core.model.logs import Log
+from nearcast.core.model.logs import FormerLife, Log, PartLoad
 from nearcast.core.model.membership import Membership
 from nearcast.core.model.names import AGENT_CHANNEL
-from nearcast.core.model.placement import Mode, Placement, Record
+from nearcast.core.model.placement import Mode, Record
+from nearcast.core.wire import views
 
 REPORT_S = 2.0  # between two reports of a gateway
 TOPICS_MAX = 1 << 40  # that anyone may count
@@ -79,6 +80,7 @@ class Answer(msgspec.Struct, frozen=True, tag=True):
     membership: Membership | None = None
     life: str = ""
     ends: dict[str, str] = {}  # log -> id
+    parts: dict[str, PartLoad] = {}  # log -> how much there is, for CountParts
 
 
 # --- controller to agent; `journal` is its position when this is sent
@@ -168,6 +170,14 @@ class Recall(msgspec.Struct, frozen=True, tag=True):
     journal: Position = BEGINNING
 
 
+class CountParts(msgspec.Struct, frozen=True, tag=True):
+    """How much there is in each part of this broker's life, and how much of it is not read yet."""
+
+    order: int
+    term: int
+    journal: Position = BEGINNING
+
+
 class Reset(msgspec.Struct, frozen=True, tag=True):
     """Start over: cut off clients, forget records. For a broker that joins, whatever it was before."""
 
@@ -185,7 +195,7 @@ class MarkReady(msgspec.Struct, frozen=True, tag=True):
     journal: Position = BEGINNING
 
 
-Order = Install | InstallMembers | Count | Collect | Lookup | Recall | Reset | MarkReady
+Order = Install | InstallMembers | Count | Collect | Lookup | Recall | CountParts | Reset | MarkReady
 
 
 # --- controller to provider: each is repeated until it takes effect
@@ -293,11 +303,15 @@ class MoveTopics(msgspec.Struct, frozen=True, tag=True):
 
 
 class Drain(msgspec.Struct, frozen=True, tag=True):
-    """Move everything away from a broker and let it leave; or cancel that."""
+    """Move everything away from a broker and let it leave; or cancel that.
+
+    A broker that keeps messages of logs leaves when they are read or expired. `abandon`: at once, and they are lost.
+    """
 
     request: str
     broker: str
     cancel: bool = False
+    abandon: bool = False
 
 
 class SetCapacity(msgspec.Struct, frozen=True, tag=True):
@@ -328,6 +342,12 @@ class DropLog(msgspec.Struct, frozen=True, tag=True):
     name: str
 
 
+class ShowLogs(msgspec.Struct, frozen=True, tag=True):
+    """Ask for the logs, and how much there is in each of their parts."""
+
+    request: str
+
+
 class Show(msgspec.Struct, frozen=True, tag=True):
     """Ask for the state: of these topics, or of all if none is named; of SHOWN_MAX of them, from `start` on.
 
@@ -342,15 +362,6 @@ class Show(msgspec.Struct, frozen=True, tag=True):
     start: Annotated[int, msgspec.Meta(ge=0, le=TOPICS_MAX)] = 0
 
 
-class TopicState(msgspec.Struct, frozen=True):
-    """A topic in an answer to the command line."""
-
-    placement: Placement
-    target: Placement | None = None
-    stage: str = ""
-    planned: bool = True  # False: it was never placed, and lives on its directory
-
-
 class BrokerView(msgspec.Struct, frozen=True):
     """A broker in an answer to the command line."""
 
@@ -361,27 +372,7 @@ class BrokerView(msgspec.Struct, frozen=True):
     report: Report | None = None
     capacity_bytes_per_s: float = 0.0
     rented: bool = False
-
-
-class Decision(msgspec.Struct, frozen=True):
-    """Something a policy decided, and why."""
-
-    at_s: float  # wall clock
-    text: str
-
-
-class GatewayView(msgspec.Struct, frozen=True):
-    """One gateway. Rates are what its subscribers' subscriptions ask for (BAD, equations 1-5)."""
-
-    url: str
-    site: str
-    takes: bool  # whether subscribers may be sent there
-    subscribers: int
-    frontend: int  # subscriptions of its subscribers
-    backend: int  # distinct ones
-    incoming_bytes_per_s: float  # I_j: each backend subscription once
-    outgoing_bytes_per_s: float  # O_j: each frontend subscription once
-    moving: int = 0  # subscribers moving from here, or waiting to
+    keeps: dict[str, PartLoad] = {}  # log -> what a leaving broker waits for
 
 
 class State(msgspec.Struct, frozen=True, tag=True):
@@ -392,19 +383,21 @@ class State(msgspec.Struct, frozen=True, tag=True):
     term: int = 0
     version: int = 0
     problem: str = ""
-    topics: dict[str, TopicState] = {}
+    topics: dict[str, views.TopicState] = {}
     brokers: dict[str, BrokerView] = {}
-    decisions: list[Decision] = []  # the newest of the policy, oldest first
-    gateways: dict[str, GatewayView] = {}  # in answers about subscribers
+    decisions: list[views.Decision] = []  # the newest of the policy, oldest first
+    gateways: dict[str, views.GatewayView] = {}  # in answers about subscribers
     assignments: dict[str, str] = {}  # where the requested users are; offline users are missing
     moving: dict[str, tuple[str, str]] = {}  # user -> (from, to), only some if there are many
     loss: LossEntry | None = None  # the last time the store had lost data
     next_start: int = 0  # where to continue asking for topics; 0: these were the last
     logs: tuple[Log, ...] = ()
+    parts: dict[str, dict[str, PartLoad]] = {}  # in answers to ShowLogs: life -> log -> how much there is
+    former: tuple[FormerLife, ...] = ()
 
 
 AboutTopics = MoveTopics | Drain | SetCapacity | AcknowledgeLoss | Show
-AboutLogs = CreateLog | DropLog
+AboutLogs = CreateLog | DropLog | ShowLogs
 AboutSubscribers = ShowSubscribers | PlaceSubscriber | ShuffleSubscribers
 Request = AboutTopics | AboutLogs | AboutSubscribers
 FromGateway = GatewayReport | RegisterUser | RequestBroker

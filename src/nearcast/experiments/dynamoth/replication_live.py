@@ -35,7 +35,8 @@ from nearcast.experiments.dynamoth.replication import (
     report,
 )
 from nearcast.experiments.result import Progress, Result, silent
-from nearcast.runtime.client import Client, connect
+from nearcast.runtime.client import Client
+from nearcast.runtime.connect import connect
 from nearcast.runtime.subscription import Subscription
 from nearcast.testing.cluster import LocalCluster
 from nearcast.testing.load import percentile

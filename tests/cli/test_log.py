@@ -1,0 +1,88 @@
+"""`nearcast log`: times and sizes as people write them, and a log from its creation to its end on a real cluster."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+import nearcast
+from nearcast.cli.app import app
+from nearcast.cli.log import seconds, size, start
+from nearcast.errors import UsageError
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"), [("90", 90), ("1.5s", 1.5), ("30m", 1800), ("1h", 3600), ("7 d", 604800), ("20ms", 0.02)]
+)
+def test_times_are_read_as_people_write_them(text: str, wanted: float) -> None:
+    assert seconds(text) == wanted
+
+
+@pytest.mark.parametrize(("text", "wanted"), [("512MB", 512e6), ("2GiB", 2 << 30), ("64k", 64e3), ("1000", 1000)])
+def test_sizes_are_read_as_people_write_them(text: str, wanted: int) -> None:
+    assert size(text) == wanted
+
+
+@pytest.mark.parametrize(
+    ("read", "text", "said"),
+    [
+        (seconds, "soon", "bad time 'soon'"),
+        (seconds, "-1h", "bad time '-1h'"),
+        (size, "much", "bad size 'much'"),
+        (size, "1QB", "bad size '1QB'"),
+        (start, "yesterday", "cannot read from 'yesterday'"),
+    ],
+)
+def test_what_cannot_be_read_is_explained(read: Any, text: str, said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        read(text)
+
+
+def log(cluster: dict[str, Any], *arguments: str) -> Result:
+    return CliRunner().invoke(app, ["log", *arguments, "--url", cluster["store"]])
+
+
+def publish(cluster: dict[str, Any], count: int) -> None:
+    async def scenario() -> None:
+        async with nearcast.connect(cluster["brokers"]["b1"]) as client:
+            for number in range(count):
+                await client.publish(f"order.{number % 3}", f"order {number}")
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.live
+def test_a_log_is_created_read_shown_and_dropped(cluster: dict[str, Any]) -> None:
+    made = log(cluster, "create", "orders", "--topics", "order.*", "--retain", "10m", "-o", "json")
+    assert made.exit_code == 0, made.output
+    (data,) = json.loads(made.stdout)["logs"]
+    assert (data["log"], data["topics"], data["retain_s"], data["messages"]) == ("orders", ["order.*"], 600.0, 0)
+    again = log(cluster, "create", "orders", "--topics", "order.*", "--retain", "10m")
+    assert again.exit_code == 0, "it may be repeated"
+    other = log(cluster, "create", "orders", "--topics", "x")
+    assert (other.exit_code, "with other settings" in other.stderr) == (1, True)
+    publish(cluster, 30)
+
+    lines = log(cluster, "read", "orders").stdout.splitlines()
+    assert sorted(line.split(" ", 3)[3] for line in lines) == sorted(f"order {number}" for number in range(30))
+    some = log(cluster, "read", "orders", "--max", "5", "-o", "json")
+    found = [json.loads(line) for line in some.stdout.splitlines()]
+    assert len(found) == 5
+    assert set(found[0]) == {"at", "topic", "publisher", "number", "payload"}
+
+    assert len(log(cluster, "read", "orders", "--group", "billing").stdout.splitlines()) == 30
+    publish(cluster, 6)
+    assert len(log(cluster, "read", "orders", "--group", "billing").stdout.splitlines()) == 6, "it continues"
+    shown = json.loads(log(cluster, "show", "orders", "-o", "json").stdout)
+    assert shown["messages"] == sum(part["messages"] for part in shown["parts"]) == 36
+    assert all(part["unread"].get("billing", 0) == 0 for part in shown["parts"])
+    assert "billing: 0" in log(cluster, "show", "orders").stdout
+    assert "orders" in log(cluster, "list").stdout
+
+    assert log(cluster, "drop", "orders").exit_code == 0
+    gone = log(cluster, "read", "orders")
+    assert (gone.exit_code, "no log 'orders'; the cluster has: none" in gone.stderr) == (2, True)

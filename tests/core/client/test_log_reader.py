@@ -1,0 +1,333 @@
+"""Readers of logs over simulated servers: order between parts, what is missing, and entries nobody should write."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from nearcast.core.client.log_reader import LogReader, Start
+from nearcast.core.model.cursors import decode_cursor
+from nearcast.core.model.logs import FormerLife, Log, cursors_of, format_id, stream_of, totals_of
+from nearcast.core.model.message import Lost, Message
+from nearcast.core.wire.batches import encode_batch
+from nearcast.core.wire.effects import Done, Failed
+from nearcast.errors import UsageError
+
+LOG = Log("all", 1, ("*",), 3600.0, 1 << 30)
+
+
+class Reading:
+    """A log on some servers, written to as servers write it."""
+
+    def __init__(self, world: Any) -> None:
+        self.world = world
+        self.counts: dict[str, int] = {}
+        self.announce(logs=(LOG,), logs_version=2)
+
+    def announce(self, **changes: Any) -> None:
+        world = self.world
+        changes = {"version": world.membership.version + 1, **changes}
+        world.membership = msgspec.structs.replace(world.membership, **changes)
+        for broker in world.servers:
+            world.prepare(broker)
+
+    def life(self, broker: str) -> str:
+        return str(self.world.membership.life(broker))
+
+    def keep(self, broker: str, *payloads: bytes, version: int = 2, topic: bytes = b"t", publisher: int = 7) -> None:
+        """One entry."""
+        life = self.life(broker)
+        first = self.counts.get(broker, 0) + 1
+        self.counts[broker] = first + len(payloads) - 1
+        batch = encode_batch(5, publisher, first, ((payload, 0) for payload in payloads))
+        self.add(broker, "publisher", b"%016x" % publisher, "logs", version, "count", self.counts[broker], topic, batch)
+        self.world.ask(broker, "HSET", totals_of(life), stream_of(LOG, life), self.counts[broker])
+
+    def mark(self, broker: str, after: dict[str, str], version: int = 2) -> None:
+        count = self.counts.get(broker, 0)
+        self.add(broker, "begin", msgspec.json.encode(after), "logs", version, "count", count)
+
+    def add(self, broker: str, *fields: bytes | str | int) -> None:
+        self.world.now_s += 0.001
+        stream = stream_of(LOG, self.life(broker))
+        self.world.ask(broker, "XADD", stream, "*", *fields)
+        self.world.ask(broker, "PUBLISH", stream, "")
+
+    def last(self, broker: str) -> str:
+        stream = self.world.servers[broker].keys.stream(stream_of(LOG, self.life(broker)))
+        return format_id(stream.records[-1][0])
+
+    def read(self, client: Any, group: str = "", start: Start | float = Start.EARLIEST) -> LogReader:
+        world = self.world
+        reader = client.machine.readers.read("all", start, group=group, token="begun", now_s=world.now_s)
+        world.settle()
+        return reader
+
+    def got(self, reader: LogReader, seconds: float = 0.0) -> list[Any]:
+        """What a reader has now: payloads, and what is lost as (part, count)."""
+        self.world.run(seconds)
+        found: list[Any] = []
+        while reader.ready:
+            delivery = reader.ready.popleft()
+            if reader.taken(delivery):
+                event = delivery.event
+                found.append((event.part, event.count) if isinstance(event, Lost) else event.payload)
+        reader.go_on(self.world.now_s)
+        self.world.settle()
+        return found
+
+    def cursor(self, broker: str, group: str) -> Any:
+        fields = self.world.servers[broker].keys.fields(cursors_of(LOG, self.life(broker)))
+        return decode_cursor(fields[b"g:" + group.encode()])
+
+
+@pytest.fixture
+def two(rig: Any) -> Reading:
+    return Reading(rig("b1", "b2"))
+
+
+def test_everything_is_read_and_what_is_appended_later_is_heard_of(two: Reading) -> None:
+    two.keep("b1", b"1", b"2")
+    two.keep("b2", b"3")
+    client = two.world.client()
+    reader = two.read(client)
+    assert Done("begun") in client.effects
+    assert sorted(two.got(reader)) == [b"1", b"2", b"3"]
+    two.keep("b2", b"4")
+    assert two.got(reader) == [b"4"], "without a tick"
+    first = two.read(client, start=Start.LATEST)
+    assert two.got(first) == []
+    two.keep("b1", b"5")
+    assert two.got(first) == [b"5"]
+
+
+def test_numbers_that_were_given_up_are_counted_and_not_delivered(two: Reading) -> None:
+    client = two.world.client()
+    reader = two.read(client)
+    two.keep("b1", b"1")
+    batch = encode_batch(5, 7, 2, ((None, 0), (b"3", 0), (None, 0)))
+    two.add("b1", "publisher", "p", "logs", 2, "count", 4, "t", batch)
+    two.counts["b1"] = 4
+    two.keep("b1", b"5")
+    assert two.got(reader) == [b"1", b"3", b"5"]
+
+
+def test_nothing_behind_a_mark_is_delivered_before_what_it_names(two: Reading) -> None:
+    two.keep("b1", b"1")
+    end = two.last("b1")
+    two.keep("b1", b"2")
+    two.mark("b2", {two.life("b1"): end})
+    two.keep("b2", b"3")
+    got = two.got(two.read(two.world.client()))
+    assert got.index(b"1") < got.index(b"3")
+    assert sorted(got) == [b"1", b"2", b"3"]
+
+
+def test_a_mark_waits_for_a_broker_that_does_not_answer(two: Reading) -> None:
+    client = two.world.client()
+    reader = two.read(client)
+    two.world.silent.add("b1")
+    two.keep("b1", b"1")
+    two.mark("b2", {two.life("b1"): two.last("b1")})
+    two.keep("b2", b"2")
+    assert two.got(reader, 0.5) == []
+    two.world.speak("b1")
+    assert two.got(reader, 0.5) == [b"1", b"2"]
+
+
+def test_a_mark_that_names_what_retention_has_removed_waits_for_nothing(two: Reading) -> None:
+    two.keep("b1", b"1")
+    end = two.last("b1")
+    two.world.ask("b1", "XTRIM", stream_of(LOG, two.life("b1")), "MINID", "9999999999999-0")
+    two.mark("b2", {two.life("b1"): end, "gone@1": "1-1", "to come@1000": "1-1"})
+    two.keep("b2", b"2")
+    reader = two.read(two.world.client())
+    assert two.got(reader, 0.5) == [], "a life that will begin later is waited for"
+    two.announce(version=1000)
+    assert two.got(reader, 0.5) == [b"2"]
+
+
+def test_a_new_version_of_the_logs_waits_for_everything_older(two: Reading) -> None:
+    client = two.world.client()
+    reader = two.read(client)
+    two.world.silent.add("b1")
+    two.keep("b1", b"old")
+    two.keep("b2", b"new", version=3)
+    assert two.got(reader, 0.5) == [], "the membership of that version is not known"
+    two.announce(logs_version=3)
+    assert two.got(reader, 0.5) == [], "and b1 may have something older"
+    two.world.speak("b1")
+    assert two.got(reader, 1.0) == [b"old", b"new"]
+
+
+def test_a_broker_without_a_lease_is_not_believed(two: Reading) -> None:
+    client = two.world.client()
+    reader = two.read(client)
+    two.world.unleased.add("b1")
+    two.world.run(4.0)
+    two.keep("b1", b"1")
+    assert two.got(reader, 1.0) == []
+    two.world.unleased.discard("b1")
+    assert two.got(reader, 1.0) == [b"1"]
+
+
+def test_what_retention_removed_is_reported_with_its_number(two: Reading) -> None:
+    client = two.world.client()
+    reader = two.read(client)
+    two.keep("b1", b"1", b"2")
+    assert two.got(reader) == [b"1", b"2"]
+    two.world.silent.add("b1")
+    two.keep("b1", b"3", b"4", b"5")
+    two.keep("b1", b"6")
+    end = two.last("b1")
+    two.keep("b1", b"7")
+    two.world.ask("b1", "XTRIM", stream_of(LOG, two.life("b1")), "MINID", end)
+    client.machine.links.drop("b1", UsageError("cut"), two.world.now_s)
+    two.world.speak("b1")
+    assert two.got(reader, 3.0) == [(two.life("b1"), 3), b"6", b"7"]
+    client.machine.links.drop("b1", UsageError("cut"), two.world.now_s)
+    two.keep("b1", b"8")
+    two.world.ask("b1", "XTRIM", stream_of(LOG, two.life("b1")), "MINID", "9999999999999-0")
+    assert two.got(reader, 3.0) == [(two.life("b1"), 1)], "all of it"
+    two.keep("b1", b"9")
+    assert two.got(reader, 1.0) == [b"9"]
+
+
+def test_a_life_that_ends_is_reported_and_the_next_one_is_read_from_its_beginning(two: Reading) -> None:
+    reader = two.read(two.world.client(), start=Start.LATEST)
+    two.keep("b1", b"1")
+    two.got(reader, 0.2)
+    life, brokers = two.life("b1"), two.world.membership.brokers
+    version = two.world.membership.version + 1
+    again = {**brokers, "b1": msgspec.structs.replace(brokers["b1"], began=version)}
+    two.counts["b1"] = 0
+    two.announce(brokers=again, former=(FormerLife(life, version),), logs_version=version)
+    two.keep("b1", b"2", version=version)
+    assert two.got(reader, 1.0) == [(life, None), b"2"]
+
+
+@pytest.mark.parametrize(("kept", "reports"), [(1, []), (3, [2])], ids=["all of it was read", "not all of it"])
+def test_a_broker_that_left_in_good_order_says_how_much_it_had(two: Reading, kept: int, reports: list[int]) -> None:
+    reader = two.read(two.world.client())
+    two.keep("b2", b"1")
+    assert two.got(reader, 0.2) == [b"1"]
+    life, version = two.life("b2"), two.world.membership.version + 1
+    left = FormerLife(life, version, counts={LOG.key: kept})
+    two.announce(brokers={"b1": two.world.membership.brokers["b1"]}, ring=("b1",), former=(left,), logs_version=version)
+    assert two.got(reader, 1.0) == [(life, count) for count in reports]
+    assert list(reader.parts) == [two.life("b1")]
+
+
+def test_a_dropped_log_ends_its_readers(two: Reading) -> None:
+    client = two.world.client()
+    reader = two.read(client)
+    two.announce(logs=(), logs_version=3)
+    assert reader.closed
+    assert "was dropped" in str(reader.failure)
+    assert two.world.channels("b1").isdisjoint({stream_of(LOG, two.life("b1"))})
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        ("a", "b"),
+        ("publisher", "p", "logs", "x", "count", "1", "t", "b"),
+        ("publisher", "p", "logs", "2", "count", "-1", "t", "b"),
+        ("publisher", "p", "logs", "2", "count", "1", "t", "not a batch"),
+        ("publisher", "p", "logs", "2", "count", "1", "t", encode_batch(5, 7, 1, ((b"x", 0),))[:-1]),
+        ("publisher", "p", "logs", "2", "count", "1", "t"),
+    ],
+)
+def test_what_nearcast_has_not_written_is_reported_and_passed(two: Reading, fields: tuple[Any, ...]) -> None:
+    reader = two.read(two.world.client())
+    if len(fields) % 2:
+        fields = (*fields, b"")
+    two.add("b1", *fields)
+    two.keep("b1", b"1")
+    got = two.got(reader, 0.5)
+    assert got[-1] == b"1"
+    assert got[0] == (two.life("b1"), None)
+
+
+@pytest.mark.parametrize("mark", [b"", b"[]", b'{"b1@0": 5}', b'{"b1@0": "x"}', b'{"": ""}', b'{"a": "1-1"}'])
+def test_a_mark_that_is_none_holds_nothing_up(two: Reading, mark: bytes) -> None:
+    reader = two.read(two.world.client())
+    two.add("b2", "begin", mark, "logs", 2, "count", 0)
+    two.keep("b2", b"1")
+    assert two.got(reader, 2.0) == [b"1"]
+
+
+# --- groups
+
+
+def test_a_group_continues_behind_what_was_committed(two: Reading) -> None:
+    for number in range(6):
+        two.keep("b1" if number % 2 else "b2", b"%d" % number)
+    first = two.world.client(1)
+    reader = two.read(first, "g")
+    two.world.run(1.0)
+    taken = [reader.ready.popleft() for _ in range(4)]
+    assert all(reader.taken(delivery) for delivery in taken[:3])
+    reader.commit("commit", two.world.now_s)
+    two.world.settle()
+    assert Done("commit") in first.effects
+    two.world.wired.remove(first)
+    for session in first.sessions.values():
+        session.close()
+    second = two.read(two.world.client(2), "g")
+    seen = {delivery.event.payload for delivery in taken[:3] if isinstance(delivery.event, Message)}
+    assert sorted([*two.got(second, 5.0), *seen]) == [b"%d" % number for number in range(6)]
+
+
+def test_members_share_the_parts_and_give_away_what_is_not_theirs(two: Reading) -> None:
+    one, other = (two.world.client(number) for number in (1, 2))
+    first = two.read(one, "g")
+    two.world.run(1.0)
+    assert all(part.owned for part in first.parts.values())
+    second = two.read(other, "g")
+    two.world.run(3.0)
+    owned = [{life for life, part in reader.parts.items() if part.owned} for reader in (first, second)]
+    assert sorted(map(len, owned)) == [1, 1]
+    assert owned[0] != owned[1]
+    for broker in ("b1", "b2"):
+        two.keep(broker, broker.encode())
+    assert sorted(two.got(first, 0.5) + two.got(second)) == [b"b1", b"b2"]
+
+
+def test_a_commit_of_what_another_member_reads_by_now_fails(two: Reading) -> None:
+    one = two.world.client(1)
+    first = two.read(one, "g")
+    two.keep("b1", b"1")
+    assert two.got(first, 1.0) == [b"1"]
+    for broker in ("b1", "b2"):
+        two.world.ask(broker, "HSET", cursors_of(LOG, two.life(broker)), "g:g", b"9 somebody 1 0 2 0 0-0 0 0")
+    first.commit("commit", two.world.now_s)
+    two.world.run(1.0)
+    (failed,) = [effect for effect in one.effects if isinstance(effect, Failed)]
+    assert "another member of the group reads there now" in str(failed.error)
+
+
+def test_a_cursor_never_goes_back(two: Reading) -> None:
+    reader = two.read(two.world.client(1), "g")
+    two.keep("b1", b"1")
+    two.mark("b1", {"gone@1": "1-1"})
+    assert two.got(reader, 1.0) == [b"1"]
+    reader.commit("commit", two.world.now_s)
+    two.world.run(1.5)
+    before = two.cursor("b1", "g")
+    assert before.position.entry == reader.parts[two.life("b1")].delivered, "it has passed the mark too"
+    reader.commit("again", two.world.now_s)
+    two.world.run(1.5)
+    assert two.cursor("b1", "g").position == before.position
+
+
+def test_a_member_that_is_stuck_loses_its_parts(two: Reading) -> None:
+    one = two.world.client(1)
+    two.keep("b1", b"1")
+    first = two.read(one, "g")
+    assert two.got(first, 1.0) == [b"1"]
+    two.world.wired.remove(one)  # it holds its connections, and does nothing
+    second = two.read(two.world.client(2), "g")
+    assert two.got(second, 8.0) == [b"1"]
