@@ -40,12 +40,13 @@ test-full: check ## check, then all tests, the slow ones too
 demo: $(STAMP) ## three acts on local clusters: topics move under fire, a policy follows the load, channels on Spark
 	$(BIN)/nearcast demo
 
-bench: $(STAMP) ## client, logs, plans, flow simulator, gateways' balancing, channels and telemetry on this machine
+bench: $(STAMP) ## client, logs, plans, flow simulator, gateways' balancing, feeds, channels and telemetry on this machine
 	$(BIN)/nearcast bench client
 	$(BIN)/nearcast bench log
 	$(BIN)/nearcast bench plan
 	$(BIN)/nearcast bench flow
 	$(BIN)/nearcast bench multistage
+	$(BIN)/nearcast bench ingest
 	$(BIN)/nearcast bench channels
 	$(BIN)/nearcast bench telemetry
 

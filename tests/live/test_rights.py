@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import sys
 from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
@@ -14,10 +13,9 @@ import pytest
 import nearcast
 import nearcast.asyncio
 from nearcast import Message
-from nearcast.agent.collector import Collector
 from nearcast.core.model.logs import Log
 from nearcast.core.model.membership import BrokerInfo, Membership, encode_membership
-from nearcast.core.model.names import CLAIM_KEY, FEEDS, HOURS_KEY, MEMBERS, PROVIDER_CHANNEL, READY_KEY, feed_keys
+from nearcast.core.model.names import CLAIM_KEY, HOURS_KEY, MEMBERS, PROVIDER_CHANNEL, READY_KEY
 from nearcast.core.model.placement import Mode
 from nearcast.core.wire import bus
 from nearcast.gateway.coordination import BusCoordination, Whereabouts
@@ -25,10 +23,15 @@ from nearcast.gateway.directory import StoreConnection
 from nearcast.gateway.server import GatewayServer, listen
 from nearcast.gateway.service import Gateway
 from nearcast.gateway.users import Users
+from nearcast.pipeline.logs import ClusterLogs
 from nearcast.pipeline.service.process import Announcement
-from nearcast.pipeline.sources.server import RespConnection, StreamServer
+from nearcast.pipeline.sources.cluster_streams import ClusterStreams
+from nearcast.pipeline.sources.logs import Options, Servers
+from nearcast.pipeline.sources.parts import Extent, entries
+from nearcast.pipeline.sources.server import RespConnection
 from nearcast.runtime.calibration import CalibrationSettings, calibrate
 from nearcast.runtime.console import Console, find_store
+from nearcast.runtime.driver import parse_url
 from nearcast.runtime.provider import DryProvider, ProviderDesk
 from nearcast.runtime.requester import Requester
 from nearcast.runtime.servers import LocalServer
@@ -89,7 +92,7 @@ async def payloads(subscription: nearcast.Subscription, count: int) -> list[obje
 
 def test_the_page_has_rules_for_every_role() -> None:
     text = PAGE.read_text(encoding="utf-8")
-    assert {rule.user for rule in rules_of(text, BROKERS)} == {"app", "agent", "operator", "calibrator"}
+    assert {rule.user for rule in rules_of(text, BROKERS)} == {"app", "agent", "operator", "calibrator", "data"}
     roles = {"agent", "controller", "provider", "operator", "registrar", "data"}
     assert {rule.user for rule in rules_of(text, STORE)} == roles
 
@@ -136,43 +139,36 @@ def test_the_drop_in_counts_with_the_rules_added_for_it(world: World) -> None:
     world.run(scenario)
 
 
-def test_feeds_are_collected_and_read_with_the_rules_of_agents_and_the_data_cluster(world: World) -> None:
-    keys = feed_keys("scores")
+def test_feeds_are_made_and_read_with_the_rules_of_the_data_cluster(world: World) -> None:
+    store = url(world.store, "data")
 
     async def scenario() -> None:
-        data = Requester(url(world.store, "data"))
-        collectors = [
-            asyncio.create_task(Collector(name, url(server, "agent"), url(world.store, "agent")).serve())
-            for name, server in world.brokers.items()
-        ]
-        await data.ask("HSET", FEEDS, "scores", json.dumps({"topic": "game:s*", "stream": keys.stream}))
-        await until(lambda: data.ask("EXISTS", keys.state))
+        logs = ClusterLogs(store)
+        log = await asyncio.to_thread(logs.create, Log("scores", 0, ("game:s*",), 3600.0, 1 << 20))
         async with nearcast.connect(*world.urls) as client:
             await client.publish("game:scores", b"1")
-        await asyncio.to_thread(_read, url(world.store, "data"), keys.stream)
-        assert await data.ask("HKEYS", FEEDS) == [b"scores"]
-        await data.ask("HDEL", FEEDS, "scores")
-        for collector in collectors:
-            collector.cancel()
-        await asyncio.gather(*collectors, return_exceptions=True)
-        await data.ask("DEL", keys.stream, keys.state)
-        await data.close()
+        assert await asyncio.to_thread(logs.covering, "game:scores") == log
+        (stream,) = await asyncio.to_thread(logs.positions, log)
+        await asyncio.to_thread(_read, store, log.key, stream)
+        await asyncio.to_thread(logs.drop, "scores")
 
     world.run(scenario)
 
 
-def _read(store_url: str, stream: str) -> None:
-    """What the streaming source and the jobs of the data cluster ask."""
-    with RespConnection(store_url) as connection:
-        streams = StreamServer(connection)
-        while not (found := streams.views([stream])[stream]):
-            pass
-        assert streams.names(["nc:feed:*"]) == [stream]
-        last, count = streams.step(stream, "0-0", 10)
-        pages = [record for page in streams.pages(stream, "0-0", last) for record in page]
-        assert (count, len(pages), found.last_id) == (1, 1, last)
-        assert streams.views(["nc:reports"])["nc:reports"]
-        connection.ask("XTRIM", stream, "MINID", last)
+def _read(store: str, log: str, stream: str) -> None:
+    """What the streaming source asks, and what its tasks and the telemetry job ask."""
+    servers = Servers(Options(url=store, logs=frozenset([log])))
+    assert servers.kept()[stream] == Extent(0, 1)
+    _, credentials = parse_url(store)
+    with RespConnection(servers.known[stream].url, credentials) as server:
+        assert [entry.position for page in entries(server, stream, 0, 1) for entry in page] == [1]
+    with ClusterStreams(store) as streams:
+        reports = streams.names(["nc:reports"])
+        assert reports == ["b1/nc:reports", "b2/nc:reports"]
+        for name, found in streams.views(reports).items():
+            assert found is not None
+            last, count = streams.step(name, "0-0", 1)
+            assert count == len([record for page in streams.pages(name, "0-0", last) for record in page]) == 1
 
 
 def test_a_gateway_and_the_data_cluster_need_no_more_than_their_rules(world: World, tmp_path: Path) -> None:

@@ -3,21 +3,27 @@
 It interprets its queries, each of which runs once over a few rows: compiling them takes far longer. A test asks for the
 fixture `compiled` if that matters to it, and the tests of whole processes have Spark as it is.
 
-And a real server, with a connection to it to fill streams with.
+And real servers: one alone, with a connection to it to fill streams with, and those of a small cluster, whose clients
+publish to logs.
 """
 
 from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
 
+import nearcast
+from nearcast.core.model.logs import Log
+from nearcast.core.model.placement import Mode
 from nearcast.pipeline.sources.server import RespConnection
 from nearcast.pipeline.spark import SessionSettings, open_session
 from nearcast.runtime.servers import LocalServer
+from nearcast.testing.cluster import LocalCluster
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -78,20 +84,38 @@ def compiled(spark: SparkSession) -> Iterator[None]:
         spark.conf.set(name, value)
 
 
+T = TypeVar("T")
+
+
+class Loop:
+    """An event loop in another thread: Spark's tests have none."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever)
+        self._thread.start()
+
+    def run(self, work: Coroutine[Any, Any, T], within_s: float = 60.0) -> T:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(within_s)
+
+    def close(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
 @pytest.fixture(scope="session")
-def server_url() -> Iterator[str]:
-    """Of a server that a loop in another thread looks after: Spark's tests have none."""
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever)
-    thread.start()
-    try:
-        server = asyncio.run_coroutine_threadsafe(LocalServer.start(), loop).result(timeout=30)
-        yield server.url
-        asyncio.run_coroutine_threadsafe(server.stop(), loop).result(timeout=30)
-    finally:
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join()
-        loop.close()
+def loop() -> Iterator[Loop]:
+    made = Loop()
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="session")
+def server_url(loop: Loop) -> Iterator[str]:
+    server = loop.run(LocalServer.start())
+    yield server.url
+    loop.run(server.stop())
 
 
 @pytest.fixture
@@ -100,3 +124,70 @@ def valkey(server_url: str) -> Iterator[RespConnection]:
     with RespConnection(server_url) as connection:
         connection.ask("FLUSHALL")
         yield connection
+
+
+# --- a cluster
+
+
+class Brokers:
+    """A cluster of two brokers, b1 and b2, and a client that publishes."""
+
+    def __init__(self, loop: Loop) -> None:
+        self.loop = loop
+        self.cluster = loop.run(LocalCluster.start(brokers=2))
+        self.store_url = self.cluster.store_url
+        self._client = loop.run(self._connected())
+
+    async def _connected(self) -> nearcast.Client:
+        return await nearcast.connect(self.cluster.urls["b1"])
+
+    def publish(self, topic: str, *payloads: bytes) -> None:
+        """Returns when all are acknowledged."""
+
+        async def publish() -> None:
+            for payload in payloads:
+                await self._client.publish(topic, payload)
+
+        self.loop.run(publish())
+
+    def move(self, topic: str, broker: str) -> None:
+        async def move() -> None:
+            await (await self.cluster.console()).move(topic, Mode.SINGLE, (broker,))
+
+        self.loop.run(move())
+
+    def create_log(self, name: str, topic: str) -> Log:
+        async def create() -> Log:
+            return await (await self.cluster.console()).create_log(Log(name, 0, (topic,), 3600.0, 1 << 30))
+
+        return self.loop.run(create())
+
+    def server(self, broker: str) -> RespConnection:
+        return RespConnection(self.cluster.urls[broker])
+
+    def stop(self) -> None:
+        self.loop.run(self._client.close())
+        self.loop.run(self.cluster.stop())
+
+
+@contextmanager
+def running_brokers(loop: Loop) -> Iterator[Brokers]:
+    made = Brokers(loop)
+    try:
+        yield made
+    finally:
+        made.stop()
+
+
+@pytest.fixture(scope="session")
+def brokers(loop: Loop) -> Iterator[Brokers]:
+    """One for all tests that leave it whole; each test has its own topics, or its feeds begin after the others'."""
+    with running_brokers(loop) as made:
+        yield made
+
+
+@pytest.fixture
+def own_brokers(loop: Loop) -> Iterator[Brokers]:
+    """For a test that breaks something."""
+    with running_brokers(loop) as made:
+        yield made

@@ -12,13 +12,12 @@ from typing import Any
 import pytest
 
 import nearcast
-from nearcast.agent.collector import Collector, FeedCollector
 from nearcast.agent.process import Agent
 from nearcast.core.agent.machine import Identity
 from nearcast.core.controller.effects import Ask
 from nearcast.core.controller.planner import Proposing
 from nearcast.core.model.journal import MEMBERSHIP_KEY
-from nearcast.core.model.names import FEEDS, PROVIDER_CHANNEL, feed_keys
+from nearcast.core.model.names import PROVIDER_CHANNEL
 from nearcast.core.model.placement import Mode
 from nearcast.core.wire import bus
 from nearcast.errors import ClusterError
@@ -220,7 +219,7 @@ def test_a_connection_that_cannot_even_be_tried_is_told(monkeypatch: pytest.Monk
     asyncio.run(scenario())
 
 
-# --- collectors and providers
+# --- providers
 
 
 def test_a_provider_that_fails_in_its_own_way_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -235,30 +234,6 @@ def test_a_provider_that_fails_in_its_own_way_is_asked_again(monkeypatch: pytest
                 await until(lambda: "a surprise" in desk.problem)
                 await asker.ask("PUBLISH", PROVIDER_CHANNEL, bus.encode(bus.Rent("a", 1)))
                 await until(lambda: provider.calls == [("rent", "a")])
-            await asker.close()
-
-    asyncio.run(scenario())
-
-
-@pytest.mark.parametrize(
-    ("owner", "method"), [(Collector, "_look"), (FeedCollector, "_turn"), (FeedCollector, "_claim")]
-)
-def test_a_collector_that_fails_collects_all_the_same(
-    owner: type, method: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def scenario() -> None:
-        async with a_cluster() as (store, server, *_):
-            await forms(store)
-            raised = fails(monkeypatch, owner, method, times=2)
-            keys, asker = feed_keys("reports"), Requester(store.url)
-            await asker.ask("HSET", FEEDS, "reports", f'{{"topic": "t", "stream": "{keys.stream}"}}')
-            collector = Collector("b1", server.url, store.url)
-            serving = asyncio.create_task(collector.serve())
-            await until(lambda: asker.ask("HEXISTS", keys.state, "until"), "it collects", TEST_S)
-            assert raised == [2]
-            assert "a surprise" in collector.problem
-            serving.cancel()
-            await asyncio.gather(serving, return_exceptions=True)
             await asker.close()
 
     asyncio.run(scenario())

@@ -1,8 +1,7 @@
 """The agent process as a list of parts, and how it is put together from its settings.
 
 Every part has the same four members, so what runs beside a server is a list: the agent itself, a watch on the server's
-process, the collector of feeds, a gateway. They start in that order and stop in the opposite one. The first part that
-ends ends the process.
+process, a gateway. They start in that order and stop in the opposite one. The first part that ends ends the process.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
-from nearcast.agent.collector import Collector
 from nearcast.agent.process import Agent, watch_server
 from nearcast.core.agent.machine import Identity
 from nearcast.runtime.workers import until_one_ends
@@ -115,8 +113,6 @@ def assemble(settings: AgentSettings) -> Parts:
     if settings.server_pid is not None:
         pid, url = settings.server_pid, settings.server_url
         parts.append(Task(lambda: watch_server(pid, url, agent.server_ended)))
-    collector = Collector(settings.identity.broker, settings.server_url, settings.store_url)
-    parts.append(Task(collector.serve, lambda: collector.problem))
     if settings.gateway is not None:
         from nearcast.agent.gateway import open_gateway  # its packages are an extra
 

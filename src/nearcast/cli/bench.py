@@ -8,75 +8,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from nearcast.cli.bench_data import channels, ingest, rate, ratio, telemetry
 from nearcast.cli.shared import Output, OutputOption, errors_as_exit_codes, run, say, show
 
 if TYPE_CHECKING:
-    from nearcast.bench.channels import ChannelsBench
     from nearcast.bench.client import ClientBench
     from nearcast.bench.flow import FlowBench
     from nearcast.bench.log import LogBench
     from nearcast.bench.multistage import MultistageBench, Timed
     from nearcast.bench.plan import PlanBench
-    from nearcast.bench.telemetry import TelemetryBench, Times
     from nearcast.bench.topics import TopicsBench
-
-
-# --- bench channels
-
-
-CHANNELS_COLUMNS = ("", "measured", "goal")
-
-
-@errors_as_exit_codes()
-def channels(
-    records: Annotated[int, typer.Option("--records", min=1000, help="New records per execution.")] = 10_000_000,
-    subscriptions: Annotated[
-        int, typer.Option("--subscriptions", min=20, help="Subscriptions, with 1,000 parameter sets.")
-    ] = 100_000,
-    rounds: Annotated[int, typer.Option("--rounds", min=1, help="How many rounds; the best counts.")] = 3,
-    sample: Annotated[
-        int, typer.Option("--sample", min=1, help="Single queries to run; the time of all is estimated from them.")
-    ] = 20,
-    as_json: Annotated[bool, typer.Option("--json", help="The same as --output json.")] = False,
-    output: OutputOption = Output.TABLE,
-) -> None:
-    """Time an execution of a channel, compared with DuckDB.
-
-    There is an equality channel and a distance channel. They are also compared with one query per subscription.
-
-    Example: nearcast bench channels --records 10000000 --subscriptions 100000 --json
-    """
-    from nearcast.bench.channels import measure_channels
-
-    found = measure_channels(records, subscriptions, rounds=rounds, sample=sample, progress=say)
-    show(Output.JSON if as_json else output, found, CHANNELS_COLUMNS, _channels_rows(found))
-
-
-def _channels_rows(found: ChannelsBench) -> list[tuple[str, str, str]]:
-    share = "" if found.pairs_matching_share is None else f", {found.pairs_matching_share:.1%} of the pairs in a cell"
-    return [
-        ("equality", _seconds(found.equality_s), ""),
-        ("  rows, bytes written", f"{found.equality_output.rows:,}, {found.equality_output.bytes:,}", ""),
-        ("  DuckDB", _seconds(found.duckdb_equality_s), ""),
-        ("  relative to DuckDB", _ratio(found.ratio_equality), "<= 5 x"),
-        ("  one query per subscription, estimated", _seconds(found.naive_equality_s_estimated), ""),
-        ("  one query per subscription, relative to ours", _ratio(found.ratio_naive), ">= 50 x"),
-        ("  one query per parameter set, relative to ours", _ratio(found.ratio_naive_sets), ""),
-        (f"distance, {found.radius_m:g} m{share}", _seconds(found.distance_s), ""),
-        ("  rows, bytes written", f"{found.distance_output.rows:,}, {found.distance_output.bytes:,}", ""),
-        ("  DuckDB", _seconds(found.duckdb_distance_s), ""),
-        ("  relative to DuckDB", _ratio(found.ratio_distance), ""),
-        ("same results", "yes" if found.identical else "NO", "yes"),
-        ("execution without new records", _seconds(found.overhead_s), "<= 0.5 s"),
-    ]
-
-
-def _seconds(value: float | None) -> str:
-    return "not installed" if value is None else f"{value:,.2f} s"
-
-
-def _ratio(value: float | None) -> str:
-    return "" if value is None else f"{value:,.2f} x"
 
 
 # --- bench flow
@@ -236,57 +177,6 @@ def _ms(seconds: float) -> str:
     return f"{seconds * 1000:,.1f} ms"
 
 
-# --- bench telemetry
-
-
-TELEMETRY_COLUMNS = ("", "1 thread", "2 threads")
-
-TelemetryRow = tuple[str, str, str]
-
-
-@errors_as_exit_codes()
-def telemetry(
-    rows: Annotated[int, typer.Option("--rows", min=20_000, help="Rows, one per topic, broker and second.")] = (
-        5_000_000
-    ),
-    rounds: Annotated[int, typer.Option("--rounds", min=1, help="How many rounds; medians are shown.")] = 3,
-    as_json: Annotated[bool, typer.Option("--json", help="The same as --output json.")] = False,
-    output: OutputOption = Output.TABLE,
-) -> None:
-    """Time the aggregation of agents' reports, compared with DuckDB.
-
-    Rows of reports become percentiles per window and topic, with Spark and with DuckDB, and both are checked.
-
-    A row is one topic in one second's report of one broker: counters and a latency histogram of 40 buckets. Parquet
-    in, Parquet out. `identical`: every number equals that of a NumPy reference.
-
-    Example: nearcast bench telemetry --rows 5000000 --json
-    """
-    from nearcast.bench.telemetry import measure_telemetry
-
-    found = measure_telemetry(rows, rounds=rounds, progress=say)
-    show(Output.JSON if as_json else output, found, TELEMETRY_COLUMNS, _telemetry_rows(found))
-
-
-def _telemetry_rows(found: TelemetryBench) -> list[TelemetryRow]:
-    rows: list[TelemetryRow] = []
-    for size in found.growth:
-        rows.append((f"{size.rows:,} rows, {size.lines:,} lines", "", ""))
-        rows.append(_telemetry_row("  Spark", size.rows, size.spark))
-        rows.append(_telemetry_row("  DuckDB", size.rows, size.duckdb))
-    rows.append(("Spark's time / DuckDB's", f"{found.ratio_1:.2f} x", f"{found.ratio_2:.2f} x"))
-    rows.append(("identical to NumPy", "yes" if found.identical else "NO", ""))
-    return rows
-
-
-def _telemetry_row(name: str, rows: int, times: Times) -> TelemetryRow:
-    one, two = (
-        f"{taken:.2f} s, CPU {worked:.2f} s, {rows / taken:,.0f} rows/s"
-        for taken, worked in zip(times.seconds, times.cpu_seconds, strict=True)
-    )
-    return name, one, two
-
-
 # --- bench topics
 
 
@@ -343,6 +233,7 @@ def bench() -> None:
 
 app.command("channels")(channels)
 app.command("flow")(flow)
+app.command("ingest")(ingest)
 app.command("multistage")(multistage)
 app.command("plan")(plan)
 app.command("telemetry")(telemetry)
@@ -405,18 +296,18 @@ def log(
 
 def _log_rows(found: LogBench) -> list[tuple[str, str, str]]:
     return [
-        ("publish_nowait, one topic", _rate(found.publish_per_s), ""),
-        ("  kept", _rate(found.log_publish_per_s), ""),
-        ("  relative", _ratio(found.ratio), ">= 0.7 x"),
-        ("  the server's time per message, relative", _ratio(found.server_ratio), ""),
-        ("publish_nowait, 50 topics", _rate(found.publish_50_topics_per_s), ""),
-        ("  kept", _rate(found.log_publish_50_topics_per_s), ""),
-        ("  relative", _ratio(found.ratio_50_topics), ">= 0.5 x"),
-        ("redis-py, MULTI XADD PUBLISH EXEC of 100", _rate(found.redis_py_transaction_per_s), ""),
-        ("  kept, relative to redis-py", _ratio(found.ratio_vs_redis_py), ">= 4 x"),
-        ("reading a log", _rate(found.read_per_s), ""),
-        ("  redis-py, XREAD of 1,000", _rate(found.redis_py_read_per_s), ""),
-        ("  relative to redis-py", _ratio(found.ratio_read), ""),
+        ("publish_nowait, one topic", rate(found.publish_per_s), ""),
+        ("  kept", rate(found.log_publish_per_s), ""),
+        ("  relative", ratio(found.ratio), ">= 0.7 x"),
+        ("  the server's time per message, relative", ratio(found.server_ratio), ""),
+        ("publish_nowait, 50 topics", rate(found.publish_50_topics_per_s), ""),
+        ("  kept", rate(found.log_publish_50_topics_per_s), ""),
+        ("  relative", ratio(found.ratio_50_topics), ">= 0.5 x"),
+        ("redis-py, MULTI XADD PUBLISH EXEC of 100", rate(found.redis_py_transaction_per_s), ""),
+        ("  kept, relative to redis-py", ratio(found.ratio_vs_redis_py), ">= 4 x"),
+        ("reading a log", rate(found.read_per_s), ""),
+        ("  redis-py, XREAD of 1,000", rate(found.redis_py_read_per_s), ""),
+        ("  relative to redis-py", ratio(found.ratio_read), ""),
         ("longest pause of a move, median", f"{found.move_pause_p50_ms:.1f} ms", ""),
         ("  99th percentile", f"{found.move_pause_p99_ms:.1f} ms", "<= 50 ms"),
     ]
@@ -431,15 +322,15 @@ def _progress(step: str) -> None:
 
 
 def _client_rows(found: ClientBench) -> list[tuple[str, str, str]]:
-    glide = "not installed" if found.glide_tasks_per_s is None else _rate(found.glide_tasks_per_s)
+    glide = "not installed" if found.glide_tasks_per_s is None else rate(found.glide_tasks_per_s)
     return [
-        ("raw RESP loop, the limit", _rate(found.raw_per_s), ""),
-        ("redis-py, 64 tasks", _rate(found.redis_py_tasks_per_s), ""),
-        ("redis-py, pipeline of 100", _rate(found.redis_py_pipeline_per_s), ""),
+        ("raw RESP loop, the limit", rate(found.raw_per_s), ""),
+        ("redis-py, 64 tasks", rate(found.redis_py_tasks_per_s), ""),
+        ("redis-py, pipeline of 100", rate(found.redis_py_pipeline_per_s), ""),
         ("valkey-glide, 64 tasks", glide, ""),
-        ("nearcast publish, 64 tasks", _rate(found.publish_await_per_s), ""),
+        ("nearcast publish, 64 tasks", rate(found.publish_await_per_s), ""),
         ("  relative to redis-py, 64 tasks", f"{found.ratio_await_vs_redis_py:.2f} x", ">= 8 x"),
-        ("nearcast publish_nowait", _rate(found.publish_nowait_per_s), ""),
+        ("nearcast publish_nowait", rate(found.publish_nowait_per_s), ""),
         ("  relative to redis-py, pipeline", f"{found.ratio_nowait_vs_redis_py_pipeline:.2f} x", ">= 4 x"),
         ("  relative to the raw loop", f"{found.ratio_nowait_vs_raw:.2f} x", ">= 0.3 x"),
         ("redis-py latency, p50", f"{found.redis_py_latency_p50_ms:.3f} ms", ""),
@@ -447,7 +338,3 @@ def _client_rows(found: ClientBench) -> list[tuple[str, str, str]]:
         ("  relative to redis-py", f"{found.latency_p50_ratio_vs_redis_py:.2f} x", "<= 1 x"),
         ("speed with agent, relative to without", f"{found.agent_overhead_ratio:.2f} x", ">= 0.9 x"),
     ]
-
-
-def _rate(per_s: float) -> str:
-    return f"{per_s:,.0f} /s"

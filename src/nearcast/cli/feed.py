@@ -12,7 +12,7 @@ from nearcast.cli.shared import Output, OutputOption, errors_as_exit_codes, say,
 
 app = typer.Typer(help="Manage feeds: topics whose messages become records.", no_args_is_help=True)
 
-COLUMNS = ("feed", "topic", "format", "key", "collector", "records", "dead letters", "gaps", "lost", "columns")
+COLUMNS = ("feed", "topic", "format", "key", "log", "records", "dead letters", "lost", "columns")
 DEAD_LETTER_COLUMNS = ("kind", "topic", "published at", "reason", "payload")
 
 Name = Annotated[str, typer.Argument(metavar="FEED")]
@@ -31,24 +31,19 @@ def create(
     schema: Annotated[str, typer.Option("--schema", metavar="COLUMNS", help="As in CREATE TABLE.")],
     key: Annotated[str, typer.Option("--key", metavar="COLUMN", help="Keep the newest record per value.")] = "",
     format: Annotated[Format, typer.Option("--format", help="How messages are encoded.")] = Format.JSON,
-    wait_s: Annotated[
-        float, typer.Option("--wait", metavar="SECONDS", min=0, max=60, help="Longest wait for an agent to collect it.")
-    ] = 10.0,
     data: DataUrl = DEFAULT_DATA,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Store the messages of topics as records.
 
-    The dataset has the name of the feed. Repeating the command changes nothing.
+    The dataset has the name of the feed. Every message published after this command is stored. If no log covers the
+    topics, one is made. Repeating the command changes nothing.
 
     Example: nearcast feed create emergency_reports --topic 'emergency.*'
     --schema 'kind STRING NOT NULL, lat DOUBLE, lon DOUBLE, message STRING'
     """
     body = {"name": name, "topic": topic, "schema": schema, "key": key, "format": str(format)}
-    made = call(data, "POST", "/feeds", json=body, params={"wait_s": wait_s})
-    _show([made], output)
-    if not made["collector"]:
-        say(f"warning: no agent collects {name} yet; messages published before one does are not stored")
+    _show([call(data, "POST", "/feeds", json=body)], output)
 
 
 @app.command("list")
@@ -114,9 +109,9 @@ def dead_letters(
 def _show(feeds: list[dict[str, Any]], output: Output) -> None:
     rows = [
         (
-            *(feed["name"], feed["topic"], feed["format"], feed["key"], feed["collector"] or "none"),
-            *(str(feed[part]) for part in ("records", "dead", "gaps")),
-            f"at least {feed['lost']}" if feed["remade"] else str(feed["lost"]),
+            *(feed[part] for part in ("name", "topic", "format", "key", "log")),
+            *(str(feed[part]) for part in ("records", "dead")),
+            f"at least {feed['lost']}" if feed["parts_lost"] else str(feed["lost"]),
             ", ".join(f"{name} {kind}" for name, kind in feed["columns"].items() if not name.startswith("_")),
         )
         for feed in feeds

@@ -16,7 +16,7 @@ from nearcast.errors import ClusterError, UsageError
 from nearcast.pipeline import storage as io
 from nearcast.pipeline.catalog.database import EXPIRED_LEAST, EXPIRED_SHARE, Database
 from nearcast.pipeline.catalog.datasets import Dataset, DatasetCatalog, Segment
-from nearcast.pipeline.jobs.datasets import checked_rows, merge, merges, newest_per_key, read_file, readable
+from nearcast.pipeline.jobs.datasets import age, checked_rows, merge, merges, newest_per_key, read_file, readable
 from nearcast.pipeline.storage import (
     BATCH,
     METADATA,
@@ -106,8 +106,8 @@ class Datasets:
         frame = io.read(spark, f"{nullable_ddl(columns)}, `{BATCH}` BIGINT", self._paths(dataset.name, segments))
         if any(segment.first <= after for segment in segments):  # it also holds batches up to `after`
             frame = frame.where(F.col(BATCH) > after)
-        if dataset.key and len(segments) > 1:
-            return newest_per_key(frame, dataset.key, F.col(BATCH), names)
+        if dataset.key and dataset.source == FEED:
+            return newest_per_key(frame, dataset.key, age(), names)
         return frame.select(*names)
 
     def _paths(self, name: str, segments: Sequence[Segment]) -> list[Path]:
@@ -122,14 +122,19 @@ class Datasets:
 
     def create(self, name: str, schema: str, key: str = "") -> None:
         """Create an empty dataset for a feed. Repeating this changes nothing; another schema or key is refused."""
-        columns = parse_schema(schema)
-        key = checked_key(key, columns)
         with self._database.transaction():
-            found = self._catalog.find(checked_dataset_name(name))
-            if found is None:
-                self._catalog.put(name, FEED, columns, key)
-            elif (found.source, found.columns[: len(columns)], found.key) != (FEED, columns, key):
-                raise UsageError(f"a different dataset {name} exists: choose another name, or drop that one first")
+            self.check(name, schema, key)
+            if self._catalog.find(name) is None:
+                columns = parse_schema(schema)
+                self._catalog.put(name, FEED, columns, checked_key(key, columns))
+
+    def check(self, name: str, schema: str, key: str = "") -> None:
+        """Raise what `create` would raise."""
+        columns = parse_schema(schema)
+        found = self._catalog.find(checked_dataset_name(name))
+        wanted = (FEED, columns, checked_key(key, columns))
+        if found is not None and (found.source, found.columns[: len(columns)], found.key) != wanted:
+            raise UsageError(f"a different dataset {name} exists: choose another name, or drop that one first")
 
     def alter(self, name: str, schema: str) -> None:
         """Add columns to a feed's dataset, as in `severity INT`. Older records have null there."""
@@ -161,7 +166,12 @@ class Datasets:
                 f"batch {number} of dataset {dataset.name}: {rows} rows were counted, but {written.rows} written; it "
                 "is not committed, and will be tried again"
             )
-        return Segment(first=number, last=number, rows=written.rows, bytes=written.bytes, made_s=self._clock())
+        return self.segment(dataset, written.rows, written.bytes)
+
+    def segment(self, dataset: Dataset, rows: int, size_bytes: int) -> Segment:
+        """The batch after the dataset's position, of which this much was written."""
+        number = dataset.position + 1
+        return Segment(first=number, last=number, rows=rows, bytes=size_bytes, made_s=self._clock())
 
     def commit(self, name: str, segment: Segment) -> None:
         """The written batch counts from now on, or from the end of the surrounding transaction."""

@@ -1,13 +1,11 @@
 """Feeds: topics whose messages become records of datasets.
 
-`Feeds` creates, changes and drops feeds, and keeps them running. It lists them in a hash on the store's server, from
-which collectors (agent/collector.py) learn of them. Collectors put the messages into a stream, which the feed's query
-reads (jobs/feed.py).
+`Feeds` creates, changes and drops feeds, and keeps the query that fills their datasets running (jobs/feed.py). The
+messages come from logs, which servers keep. A feed whose topics no log covers gets a log of its own.
 """
 
 from __future__ import annotations
 
-import json
 import logging
 import re
 import threading
@@ -16,16 +14,15 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
-from nearcast.core.model.names import FEEDS, encode_topic, feed_keys
+from nearcast.core.model.logs import NAME_MAX, Log
+from nearcast.core.model.names import encode_topic
 from nearcast.errors import ClusterError, UsageError
 from nearcast.pipeline import storage as io
 from nearcast.pipeline.catalog.database import Database
-from nearcast.pipeline.catalog.datasets import FORMATS, Feed, FeedCatalog
+from nearcast.pipeline.catalog.feeds import FORMATS, Feed, FeedCatalog
 from nearcast.pipeline.datasets import Datasets
-from nearcast.pipeline.jobs.feed import DEFAULT_SETTINGS, FeedJob, FeedSettings
-from nearcast.pipeline.sources.server import RespConnection
+from nearcast.pipeline.jobs.feed import DEFAULT_SETTINGS, FeedSettings, FeedsJob
+from nearcast.pipeline.logs import ClusterLogs
 from nearcast.pipeline.storage import DEAD_LETTERS, checked_dataset_name, nullable_ddl, parse_schema
 from nearcast.runtime.workers import Troubles
 
@@ -37,13 +34,13 @@ if TYPE_CHECKING:
 # --- feeds
 
 
+LOG_PREFIX = "feed-"  # of the names of logs that feeds get
+LOG_RETAIN_S = 24 * 3600.0  # how long the data cluster may be away
+LOG_RETAIN_BYTES = 512 << 20  # at each broker
 DEAD_LETTERS_KEPT = 200  # commits with dead letters, per feed: the oldest go first
-LOOK_S = 1.0  # between two checks of the queries
-UNCOLLECTED_S = 15.0  # without a collector; a lease lasts 3 s, and agents look for feeds every second
-UNCOLLECTED = "no agent collects it: check the agents' logs and their rights on the store's server"
+LOOK_S = 1.0  # between two checks of the query
 REVIVE_S = 5.0  # between two starts of a query that ends with an error
 _STOP_WAIT_S = 30.0
-_POLL_S = 0.1
 _OTHER_MAP = re.compile("MAP<(?!STRING,)")
 
 log = logging.getLogger(__name__)
@@ -65,20 +62,18 @@ class Feeds:
         self._database = database
         self._datasets = datasets
         self._catalog = FeedCatalog(database)
-        self._url = store_url
-        self._committed = committed
+        self._logs = ClusterLogs(store_url)
+        self._job = FeedsJob(database, datasets, store_url, committed)
         self._settings = settings
         self._troubles = troubles or Troubles(log)
         self._spark: SparkSession | None = None
-        self._queries: dict[str, StreamingQuery] = {}
-        self._tried_s: dict[str, float] = {}
+        self._query: StreamingQuery | None = None
+        self._read: list[str] = []  # the logs that the query reads
+        self._tried_s = -REVIVE_S
         self._lock = threading.RLock()
         self._stopping = threading.Event()
         self._keeper: threading.Thread | None = None
-        self._collected_s: dict[str, float] = {}  # when an agent was last seen collecting it, or we began to look
-        self.uncollected: set[str] = set()  # feeds that no agent has collected for a while
-        self._untold = ""  # why the feeds could not be announced to collectors
-        self.problems: dict[str, str] = {}  # feed -> what keeps it from running
+        self.problem = ""  # what keeps the query from running
 
     # --- what there is
 
@@ -89,17 +84,6 @@ class Feeds:
     def get(self, name: str) -> Feed:
         return self._catalog.get(name)
 
-    def collectors(self) -> dict[str, str]:
-        """feed -> the broker whose agent collects it now; feeds without a collector are left out."""
-        names = [feed.name for feed in self._catalog.all()]
-        try:
-            with RespConnection(self._url) as connection:
-                held = {name: connection.ask("GET", feed_keys(name).lease) for name in names}
-        except ClusterError as error:
-            log.warning("feeds: cannot find out which agents collect them: %s", error)
-            return {}
-        return {name: agent.decode().partition(":")[0] for name, agent in held.items() if agent}
-
     def dead_letters(self, spark: SparkSession, name: str) -> DataFrame:
         """The dead letters that are kept; `kind` and `reason` describe each."""
         self._catalog.get(name)
@@ -109,152 +93,117 @@ class Feeds:
     # --- making and changing
 
     def create(self, name: str, topic: str, schema: str, format: str = "json", key: str = "") -> Feed:
-        """Create a feed and the dataset of the same name, and run it. Repeating this changes nothing."""
+        """Create a feed and the dataset of the same name, and run it. Repeating this changes nothing.
+
+        Every message of its topics whose publish begins after this call becomes a record.
+        """
         checked_dataset_name(name)
         encode_topic(topic)
         if format not in FORMATS:
             raise UsageError(f"unknown format {format!r}: use one of {', '.join(FORMATS)}")
         _check_readable(schema)
-        found = self._catalog.find(name)
         with self._lock:
+            found = self._catalog.find(name)
+            if found is not None and (found.topic, found.format) != (topic, format):
+                raise UsageError(f"feed {name} reads {found.topic} as {found.format}: drop it first to change that")
+            self._datasets.check(name, schema, key)  # before a log is made
             if found is None:
-                self._remove_traces(name)
-            with self._database.transaction():
-                self._datasets.create(name, schema, key)
-                if found is None:
-                    self._catalog.add(Feed(name=name, topic=topic, format=format))
-                elif (found.topic, found.format) != (topic, format):
-                    raise UsageError(f"feed {name} reads {found.topic} as {found.format}: drop it first to change that")
-            self._tell_collectors()
-            self._start_missing()
+                made = self._made(name, topic, format)
+                with self._database.transaction():
+                    self._datasets.create(name, schema, key)
+                    if made.log not in self._wanted():
+                        self._catalog.begin(made.since)
+                    self._catalog.add(made)
+            self._keep_running()
         return self._catalog.get(name)
 
+    def _made(self, name: str, topic: str, format: str) -> Feed:
+        """A feed that begins now, with a log that keeps its topics."""
+        io.remove(self._datasets.warehouse.dead_letters(name, 0).parent)  # of a dropped feed of this name
+        kept = self._logs.covering(topic)
+        since = self._logs.positions(kept) if kept is not None else {}
+        if kept is None:
+            own = (LOG_PREFIX + name)[:NAME_MAX]
+            kept = self._logs.create(Log(own, 0, (topic,), LOG_RETAIN_S, LOG_RETAIN_BYTES))
+        return Feed(name=name, topic=topic, format=format, log=kept.key, since=since)
+
     def alter(self, name: str, schema: str) -> None:
-        """Add columns to a feed's dataset, as in `severity INT`. Its query uses them from the next batch on."""
+        """Add columns to a feed's dataset, as in `severity INT`. They are filled from the next batch on."""
         self._catalog.get(name)
         _check_readable(schema)
         self._datasets.alter(name, schema)
 
     def drop(self, name: str) -> None:
-        """End a feed. Its dataset stays until it is dropped too."""
+        """End a feed, and its log if no other feed reads it. Its dataset stays until it is dropped too."""
         with self._lock:
-            self._catalog.get(name)
-            self._end(name)
+            feed = self._catalog.get(name)
             self._catalog.remove(name)
-            self._tell_collectors()
-            self._remove_traces(name)
-
-    def until_collected(self, name: str, timeout_s: float) -> bool:
-        """Wait until a collector has attached to the feed's topics; False if none has in time."""
-        until_s = time.monotonic() + timeout_s
-        while time.monotonic() < until_s:
-            with RespConnection(self._url) as connection:
-                if connection.ask("EXISTS", feed_keys(name).state):
-                    return True
-            time.sleep(_POLL_S)
-        return False
+            self._keep_running()
+            io.remove(self._datasets.warehouse.dead_letters(name, 0).parent)
+            own = feed.log.partition("@")[0]
+            if own.startswith(LOG_PREFIX) and feed.log not in self._wanted():
+                try:
+                    self._logs.drop(own)
+                except ClusterError as error:
+                    log.warning("feed %s was dropped, but its log %s was not: %s", name, own, error)
 
     # --- running
 
     def open(self, spark: SparkSession) -> None:
-        """Start the queries of all feeds, and keep them running until `stop`."""
+        """Start the query, and keep it running until `stop`."""
         self._spark = spark
         self._stopping.clear()
         self._keeper = threading.Thread(target=self._look_after, name="feeds", daemon=True)
         self._keeper.start()
 
     def stop(self) -> None:
-        """End all queries; returns when none runs."""
+        """End the query; returns when it does not run any more."""
         self._stopping.set()
         if self._keeper is not None:
             self._keeper.join(_STOP_WAIT_S)
         with self._lock:
             self._spark = None
-            for name in list(self._queries):
-                self._end(name)
+            if self._query is not None:
+                self._query.stop()
+            self._query = None
 
     def _look_after(self) -> None:
         while not self._stopping.is_set():
             try:
-                self._tell_collectors()
-                self._start_missing()
+                self._keep_running()
                 self._sweep()
-                self._look_for_collectors()
             except Exception as error:  # Spark and py4j have many ways to fail; the next round tries again
                 self._troubles.note("keeping the feeds running", error)
             self._stopping.wait(LOOK_S)
 
-    def _look_for_collectors(self) -> None:
-        """Report each feed that no agent has collected for a while: nothing else would show why it stays empty."""
-        now_s, collected = time.monotonic(), self.collectors()
-        names = [feed.name for feed in self._catalog.all()]
-        for name in names:
-            if name in collected or name not in self._collected_s:
-                self._collected_s[name] = now_s
-            if now_s - self._collected_s[name] < UNCOLLECTED_S:
-                self.uncollected.discard(name)
-            elif name not in self.uncollected:
-                self.uncollected.add(name)
-                log.error("feed %s: %s", name, UNCOLLECTED)
-        self.uncollected.intersection_update(names)
+    def _wanted(self) -> list[str]:
+        return sorted({feed.log for feed in self._catalog.all()})
 
-    def _start_missing(self) -> None:
+    def _keep_running(self) -> None:
+        """Have the query run over the logs of all feeds: start it, or start it again with other logs."""
         with self._lock:
-            spark = self._spark
-            for feed in self._catalog.all() if spark is not None else ():
-                query = self._queries.get(feed.name)
-                if query is None or not query.isActive:
-                    self._start(feed.name, query)
+            wanted = self._wanted()
+            if self._spark is None:
+                return
+            now_s = time.monotonic()
+            if self._query is not None and self._query.isActive:
+                if wanted == self._read:
+                    self.problem = "" if now_s - self._tried_s > REVIVE_S else self.problem
+                    return
+                self._query.stop()
+                self._tried_s = -REVIVE_S
+            elif self._query is not None:
+                self._note_end(self._query)
+            if wanted and now_s - self._tried_s >= REVIVE_S:
+                self._tried_s = now_s
+                self._query, self._read = self._job.start(self._spark, wanted, self._settings), wanted
 
-    def _start(self, name: str, ended: StreamingQuery | None) -> None:
-        assert self._spark is not None
-        if ended is not None and (error := ended.exception()) is not None:
-            first = str(error).partition("\n")[0]
-            if self.problems.get(name) != first:
-                log.warning("feed %s ended and is started again: %s", name, first)
-            self.problems[name] = first
-        now_s = time.monotonic()
-        if now_s - self._tried_s.get(name, -REVIVE_S) < REVIVE_S:
-            return
-        self._tried_s[name] = now_s
-        job = FeedJob(name, self._database, self._datasets, self._url, self._noted)
-        self._queries[name] = job.start(self._spark, self._settings)
-
-    def _noted(self, dataset: str, number: int) -> None:
-        self.problems.pop(dataset, None)
-        self._committed(dataset, number)
-
-    def _end(self, name: str) -> None:
-        self.problems.pop(name, None)
-        self._tried_s.pop(name, None)
-        if (query := self._queries.pop(name, None)) is not None:
-            query.stop()
-
-    # --- the store's server
-
-    def _tell_collectors(self) -> None:
-        """Write the list of feeds for collectors. This is repeated, because the server may lose its memory."""
-        wanted = {feed.name: json.dumps({"topic": feed.topic, "stream": feed.stream}) for feed in self._catalog.all()}
-        try:
-            with RespConnection(self._url) as connection:
-                there = [name.decode() for name in connection.ask("HKEYS", FEEDS)]
-                if gone := [name for name in there if name not in wanted]:
-                    connection.ask("HDEL", FEEDS, *gone)
-                if wanted:
-                    connection.ask("HSET", FEEDS, *(part for pair in wanted.items() for part in pair))
-            self._untold = ""
-        except ClusterError as error:
-            if str(error) != self._untold:
-                log.warning("feeds: cannot announce them to collectors: %s", error)
-            self._untold = str(error)
-
-    def _remove_traces(self, name: str) -> None:
-        """Remove what is left of a dropped feed of this name: its stream, its checkpoint and its dead letters."""
-        warehouse = self._datasets.warehouse
-        with RespConnection(self._url) as connection:
-            connection.ask("DEL", *msgspec.structs.astuple(feed_keys(name)))
-        io.remove(warehouse.checkpoint(name))
-        io.remove(warehouse.dead_letters(name, 0).parent)
+    def _note_end(self, query: StreamingQuery) -> None:
+        error = query.exception()
+        first = str(error).partition("\n")[0] if error is not None else ""
+        if first and first != self.problem:
+            log.warning("the query of the feeds ended and is started again: %s", first)
+        self.problem = first
 
     def _sweep(self) -> None:
         for feed in self._catalog.all():

@@ -156,6 +156,7 @@ def open_session(settings: SessionSettings, environment: Mapping[str, str] = os.
     _require_pyspark()
     from pyspark.sql import SparkSession
 
+    from nearcast.pipeline.sources.logs import NearcastLogs
     from nearcast.pipeline.sources.valkey_streams import ValkeyStreams
 
     # PySpark logs a page of JSON for each query that Spark refuses, in addition to the error that it raises.
@@ -168,7 +169,8 @@ def open_session(settings: SessionSettings, environment: Mapping[str, str] = os.
         stack.callback(_stop_java, context := _start_context(settings, private))
         spark = SparkSession(context)
         stack.callback(_stop_spark, spark)
-        spark.dataSource.register(ValkeyStreams)
+        for source in (NearcastLogs, ValkeyStreams):
+            spark.dataSource.register(source)
         yield spark
 
 

@@ -416,7 +416,7 @@ def test_a_report_is_sent_every_second_with_what_clients_counted(office: Office)
 
 
 def appended(office: Office) -> list[dict[bytes, bytes]]:
-    stream = office.rig.servers["store"].keys.stream(REPORT_STREAM)
+    stream = office.rig.servers["b1"].keys.stream(REPORT_STREAM)
     return [dict(zip(fields[::2], fields[1::2], strict=True)) for _, fields in stream.records]
 
 
@@ -434,12 +434,14 @@ def test_every_report_is_appended_to_the_stream_under_a_sequence_of_its_own(offi
 def test_a_report_without_an_answer_is_appended_again(office: Office) -> None:
     office.rig.run(1.5)
     answered = len(appended(office))
-    office.wired.deaf.add("store")
-    office.rig.run(1.0)
+    office.wired.deaf.add("b1")
+    assert office.agent.server.link is not None
+    office.agent.report_log.append(office.agent.server.link, 0.0, b"{}")
+    office.rig.run(0.1)
     assert len(appended(office)) == answered + 1
     office.wired.deaf.clear()
     for _ in range(2):  # the second time each has its answer
-        office.wired.cut("bus")
+        office.wired.cut("server")
         office.rig.run(1.1)
     times = list(Counter(record[b"sequence"] for record in appended(office)).values())
     assert times[: answered + 1] == [1] * answered + [2]
@@ -447,19 +449,19 @@ def test_a_report_without_an_answer_is_appended_again(office: Office) -> None:
 
 
 def test_a_server_that_refuses_reports_does_not_keep_the_agent_from_its_work(office: Office) -> None:
-    office.rig.ask("store", "DEL", REPORT_STREAM)
-    office.rig.ask("store", "SET", REPORT_STREAM, "not a stream")
+    office.on_server("DEL", REPORT_STREAM)
+    office.on_server("SET", REPORT_STREAM, "not a stream")
     office.rig.run(2.1)
     assert office.agent.report_log.dropped == 2
     assert office.hello().answering
 
 
 def test_reports_without_an_answer_are_kept_within_a_limit(office: Office) -> None:
-    office.wired.deaf.add("store")
-    assert office.agent.bus.link is not None
+    office.wired.deaf.add("b1")
+    assert office.agent.server.link is not None
     report = b"x" * (UNANSWERED_BYTES_MAX // 4)
     for _ in range(6):
-        office.agent.report_log.append(office.agent.bus.link, 0.0, report)
+        office.agent.report_log.append(office.agent.server.link, 0.0, report)
     assert office.agent.report_log.dropped == 2
 
 

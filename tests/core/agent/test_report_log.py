@@ -1,4 +1,4 @@
-"""The log of reports on the store's server: bounded in bytes too, or long reports would fill its memory."""
+"""The log of reports on the broker's server: bounded in bytes too, or long reports would fill its memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A feed's query over a real server: every record once, whatever moment it is killed at."""
+"""The query of the feeds over real logs: every message once, whatever moment it is killed at."""
 
 from __future__ import annotations
 
@@ -18,43 +18,51 @@ from pyspark.errors import StreamingQueryException
 
 from nearcast.pipeline import storage
 from nearcast.pipeline.catalog.database import Database
-from nearcast.pipeline.catalog.datasets import FeedCatalog
+from nearcast.pipeline.catalog.feeds import FeedCatalog
 from nearcast.pipeline.datasets import Datasets
 from nearcast.pipeline.feeds import Feeds
 from nearcast.pipeline.jobs import feed as feed_module
-from nearcast.pipeline.jobs.feed import FeedJob, FeedSettings
-from nearcast.pipeline.sources.server import RespConnection
+from nearcast.pipeline.jobs.feed import CHECKPOINT, FeedSettings, FeedsJob
+from nearcast.pipeline.sources.parts import life_in
 from nearcast.pipeline.storage import Warehouse
 from nearcast.testing.waiting import wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from conftest import Brokers
+
 pytestmark = pytest.mark.live
 
-STREAM = "nc:feed:reports"
 SCHEMA = "id INT NOT NULL, kind STRING"
+TOPICS = ("emergency.1", "emergency.2")  # at two brokers
 
 
 class Bench:
-    """A warehouse with one feed, and what is in it."""
+    """A warehouse with one feed, what is published to it, and what is in it."""
 
-    def __init__(self, folder: Path, url: str) -> None:
+    def __init__(self, folder: Path, brokers: Brokers) -> None:
+        self.brokers = brokers
         self.warehouse = Warehouse(folder)
         self.database = Database(self.warehouse.catalog)
         self.datasets = Datasets(self.database, self.warehouse)
-        self.feeds = Feeds(self.database, self.datasets, url)
+        self.feeds = Feeds(self.database, self.datasets, brokers.store_url)
         self.committed: list[int] = []
-        self._url = url
 
-    def job(self, committed: Callable[[str, int], None] | None = None) -> FeedJob:
-        return FeedJob("reports", self.database, self.datasets, self._url, committed or self._note)
+    def job(self) -> FeedsJob:
+        return FeedsJob(self.database, self.datasets, self.brokers.store_url, self._note)
 
     def _note(self, dataset: str, number: int) -> None:
         self.committed.append(number)
 
-    def run(self, spark: SparkSession, job: FeedJob | None = None, records: int = 1000) -> None:
-        query = (job or self.job()).start(spark, FeedSettings(batch_records=records), once=True)
+    def fill(self, first: int, last: int) -> None:
+        for place, topic in enumerate(TOPICS):
+            numbers = range(first + place, last + 1, len(TOPICS))
+            self.brokers.publish(topic, *(json.dumps({"id": n, "kind": "fire"}).encode() for n in numbers))
+
+    def run(self, spark: SparkSession, messages: int = 1000) -> None:
+        logs = sorted({feed.log for feed in self.feeds.all()})
+        query = self.job().start(spark, logs, FeedSettings(batch_messages=messages), once=True)
         query.awaitTermination()
 
     def ids(self, spark: SparkSession) -> list[int]:
@@ -67,57 +75,43 @@ class Bench:
 
 
 @pytest.fixture
-def bench(tmp_path: Path, server_url: str, valkey: RespConnection) -> Bench:
-    made = Bench(tmp_path / "warehouse", server_url)
+def bench(tmp_path: Path, brokers: Brokers) -> Bench:
+    for topic, broker in zip(TOPICS, ("b1", "b2"), strict=True):
+        brokers.move(topic, broker)
+    made = Bench(tmp_path / "warehouse", brokers)
     made.feeds.create("reports", "emergency.*", SCHEMA)
     return made
 
 
-def fill(valkey: RespConnection, first: int, last: int, **fields: str) -> None:
-    valkey.ask_all(
-        [("XADD", STREAM, "*", *_fields({"id": i, "kind": "fire"}, **fields)) for i in range(first, last + 1)]
-    )
-
-
-def _fields(record: object, **more: str) -> list[str]:
-    fields = {"topic": "emergency.1", "publisher": "7", "sequence": "1", "published_at": "12.5"}
-    return [part for pair in (fields | {"payload": json.dumps(record)} | more).items() for part in pair]
-
-
-def test_records_arrive_with_where_and_when(spark: SparkSession, bench: Bench, valkey: RespConnection) -> None:
-    fill(valkey, 1, 3)
+def test_messages_of_all_brokers_arrive_with_where_and_when(spark: SparkSession, bench: Bench) -> None:
+    began_s = time.time()
+    bench.fill(1, 4)
     bench.run(spark)
     assert bench.committed == [1]
-    (row, *_) = (
-        bench.datasets.whole(spark, "reports", 1)
-        .orderBy("id")
-        .selectExpr("*", "unix_millis(_published_at) ms")
-        .collect()
-    )
-    assert (row.id, row.kind, row._topic, row.ms) == (1, "fire", "emergency.1", 12_500)
-    assert row._ingested_at is not None
+    found = bench.datasets.whole(spark, "reports", 1).orderBy("id").collect()
+    assert [(row.id, row.kind, row._topic) for row in found] == [
+        (number, "fire", TOPICS[(number - 1) % 2]) for number in range(1, 5)
+    ]
+    for row in found:
+        assert abs(row._published_at.timestamp() - began_s) < 60
+        assert abs(row._ingested_at.timestamp() - began_s) < 60
+    assert len(FeedCatalog(bench.database).positions()) == 2
 
 
-def test_bad_records_and_gaps_are_put_aside_and_counted(
-    spark: SparkSession, bench: Bench, valkey: RespConnection
-) -> None:
-    fill(valkey, 1, 2)
-    valkey.ask("XADD", STREAM, "*", *_fields(None, payload="x" * 9000))
-    valkey.ask("XADD", STREAM, "*", "kind", "gap", "topic", "emergency.2", "text", "messages 3 to 5 are missing")
+def test_bad_records_are_put_aside_and_counted(spark: SparkSession, bench: Bench) -> None:
+    bench.fill(1, 2)
+    bench.brokers.publish(TOPICS[0], b"x" * 9000)
     bench.run(spark)
-    valkey.ask("XADD", STREAM, "*", *_fields({"kind": "flood"}))
+    bench.brokers.publish(TOPICS[1], b'{"kind": "flood"}')
     bench.run(spark)
     assert bench.ids(spark) == [1, 2]
     assert bench.committed == [1]  # the second batch had nothing for the dataset
     assert bench.dead(spark) == [
-        ("gap", "messages 3 to 5 are missing"),
         ("record", "field id is required, but missing"),
         ("record", "the payload is not json"),
     ]
-    longest = max(len(row.payload or b"") for row in bench.feeds.dead_letters(spark, "reports").collect())
-    assert longest == 4096
     progress = bench.feeds.get("reports").progress
-    assert (progress.records, progress.dead, progress.gaps, progress.lost) == (2, 2, 1, 0)
+    assert (progress.records, progress.dead, progress.lost, progress.commits) == (2, 2, 0, 2)
 
 
 def fails_before(*_: object, **__: object) -> None:
@@ -133,12 +127,11 @@ def fails_after(real: Callable[..., object]) -> Callable[..., object]:
 
 
 KILLS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
-    "before the records are written": lambda patch: patch.setattr(Datasets, "write", fails_before),
-    "after the records are written": lambda patch: patch.setattr(Datasets, "write", fails_after(Datasets.write)),
-    "after the dead letters are written": lambda patch: patch.setattr(feed_module, "_progress", fails_before),
+    "before the tasks": lambda patch: patch.setattr(FeedsJob, "_order", fails_before),
+    "after the tasks": lambda patch: patch.setattr(FeedsJob, "_commit", fails_before),
+    "after the files were checked": lambda patch: patch.setattr(feed_module, "_reached", fails_before),
     "within the transaction": lambda patch: patch.setattr(FeedCatalog, "advance", fails_after(FeedCatalog.advance)),
-    "after the commit": lambda patch: patch.setattr(FeedJob, "_trim", fails_before),
-    "after the trim": lambda patch: patch.setattr(FeedJob, "_trim", fails_after(FeedJob._trim)),
+    "after the commit": lambda patch: patch.setattr(FeedsJob, "_commit", fails_after(FeedsJob._commit)),
 }
 
 
@@ -150,17 +143,17 @@ ALWAYS = ("within the transaction",)
     "kill", [pytest.param(kill, marks=[] if kill in ALWAYS else [pytest.mark.slow]) for kill in KILLS]
 )
 def test_a_batch_that_was_killed_is_there_once(
-    spark: SparkSession, bench: Bench, valkey: RespConnection, monkeypatch: pytest.MonkeyPatch, kill: str
+    spark: SparkSession, bench: Bench, monkeypatch: pytest.MonkeyPatch, kill: str
 ) -> None:
-    fill(valkey, 1, 20)
+    bench.fill(1, 20)
     bench.run(spark)
-    fill(valkey, 21, 40)
-    valkey.ask("XADD", STREAM, "*", *_fields(["bad"]))
+    bench.fill(21, 40)
+    bench.brokers.publish(TOPICS[0], b'["bad"]')
     with monkeypatch.context() as patch:
         KILLS[kill](patch)
         with pytest.raises(StreamingQueryException, match="killed here"):
             bench.run(spark)
-    fill(valkey, 41, 60)
+    bench.fill(41, 60)
     bench.run(spark)
     assert bench.ids(spark) == list(range(1, 61))
     assert bench.dead(spark) == [("record", "the payload is not an object with fields")]
@@ -169,59 +162,60 @@ def test_a_batch_that_was_killed_is_there_once(
     assert bench.datasets.clean() == 0
 
 
-def test_the_stream_is_trimmed_but_for_the_last_batch(
-    spark: SparkSession, bench: Bench, valkey: RespConnection
+def test_a_batch_whose_files_are_not_here_is_not_committed(
+    spark: SparkSession, bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fill(valkey, 1, 30)
-    bench.run(spark, records=10)
-    length = valkey.ask("XLEN", STREAM)
-    assert length == 11  # the batch that a restart may read again, and the record before it
-    fill(valkey, 31, 35)
+    bench.fill(1, 4)
+    with monkeypatch.context() as patch:
+        real = feed_module.read_manifest
+
+        def misplaced(row: bytes) -> object:
+            manifest = real(row)
+            for outcome in manifest.outcomes:
+                storage.remove(Path(outcome.file.path)) if outcome.file else None
+            return manifest
+
+        patch.setattr(feed_module, "read_manifest", misplaced)
+        with pytest.raises(StreamingQueryException, match="storage that all executors and this process share"):
+            bench.run(spark)
+    assert bench.datasets.position("reports") == 0
     bench.run(spark)
-    assert bench.ids(spark) == list(range(1, 36))
-    assert bench.feeds.get("reports").progress.lost == 0
+    assert bench.ids(spark) == [1, 2, 3, 4]
 
 
-def test_records_that_left_the_stream_unread_are_told(
-    spark: SparkSession, bench: Bench, valkey: RespConnection
-) -> None:
-    fill(valkey, 1, 5)
+def test_messages_that_left_the_log_unread_are_told(spark: SparkSession, bench: Bench) -> None:
+    bench.fill(1, 4)
     bench.run(spark)
-    fill(valkey, 6, 20)
-    valkey.ask("XTRIM", STREAM, "MAXLEN", 3)
+    bench.fill(5, 20)
+    (stream,) = [stream for stream in FeedCatalog(bench.database).positions() if ":b1@" in stream]
+    with bench.brokers.server("b1") as server:
+        server.ask("XTRIM", stream, "MAXLEN", 3)
     bench.run(spark)
-    assert bench.ids(spark) == [1, 2, 3, 4, 5, 18, 19, 20]
-    told = "12 records were dropped from the stream before they were read: it was full"
+    assert bench.ids(spark) == [1, 2, 3, 4, *range(6, 15, 2), 15, 16, 17, 18, 19, 20]
+    told = f"5 messages of log {bench.feeds.get('reports').log} were gone from {life_in(stream)} before they were read"
     assert bench.dead(spark) == [("loss", told)]
-    assert bench.feeds.get("reports").progress.lost == 12
-
-
-def test_a_stream_that_was_lost_is_told_and_not_counted_as_nothing(
-    spark: SparkSession, bench: Bench, valkey: RespConnection
-) -> None:
-    fill(valkey, 1, 5)
-    bench.run(spark)
-    valkey.ask("DEL", STREAM)
-    fill(valkey, 8, 9)
-    bench.run(spark)
-    assert bench.ids(spark) == [1, 2, 3, 4, 5, 8, 9]
-    told = "the stream was deleted and created again: records that were not read are gone"
-    assert bench.dead(spark) == [("loss", told)]
-    progress = bench.feeds.get("reports").progress
-    assert (progress.lost, progress.remade) == (0, 1)
+    assert bench.feeds.get("reports").progress.lost == 5
 
 
 @pytest.mark.slow
-def test_a_lost_checkpoint_costs_nothing(spark: SparkSession, bench: Bench, valkey: RespConnection) -> None:
-    fill(valkey, 1, 5)
+def test_a_lost_checkpoint_costs_nothing(spark: SparkSession, bench: Bench) -> None:
+    bench.fill(1, 5)
     bench.run(spark)
-    storage.remove(bench.warehouse.checkpoint("reports"))
-    fill(valkey, 6, 9)
+    storage.remove(bench.warehouse.checkpoint(CHECKPOINT))
+    bench.fill(6, 9)
     bench.run(spark)
-    fill(valkey, 10, 12)
+    bench.fill(10, 12)
     bench.run(spark)
     assert bench.ids(spark) == list(range(1, 13))
     assert bench.datasets.position("reports") == 3
+
+
+@pytest.mark.cluster
+def test_many_batches_have_every_message_once(spark: SparkSession, bench: Bench) -> None:
+    bench.fill(1, 90)
+    bench.run(spark, messages=25)
+    assert bench.ids(spark) == list(range(1, 91))
+    assert bench.committed == [1, 2, 3, 4]
 
 
 # A data cluster in small: the feeds of a warehouse until it is killed.
@@ -231,6 +225,7 @@ from pathlib import Path
 from nearcast.pipeline.catalog.database import Database
 from nearcast.pipeline.datasets import Datasets
 from nearcast.pipeline.feeds import Feeds
+from nearcast.pipeline.sources.parts import life_in
 from nearcast.pipeline.storage import Warehouse
 from nearcast.pipeline.jobs.feed import FeedSettings
 from nearcast.pipeline.spark import SessionSettings, open_session
@@ -238,7 +233,7 @@ from nearcast.pipeline.spark import SessionSettings, open_session
 folder, url = sys.argv[1:]
 warehouse = Warehouse(Path(folder))
 database = Database(warehouse.catalog)
-settings = FeedSettings(period_s=0.05, batch_records=100)
+settings = FeedSettings(period_s=0.05, batch_messages=100)
 with open_session(SessionSettings(master="local[2]", shuffle_partitions=1)) as spark:
     Feeds(database, Datasets(database, warehouse), url, settings=settings).open(spark)
     time.sleep(600)
@@ -247,10 +242,8 @@ with open_session(SessionSettings(master="local[2]", shuffle_partitions=1)) as s
 
 @pytest.mark.timeout(500)
 @pytest.mark.slow
-def test_a_killed_process_loses_and_repeats_nothing(
-    spark: SparkSession, bench: Bench, server_url: str, valkey: RespConnection
-) -> None:
-    command = [sys.executable, "-c", PROGRAM, str(bench.warehouse.root), server_url]
+def test_a_killed_process_loses_and_repeats_nothing(spark: SparkSession, bench: Bench) -> None:
+    command = [sys.executable, "-c", PROGRAM, str(bench.warehouse.root), bench.brokers.store_url]
     process = subprocess.Popen(command, start_new_session=True)
     last = 0
     try:
@@ -260,7 +253,7 @@ def test_a_killed_process_loses_and_repeats_nothing(
             assert process.poll() is None
             progress = bench.feeds.get("reports").progress
             if last < progress.records + 600:
-                fill(valkey, last + 1, last + 150)
+                bench.fill(last + 1, last + 150)
                 last += 150
             return progress.commits >= 3
 
@@ -269,7 +262,7 @@ def test_a_killed_process_loses_and_repeats_nothing(
     finally:
         os.killpg(process.pid, signal.SIGKILL)  # Java too
         process.wait()
-    fill(valkey, last + 1, last + 150)
+    bench.fill(last + 1, last + 150)
     last += 150
     bench.datasets.clean()
     bench.run(spark)

@@ -9,7 +9,9 @@ import pytest
 from pyspark.errors import StreamingQueryException
 
 from nearcast.core.model.counters import TopicCounters
-from nearcast.core.model.names import REPORT_STREAM
+from nearcast.core.model.journal import MEMBERSHIP_KEY
+from nearcast.core.model.membership import BrokerInfo, Membership, encode_membership
+from nearcast.core.model.names import ENTRIES_KEY, REPORT_STREAM
 from nearcast.core.wire.bus import Report, encode
 from nearcast.pipeline import storage
 from nearcast.pipeline.catalog.database import Database
@@ -70,6 +72,9 @@ class Cluster:
 
 @pytest.fixture
 def cluster(spark: SparkSession, server_url: str, valkey: RespConnection, tmp_path: Path) -> Cluster:
+    """Its store's server is also that of its only broker."""
+    membership = Membership(version=1, term=1, brokers={"b1": BrokerInfo(server_url)})
+    valkey.ask("HSET", ENTRIES_KEY, MEMBERSHIP_KEY, encode_membership(membership))
     return Cluster(spark, server_url, tmp_path)
 
 

@@ -302,7 +302,7 @@ def test_a_token_and_limits_at_the_door(cluster):
     api = TestClient(create_app(cluster.catalog, ServiceSettings(token="secret", limits=limits)))
     assert api.get("/channels").status_code == 401
     assert api.get("/channels", headers={"authorization": "Bearer wrong"}).status_code == 401
-    assert api.get("/health").json() == {"spark": "none", "open": 0, "damaged": [], "uncollected": [], "problem": ""}
+    assert api.get("/health").json() == {"spark": "none", "open": 0, "damaged": [], "feeds": "", "problem": ""}
     api.headers["authorization"] = "Bearer secret"
     assert api.get("/channels").status_code == 200
     large = '{"url": "' + "x" * 200 + '"}'

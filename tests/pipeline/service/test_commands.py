@@ -18,8 +18,9 @@ from typer.testing import CliRunner
 from nearcast.cli import data
 from nearcast.cli.app import app
 from nearcast.pipeline.catalog.catalog import Catalog
-from nearcast.pipeline.catalog.datasets import FeedProgress
+from nearcast.pipeline.catalog.feeds import FeedProgress
 from nearcast.pipeline.feeds import Feeds
+from nearcast.pipeline.logs import ClusterLogs
 from nearcast.pipeline.service.app import create_app
 from nearcast.pipeline.service.state import CatalogOnly, EngineNotReady, ServiceSettings
 
@@ -27,7 +28,7 @@ NEAR = "CREATE CHANNEL near(kind STRING) PERIOD 10 SECONDS AS\nSELECT id FROM NE
 
 
 class Engine(CatalogOnly):
-    """Makes feeds, which needs the store's server and no Spark; notes what it was to load."""
+    """Makes feeds, which needs a cluster and no Spark; notes what it was to load."""
 
     def __init__(self, catalog, url) -> None:
         self.catalog = catalog
@@ -44,15 +45,17 @@ class Engine(CatalogOnly):
 
 
 @pytest.fixture
-def engine(valkey, server_url, tmp_path, monkeypatch):
+def engine(brokers, tmp_path, monkeypatch):
     catalog = Catalog(tmp_path / "data")
-    engine = Engine(catalog, server_url)
+    engine = Engine(catalog, brokers.store_url)
     client = TestClient(create_app(catalog, ServiceSettings(token="secret"), engine), base_url="http://data:1")
     monkeypatch.setattr(httpx, "request", lambda *arguments, timeout, **more: client.request(*arguments, **more))
     monkeypatch.setenv("NEARCAST_DATA", "http://data:1")
     monkeypatch.setenv("NEARCAST_DATA_TOKEN", "secret")
     monkeypatch.chdir(tmp_path)
     yield engine
+    for feed in engine.feeds.all():
+        engine.feeds.drop(feed.name)
     catalog.close()
 
 
@@ -68,42 +71,30 @@ def run_json(*arguments: str):
 
 def make_reports() -> None:
     schema = "id INT NOT NULL, kind STRING"
-    run_json("feed", "create", "reports", "--topic", "emergency.*", "--schema", schema, "--wait", "0")
+    run_json("feed", "create", "reports", "--topic", "command.*", "--schema", schema)
 
 
-def test_feeds_are_made_listed_changed_and_dropped(engine, valkey):
+def test_feeds_are_made_listed_changed_and_dropped(engine, brokers):
     make_reports()
     make_reports()
     (feed,) = run_json("feed", "list")["feeds"]
-    assert (feed["name"], feed["topic"], feed["stream"]) == ("reports", "emergency.*", "nc:feed:reports")
-    assert json.loads(valkey.ask("HGET", "nc:feeds", "reports")) == {
-        "topic": "emergency.*",
-        "stream": "nc:feed:reports",
-    }
+    assert (feed["name"], feed["topic"], feed["records"]) == ("reports", "command.*", 0)
+    logs = ClusterLogs(brokers.store_url)
+    (log,) = [log for log in logs.all() if log.name == "feed-reports" and log.topics == ("command.*",)]
+    assert feed["log"] == f"feed-reports@{log.created}"
     altered = run_json("feed", "alter", "reports", "--add", "severity INT")["feeds"][0]
     assert altered["columns"]["severity"] == "INT"
     table = run("feed", "list").stdout
     assert "id INT, kind STRING, severity INT" in table
-    other = run("feed", "create", "reports", "--topic", "x", "--schema", "id INT", "--wait", "0")
+    other = run("feed", "create", "reports", "--topic", "x", "--schema", "id INT")
     assert other.exit_code == 2
     assert "reports" in other.stderr
     assert run("dataset", "drop", "reports").exit_code == 2, "a feed fills it"
     assert run("feed", "drop", "reports").exit_code == 0
     assert run_json("feed", "list") == {"feeds": []}
+    assert "feed-reports" not in [log.name for log in logs.all()]
     assert run("dataset", "drop", "reports").exit_code == 0
     assert run_json("dataset", "list") == {"datasets": []}
-
-
-def test_who_collects_a_feed_is_shown_and_that_nobody_does_is_said(engine, valkey):
-    schema = "id INT NOT NULL, kind STRING"
-    made = run("feed", "create", "reports", "--topic", "emergency.*", "--schema", schema, "--wait", "0.2")
-    assert "warning: no agent collects reports yet" in made.stderr
-    assert "none" in run("feed", "list").stdout
-    valkey.ask("SET", "nc:feed:reports:lease", "b7:0a1b2c3d")
-    valkey.ask("HSET", "nc:feed:reports:state", "until", "1")
-    again = run("feed", "create", "reports", "--topic", "emergency.*", "--schema", schema, "--wait", "5")
-    assert (again.exit_code, again.stderr) == (0, "")
-    assert run_json("feed", "list")["feeds"][0]["collector"] == "b7"
 
 
 def test_dead_letters_are_shown_the_newest_first(engine):

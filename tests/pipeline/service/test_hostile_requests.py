@@ -32,10 +32,10 @@ class Engine(CatalogOnly):
 
 
 @pytest.fixture
-def api(cluster, valkey, server_url):
+def api(cluster, brokers):
     cluster.subscribe("b1", "fire")
     return TestClient(
-        create_app(cluster.catalog, engine=Engine(cluster.catalog, server_url)), raise_server_exceptions=False
+        create_app(cluster.catalog, engine=Engine(cluster.catalog, brokers.store_url)), raise_server_exceptions=False
     )
 
 

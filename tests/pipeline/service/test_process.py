@@ -8,7 +8,6 @@ import json
 import random
 import subprocess
 import sys
-import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -16,8 +15,9 @@ from typing import Any
 import httpx
 import pytest
 
+import nearcast
 from nearcast.pipeline.sources.server import RespConnection
-from nearcast.runtime.servers import LocalServer
+from nearcast.testing.cluster import LocalCluster
 from nearcast.testing.data_cluster import LocalDataCluster
 from nearcast.testing.waiting import until
 
@@ -46,24 +46,22 @@ def quick_java(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Reporter:
-    """Appends reports to the feed's stream as a collector does, and knows what each subscription is to get."""
+    """Publishes reports, and knows what each subscription is to get."""
 
-    def __init__(self, store_url: str, rng: random.Random) -> None:
-        self.connection = RespConnection(store_url)
+    def __init__(self, client: nearcast.Client, rng: random.Random) -> None:
+        self.client = client
         self.rng = rng
         self.sent: list[dict[str, Any]] = []
 
     async def report_until(self, enough: asyncio.Event) -> None:
         while not enough.is_set():
             for _ in range(self.rng.randrange(1, 20)):
-                self.report()
+                await self.report()
             await asyncio.sleep(self.rng.uniform(0.02, 0.2))  # paces the load
 
-    def report(self) -> None:
-        number = len(self.sent)
-        record = {"id": number, "kind": self.rng.choice(KINDS), "level": self.rng.randrange(10)}
-        fields = ("topic", "emergency.x", "publisher", "p", "sequence", number, "published_at", time.time())
-        self.connection.ask("XADD", "nc:feed:reports", "*", *map(str, fields), "payload", json.dumps(record))
+    async def report(self) -> None:
+        record = {"id": len(self.sent), "kind": self.rng.choice(KINDS), "level": self.rng.randrange(10)}
+        await self.client.publish(f"emergency.{self.rng.randrange(5)}", json.dumps(record))
         self.sent.append(record)
 
     def expected(self, kinds: dict[str, str], levels: dict[str, tuple[int, int]]) -> Counter:
@@ -155,19 +153,19 @@ def all_there(api: Api, channel: str, subscriptions: dict[str, Any], expected: C
 
 async def scenario(folder: Path, kills: int, seed: int) -> None:
     rng = random.Random(seed)
-    async with await LocalServer.start() as store, contextlib.AsyncExitStack() as stack:
-        cluster = await LocalDataCluster.start(store.url, folder / "data", log_folder=folder)
+    async with await LocalCluster.start(brokers=2) as brokers, contextlib.AsyncExitStack() as stack:
+        cluster = await LocalDataCluster.start(brokers.store_url, folder / "data", log_folder=folder)
         stack.push_async_callback(cluster.stop)
         await cluster.until_running()
-        refused = await asyncio.to_thread(second_process, store.url, folder / "data")
+        refused = await asyncio.to_thread(second_process, brokers.store_url, folder / "data")
         assert refused.returncode == 2
         assert "is used by another data cluster process" in refused.stderr
-        reporter = Reporter(store.url, rng)
-        assert json.loads(reporter.connection.ask("GET", "nc:data")) == {"url": cluster.url}
-        assert reporter.connection.ask("HKEYS", "nc:feeds") == []
+        store = stack.enter_context(RespConnection(brokers.store_url))
+        assert json.loads(store.ask("GET", "nc:data")) == {"url": cluster.url}
         api = Api(cluster.url)
         kinds, levels = await asyncio.to_thread(api.set_up)
-        assert reporter.connection.ask("HKEYS", "nc:feeds") == [b"reports"]
+        client = await stack.enter_async_context(await nearcast.connect(brokers.urls["b1"]))
+        reporter = Reporter(client, rng)
 
         enough = asyncio.Event()
         reporting = asyncio.create_task(reporter.report_until(enough))
@@ -191,7 +189,7 @@ async def scenario(folder: Path, kills: int, seed: int) -> None:
         await cluster.stop()
         assert cluster.process.returncode == 0, cluster.process.last_lines(20)
         assert not is_alive(java)
-        assert reporter.connection.ask("GET", "nc:data") is None
+        assert store.ask("GET", "nc:data") is None
         assert "Traceback" not in cluster.process.log.read_text()
 
 

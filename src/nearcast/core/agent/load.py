@@ -1,4 +1,4 @@
-"""The load of one server: measured as one report a second, and logged to a stream in the store."""
+"""The load of one server: measured as one report a second, and logged to a stream on that server."""
 
 from __future__ import annotations
 
@@ -73,15 +73,15 @@ class LoadMeter:
 # --- the log of reports
 
 
-REPORTS_MAX = 10_000  # the server keeps about this many of all brokers, and drops the oldest: 16 minutes of ten brokers
-REPORTS_BYTES_MAX = 256 << 20  # and this many bytes, if all are as long as the newest: 10,000 topics take 1.5 MB
+REPORTS_MAX = 3600  # the server keeps about this many, and drops the oldest: an hour
+REPORTS_BYTES_MAX = 64 << 20  # and this many bytes, if all are as long as the newest: 10,000 topics take 1.5 MB
 UNANSWERED_BYTES_MAX = 4 << 20  # what one agent keeps to append again; a report of 100 topics has about 15 kB
 
 Fields = tuple[bytes | str | int, ...]
 
 
 class ReportLog:
-    """Appends the reports to a stream on the store's server, for the tables of the data cluster.
+    """Appends the reports to a stream on the broker's own server, for the tables of the data cluster.
 
     Inputs: append, reopened. It writes to the link it is given. A report that was written but not answered when the
     connection broke is appended again. It may then be in the stream twice, which readers detect by its `sequence`. For

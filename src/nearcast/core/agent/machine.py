@@ -208,6 +208,7 @@ class Agent:
         self._leave()
         link.broker = self.identity.broker  # whose first uses are on it
         self._claim.attend(link)
+        self.report_log.reopened(link)
         self._ask_for_claim(link, now_s)
 
     def _leave(self) -> None:
@@ -265,7 +266,6 @@ class Agent:
         channel = bus.agent_channel(self.identity.broker, self.agent_id)
         link.control[channel] = self._heard
         link.subscribe(channel)
-        self.report_log.reopened(link)
 
     def _say_hello(self, now_s: float) -> None:
         if self.bus.link is None:
@@ -440,9 +440,10 @@ class Agent:
     # --- reports
 
     def _measured(self, figures: Figures, now_s: float) -> None:
-        if self.bus.link is not None:
-            report = self.meter.measure(figures, now_s, self.wall_offset_s)
-            if report is not None:
-                encoded = bus.encode(report)
+        report = self.meter.measure(figures, now_s, self.wall_offset_s)
+        if report is not None:
+            encoded = bus.encode(report)
+            if self.server.link is not None:
+                self.report_log.append(self.server.link, report.at_s, encoded)
+            if self.bus.link is not None:
                 self.bus.link.tell(CONTROLLER_CHANNEL, encoded)
-                self.report_log.append(self.bus.link, report.at_s, encoded)

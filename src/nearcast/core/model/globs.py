@@ -16,6 +16,7 @@ Matcher = Callable[[bytes], object]
 _ANYTHING = b".*"
 _ANY = b"."
 _NONE = b"(?!)"
+_SIGNS = re.compile(rb"[*?\[\\]")
 
 
 @lru_cache(maxsize=4096)
@@ -38,6 +39,16 @@ def matcher(pattern: bytes) -> Matcher:
     # hours for a name that is made to match nearly, and would find nothing more.
     between = b"".join(b"(?>.*?%b)" % run for run in others[:-1])
     return re.compile(b"%b%b.*%b" % (first, between, others[-1]), re.DOTALL).fullmatch
+
+
+def includes(pattern: bytes, other: bytes) -> bool:
+    """Whether all names that the other pattern matches match this one too. False may also mean that it is not clear."""
+    prefix = _SIGNS.split(other, 1)[0]
+    if pattern == other:
+        return True
+    if prefix == other:
+        return bool(matcher(pattern)(other))
+    return pattern.endswith(b"*") and not _SIGNS.search(pattern[:-1]) and prefix.startswith(pattern[:-1])
 
 
 def _part(pattern: bytes, at: int) -> tuple[bytes, int]:

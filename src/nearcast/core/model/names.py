@@ -5,15 +5,12 @@ subscriber can hide what is not its own. PROTOCOL "Names on a server" lists the 
 `nc:m`, `nc:p`, `nc:s` and `nc:ready` are added here for membership, pattern subscribers, client counters and the ready
 key.
 
-On the store's server there are the channels of the bus, the controllers' journal, telemetry, gateways and their users,
-and the keys of feeds. Those are written by collectors and by the data cluster.
+On the store's server there are the channels of the bus, the controllers' journal, gateways and their users.
 """
 
 from __future__ import annotations
 
 import re
-
-import msgspec
 
 from nearcast.errors import InvalidTopic
 
@@ -36,6 +33,7 @@ NUMBERS = b"nc:n:"  # + life: hash: topic and publisher -> the last number kept
 OLDER_NUMBERS = b"nc:o:"  # + life: the same, of publishers that were silent for a while
 TOTALS = b"nc:t:"  # + life: hash: stream -> the messages ever kept in it, and the bytes
 CURSORS = b"nc:j:"  # + log + ":" + life: hash: group -> how far it has read this part
+REPORT_STREAM = b"nc:reports"  # stream: the agent's reports, for telemetry
 CLAIM_KEY = b"nc:agent"  # hash: which agent works on this server, its beats, and which of them was granted
 
 
@@ -120,11 +118,6 @@ VERSION_KEY = "nc:store:version"
 LEADER_KEY = "nc:store:leader"
 TERM_KEY = "nc:store:term"
 
-# Telemetry and feeds.
-REPORT_STREAM = b"nc:reports"
-FEEDS = "nc:feeds"  # hash: feed -> JSON {"topic", "stream"}; the data cluster writes it, collectors follow it
-FEED_PREFIX = "nc:feed:"  # + feed: its stream, and the beginning of its other keys
-
 # Gateways and their users, and the data cluster they ask.
 GATEWAYS_KEY = b"nc:gateways"
 USER_KEY = "nc:u:"  # + user
@@ -132,29 +125,3 @@ HOLDERS_KEY = "nc:f:"  # + broker: users with subscriptions there
 KEYS_KEY = "nc:keys"  # keys that sign tokens
 HOURS_KEY = "nc:hours"  # the count of hours, by which users are forgotten
 DATA_KEY = "nc:data"  # where the data cluster answers
-
-
-# --- feeds
-
-
-class FeedKeys(msgspec.Struct, frozen=True, kw_only=True):
-    """The keys of one feed."""
-
-    stream: str  # its messages
-    lease: str  # which agent collects
-    standby: str  # which agent stands by
-    state: str  # hash: `until`, up to when everything received was in the stream (ms, the server's clock)
-    lines: str  # hash: topic and publisher -> the last sequence in the stream
-    older_lines: str  # the same, for lines that were quiet for a while
-
-
-def feed_keys(feed: str) -> FeedKeys:
-    stream = FEED_PREFIX + feed
-    return FeedKeys(
-        stream=stream,
-        lease=f"{stream}:lease",
-        standby=f"{stream}:standby",
-        state=f"{stream}:state",
-        lines=f"{stream}:lines",
-        older_lines=f"{stream}:older",
-    )

@@ -9,8 +9,9 @@ from pathlib import Path
 
 from nearcast.pipeline.catalog.channels import Channels, StoredChannel
 from nearcast.pipeline.catalog.database import CatalogFull, CatalogLimits, Conflict, Database, Unknown
-from nearcast.pipeline.catalog.datasets import DatasetCatalog, FeedCatalog
+from nearcast.pipeline.catalog.datasets import DatasetCatalog
 from nearcast.pipeline.catalog.executions import Execution, Executions, Measures, Outcomes, RunningTime
+from nearcast.pipeline.catalog.feeds import FeedCatalog
 from nearcast.pipeline.catalog.subscriptions import Subscriptions
 from nearcast.pipeline.datasets import Datasets
 from nearcast.pipeline.storage import Warehouse

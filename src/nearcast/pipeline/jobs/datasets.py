@@ -27,11 +27,21 @@ if TYPE_CHECKING:
 
 
 def newest_per_key(frame: DataFrame, key: str, order: SparkColumn, columns: Sequence[str]) -> DataFrame:
-    """For each value of `key`, the row with the greatest `order`. No two rows of a key have the same `order`."""
+    """For each value of `key`, the row with the greatest `order`."""
     from pyspark.sql import functions as F
 
     newest = F.max_by(F.struct(*columns), order).alias("_newest")
     return frame.groupBy(key).agg(newest).select(*(F.col("_newest")[name].alias(name) for name in columns))
+
+
+def age() -> SparkColumn:
+    """What orders the records of a feed: when a server kept them, then when they were published.
+
+    Batches do not order them: a topic that moves leaves a part behind at its old broker, which may be read later.
+    """
+    from pyspark.sql import functions as F
+
+    return F.struct("_ingested_at", "_published_at", BATCH)
 
 
 # --- compaction
@@ -65,12 +75,10 @@ def merge(
     target: Path,
 ) -> Segment:
     """Write the records of the group to one folder; of a keyed dataset, only the newest per key."""
-    from pyspark.sql import functions as F
-
     names = [column.name for column in columns] + [BATCH]
     frame = io.read(spark, f"{nullable_ddl(columns)}, `{BATCH}` BIGINT", paths)
     if dataset.key:
-        frame = newest_per_key(frame, dataset.key, F.col(BATCH), names)
+        frame = newest_per_key(frame, dataset.key, age(), names)
     written = io.write(frame.select(*names), target, files=1)
     rows = sum(segment.rows for segment in group)
     if written.rows > rows or (written.rows < rows and not dataset.key):

@@ -37,8 +37,16 @@ from nearcast.core.model.names import REPORT_STREAM
 from nearcast.errors import UsageError
 from nearcast.pipeline import storage as io
 from nearcast.pipeline.catalog.database import Database
-from nearcast.pipeline.catalog.datasets import BROKERS, TOPICS, Progress, SumFile, TelemetryCatalog, sums_path
-from nearcast.pipeline.sources.offsets import BEGINNING, Offset, noted
+from nearcast.pipeline.catalog.datasets import (
+    BROKERS,
+    NOTHING_READ,
+    TOPICS,
+    Progress,
+    SumFile,
+    TelemetryCatalog,
+    sums_path,
+)
+from nearcast.pipeline.sources.offsets import noted
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Observation, SparkSession
@@ -270,16 +278,17 @@ class TelemetryJob:
         checkpoint = self._warehouse.checkpoint(CHECKPOINT)
         reader = self._spark.readStream.format("valkey_streams").options(
             url=self._url,
+            brokers="true",
             streams=REPORT_STREAM.decode(),
             maxRecordsPerBatch=str(self._settings.batch_records),
-            failOnDataLoss="false",  # the stream is short, and newer reports are worth more than older ones
+            failOnDataLoss="false",  # the streams are short, and newer reports are worth more than older ones
         )
         if not (checkpoint / "metadata").exists():
             # No checkpoint, or it was lost: the catalogue knows how far we are.
             progress = msgspec.structs.replace(self._catalog.progress(), spark_batch=-1)
             self._catalog.note(progress)
-            if progress.read_to != BEGINNING:
-                reader = reader.option("startingOffsets", json.dumps({REPORT_STREAM.decode(): progress.read_to}))
+            if progress.read_to != NOTHING_READ:
+                reader = reader.option("startingOffsets", progress.read_to)
         found = reports(reader.load()).withWatermark("at", f"{LATE_S} seconds")
         writer = found.dropDuplicatesWithinWatermark(["broker", "sequence"]).writeStream.foreachBatch(self._run)
         writer = writer.option("checkpointLocation", str(checkpoint)).queryName(CHECKPOINT)
@@ -313,14 +322,14 @@ class TelemetryJob:
             ]
         finally:
             kept.unpersist()
-        offset = noted(self._warehouse.checkpoint(CHECKPOINT), batch).get(REPORT_STREAM.decode(), Offset())
+        offsets = noted(self._warehouse.checkpoint(CHECKPOINT), batch)
         progress = Progress(
             spark_batch=batch,
-            read_to=offset.id,
+            read_to=json.dumps({stream: offset.id for stream, offset in sorted(offsets.items())}),
             commits=number,
             reports=before.reports + counted.get["good"],
             malformed=before.malformed + counted.get["all"] - counted.get["good"],
-            lost=offset.lost,
+            lost=sum(offset.lost for offset in offsets.values()),
         )
         self._catalog.commit(progress, [file for file in files if file is not None])
 

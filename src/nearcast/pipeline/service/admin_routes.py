@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -19,7 +19,7 @@ from starlette.concurrency import run_in_threadpool
 
 from nearcast.pipeline.catalog.catalog import Made
 from nearcast.pipeline.catalog.channels import StoredChannel, described
-from nearcast.pipeline.catalog.datasets import Feed
+from nearcast.pipeline.catalog.feeds import Feed
 from nearcast.pipeline.channels.analysis import explained
 from nearcast.pipeline.channels.execution import Prepared
 from nearcast.pipeline.channels.language import InvalidChannel, parse_channel
@@ -209,34 +209,27 @@ feed_routes = APIRouter(tags=["feeds"], responses={409: {"model": Problem}, 422:
 
 
 @feed_routes.post("/feeds", status_code=201, responses={200: {"description": "It existed already"}})
-def create_feed(
-    body: FeedBody,
-    service: ServiceOf,
-    response: Response,
-    wait_s: Annotated[float, Query(ge=0, le=60, description="How long to wait until an agent collects it.")] = 0.0,
-) -> dict[str, Any]:
-    """Create a feed. From when an agent collects it, messages become records of the dataset of the same name."""
+def create_feed(body: FeedBody, service: ServiceOf, response: Response) -> dict[str, Any]:
+    """Create a feed: messages published after this call become records of the dataset of the same name.
+
+    If no log covers its topics, one is made.
+    """
     if service.catalog.feeds.find(body.name) is not None:
         response.status_code = 200
-    feed = service.engine.feeds.create(body.name, body.topic, body.schema_, body.format, body.key)
-    if wait_s:
-        service.engine.feeds.until_collected(feed.name, wait_s)
-    return _shown_feed(service, feed, service.engine.feeds.collectors())
+    return _shown_feed(service, service.engine.feeds.create(body.name, body.topic, body.schema_, body.format, body.key))
 
 
 @feed_routes.get("/feeds")
 def get_feeds(service: ServiceOf) -> dict[str, Any]:
     """All feeds, with counts of what became of their messages."""
-    feeds = service.catalog.feeds.all()
-    collectors = service.engine.feeds.collectors() if feeds else {}
-    return {"feeds": [_shown_feed(service, feed, collectors) for feed in feeds]}
+    return {"feeds": [_shown_feed(service, feed) for feed in service.catalog.feeds.all()]}
 
 
 @feed_routes.patch("/feeds/{feed}")
 def alter_feed(feed: FeedName, body: FeedChange, service: ServiceOf) -> dict[str, Any]:
     """Add columns; existing records have null in them."""
     service.engine.feeds.alter(feed, body.add)
-    return _shown_feed(service, service.catalog.feeds.get(feed), service.engine.feeds.collectors())
+    return _shown_feed(service, service.catalog.feeds.get(feed))
 
 
 @feed_routes.delete("/feeds/{feed}")
@@ -250,30 +243,28 @@ def delete_feed(feed: FeedName, service: ServiceOf) -> dict[str, Any]:
 def get_dead_letters(
     feed: FeedName, service: ServiceOf, last: Annotated[int, Query(ge=1, le=1000)] = 20
 ) -> dict[str, Any]:
-    """The newest dead letters: unreadable records, gaps and losses. Payloads are shown as text, other bytes escaped."""
+    """The newest dead letters: unreadable records and losses. Payloads are shown as text, other bytes escaped."""
     service.catalog.feeds.get(feed)
     numbers = service.catalog.feeds.dead_letters(feed)
     folders = [service.catalog.warehouse.dead_letters(feed, number) for number in numbers]
     return {"dead_letters": newest_dead_letters(folders, last)}
 
 
-def _shown_feed(service: Service, feed: Feed, collectors: Mapping[str, str]) -> dict[str, Any]:
+def _shown_feed(service: Service, feed: Feed) -> dict[str, Any]:
     dataset = service.catalog.datasets.describe(feed.name)
     progress = feed.progress
     return {
         "name": feed.name,
         "topic": feed.topic,
-        "stream": feed.stream,
+        "log": feed.log,
         "format": feed.format,
         "columns": service.catalog.datasets.schema(feed.name),
         "key": dataset.key,
         "position": dataset.position,
-        "collector": collectors.get(feed.name, ""),
         "records": progress.records,
         "dead": progress.dead,
-        "gaps": progress.gaps,
         "lost": progress.lost,
-        "remade": progress.remade,
+        "parts_lost": progress.parts_lost,
     }
 
 
@@ -288,14 +279,13 @@ def get_health(service: ServiceOf) -> dict[str, Any]:
     """Answers as soon as the service is up.
 
     `spark`: starting, running, or why it does not run; `open`: executions that run; `damaged`: what can no longer be
-    read; `uncollected`: feeds that no agent has collected for a while; `problem`: what failed unexpectedly in the last
-    minute.
+    read; `feeds`: what keeps feeds from being read; `problem`: what failed unexpectedly in the last minute.
     """
     catalog = service.catalog
     return {
         "spark": service.engine.state,
         "open": len(catalog.executions.open()),
         "damaged": catalog.damaged(),
-        "uncollected": service.engine.uncollected,
+        "feeds": service.engine.feeds_problem,
         "problem": service.engine.trouble,
     }

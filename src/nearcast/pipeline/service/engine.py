@@ -22,7 +22,7 @@ from nearcast.pipeline.catalog.executions import Execution
 from nearcast.pipeline.channels.analysis import analyse
 from nearcast.pipeline.channels.execution import Prepared
 from nearcast.pipeline.channels.language import Channel
-from nearcast.pipeline.feeds import UNCOLLECTED, Feeds
+from nearcast.pipeline.feeds import Feeds
 from nearcast.pipeline.jobs.channel import ChannelJob
 from nearcast.pipeline.jobs.telemetry import TelemetryJob
 from nearcast.pipeline.service.scheduler import Scheduler
@@ -186,8 +186,8 @@ class SparkEngine:
         return self._troubles.problem
 
     @property
-    def uncollected(self) -> list[str]:
-        return [f"feed {name}: {UNCOLLECTED}" for name in sorted(self._feeds.uncollected)]
+    def feeds_problem(self) -> str:
+        return self._feeds.problem
 
     def analyse(self, channel: Channel, schemas: Schemas) -> Prepared:
         return analyse(self._ready(), channel, schemas)

@@ -159,8 +159,8 @@ class Engine(Protocol):
         """What failed unexpectedly in the last minute; empty if nothing did."""
 
     @property
-    def uncollected(self) -> list[str]:
-        """Feeds that no agent has collected for a while, each with what to do."""
+    def feeds_problem(self) -> str:
+        """What keeps feeds from being read; empty if nothing does."""
 
     def analyse(self, channel: Channel, schemas: Schemas) -> Prepared:
         """Raises `InvalidChannel`."""
@@ -179,11 +179,7 @@ class CatalogOnly:
     """The engine of a service without Spark: it serves what is stored, and runs nothing."""
 
     state = "none"
-    trouble = ""
-
-    @property
-    def uncollected(self) -> list[str]:
-        return []
+    trouble = feeds_problem = ""
 
     def analyse(self, channel: Channel, schemas: Schemas) -> Prepared:
         return prepare(channel, schemas)

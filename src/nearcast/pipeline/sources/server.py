@@ -16,7 +16,7 @@ from typing import Any, Self
 
 import hiredis
 
-from nearcast.core.wire.backend import hello, refusal, unanswered
+from nearcast.core.wire.backend import Credentials, hello, refusal, unanswered
 from nearcast.core.wire.link import command
 from nearcast.errors import ClusterError, ConnectFailed, UsageError
 from nearcast.pipeline.sources.offsets import View
@@ -27,6 +27,7 @@ _CONNECTION_NAME = "nc-data"  # without the prefix of clients, whose connections
 _READ_BYTES = 1 << 18
 
 Command = Sequence[bytes | str | int]
+Ended = Callable[[str], str]  # the reason why a connection ended -> what to do about it
 
 
 def _check_server(reason: str) -> str:
@@ -37,18 +38,24 @@ def _check_server(reason: str) -> str:
 
 
 class RespConnection:
-    """A connection on which each call blocks until the server has answered. Use it in a `with` block."""
+    """A connection on which each call blocks until the server has answered. Use it in a `with` block.
 
-    def __init__(self, url: str) -> None:
-        address, credentials = parse_url(url)
+    With `send` and `receive` the server works on an answer while the caller does something else.
+    """
+
+    def __init__(self, url: str, credentials: Credentials | None = None) -> None:
+        """`credentials`: instead of those in the URL."""
+        address, own = parse_url(url)
         self._url = address.url
         self._reader = hiredis.Reader()
+        self._asked: Command = ()
         try:
             self._socket = _connect(address)
         except OSError as error:
             raise ConnectFailed(f"{self._url}: {unreachable(address, error)}") from None
         try:
-            (greeting,) = self._replies([hello(credentials, _CONNECTION_NAME)], ended=unanswered)
+            self._write([hello(credentials or own, _CONNECTION_NAME)], unanswered)
+            greeting = self._read(unanswered)
         except BaseException:
             self.close()
             raise
@@ -62,11 +69,22 @@ class RespConnection:
 
     def ask_all(self, commands: Sequence[Command]) -> list[Any]:
         """The answers to several commands sent at once."""
-        replies = self._replies(commands)
+        self._write(commands)
+        replies = [self._read() for _ in commands]
         for asked, reply in zip(commands, replies, strict=True):
-            if isinstance(reply, hiredis.ReplyError):
-                raise ClusterError(f"{self._url} refused {asked[0]!s}: {reply}")
+            self._check(asked, reply)
         return replies
+
+    def send(self, *parts: bytes | str | int) -> None:
+        """Ask without waiting; `receive` then returns the answer."""
+        self._asked = parts
+        self._write([parts])
+
+    def receive(self) -> Any:
+        """The answer to what was sent; an error of the server is raised as ClusterError."""
+        reply = self._read()
+        self._check(self._asked, reply)
+        return reply
 
     def close(self) -> None:
         self._socket.close()
@@ -79,21 +97,26 @@ class RespConnection:
     ) -> None:
         self.close()
 
-    def _replies(self, commands: Sequence[Command], ended: Callable[[str], str] = _check_server) -> list[Any]:
-        replies: list[Any] = []
+    def _check(self, asked: Command, reply: Any) -> None:
+        if isinstance(reply, hiredis.ReplyError):
+            raise ClusterError(f"{self._url} refused {asked[0]!s}: {reply}")
+
+    def _write(self, commands: Sequence[Command], ended: Ended = _check_server) -> None:
         try:
             self._socket.sendall(b"".join(command(*parts) for parts in commands))
-            while len(replies) < len(commands):
-                if (reply := self._reader.gets()) is not False:
-                    replies.append(reply)
-                    continue
+        except OSError as error:
+            raise ConnectFailed(f"{self._url}: {ended(str(error))}") from None
+
+    def _read(self, ended: Ended = _check_server) -> Any:
+        try:
+            while (reply := self._reader.gets()) is False:
                 data = self._socket.recv(_READ_BYTES)
                 if not data:
                     raise ConnectFailed(f"{self._url}: {ended('closed by the server')}")
                 self._reader.feed(data)
         except OSError as error:
             raise ConnectFailed(f"{self._url}: {ended(str(error))}") from None
-        return replies
+        return reply
 
 
 def _connect(address: Address) -> socket.socket:
@@ -161,14 +184,14 @@ class StreamServer:
 
     def views(self, streams: Sequence[str]) -> dict[str, View | None]:
         """How far each stream goes; None for one that does not exist."""
-        answers = self._connection.ask_all([("EVAL", _VIEW, 1, stream) for stream in streams])
+        answers = self._connection.ask_all([("EVAL_RO", _VIEW, 1, stream) for stream in streams])
         return {stream: _view(answer) for stream, answer in zip(streams, answers, strict=True)}
 
     def step(self, stream: str, after: str, records: int) -> tuple[str, int]:
         """The id `records` records after an id, or the last one if there are fewer, and how many records that is."""
         done = 0
         while done < records:
-            count, last = self._connection.ask("EVAL", _STEP, 1, stream, after, min(PAGE_RECORDS, records - done))
+            count, last = self._connection.ask("EVAL_RO", _STEP, 1, stream, after, min(PAGE_RECORDS, records - done))
             after = last.decode()
             done += count
             if not count:

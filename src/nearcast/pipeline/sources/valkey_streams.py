@@ -1,7 +1,9 @@
 """Valkey Streams as a Spark source, for batches and for streaming: `spark.readStream.format("valkey_streams")`.
 
 Options:
-    url                 of the server
+    url                 of the server, or of a cluster's store
+    brokers             `false` (default), or `true`: read the streams of all brokers of the cluster; they are called
+                        BROKER/STREAM
     streams             names separated by commas; `prefix*` means all with that prefix, including later ones
     startingOffsets     `earliest` (default), `latest`, or JSON `{"stream": "ms-seq"}`: read after this id
     maxRecordsPerBatch  of all streams together (default 100,000)
@@ -39,13 +41,15 @@ from nearcast.pipeline.sources.offsets import (
     shares,
     to_json,
 )
-from nearcast.pipeline.sources.server import StreamServer
 
 if TYPE_CHECKING:
     import pyarrow
     from pyspark.sql.types import StructType
 
-    from nearcast.pipeline.sources.server import Record
+    from nearcast.pipeline.sources.cluster_streams import ClusterStreams
+    from nearcast.pipeline.sources.server import Record, StreamServer
+
+    Server = StreamServer | ClusterStreams
 
 
 # --- options
@@ -63,8 +67,10 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     starting: str | dict[str, str] = "earliest"  # or `latest`, or ids by stream
     max_records: int = DEFAULT_MAX_RECORDS
     fail_on_data_loss: bool = True
+    brokers: bool = False
 
     def want(self, stream: str) -> bool:
+        stream = stream.partition("/")[2] if self.brokers else stream
         prefixes = tuple(name[:-1] for name in self.streams if name.endswith("*"))
         return stream in self.streams or stream.startswith(prefixes)
 
@@ -78,16 +84,21 @@ def parse_options(given: Mapping[str, str]) -> Options:
     maximum = given.get("maxRecordsPerBatch") or str(DEFAULT_MAX_RECORDS)
     if not maximum.isdecimal() or int(maximum) < 1:
         raise UsageError(f"maxRecordsPerBatch is {maximum!r}: give a number of at least 1")
-    fail = (given.get("failOnDataLoss") or "true").lower()
-    if fail not in ("true", "false"):
-        raise UsageError(f"failOnDataLoss is {fail!r}: give true or false")
     return Options(
         url=given["url"],
         streams=streams,
         starting=_starting(given.get("startingOffsets") or "earliest"),
         max_records=int(maximum),
-        fail_on_data_loss=fail == "true",
+        fail_on_data_loss=_switch(given, "failOnDataLoss", "true"),
+        brokers=_switch(given, "brokers", "false"),
     )
+
+
+def _switch(given: Mapping[str, str], name: str, default: str) -> bool:
+    value = (given.get(name) or default).lower()
+    if value not in ("true", "false"):
+        raise UsageError(f"{name} is {value!r}: give true or false")
+    return value == "true"
 
 
 def _starting(text: str) -> str | dict[str, str]:
@@ -114,11 +125,9 @@ log = logging.getLogger(__name__)
 
 def read_range(options: Options, wanted: StreamRange) -> Iterator[pyarrow.RecordBatch]:
     """The records of the range. If some were trimmed since it was planned, this is an error or a line in the log."""
-    from nearcast.pipeline.sources.server import RespConnection, StreamServer
-
     missing = wanted.records
-    with RespConnection(options.url) as connection:
-        for page in StreamServer(connection).pages(wanted.stream, wanted.after, wanted.upto):
+    with _server(options) as server:
+        for page in server.pages(wanted.stream, wanted.after, wanted.upto):
             missing -= len(page)
             yield _batch(wanted.stream, page)
     if missing > 0:
@@ -182,11 +191,16 @@ class ValkeyStreams(DataSource):
 
 
 @contextmanager
-def _server(options: Options) -> Iterator[StreamServer]:
+def _server(options: Options) -> Iterator[Server]:
+    from nearcast.pipeline.sources.cluster_streams import ClusterStreams
     from nearcast.pipeline.sources.server import RespConnection, StreamServer
 
-    with RespConnection(options.url) as connection:
-        yield StreamServer(connection)
+    if options.brokers:
+        with ClusterStreams(options.url) as cluster:
+            yield cluster
+    else:
+        with RespConnection(options.url) as connection:
+            yield StreamServer(connection)
 
 
 class BatchReader(DataSourceReader):
@@ -237,7 +251,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             # Streams no longer wanted keep their offsets, to continue from there if they are wanted again.
             return to_json(known | ahead(server, self._options, wanted, most, self._targets))
 
-    def _wanted(self, server: StreamServer, known: dict[str, Offset]) -> dict[str, Offset]:
+    def _wanted(self, server: Server, known: dict[str, Offset]) -> dict[str, Offset]:
         """The streams to read from, including new ones, each with the offset to continue from."""
         names = self._scanned(server) if self._targets is None else list(self._targets)
         if not known and not self._begun:
@@ -253,7 +267,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[Any]:
         return read_range(self._options, partition.value)
 
-    def _scanned(self, server: StreamServer) -> list[str]:
+    def _scanned(self, server: Server) -> list[str]:
         if time.monotonic() - self._scanned_s >= SCAN_EVERY_S:
             self._names = server.names(self._options.streams)
             self._scanned_s = time.monotonic()
@@ -263,7 +277,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 # --- where to begin, and how far to read
 
 
-def starting(server: StreamServer, options: Options, streams: Sequence[str]) -> dict[str, Offset]:
+def starting(server: Server, options: Options, streams: Sequence[str]) -> dict[str, Offset]:
     """The offsets that a new query begins with. Records trimmed before that do not count as lost."""
     found = {}
     for stream, view in server.views(streams).items():
@@ -278,14 +292,14 @@ def starting(server: StreamServer, options: Options, streams: Sequence[str]) -> 
     return found
 
 
-def _at(server: StreamServer, stream: str, record_id: str, view: View) -> Offset:
+def _at(server: Server, stream: str, record_id: str, view: View) -> Offset:
     """The offset of a given id. Its position is computed from the number of records after it."""
     _, behind = server.step(stream, record_id, view.length)
     return beginning_at(record_id, view.added - behind)
 
 
 def ahead(
-    server: StreamServer,
+    server: Server,
     options: Options,
     start: Mapping[str, Offset],
     limit: int | None = None,
@@ -307,7 +321,7 @@ def ahead(
     return offsets
 
 
-def _advanced(server: StreamServer, stream: str, offset: Offset, view: View | None, records: int) -> Offset:
+def _advanced(server: Server, stream: str, offset: Offset, view: View | None, records: int) -> Offset:
     if view is None or not records:
         return offset
     if offset.position + records == view.added:

@@ -1,0 +1,75 @@
+"""The cluster's logs, as feeds need them: which there are, how far they go, and new ones.
+
+The data cluster is a client of the cluster in this: the controllers decide.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from nearcast.core.model.globs import includes
+from nearcast.core.model.logs import Log
+from nearcast.core.model.membership import Membership
+from nearcast.errors import ClusterError, Refused, UsageError
+from nearcast.pipeline.sources.parts import extents, journalled_membership, parts_of
+from nearcast.pipeline.sources.positions import LOST
+from nearcast.pipeline.sources.server import RespConnection
+from nearcast.runtime.console import Console
+from nearcast.runtime.driver import parse_url
+
+T = TypeVar("T")
+
+
+class ClusterLogs:
+    """The logs of the cluster whose store is at this URL. Its calls block: use it where no event loop runs."""
+
+    def __init__(self, store_url: str) -> None:
+        self._url = store_url
+
+    def all(self) -> tuple[Log, ...]:
+        return self._membership().logs
+
+    def covering(self, topic: str) -> Log | None:
+        """A log that keeps all messages of a topic, or of all topics of a pattern; None if none certainly does."""
+        wanted = topic.encode()
+        found = (log for log in self.all() if any(includes(pattern.encode(), wanted) for pattern in log.topics))
+        return next(found, None)
+
+    def create(self, log: Log) -> Log:
+        """Returns when every message whose publish begins afterwards is kept. Repeating this changes nothing."""
+        return self._asked(lambda console: console.create_log(log))
+
+    def drop(self, name: str) -> None:
+        self._asked(lambda console: console.drop_log(name))
+
+    def positions(self, log: Log) -> dict[str, int]:
+        """How far the log's parts go now, by stream; raises ClusterError if a server does not answer."""
+        _, credentials = parse_url(self._url)
+        found = {}
+        for part in parts_of(self._membership(), {log.key}).values():
+            if part.url:
+                with RespConnection(part.url, credentials) as server:
+                    (extent,) = extents(server, [part])
+                found[part.stream] = extent.last
+            else:
+                found[part.stream] = LOST if part.kept is None else part.kept
+        return {stream: position for stream, position in found.items() if position}
+
+    def _membership(self) -> Membership:
+        with RespConnection(self._url) as store:
+            membership = journalled_membership(store)
+        if membership is None:
+            raise ClusterError("the store has no cluster yet: start a controller and an agent")
+        return membership
+
+    def _asked(self, ask: Callable[[Console], Awaitable[T]]) -> T:
+        async def asked() -> T:
+            async with Console(self._url) as console:
+                return await ask(console)
+
+        try:
+            return asyncio.run(asked())
+        except Refused as error:
+            raise UsageError(str(error)) from None
