@@ -1,0 +1,124 @@
+"""Servers are killed under load while kept topics move: what is lost is reported, and nothing else is missing."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import defaultdict
+from contextlib import suppress
+
+import pytest
+
+import nearcast
+from nearcast.core.model.logs import Log
+from nearcast.errors import NearcastError
+from nearcast.runtime.console import Console
+from nearcast.testing.cluster import LocalCluster
+from nearcast.testing.waiting import until
+
+pytestmark = pytest.mark.live
+
+LOG = Log("orders", 0, ("order.*",), 3600.0, 1 << 28)
+TOPICS = [f"order.{number}" for number in range(4)]
+BROKERS = ("b1", "b2", "b3")
+GROUP = "audit"
+SETTLE_S = 60.0
+
+
+class Load:
+    """Publishers that await every message, and one reader of the log."""
+
+    def __init__(self, client: nearcast.Client) -> None:
+        self.acknowledged: dict[bytes, float] = {}  # payload -> when it was published
+        self.read: list[nearcast.Message] = []
+        self.lost: list[nearcast.Lost] = []
+        self.stop = False
+        self._client = client
+
+    async def publish(self, topic: str) -> None:
+        number = 0
+        while not self.stop:
+            number += 1
+            payload, began_s = f"{topic} {number}".encode(), time.monotonic()
+            with suppress(NearcastError):  # it may have arrived all the same
+                await self._client.publish(topic, payload, timeout_s=20)
+                self.acknowledged[payload] = began_s
+            await asyncio.sleep(0.001)  # some hundred messages a second in all
+
+    async def consume(self, reader: nearcast.Reader) -> None:
+        while True:
+            event = await reader.get()
+            if isinstance(event, nearcast.Lost):
+                self.lost.append(event)
+            else:
+                self.read.append(event)
+            if not len(self.read) % 50:
+                with suppress(NearcastError):
+                    await reader.commit()
+
+    def check(self, kills: list[tuple[str, float]]) -> None:
+        payloads = [message.payload for message in self.read]
+        missing = self.acknowledged.keys() - set(payloads)
+        near = [began_s for payload in missing if (began_s := self.acknowledged[payload])]
+        assert all(any(-2.0 < killed_s - at_s < 5.0 for _, killed_s in kills) for at_s in near), "lost without a kill"
+        assert {lost.part.partition("@")[0] for lost in self.lost} == {broker for broker, _ in kills}
+        assert len(self.lost) == len(kills), "each lost life is reported once"
+        seen: dict[tuple[str, int | None], int] = defaultdict(int)
+        for message in {message.payload: message for message in reversed(self.read)}.values().__reversed__():
+            assert message.sequence is not None
+            assert message.sequence > seen[message.topic, message.publisher], "a publisher's order"
+            seen[message.topic, message.publisher] = message.sequence
+
+
+async def all_read(console: Console) -> bool:
+    state = await console.logs()
+    loads = [load for parts in state.parts.values() for load in parts.values()]
+    return bool(loads) and sum(load.groups.get(GROUP, load.total) for load in loads) < 200
+
+
+async def storm(kills: int) -> None:
+    async with (
+        await LocalCluster.start(brokers=BROKERS) as cluster,
+        await cluster.console() as console,
+        nearcast.connect(*cluster.urls.values()) as publisher,
+        nearcast.connect(*cluster.urls.values()) as other,
+    ):
+        await console.create_log(LOG)
+        load = Load(publisher)
+        reader = await other.read("orders", group=GROUP)
+        tasks = [asyncio.create_task(load.publish(topic)) for topic in TOPICS]
+        consumer = asyncio.create_task(load.consume(reader))
+        killed: list[tuple[str, float]] = []
+        for number in range(kills):
+            for place, topic in enumerate(TOPICS):
+                await console.move(topic, nearcast.Mode.SINGLE, (BROKERS[(number + place) % 3],), timeout_s=SETTLE_S)
+            await until(lambda: all_read(console), "the log is read", SETTLE_S)
+            broker = BROKERS[number % 3]
+            killed.append((broker, time.monotonic()))
+            await cluster.kill_server(broker)
+            await until(lambda n=number: len(load.lost) > n, "the loss is reported", SETTLE_S)
+            await cluster.restart_server(broker)
+            await cluster.restart_agent(broker)
+            await cluster.until_members([broker])
+        load.stop = True
+        await asyncio.gather(*tasks)
+
+        def complete() -> bool:
+            payloads = {message.payload for message in load.read}
+            late = [payload for payload, at_s in load.acknowledged.items() if at_s > killed[-1][1] + 5.0]
+            return all(payload in payloads for payload in late)
+
+        await until(complete, "everything is read", SETTLE_S)
+        consumer.cancel()
+        assert len(load.acknowledged) > 100 * kills
+        load.check(killed)
+
+
+def test_what_killed_servers_kept_is_reported_and_nothing_else_is_missing() -> None:
+    asyncio.run(asyncio.wait_for(storm(3), 110))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_twenty_kills() -> None:
+    asyncio.run(asyncio.wait_for(storm(20), 880))
