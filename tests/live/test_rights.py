@@ -23,6 +23,7 @@ from nearcast.gateway.directory import StoreConnection
 from nearcast.gateway.server import GatewayServer, listen
 from nearcast.gateway.service import Gateway
 from nearcast.gateway.users import Users
+from nearcast.pipeline.catalog.feeds import ReadEntry
 from nearcast.pipeline.logs import ClusterLogs
 from nearcast.pipeline.service.process import Announcement
 from nearcast.pipeline.sources.cluster_streams import ClusterStreams
@@ -150,6 +151,8 @@ def test_feeds_are_made_and_read_with_the_rules_of_the_data_cluster(world: World
         assert await asyncio.to_thread(logs.covering, "game:scores") == log
         (stream,) = await asyncio.to_thread(logs.positions, log)
         await asyncio.to_thread(_read, store, log.key, stream)
+        await asyncio.to_thread(logs.note_read, {stream: ReadEntry("5-0", 1)})
+        await asyncio.to_thread(logs.forget_reader, log.key)
         await asyncio.to_thread(logs.drop, "scores")
 
     world.run(scenario)

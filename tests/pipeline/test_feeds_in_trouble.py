@@ -81,7 +81,7 @@ class Publishing:
         self._ended.set()
 
 
-def test_moves_and_a_broker_that_leaves_repeat_nothing_and_lose_nothing_silently(
+def test_moves_and_a_broker_that_leaves_lose_and_repeat_nothing(
     spark: SparkSession, own_brokers: Brokers, tmp_path: Path
 ) -> None:
     cluster, loop = own_brokers.cluster, own_brokers.loop
@@ -95,20 +95,17 @@ def test_moves_and_a_broker_that_leaves_repeat_nothing_and_lose_nothing_silently
         for number in range(MOVES):
             await console.move(TOPICS[number % len(TOPICS)], Mode.SINGLE, (f"b{number % 3 + 1}",))
         await asyncio.to_thread(wait_until, lambda: reading.records > 0, 60.0)
-        await console.drain("b2", wait=False)
-        await asyncio.sleep(1.0)  # its topics move away while the load goes on
+        await console.drain("b2", timeout_s=60.0)  # it waits until the feed has read what is there
         publishing.end()
         await task
         assert publishing.failed == []
         return publishing.acknowledged
 
     published = loop.run(scenario(), within_s=120.0)
-    wait_until(lambda: reading.records >= len(published) or reading.losses(), within_s=60.0)
+    wait_until(lambda: reading.records >= len(published), within_s=60.0)
     reading.feeds.stop()
-    found = reading.ids()
-    assert len(found) == len(set(found)), "nothing twice"
-    assert set(found) <= set(published)
-    assert found == sorted(published) or reading.losses(), "nothing is missing without a word"
+    assert reading.ids() == sorted(published)
+    assert reading.losses() == []
 
 
 def test_what_is_lost_with_a_server_is_told(spark: SparkSession, own_brokers: Brokers, tmp_path: Path) -> None:

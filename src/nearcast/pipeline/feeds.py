@@ -19,10 +19,11 @@ from nearcast.core.model.names import encode_topic
 from nearcast.errors import ClusterError, UsageError
 from nearcast.pipeline import storage as io
 from nearcast.pipeline.catalog.database import Database
-from nearcast.pipeline.catalog.feeds import FORMATS, Feed, FeedCatalog
+from nearcast.pipeline.catalog.feeds import FORMATS, Feed, FeedCatalog, ReadEntry
 from nearcast.pipeline.datasets import Datasets
 from nearcast.pipeline.jobs.feed import DEFAULT_SETTINGS, FeedSettings, FeedsJob
 from nearcast.pipeline.logs import ClusterLogs
+from nearcast.pipeline.sources.parts import log_of
 from nearcast.pipeline.storage import DEAD_LETTERS, checked_dataset_name, nullable_ddl, parse_schema
 from nearcast.runtime.workers import Troubles
 
@@ -73,6 +74,7 @@ class Feeds:
         self._lock = threading.RLock()
         self._stopping = threading.Event()
         self._keeper: threading.Thread | None = None
+        self._told: dict[str, ReadEntry] = {}  # what brokers know of how far their parts were read
         self.problem = ""  # what keeps the query from running
 
     # --- what there is
@@ -140,12 +142,19 @@ class Feeds:
             self._catalog.remove(name)
             self._keep_running()
             io.remove(self._datasets.warehouse.dead_letters(name, 0).parent)
-            own = feed.log.partition("@")[0]
-            if own.startswith(LOG_PREFIX) and feed.log not in self._wanted():
-                try:
-                    self._logs.drop(own)
-                except ClusterError as error:
-                    log.warning("feed %s was dropped, but its log %s was not: %s", name, own, error)
+            if feed.log not in self._wanted():
+                self._leave_log(feed)
+
+    def _leave_log(self, feed: Feed) -> None:
+        """No feed reads the log any more: drop it if it was made for a feed."""
+        own = feed.log.partition("@")[0]
+        try:
+            if own.startswith(LOG_PREFIX):
+                self._logs.drop(own)
+            else:
+                self._logs.forget_reader(feed.log)
+        except ClusterError as error:
+            log.warning("feed %s was dropped, but its log %s does not know: %s", feed.name, own, error)
 
     # --- running
 
@@ -172,9 +181,21 @@ class Feeds:
             try:
                 self._keep_running()
                 self._sweep()
+                self._tell_brokers()
             except Exception as error:  # Spark and py4j have many ways to fail; the next round tries again
                 self._troubles.note("keeping the feeds running", error)
             self._stopping.wait(LOOK_S)
+
+    def _tell_brokers(self) -> None:
+        """Tell them how far their parts were read; what could not be told is told in the next round."""
+        read = {stream: entry for stream, entry in self._catalog.entries().items() if log_of(stream) in self._wanted()}
+        if read == self._told:
+            return
+        try:
+            self._logs.note_read(read)
+            self._told = read
+        except ClusterError as error:
+            log.debug("brokers do not know yet how far feeds have read: %s", error)
 
     def _wanted(self) -> list[str]:
         return sorted({feed.log for feed in self._catalog.all()})

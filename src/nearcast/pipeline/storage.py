@@ -154,7 +154,7 @@ class Column(msgspec.Struct, frozen=True):
     required: bool = False
 
 
-# What a feed adds to each record: where it came from, when it was sent, and when the collector stored it.
+# What a feed adds to each record: where it came from, when it was sent, and when a server kept it.
 METADATA = (Column("_topic", "STRING"), Column("_published_at", "TIMESTAMP"), Column("_ingested_at", "TIMESTAMP"))
 
 DEAD_LETTERS = (

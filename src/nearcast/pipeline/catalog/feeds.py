@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import msgspec
 
@@ -27,7 +28,12 @@ CREATE TABLE IF NOT EXISTS feed_dead_letters (
     number INTEGER NOT NULL,
     PRIMARY KEY (feed, number)
 );
-CREATE TABLE IF NOT EXISTS log_positions (stream TEXT PRIMARY KEY, position INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS log_positions (
+    stream TEXT PRIMARY KEY,
+    position INTEGER NOT NULL,
+    entry TEXT NOT NULL DEFAULT '',             -- the last one that was read whole
+    entry_position INTEGER NOT NULL DEFAULT 0   -- at its end
+);
 CREATE TABLE IF NOT EXISTS feeds_query (only INTEGER PRIMARY KEY CHECK (only = 1), spark_batch INTEGER NOT NULL);
 """
 
@@ -53,6 +59,13 @@ class Feed(msgspec.Struct, frozen=True, kw_only=True):
     log: str  # its key
     since: Mapping[str, int] = {}  # stream -> its position when the feed was created: only what follows is for the feed
     progress: FeedProgress = FeedProgress()
+
+
+class ReadEntry(NamedTuple):
+    """An entry of a part, and the position at its end."""
+
+    entry: str
+    position: int
 
 
 class FeedCatalog:
@@ -115,14 +128,29 @@ class FeedCatalog:
         """How far each part was read, by stream."""
         return {row["stream"]: row["position"] for row in self._database.rows("SELECT * FROM log_positions")}
 
-    def reached(self, spark_batch: int, positions: Mapping[str, int]) -> None:
-        """A batch was committed, with these parts read up to these positions."""
+    def entries(self) -> dict[str, ReadEntry]:
+        """The last entry of each part that was read whole, by stream."""
+        rows = self._database.rows("SELECT * FROM log_positions WHERE entry != ''")
+        return {row["stream"]: ReadEntry(row["entry"], row["entry_position"]) for row in rows}
+
+    def reached(self, spark_batch: int, positions: Mapping[str, int], entries: Mapping[str, ReadEntry]) -> None:
+        """A batch was committed, with these parts read up to these positions, and some more entries of them whole."""
         self._database.run("REPLACE INTO feeds_query VALUES (1, ?)", [spark_batch])
-        self._database.run_many("REPLACE INTO log_positions VALUES (?, ?)", list(positions.items()))
+        self._database.run_many(
+            "INSERT INTO log_positions (stream, position) VALUES (?, ?) "
+            "ON CONFLICT (stream) DO UPDATE SET position = excluded.position",
+            list(positions.items()),
+        )
+        self._database.run_many(
+            "UPDATE log_positions SET entry = ?, entry_position = ? WHERE stream = ?",
+            [(*entry, stream) for stream, entry in entries.items()],
+        )
 
     def begin(self, positions: Mapping[str, int]) -> None:
         """No feed reads a log yet: of its parts, those not read before are read from these positions on."""
-        self._database.run_many("INSERT OR IGNORE INTO log_positions VALUES (?, ?)", list(positions.items()))
+        self._database.run_many(
+            "INSERT OR IGNORE INTO log_positions (stream, position) VALUES (?, ?)", list(positions.items())
+        )
 
 
 def _feed(row: Row) -> Feed:

@@ -48,6 +48,8 @@ class ReadRange(msgspec.Struct, frozen=True):
     after: int
     upto: int
     lost: int
+    entry: str = ""  # the last entry of the stream that was read whole,
+    entry_position: int = 0  # and the position at its end
 
 
 class Manifest(msgspec.Struct, frozen=True):

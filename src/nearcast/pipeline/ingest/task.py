@@ -50,7 +50,7 @@ def ingested(order: Order, wanted: Sequence[tuple[PartRange, str]]) -> Manifest:
             with RespConnection(url, order.credentials) as server:
                 for page in entries(server, each.stream, each.after, each.upto):
                     reading.take(page)
-        found.append(ReadRange(each.stream, each.after, each.upto, each.messages - reading.read))
+        found.append(reading.told())
     return Manifest(found, [sink.close() for sink in sinks])
 
 
@@ -68,8 +68,17 @@ class RangeReading:
     def __init__(self, wanted: PartRange, sinks: Sequence[Sink]) -> None:
         self.read = 0  # messages that were there
         self._wanted = wanted
+        self._whole: Entry | None = None  # the last one that is in the range up to its end
         self._sinks = [sink for sink in sinks if sink.reads(wanted.stream)]
         self._by_topic: dict[bytes, list[Sink]] = {}
+
+    def told(self) -> ReadRange:
+        wanted, lost = self._wanted, self._wanted.messages - self.read
+        if self._whole is None:
+            return ReadRange(wanted.stream, wanted.after, wanted.upto, lost)
+        return ReadRange(
+            wanted.stream, wanted.after, wanted.upto, lost, self._whole.name.decode(), self._whole.position
+        )
 
     def take(self, page: Sequence[Entry]) -> None:
         for entry in page:
@@ -77,6 +86,8 @@ class RangeReading:
             for topic, batch in zip(entry.batches[::2], entry.batches[1::2], strict=True):
                 self._take_batch(topic, batch, position, entry.at_us)
                 position += _count(batch)
+            if entry.position <= self._wanted.upto:
+                self._whole = entry
 
     def _take_batch(self, topic: bytes, batch: bytes, position: int, at_us: int) -> None:
         """The messages of one batch that are in the range; `position` is that before its first."""

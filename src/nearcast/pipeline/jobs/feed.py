@@ -25,7 +25,7 @@ from nearcast.errors import ClusterError, UsageError
 from nearcast.pipeline import storage as io
 from nearcast.pipeline.catalog.database import Database
 from nearcast.pipeline.catalog.datasets import Dataset, Segment
-from nearcast.pipeline.catalog.feeds import Feed, FeedCatalog, FeedProgress
+from nearcast.pipeline.catalog.feeds import Feed, FeedCatalog, FeedProgress, ReadEntry
 from nearcast.pipeline.datasets import Datasets
 from nearcast.pipeline.ingest.files import FileWriter, WrittenFile
 from nearcast.pipeline.ingest.orders import FeedOrder, FeedOutcome, Manifest, Order, ReadRange
@@ -87,7 +87,7 @@ class FeedsJob:
     ) -> StreamingQuery:
         """Start the query over these logs and return it. `once`: it ends when it has read what is there now."""
         if not any((self.checkpoint / "offsets").glob("[0-9]*")):  # no checkpoint, or it was lost: Spark counts from 0
-            self._feeds.reached(-1, {})
+            self._feeds.reached(-1, {}, {})
         reader = spark.readStream.format("nearcast_logs").options(
             url=self._url,
             logs=",".join(logs),
@@ -152,7 +152,7 @@ class FeedsJob:
                     self._datasets.commit(each.feed.name, segments[each.feed.name])
                 if each.touched:
                     self._feeds.advance(each.feed.name, each.progress, dead_letters=each.has_dead_letters)
-            self._feeds.reached(batch, _reached(ranges))
+            self._feeds.reached(batch, _reached(ranges), _read_whole(ranges))
         for name, segment in segments.items():
             self._committed(name, segment.last)
 
@@ -271,3 +271,8 @@ def _lost_parts(feed: Feed, ranges: Sequence[ReadRange]) -> dict[str, int]:
 def _reached(ranges: Sequence[ReadRange]) -> dict[str, int]:
     """The position of each part at the end of the batch: several ranges may be of one part."""
     return {each.stream: each.upto for each in sorted(ranges, key=lambda each: each.upto)}
+
+
+def _read_whole(ranges: Sequence[ReadRange]) -> dict[str, ReadEntry]:
+    ordered = sorted((each for each in ranges if each.entry), key=lambda each: each.entry_position)
+    return {each.stream: ReadEntry(each.entry, each.entry_position) for each in ordered}

@@ -122,6 +122,7 @@ class Extent(NamedTuple):
 class Entry(NamedTuple):
     """What one call of a publisher has appended: batches by topic, and the position of the last message."""
 
+    name: bytes  # its id in the stream
     at_us: int  # when the server appended it, by its clock, since 1970; later entries of a stream are greater
     position: int
     batches: list[bytes]  # topics and batches in turn
@@ -162,7 +163,7 @@ def _entry(name: bytes, fields: list[bytes]) -> Entry | None:
         return None
     batches = fields[_BATCHES:]
     readable = len(batches) % 2 == 0 and all(len(batch) >= HEADER_BYTES for batch in batches[1::2])
-    return Entry(_time_us(name), int(fields[_COUNT]), batches if readable else [])
+    return Entry(name, _time_us(name), int(fields[_COUNT]), batches if readable else [])
 
 
 def _within(page: list[Entry], after: int, upto: int) -> list[Entry]:
