@@ -36,7 +36,20 @@ def test_a_repetitive_channel_runs_at_creation_plus_whole_periods():
     assert due(schedule, 40.0) == []
     schedule.committed("d", 14.0)
     schedule.ended("c", 36.0)
-    assert schedule.next_s() == 43.0, "the ticks at 23 and 33 are skipped"
+    assert due(schedule, 36.0) == ["c"], "the ticks at 23 and 33 have passed"
+    schedule.started("c", 36.0)
+    schedule.committed("d", 37.0)
+    schedule.ended("c", 38.0)
+    assert schedule.next_s() == 43.0, "they count once, and the ticks stay where they were"
+
+
+def test_a_tick_that_passes_before_the_new_records_come_is_skipped():
+    schedule = Schedule()
+    schedule.update([channel()], [], 5.0, 5.0)
+    schedule.started("c", 13.0)
+    schedule.committed("d", 34.0)
+    schedule.ended("c", 36.0)
+    assert schedule.next_s() == 43.0
 
 
 def test_ticks_follow_creation_by_the_wall_clock_and_then_a_clock_that_does_not_jump():

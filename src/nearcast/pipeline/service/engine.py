@@ -256,7 +256,11 @@ class SparkEngine:
         if job is None or known != channel:  # new, or replaced
             job = ChannelJob(self._ready(), self._catalog, channel)
             self._jobs[channel.name] = (channel, job)
-        self._ready().sparkContext.addJobTag(_TAG)  # for this thread's jobs
+        context = self._ready().sparkContext  # what follows is for this thread's jobs
+        context.addJobTag(_TAG)
+        context.setLocalProperty(
+            "spark.scheduler.pool", channel.name
+        )  # channels share the cores, and feeds have theirs
         job.run(execution)
 
     def _committed(self, dataset: str, number: int) -> None:

@@ -47,10 +47,11 @@ class Schedule:
     """The channels, when each is due, and which of them run: pure bookkeeping, without a clock or threads.
 
     A repetitive channel is due at whole periods after its creation. The creation time is by the wall clock, which is
-    read once, when the channel is added; all other times are by a clock that does not jump. A tick that passes while an
-    execution runs, or waits for its turn, is skipped: the next execution sees all records since the last. A continuous
-    channel is due at each commit of one of its NEW datasets, but at least a period after it last started. Neither is
-    due without new records. An execution that failed is tried again after a pause, which doubles up to a limit.
+    read once, when the channel is added; all other times are by a clock that does not jump. If ticks pass while an
+    execution runs, and there were new records by then, the channel is due at its end, once: the next execution sees all
+    records since the last. A continuous channel is due at each commit of one of its NEW datasets, but at least a period
+    after it last started. Neither is due without new records. An execution that failed is tried again after a pause,
+    which doubles up to a limit.
     """
 
     def __init__(self) -> None:
@@ -97,8 +98,6 @@ class Schedule:
         entry.running = False
         if not failed:
             entry.failures = 0
-            if not entry.channel.continuous:
-                entry.due_s = max(entry.due_s, entry.tick_after(now_s))
             return
         entry.fresh = True
         entry.failures += 1
