@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections import defaultdict
 from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime
@@ -12,8 +13,10 @@ import pytest
 
 import nearcast
 from nearcast.core.model.logs import Log
+from nearcast.core.model.names import LOGS
 from nearcast.errors import UsageError
 from nearcast.runtime.console import Console
+from nearcast.runtime.requester import Requester
 from nearcast.testing.cluster import LocalCluster
 from nearcast.testing.waiting import until
 
@@ -167,6 +170,38 @@ def test_what_a_killed_server_had_kept_is_reported_as_lost() -> None:
         assert (await some(other, 1))[0].payload == b"after"
 
     run(scenario)
+
+
+def test_a_reader_that_its_program_has_dropped_leaves() -> None:
+    async def scenario(cluster: LocalCluster, console: Console, client: nearcast.Client) -> None:
+        await publish(client, 10)
+
+        async def first() -> bytes:
+            async for event in client.read("orders"):
+                assert isinstance(event, nearcast.Message)
+                return event.payload
+            raise AssertionError
+
+        async def followed() -> bool:
+            requester = Requester(cluster.urls["b1"])
+            try:
+                return bool(await requester.ask("PUBSUB", "CHANNELS", LOGS + b"*"))
+            finally:
+                await requester.close()
+
+        kept = await client.read("orders")
+        assert await first()
+        assert await followed()
+        kept.close()
+        del kept
+
+        async def left() -> bool:
+            gc.collect()
+            return not await followed()
+
+        await until(left, "nothing is followed any more", 20)
+
+    run(scenario, brokers=1)
 
 
 def test_mistakes_are_explained() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Generator
+from contextlib import suppress
 from datetime import datetime
 from typing import TYPE_CHECKING
 
@@ -33,13 +34,14 @@ class Readings:
         self.within = within
         self._machine = machine
         self._of: dict[LogReader, asyncio.Event] = {}  # set when there is news
+        self._loop: asyncio.AbstractEventLoop | None = None  # known once there was a reader
 
     def open(
         self, news: asyncio.Event, log: str, start: Start | float, *, group: str, holds: bool, token: object
     ) -> LogReader:
         driver = self._running()
         opened = self._machine.readers.read(log, start, group=group, holds=holds, token=token, now_s=driver.now())
-        self._of[opened] = news
+        self._of[opened], self._loop = news, asyncio.get_running_loop()
         driver.settle()
         return opened
 
@@ -77,6 +79,12 @@ class Readings:
         if self._of.pop(reader, None) is not None and self.driver is not None:
             reader.close()
             self.driver.settle()
+
+    def dropped(self, reader: LogReader) -> None:
+        """The program no longer has the reader. Called by the garbage collector, in any thread, at any moment."""
+        if self._loop is not None:
+            with suppress(RuntimeError):  # the loop is closed, and the client ended with it
+                self._loop.call_soon_threadsafe(self.close, reader)
 
     def why(self, reader: LogReader | None) -> str:
         """What a reader waits for, in words."""
@@ -126,6 +134,11 @@ class Reader:
         self._begun: asyncio.Future[object] | None = None
         self._news = asyncio.Event()
         self._closed = False
+
+    def __del__(self) -> None:
+        """A program that has left a loop over it, and dropped it, need not close it."""
+        if self._reader is not None and not self._closed:
+            self._readings.dropped(self._reader)
 
     # --- beginning
 
