@@ -19,9 +19,11 @@ def test_the_readme_does_what_it_says(tmp_path: Path) -> None:
     with Reader(tmp_path) as reader:
         reader.open_terminals(page)
         reader.follow(page)
-        hello, drop_in, limited = reader.programs
+        hello, drop_in, limited, kept = reader.programs
         assert hello.printed == "hello\n"
         drop_in.until_printed(2)
         assert "'data': b'hello'" in drop_in.printed.splitlines()[1]
+        kept.until_ended()
+        assert kept.printed == "".join(f"order.berlin order {number}\n" for number in range(3))
         limited.until_ended()
         assert limited.printed.split() == ["connected", "closed"]

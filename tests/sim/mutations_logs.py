@@ -44,7 +44,7 @@ def replies_behind_the_creation_of_a_log_count(patch: Patch) -> None:
 def a_lost_connection_has_kept_nothing(patch: Patch) -> None:
     def reset(self: KeptLane) -> None:
         original(self)
-        self.uncertain = False
+        self.doubted = 0
 
     original: Any = KeptLane.reset
     patch.setattr(KeptLane, "reset", reset)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 app = typer.Typer(help="Keep the messages of topics, and read them.", no_args_is_help=True)
 
 LOG_COLUMNS = ("log", "topics", "retained for", "and MB per broker", "quorum", "messages", "MB")
-PART_COLUMNS = ("part", "state", "messages", "still there", "MB", "not read")
+PART_COLUMNS = ("part", "state", "messages", "entries left", "MB", "not read")
 
 Name = Annotated[str, typer.Argument(metavar="LOG")]
 

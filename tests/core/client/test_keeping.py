@@ -8,11 +8,15 @@ import msgspec
 import pytest
 
 from nearcast.core.model.logs import Log, life_of, stream_of
+from nearcast.core.model.names import FIRST_USES, OLDER_NUMBERS, RECORDS, TOTALS
 from nearcast.core.model.placement import Mode, Placement, prepare, settled, single, switch
 from nearcast.core.wire.batches import decode_batch
 from nearcast.core.wire.effects import Failed
-from nearcast.core.wire.frames import HEADER
+from nearcast.core.wire.frames import HEADER, encode_record
+from nearcast.core.wire.link import command
+from nearcast.core.wire.scripts import APPEND, INSTALL
 from nearcast.sim.valkey.replies import User
+from nearcast.sim.valkey.server import Session
 
 T, U = b"t", b"u"
 LOG = Log("all", 1, ("*",), 3600.0, 1 << 30)
@@ -252,6 +256,66 @@ def test_nothing_is_kept_in_a_new_epoch_before_the_fate_in_the_old_one_is_known(
     assert client.acked == [b"a", b"b", b"c"]
     assert kept(world, "b1") == [(1, b"a"), (2, b"b")]
     assert kept(world, "b2") == [(3, b"c")]
+
+
+class _Delayed:
+    """A connection whose bytes the network holds back."""
+
+    def __init__(self, session: Any) -> None:
+        self.server = session.server
+        self.session = session
+        self.bytes = b""
+
+    def feed(self, data: bytes) -> None:
+        self.bytes += data
+
+    def arrive(self) -> None:
+        self.session.feed(self.bytes)
+
+    def close(self) -> None:
+        """The server hears of it when the bytes before it have arrived."""
+
+
+@pytest.mark.parametrize("answered", [True, False], ids=["before the fence", "behind the fence"])
+def test_a_batch_of_a_lost_connection_that_arrives_after_the_question_is_not_kept_again(
+    rig: Any, answered: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = rig("b1", "b2")
+    covered(world, LOG)
+    old = placed(world, "b1")
+    client = world.client()
+    client.publish(T, b"a")
+    delayed = client.sessions["b1"] = _Delayed(client.sessions["b1"])
+    client.publish(T, b"b")
+    new = single(6, "b2", world.membership.version)
+    switched = switch(old, new, 1, forced=False)
+    install = command("EVAL", INSTALL, 3, RECORDS, FIRST_USES, TOTALS, 1, T, switched.version, encode_record(switched))
+    feed = Session.feed
+
+    def fed(session: Session, data: bytes) -> None:
+        feed(session, data)
+        if OLDER_NUMBERS in data and APPEND not in data and delayed.bytes:  # it was asked how much is kept there
+            late, delayed.bytes = delayed.bytes, b""
+            feed(delayed.session, late)
+            if not answered:
+                feed(world.servers["b1"].connect(lambda _: None), install)
+        elif APPEND in data and answered:  # the answer comes when the publisher has heard of the switch
+            client.deaf.add("b1")
+
+    monkeypatch.setattr(Session, "feed", fed)
+    client.cut("b1")
+    world.run(0.3)
+    assert not delayed.bytes
+    for broker, record in (("b1", switched), ("b2", settled(new, 1))):
+        world.install(broker, T, record)
+    client.machine.found("b2", T, settled(new, 1), world.now_s)
+    world.run(0.3)
+    client.deaf.clear()
+    client.hear()
+    world.run(2.0)
+    client.publish(T, b"c")
+    assert client.acked == [b"a", b"b", b"c"]
+    assert (kept(world, "b1"), kept(world, "b2")) == ([(1, b"a"), (2, b"b")], [(3, b"c")])
 
 
 def test_a_broker_that_has_switched_need_not_know_of_later_moves(rig: Any) -> None:

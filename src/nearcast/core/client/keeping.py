@@ -38,7 +38,7 @@ class KeptLane(Lane):
     nothing about those sent since.
     """
 
-    __slots__ = ("_keys", "_logs", "_round", "blocked", "epoch", "flying", "life", "logs_version", "uncertain")
+    __slots__ = ("_keys", "_logs", "_round", "blocked", "doubted", "epoch", "flying", "life", "logs_version")
 
     def __init__(self, topic_publisher: TopicPublisher, broker: str, counted: int, logs: tuple[Log, ...]) -> None:
         super().__init__(topic_publisher, broker, counted)
@@ -46,7 +46,7 @@ class KeptLane(Lane):
         self.logs_version = topic_publisher.client.membership.logs_version  # of the last batch
         self.blocked = False  # the server is not ready for us: try again later
         self.flying = 0  # batches without an answer
-        self.uncertain = False  # the connection was lost before all answers had come
+        self.doubted = 0  # numbers up to this one were sent on connections that were lost before all answers had come
         self.life = ""  # of the broker that the link leads to
         self._logs = logs
         self._round = 0
@@ -78,6 +78,15 @@ class KeptLane(Lane):
         """Whether the broker it wrote to is still a member: then it can be asked how far it has kept."""
         return self.life == self._life_now()
 
+    @property
+    def uncertain(self) -> bool:
+        """Whether something that was sent on a lost connection may yet arrive, and be kept.
+
+        A question cannot rule that out: the network may hold old bytes back for longer. Then either what we send again
+        was kept first, or the server says up to where it was not.
+        """
+        return self.doubted > max(self.topic_publisher.logged, self.topic_publisher.acknowledged)
+
     def _keep(self, messages: list[Entry]) -> None:
         topic_publisher, link = self.topic_publisher, self.link
         assert link is not None
@@ -104,10 +113,10 @@ class KeptLane(Lane):
     def _answered(self, round_: int, step: Step, outcome: Outcome, now_s: float) -> None:
         topic_publisher = self.topic_publisher
         self.flying -= 1
-        if isinstance(outcome, Kept):
-            topic_publisher.logged = max(topic_publisher.logged, step.last)
+        if isinstance(outcome, Kept | OtherNumber):
+            topic_publisher.has_kept(step.last if isinstance(outcome, Kept) else outcome.last)
         if self.retired:
-            if not self.flying:
+            if not self.flying and not self.uncertain:
                 topic_publisher.former_lanes.answered(self)
         elif round_ == self._round:
             self._take(step, outcome, now_s)
@@ -122,9 +131,7 @@ class KeptLane(Lane):
                 self.topic_publisher.refuse(sequence, problem)
             self.replied([0] * count, now_s)
         else:
-            if isinstance(outcome, OtherNumber):
-                self.topic_publisher.logged = max(self.topic_publisher.logged, outcome.last)
-            else:
+            if not isinstance(outcome, OtherNumber):
                 self.blocked = not isinstance(outcome, OtherEpoch) or outcome.epoch < step.epoch
             self._go_back()
 
@@ -135,9 +142,11 @@ class KeptLane(Lane):
         self.topic_publisher.client.attend(self.topic_publisher)
 
     def reset(self) -> None:
+        if self.flying:
+            self.doubted = max(self.doubted, self.sent)
         super().reset()
         self._round += 1
-        self.uncertain, self.flying = self.uncertain or self.flying > 0, 0
+        self.flying = 0
         self.blocked = False
         self._keys = ()
 
@@ -186,11 +195,12 @@ class FormerLanes:
             elif lane.uncertain:
                 self._entries.enter(lane.broker, now_s)
                 self._entries.look_again(lane.broker, partial(self._looked, lane))
+            elif not lane.flying:
+                self.answered(lane)
 
     def _looked(self, lane: KeptLane, link: ClientLink, record: Found, kept: int, now_s: float) -> None:
         """What a broker has kept is final once it has switched, or has other logs: it refuses what comes late."""
-        topic_publisher = self._topic_publisher
-        topic_publisher.logged = max(topic_publisher.logged, kept)
+        self._topic_publisher.has_kept(kept)
         if not isinstance(record, Record) or record.epoch > lane.epoch or link.logs_version > lane.logs_version:
             self.answered(lane)
 

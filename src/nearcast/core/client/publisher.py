@@ -276,6 +276,10 @@ class TopicPublisher:
         self._unblock()
         self.client.attend(self)
 
+    def has_kept(self, number: int) -> None:
+        """A broker has kept everything up to this number. Somebody else may have written there what was never used."""
+        self.logged = max(self.logged, min(number, self.sequence))
+
     def life_lost(self) -> None:
         """A broker has lost what it kept. What was not acknowledged is sent again, and kept again."""
         self.logged = min(self.logged, self.acknowledged)
@@ -296,11 +300,10 @@ class TopicPublisher:
         """From now on we may write to this broker, which has kept everything up to a number."""
         self._refused = False
         for lane in self.lanes:
-            if isinstance(lane, KeptLane) and lane.broker == link.broker:
-                lane.uncertain = False
-                if lane.life and not lane.lives:
-                    self.life_lost()
-        self.logged = max(self.logged, kept)
+            if isinstance(lane, KeptLane) and lane.broker == link.broker and lane.life and not lane.lives:
+                lane.doubted = 0
+                self.life_lost()
+        self.has_kept(kept)
         if record is not None:
             self.record(record, now_s)
         for lane in self.lanes:
