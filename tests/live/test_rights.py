@@ -163,7 +163,7 @@ def _read(store: str, log: str, stream: str) -> None:
     servers = Servers(Options(url=store, logs=frozenset([log])))
     assert servers.kept()[stream] == Extent(0, 1)
     _, credentials = parse_url(store)
-    with RespConnection(servers.known[stream].url, credentials) as server:
+    with RespConnection(servers.parts()[stream].url, credentials) as server:
         assert [entry.position for page in entries(server, stream, 0, 1) for entry in page] == [1]
     with ClusterStreams(store) as streams:
         reports = streams.names(["nc:reports"])

@@ -25,7 +25,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 
 from nearcast.core.model.logs import PartState
 from nearcast.errors import ClusterError, UsageError
-from nearcast.pipeline.sources.parts import Extent, Part, extents, journalled_membership, parts_of
+from nearcast.pipeline.sources.parts import Extent, Part, extents, journalled_membership, log_of, parts_of
 from nearcast.pipeline.sources.positions import PartRange, advanced, ranges, tasks
 from nearcast.pipeline.sources.server import RespConnection
 from nearcast.runtime.driver import parse_url
@@ -113,7 +113,7 @@ class LogsReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         kept = self._kept()
         if self._targets is not None:
             kept = {stream: _until(kept[stream], target) for stream, target in self._targets.items() if stream in kept}
-        begins = {stream: start[stream] for stream in start if stream in self._opened().known}
+        begins = {stream: start[stream] for stream in start if not self._opened().is_gone(stream)}
         begins = {stream: self._options.starting.get(stream, 0) for stream in kept} | begins
         return advanced(begins, kept, limit.max_rows if isinstance(limit, ReadMaxRows) else None)
 
@@ -157,12 +157,15 @@ class Servers:
         _, self._credentials = parse_url(options.url)
         self._connections: dict[str, RespConnection] = {}
         self._parts: dict[str, Part] = {}
+        self._logs: set[str] = set()  # keys of those that the membership has
         self._silent: set[str] = set()
 
-    @property
-    def known(self) -> Mapping[str, Part]:
-        """The parts as of the last look. A part that is gone is not among them, and does not come back."""
-        return self._parts
+    def is_gone(self, stream: str) -> bool:
+        """Whether the life of a part has been forgotten, which does not come back: its log is there, the part is not.
+
+        A log that is not there may come back: a store that lost its data has none until the journal is rebuilt.
+        """
+        return stream not in self._parts and log_of(stream) in self._logs
 
     def parts(self) -> dict[str, Part]:
         """The parts to read. While the store does not answer, those known before."""
@@ -175,6 +178,7 @@ class Servers:
             return self._parts
         if membership is not None:
             self._parts = parts_of(membership, self._options.logs)
+            self._logs = {kept.key for kept in membership.logs}
         return self._parts
 
     def kept(self) -> dict[str, Extent | None]:
