@@ -7,7 +7,7 @@ once. A test sends records itself, and may hold back what a server says to see t
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from random import Random
 from typing import Any
@@ -159,7 +159,8 @@ class _Wanted:
 class Rig:
     def __init__(self, *brokers: str) -> None:
         self.now_s = 100.0
-        self.servers = {name: SimServer(name, lambda: self.now_s, f"run-{name}") for name in brokers}
+        self._timers: list[tuple[float, Callable[[], None]]] = []
+        self.servers = {name: SimServer(name, lambda: self.now_s, f"run-{name}", later=self._later) for name in brokers}
         self.silent: set[str] = set()  # servers whose words are held back
         self.down: set[str] = set()  # servers that take no connection
         self.unleased: set[str] = set()  # servers whose agent has no grant
@@ -213,6 +214,15 @@ class Rig:
         self.wired.append(wired)
         return wired
 
+    def _later(self, delay_s: float, action: Callable[[], None]) -> None:
+        self._timers.append((self.now_s + delay_s, action))
+
+    def _run_timers(self) -> None:
+        due = [timer for timer in self._timers if timer[0] <= self.now_s]
+        self._timers = [timer for timer in self._timers if timer[0] > self.now_s]
+        for _, action in due:
+            action()
+
     def settle(self) -> None:
         while any(wired.settle() for wired in self.wired) or self._grant(self._wanted.take()):
             pass
@@ -240,6 +250,7 @@ class Rig:
             if self.now_s - self._beat_at_s >= BEAT_S:
                 self._beat_at_s = self.now_s
                 self._grant(list(self.servers.values()))
+            self._run_timers()
             for wired in self.wired:
                 wired.machine.tick(self.now_s)
             self.settle()

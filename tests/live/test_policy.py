@@ -13,8 +13,9 @@ from nearcast.core.wire import bus
 from nearcast.runtime.console import Console
 from nearcast.runtime.provider import ProviderDesk
 from nearcast.testing.audit import Verdict
-from nearcast.testing.cluster import LocalCluster, LocalProvider
+from nearcast.testing.cluster import LocalCluster
 from nearcast.testing.load import Load, LoadShape
+from nearcast.testing.provider import LocalProvider
 from nearcast.testing.waiting import until
 
 pytestmark = [pytest.mark.live, pytest.mark.xdist_group("heavy")]

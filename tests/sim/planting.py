@@ -66,6 +66,40 @@ LOST_LIVES = World(
 SHARED = World(
     Setup(topics=4, publishers=4, rate_per_s=60, moves_per_s=6, script=(Keep(1.6, "*"),), members=6), Profile.NETWORK
 )
+# Servers die, one after the other; the last one comes back empty so soon that it is not given up.
+REPLICATED = World(
+    Setup(
+        topics=2,
+        publishers=4,
+        rate_per_s=60,
+        moves_per_s=3,
+        traffic_s=6.0,
+        replicas=2,
+        quorum=2,
+        readers=1,
+        members=1,
+        script=(Keep(2.2, "topic-*"), Lose(4.0, "b0", 2.0), Lose(5.0, "b1", 0.2, told=False)),
+    ),
+    Profile.NETWORK,
+)
+# Replicas are far behind when servers die, and publishers have lost connections.
+LAGGING = World(
+    Setup(
+        topics=1,
+        publishers=12,
+        early_subscribers=1,
+        late_subscribers=0,
+        hasty_subscribers=0,
+        rate_per_s=20,
+        moves_per_s=0,
+        traffic_s=5.0,
+        replicas=2,
+        replica_lag_s=0.3,
+        quorum=2,
+        script=(Keep(2.2, "topic-*"), Lose(4.0, "b0", 2.0), Lose(4.8, "b1", 2.0), Lose(5.6, "b2", 0.2, told=False)),
+    ),
+    Profile.NETWORK,
+)
 MANY_TOPICS = World(
     Setup(
         topics=1,

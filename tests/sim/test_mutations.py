@@ -7,6 +7,7 @@ import mutations_control
 import mutations_ending
 import mutations_logs
 import mutations_loss
+import mutations_replicas
 import mutations_timers
 import pytest
 from planting import World
@@ -20,6 +21,7 @@ MUTATIONS = (
     | mutations_ending.MUTATIONS
     | mutations_logs.MUTATIONS
     | mutations_loss.MUTATIONS
+    | mutations_replicas.MUTATIONS
     | mutations_timers.MUTATIONS
 )
 SEEDS = 100  # most show within ten, and all within about fifty

@@ -26,6 +26,7 @@ from nearcast.core.wire.scripts import (
     APPEND,
     CLAIM,
     COMMIT,
+    CONFIRM,
     END_UNUSED,
     FIRST_USE,
     INSTALL,
@@ -48,6 +49,7 @@ SCRIPTS = {
     "$READ": READ,
     "$APPEND": APPEND,
     "$COMMIT": COMMIT,
+    "$CONFIRM": CONFIRM,
     "$TAKE": TAKE,
 }
 END_OF_STEP = command("ECHO", "end of step")

@@ -14,6 +14,7 @@ from statistics import median
 
 import msgspec
 
+from nearcast.bench.log_quorum import QuorumBench, measure_quorum
 from nearcast.bench.log_reading import (
     MOVES,
     READ_MESSAGES,
@@ -36,13 +37,14 @@ from nearcast.bench.peers import (
 )
 from nearcast.core.model.logs import Log
 from nearcast.core.model.placement import Mode
-from nearcast.core.wire.valkey import lines_of
+from nearcast.core.wire.replication import lines_of
 from nearcast.errors import ClusterError
 from nearcast.runtime.requester import Requester
 from nearcast.testing.cluster import LocalCluster
 
 ROUNDS = 7
 READ_ROUNDS = 3
+QUORUM_ROUNDS = 5
 TOPICS = 50
 WARM_UP = Limit(seconds=0.2)
 STREAM_MAX = 100_000  # redis-py's stream, so that the server's memory stays flat
@@ -66,6 +68,10 @@ class LogBench(msgspec.Struct, frozen=True):
     read_per_s: float
     redis_py_read_per_s: float
     ratio_read: float
+    quorum_per_s: float  # with one replica, as the next two
+    log_publish_with_replica_per_s: float
+    publish_with_replica_per_s: float
+    ratio_quorum: float
     move_pause_p50_ms: float
     move_pause_p99_ms: float
 
@@ -87,7 +93,8 @@ async def measure_log(
         rates, costs = await _publishing(cluster.urls["b1"], limit, rounds, progress)
         reading = await measure_reading(cluster.urls["b1"], KEPT.name, min(rounds, READ_ROUNDS), messages, progress)
         pauses = await measure_pauses(cluster, moves, progress)
-    return _result(rates, costs, reading, pauses)
+    quorum = await measure_quorum(limit, min(rounds, QUORUM_ROUNDS), progress)
+    return _result(rates, costs, reading, pauses, quorum)
 
 
 async def _publishing(
@@ -156,7 +163,9 @@ async def _empty(server: Requester) -> None:
         await server.ask("XTRIM", key, "MAXLEN", 0)
 
 
-def _result(rates: dict[str, float], costs: dict[str, list[float]], reading: Reading, pauses: Pauses) -> LogBench:
+def _result(
+    rates: dict[str, float], costs: dict[str, list[float]], reading: Reading, pauses: Pauses, quorum: QuorumBench
+) -> LogBench:
     return LogBench(
         publish_per_s=rates["plain"],
         log_publish_per_s=rates["kept"],
@@ -170,6 +179,10 @@ def _result(rates: dict[str, float], costs: dict[str, list[float]], reading: Rea
         read_per_s=reading.read_per_s,
         redis_py_read_per_s=reading.redis_py_read_per_s,
         ratio_read=reading.read_per_s / reading.redis_py_read_per_s,
+        quorum_per_s=quorum.quorum_per_s,
+        log_publish_with_replica_per_s=quorum.log_publish_per_s,
+        publish_with_replica_per_s=quorum.publish_per_s,
+        ratio_quorum=quorum.quorum_per_s / quorum.log_publish_per_s,
         move_pause_p50_ms=pauses.p50_ms,
         move_pause_p99_ms=pauses.p99_ms,
     )

@@ -74,6 +74,17 @@ PositionOption = Annotated[
 ]
 
 
+ReplicaOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--replica",
+        metavar="URL",
+        help="A server that becomes a replica of this one, for logs with a quorum: whatever it has is deleted. The"
+        " agent uses its own server's user and password there. Repeatable.",
+    ),
+]
+
+
 log = logging.getLogger("nearcast.agent")
 
 
@@ -99,6 +110,7 @@ def agent(
     server_pid: Annotated[
         int | None, typer.Option("--server-pid", min=1, help="The server's process ID, to notice its end at once.")
     ] = None,
+    replica: ReplicaOption = None,
     gateway: ListenOption = "",
     gateway_url: UrlOption = "",
     origin: OriginOption = None,
@@ -123,8 +135,8 @@ def agent(
     log_to_stderr()
     with errors_as_exit_codes():
         url = _advertised(advertise or server, advertise)
-        rate = bytes_per_s(capacity) if capacity else 0.0
-        identity = Identity(checked_name("broker", broker), url, checked_name("site", site), rate)
+        rate, replicas = bytes_per_s(capacity) if capacity else 0.0, [_advertised(each, "") for each in replica or ()]
+        identity = Identity(checked_name("broker", broker), url, checked_name("site", site), rate, tuple(replicas))
         options = None
         if gateway:
             from nearcast.agent.gateway import GatewayOptions
@@ -142,10 +154,9 @@ def agent(
                 register_secret=os.environ.get(SECRET_VARIABLE, ""),
                 data_token=os.environ.get(GATEWAY_TOKEN_VARIABLE, ""),
             )
-        settings = AgentSettings(
-            identity=identity, server_url=server, store_url=store, server_pid=server_pid, gateway=options
+        parts = assemble(
+            AgentSettings(identity=identity, server_url=server, store_url=store, server_pid=server_pid, gateway=options)
         )
-        parts = assemble(settings)
     run(lambda: _serve(parts, identity))
 
 

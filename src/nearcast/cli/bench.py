@@ -308,6 +308,10 @@ def _log_rows(found: LogBench) -> list[tuple[str, str, str]]:
         ("reading a log", rate(found.read_per_s), ""),
         ("  redis-py, XREAD of 1,000", rate(found.redis_py_read_per_s), ""),
         ("  relative to redis-py", ratio(found.ratio_read), ""),
+        ("publish_nowait, with a replica", rate(found.publish_with_replica_per_s), ""),
+        ("  kept", rate(found.log_publish_with_replica_per_s), ""),
+        ("  kept, quorum of 2", rate(found.quorum_per_s), ""),
+        ("  relative to kept", ratio(found.ratio_quorum), ">= 0.5 x"),
         ("longest pause of a move, median", f"{found.move_pause_p50_ms:.1f} ms", ""),
         ("  99th percentile", f"{found.move_pause_p99_ms:.1f} ms", "<= 50 ms"),
     ]

@@ -73,6 +73,9 @@ def up(
     balance_thresholds: BalanceSetOption = None,
     balance_every: BalanceEveryOption = DEFAULT_BALANCE_S,
     timers: TimerOption = None,
+    replicas: Annotated[
+        int, typer.Option("--replicas", min=0, max=6, help="Replicas of each broker's server, for logs with a quorum.")
+    ] = 0,
     dry: Annotated[
         bool, typer.Option("--dry", help="Print which servers the policy asks for and releases, but start none.")
     ] = False,
@@ -92,21 +95,25 @@ def up(
         planning = planning_arguments(policy, thresholds, wait, max_brokers)
         planning += balancing_arguments(placement, balance, balance_thresholds, balance_every)
         planning += timer_arguments(timers)
-    start = partial(_start, wanted, controllers, planning, port)
+    start = partial(_start, wanted, controllers, planning, port, replicas)
     run(lambda: _up(start, dry, output))
 
 
-async def _start(brokers: int | list[str], controllers: int, planning: list[str], port: int | None) -> LocalCluster:
+async def _start(
+    brokers: int | list[str], controllers: int, planning: list[str], port: int | None, replicas: int
+) -> LocalCluster:
     from nearcast.testing.cluster import LocalCluster
 
     name_server()
     say("starting ...")
-    return await LocalCluster.start(brokers, controllers=controllers, controller_options=planning, first_port=port)
+    return await LocalCluster.start(
+        brokers, controllers=controllers, controller_options=planning, first_port=port, replicas=replicas
+    )
 
 
 async def _up(start: Callable[[], Awaitable[LocalCluster]], dry: bool, output: Output) -> None:
     from nearcast.runtime.provider import DryProvider, ProviderDesk
-    from nearcast.testing.cluster import LocalProvider
+    from nearcast.testing.provider import LocalProvider
 
     async with await start() as cluster:
         provider = DryProvider(say) if dry else LocalProvider(cluster)

@@ -26,8 +26,9 @@ from nearcast.runtime.console import Console
 from nearcast.runtime.provider import ProviderDesk
 from nearcast.testing.audit import Verdict
 from nearcast.testing.chaos import Killer
-from nearcast.testing.cluster import LocalCluster, LocalProvider
+from nearcast.testing.cluster import LocalCluster
 from nearcast.testing.load import Crowd, Load, LoadShape, WatchedTopic
+from nearcast.testing.provider import LocalProvider
 
 # --- the evening
 

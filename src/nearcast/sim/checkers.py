@@ -6,19 +6,17 @@ A checker reads the history and the programs' notes, and returns a text for each
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from nearcast.core.model.globs import matcher
-from nearcast.core.model.journal import MEMBERSHIP_KEY, decode_entry
-from nearcast.core.model.membership import Membership
 from nearcast.core.model.message import Gap, Interrupted, Message
-from nearcast.core.model.names import LOGS, decode_topic
-from nearcast.core.wire.frames import HEADER
+from nearcast.core.model.names import decode_topic
 from nearcast.errors import AccessDenied
 from nearcast.sim.faults import Profile
+from nearcast.sim.kept import kept_in, lives_of
 from nearcast.sim.network import WALL_BEGINS_S
 from nearcast.sim.programs import SECRET
 from nearcast.sim.readers import check_read
@@ -247,14 +245,15 @@ def check_plans(world: World) -> list[str]:
 def check_kept(world: World) -> list[str]:
     """Invariant 12: what is published on kept topics is in the log once if it was acknowledged, else once at most.
 
-    In one stream a publisher's numbers only grow. What was kept by a broker that was given up may be kept again, and
-    nothing is looked at where a server has lost its memory.
+    In one stream a publisher's numbers only grow. Without a quorum, what was kept by a broker that was given up may be
+    kept again, and nothing is looked at where a server has lost its memory. With a quorum, a life that has ended is
+    looked at where it is held.
     """
-    if world.history.memory_lost:
+    if world.history.memory_lost and world.setup.quorum == 1:
         return []
     wrong, times, ended = [], Counter[tuple[bytes, int, int]](), set[tuple[bytes, int, int]]()
-    lives = _lives(world)
-    for stream, topic, publisher, numbers in _kept(world):
+    lives = lives_of(world)
+    for stream, topic, publisher, numbers in kept_in(world):
         if any(later <= earlier for earlier, later in pairwise(numbers)):
             wrong.append(f"invariant 12: {stream!r} has {publisher:x} of {topic!r} out of order: {numbers}")
         kept = [(topic, publisher, number) for number in numbers]
@@ -273,27 +272,6 @@ def check_kept(world: World) -> list[str]:
         if since_s and publication.published_s > min(since_s) and not times[known] and known not in ended:
             wrong.append(f"invariant 12: {_name(publication)} was acknowledged but is not kept")
     return wrong
-
-
-def _lives(world: World) -> set[bytes]:
-    """The lives of the brokers that are members now."""
-    _, values = world.store.load_now()
-    membership = decode_entry(MEMBERSHIP_KEY, values[MEMBERSHIP_KEY])
-    assert isinstance(membership, Membership)
-    return {membership.life(broker).encode() for broker in membership.brokers}
-
-
-def _kept(world: World) -> Iterator[tuple[bytes, bytes, int, list[int]]]:
-    """(stream, topic, publisher, its numbers in the order of the stream) of everything that was kept."""
-    for broker in world.brokers:
-        for key, stream in world.hosts[broker].server.keys.streams(LOGS).items():
-            found: defaultdict[tuple[bytes, int], list[int]] = defaultdict(list)
-            for _, fields in stream.records:
-                for topic, batch in zip(fields[6::2], fields[7::2], strict=True):  # none in a mark
-                    _, _, publisher, first, count = HEADER.unpack_from(batch)
-                    found[topic, publisher] += range(first, first + count)
-            for (topic, publisher), numbers in found.items():
-                yield key, topic, publisher, numbers
 
 
 def _acknowledged(world: World) -> list[Publication]:

@@ -325,7 +325,8 @@ class Operator:
         world, value = self._world, self._world.store.load_now()[1].get(MEMBERSHIP_KEY)
         membership = decode_entry(MEMBERSHIP_KEY, value) if value is not None else None
         if not isinstance(membership, Membership) or not membership.logs:
-            self.ask(bus.CreateLog("keep", Log("kept", 0, (step.topics,), 3600.0, 1 << 30)))
+            quorum = world.setup.quorum
+            self.ask(bus.CreateLog("keep", Log("kept", 0, (step.topics,), 3600.0, 1 << 30, quorum)))
             return False
         servers = [world.hosts[broker].server for broker in membership.brokers]
         if any(server.keys.fields(MEMBERS).get(b"logs") != b"%d" % membership.logs_version for server in servers):

@@ -9,6 +9,7 @@ from nearcast.core.client.log_reader import LogReader, Start
 from nearcast.core.model.message import Kept, Lost, Message
 from nearcast.core.wire.effects import Done, Failed
 from nearcast.errors import UsageError
+from nearcast.sim.kept import kept_in
 from nearcast.sim.process import Process
 
 if TYPE_CHECKING:
@@ -170,10 +171,10 @@ def check_read(world: World) -> list[str]:
 
 
 def _check_order(world: World, name: str, numbers: list[Number]) -> list[str]:
-    """What was kept in several parts, because a life was lost, may be read several times."""
+    """What was kept in several parts, because a life was lost, may be read several times; not so with a quorum."""
     wrong = _check_first_times(name, numbers)
     for number, times in Counter(numbers).items():
-        if times > len(world.history.kept_in[number]):
+        if times > (len(world.history.kept_in[number]) if world.setup.quorum == 1 else 1):
             wrong.append(f"invariant 13: {name} got {_text(number)} {times} times")
     return wrong
 
@@ -189,12 +190,18 @@ def _check_first_times(name: str, numbers: list[Number]) -> list[str]:
 
 
 def missing_of(name: str, world: World, numbers: set[Number], lost: set[str]) -> list[str]:
-    """What is kept and was neither read nor reported as lost."""
+    """What is kept and was neither read nor reported as lost.
+
+    With a quorum, what a server had kept alone is gone when it dies, and its publisher knows.
+    """
     missing = [
         number
         for number, streams in world.history.kept_in.items()
         if number not in numbers and not all(_life(stream) in lost for stream in streams)
     ]
+    if missing and world.setup.quorum > 1:
+        there = {(topic, publisher, n) for _, topic, publisher, found in kept_in(world) for n in found}
+        missing = [number for number in missing if number in there]
     return [f"invariant 13: {name} misses {_text(number)}, which is kept" for number in missing]
 
 

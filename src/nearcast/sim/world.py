@@ -22,6 +22,7 @@ from nearcast.sim.network import Host, HostClock, LinkModel, Network, Timeline, 
 from nearcast.sim.process import PLANNING, ControllerProcess, ManyTopics, Process
 from nearcast.sim.programs import SECRET, Operator, Publisher, Subscriber
 from nearcast.sim.readers import Readers
+from nearcast.sim.replicas import Replicas
 from nearcast.sim.script import Remove, Step
 from nearcast.sim.store import SimStore
 from nearcast.sim.valkey.replies import User, deny
@@ -71,6 +72,9 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
     modes: tuple[Mode, ...] = (Mode.SINGLE, Mode.SINGLE, Mode.ALL_SUBSCRIBERS, Mode.ALL_PUBLISHERS)  # of moves
     readers: int = 0  # programs that read the log alone
     members: int = 0  # of a group that reads it too; one of them crashes and is replaced
+    quorum: int = 1  # of the log
+    replicas: int = 0  # of each broker's server, and how far they are behind; drawn from short times if 0
+    replica_lag_s: float = 0.0
     timing: Timing = Timing()
     leaders: tuple[Timing, ...] = ()  # timers of the controllers, in turn, if they differ from the initial ones
     limits: Limits = Limits(window=256)
@@ -91,8 +95,7 @@ class World:
         self.clocks: dict[str, HostClock] = {}  # of the servers' hosts; an agent runs on its server's host
         self.network.slow_connects = setup.slow_connects
         self.history = History(self.timeline, self)
-        self.publishers: list[Publisher] = []
-        self.subscribers: list[Subscriber] = []
+        self.publishers, self.subscribers = list[Publisher](), list[Subscriber]()
         self.many_topics: list[ManyTopics] = []
         self.readers = Readers(self)
         self.controls: dict[str, Process] = {}  # agents and controllers
@@ -114,6 +117,7 @@ class World:
         self._sites_rng = Random(root.getrandbits(64))
         for name in ["store", *self.brokers]:
             self._start_server(name)
+        self.replicas = Replicas(self, setup.replicas, setup.replica_lag_s)
         for name in self.brokers:
             self._start_control(f"agent {name}")
         for index in range(setup.controllers):
@@ -123,7 +127,7 @@ class World:
 
     def _start_server(self, name: str) -> None:
         clock = self.clocks.setdefault(name, HostClock(self.timeline))
-        server = SimServer(name, clock.wall_s, run_id=f"{name}-1")
+        server = SimServer(name, clock.wall_s, run_id=f"{name}-1", later=self.timeline.after)
         self.hosts[name] = self.network.add(_url(name), server)
         if self.setup.front and name == self.brokers[0]:
             self.network.hosts[_url(FRONT)] = self.hosts[name]
@@ -138,8 +142,8 @@ class World:
             self.network.place(name, "store", far_link(self._sites_rng))
         rng = Random(self.rng.getrandbits(64))
         if kind == "agent":
-            url = self._addresses.get(which, _url(which))
-            agent = Agent(Identity(which, url), _url("store"), rng, timing=self.setup.timing)
+            url, replicas = self._addresses.get(which, _url(which)), self.replicas.urls_of(which)
+            agent = Agent(Identity(which, url, replicas=replicas), _url("store"), rng, timing=self.setup.timing)
             self.controls[name] = Process(self, name, agent, self.clocks[which])
         else:
             planning = PLANNING if self.setup.policy else None

@@ -31,6 +31,7 @@ from nearcast.errors import ClusterError, ServerFailed, UsageError
 from nearcast.runtime.console import Console
 from nearcast.runtime.requester import Requester
 from nearcast.runtime.servers import LocalServer, guardian, spawn_guarded
+from nearcast.testing.following import until_follows
 
 # --- processes
 
@@ -120,6 +121,7 @@ class _Broker:
     server: LocalServer
     agent: LocalProcess
     gateway: str = ""  # host:port
+    replicas: tuple[LocalServer, ...] = ()
 
 
 # --- the cluster
@@ -136,6 +138,7 @@ class LocalCluster:
         self._controllers: list[LocalProcess] = []
         self._console = Console(store.url)
         self._gateways = False
+        self._replicas = 0
         self._positions: dict[str, tuple[float, float]] = {}
 
     @classmethod
@@ -150,6 +153,7 @@ class LocalCluster:
         first_port: int | None = None,
         gateways: bool = False,
         positions: Mapping[str, tuple[float, float]] | None = None,
+        replicas: int = 0,
     ) -> Self:
         """Start a cluster and return when all its brokers are members.
 
@@ -157,14 +161,14 @@ class LocalCluster:
         `controller_options`: for `nearcast controller`, such as a policy. `capacity_bytes_per_s`: of each broker.
         `first_port`: the store's port; brokers get the ports after it. None: any free ports.
         `gateways`: whether each agent runs a gateway, see `gateway_urls`.
-        `positions`: latitude and longitude of gateways by broker.
+        `positions`: latitude and longitude of gateways by broker. `replicas`: of each broker's server.
         """
         names = [f"b{number}" for number in range(1, brokers + 1)] if isinstance(brokers, int) else list(brokers)
         if not names or controllers < 1:
             raise UsageError("a cluster needs at least one broker and one controller")
         store = await LocalServer.start(name="store", port=first_port)
         cluster = cls(store, Path(tempfile.mkdtemp(prefix="nearcast-cluster-")), capacity_bytes_per_s)
-        cluster._gateways = gateways
+        cluster._gateways, cluster._replicas = gateways, replicas
         cluster._positions = dict(positions or {})
         try:
             await cluster._start_controllers(controllers, controller_options)
@@ -172,6 +176,7 @@ class LocalCluster:
                 port = first_port + number if first_port is not None else None
                 await cluster.start_broker(name, (sites or {}).get(name, DEFAULT_SITE), port)
             await cluster.until_members()
+            await asyncio.gather(*(until_follows(replica.url) for replica in cluster._all_replicas()))
         except BaseException:
             await cluster.stop()
             raise
@@ -191,7 +196,7 @@ class LocalCluster:
             await self._console.close()
             await asyncio.gather(*(controller.stop() for controller in self._controllers))
             await asyncio.gather(*(broker.agent.stop() for broker in self._brokers.values()))
-            servers = [self._store, *(broker.server for broker in self._brokers.values())]
+            servers = [self._store, *(broker.server for broker in self._brokers.values()), *self._all_replicas()]
             await asyncio.gather(*(server.stop() for server in servers))
         finally:
             shutil.rmtree(self._folder, ignore_errors=True)
@@ -230,9 +235,13 @@ class LocalCluster:
         parts: dict[str, LocalServer | LocalProcess] = {"store": self._store}
         for name, broker in self._brokers.items():
             parts[f"server-{name}"] = broker.server
+            parts |= {replica.name: replica for replica in broker.replicas}
         for process in self._processes():
             parts[process.name] = process
         return parts
+
+    def _all_replicas(self) -> list[LocalServer]:
+        return [replica for broker in self._brokers.values() for replica in broker.replicas]
 
     def _processes(self) -> list[LocalProcess]:
         return [*(broker.agent for broker in self._brokers.values()), *self._controllers]
@@ -248,7 +257,7 @@ class LocalCluster:
         """End the agent, then the server. If the broker carries topics, drain it first."""
         broker = self._broker(name)
         await broker.agent.stop()
-        await broker.server.stop()
+        await asyncio.gather(*(server.stop() for server in (broker.server, *broker.replicas)))
         del self._brokers[name]
 
     async def kill_server(self, broker: str) -> None:
@@ -271,7 +280,7 @@ class LocalCluster:
         """Kill and restart the agent. It may not work yet when this returns: `until_members()` waits for that."""
         found = self._broker(broker)
         await found.agent.kill()
-        found.agent = await self._start_agent(broker, found.site, found.server, found.gateway)
+        found.agent = await self._start_agent(broker, found.site, found.server, found.gateway, found.replicas)
 
     async def start_broker(self, name: str, site: str = DEFAULT_SITE, port: int | None = None) -> None:
         """Start a server and its agent, and do not wait until they have joined."""
@@ -279,16 +288,23 @@ class LocalCluster:
             raise UsageError(f"the cluster already has a broker {name!r}: choose another name")
         server = await LocalServer.start(name=f"server-{name}", port=port)
         gateway = _free_address() if self._gateways else ""
+        replicas: list[LocalServer] = []
         try:
-            agent = await self._start_agent(name, site, server, gateway)
+            for number in range(1, self._replicas + 1):
+                replicas.append(await LocalServer.start(name=f"replica-{name}-{number}"))
+            agent = await self._start_agent(name, site, server, gateway, tuple(replicas))
         except BaseException:
-            await server.stop()
+            await asyncio.gather(*(each.stop() for each in (server, *replicas)))
             raise
-        self._brokers[name] = _Broker(site, server, agent, gateway)
+        self._brokers[name] = _Broker(site, server, agent, gateway, tuple(replicas))
 
-    async def _start_agent(self, name: str, site: str, server: LocalServer, gateway: str) -> LocalProcess:
+    async def _start_agent(
+        self, name: str, site: str, server: LocalServer, gateway: str, replicas: tuple[LocalServer, ...]
+    ) -> LocalProcess:
         arguments = ["agent", "--broker", name, "--site", site, "--server", server.url, "--store", self.store_url]
         arguments += ["--server-pid", str(server.pid)]
+        for replica in replicas:
+            arguments += ["--replica", replica.url]
         if self._capacity_bytes_per_s:
             arguments += ["--capacity", str(self._capacity_bytes_per_s)]
         if gateway:
@@ -418,21 +434,3 @@ def _free_address() -> str:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return f"127.0.0.1:{probe.getsockname()[1]}"
-
-
-# --- the provider
-
-
-class LocalProvider:
-    """Starts and stops servers on this machine when the policy asks for it: real processes of the local cluster."""
-
-    def __init__(self, cluster: LocalCluster) -> None:
-        self._cluster = cluster
-
-    async def rent(self, broker: str) -> None:
-        if broker not in self._cluster.urls:
-            await self._cluster.start_broker(broker)
-
-    async def release(self, broker: str, url: str) -> None:
-        if self._cluster.urls.get(broker) == url:
-            await self._cluster.remove_broker(broker)

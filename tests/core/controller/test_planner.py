@@ -85,7 +85,7 @@ def test_the_policy_sees_loads_and_where_topics_are(planned: Any) -> None:
     snapshot, plan = asked.view.snapshot()
     load = snapshot.brokers["b1"]
     assert load.capacity_bytes_per_s == 1000.0
-    assert 0 < load.load_ratio < 0.5  # a mean over the last seconds, most of them quiet
+    assert 0 < load.load_ratio < 0.6  # a mean over the last seconds, most of them quiet
     assert snapshot.brokers["b2"].capacity_bytes_per_s == PLANNING.capacity_bytes_per_s
     assert plan.topics["t"].brokers == ("b1",)
     assert plan.topics["u"].brokers == ("b2",)  # nobody has placed it: it lives where it is reported

@@ -113,8 +113,13 @@ def test_a_link_has_everything_a_protocol_names(protocol: type) -> None:
     assert [name for name in sorted(wanted) if not hasattr(link, name)] == []
 
 
-BACKEND = {"wire.backend", "wire.link", "wire.parts", "wire.scripts", "wire.valkey"}
+BACKEND = {"wire.backend", "wire.link", "wire.parts", "wire.replication", "wire.scripts", "wire.valkey"}
 ALLOWED = {
+    ("agent.replicas", "wire.replication"),  # what it says about replicas
+    ("client.side_links", "wire.replication"),
+    ("client.side_links", "wire.valkey"),  # makes the other links of clients, which are
+    ("client.quorum", "wire.valkey"),
+    ("client.holders", "wire.valkey"),
     ("client.links", "wire.valkey"),  # makes the links of clients
     ("wire.uplink", "wire.valkey"),  # makes those of agents and controllers
     ("wire.frames", "wire.link"),  # packs a whole PUBLISH in one call

@@ -16,7 +16,8 @@ import msgspec
 from nearcast.core.agent.claim import Claim
 from nearcast.core.agent.load import LoadMeter, ReportLog
 from nearcast.core.agent.marks import Marking
-from nearcast.core.agent.records import Collection, Ending, Recollection
+from nearcast.core.agent.records import Collection, Ending, Recollection, look_up
+from nearcast.core.agent.replicas import Replicas
 from nearcast.core.agent.retention import Retention, count_unread
 from nearcast.core.model.journal import BEGINNING, Known, Position
 from nearcast.core.model.logs import PartLoad
@@ -29,10 +30,9 @@ from nearcast.core.model.names import (
     pattern_readiness,
     readiness_channel,
 )
-from nearcast.core.model.placement import Record, Unreadable
 from nearcast.core.model.settings import DEFAULT_TIMING, NEVER_S, RateLimit, Timing
 from nearcast.core.wire import bus
-from nearcast.core.wire.backend import AgentLink, Credentials, Denied, Figures, ServerLink, Standing
+from nearcast.core.wire.backend import AgentLink, Credentials, Figures, ServerLink, Standing
 from nearcast.core.wire.effects import Disconnect, Effect
 from nearcast.core.wire.uplink import Uplink
 
@@ -49,6 +49,7 @@ class Identity(msgspec.Struct, frozen=True):
     url: str  # where clients reach the server
     site: str = "local"
     capacity_bytes_per_s: float = 0.0  # outgoing bandwidth of the server, if known
+    replicas: tuple[str, ...] = ()  # URLs of the server's replicas
 
 
 class Agent:
@@ -81,6 +82,7 @@ class Agent:
             rng=rng,
         )
         self.bus = Uplink("bus", store_url, store_credentials or Credentials(), self._bus_open, timing=timing, rng=rng)
+        self.replicas = Replicas(identity, credentials or Credentials(), timing, rng)
         self.meter = LoadMeter(identity.broker)
         self.report_log = ReportLog(identity.broker, self.agent_id)
         self.refused = ""  # why this agent must not work, in words; if set, it has stopped
@@ -154,12 +156,14 @@ class Agent:
         if self._workplace is not None:
             self._ending.tick(self._workplace, now_s)
             self._retention.tick(self._workplace, now_s)
+        self.replicas.tick(self._workplace, self._run_id, self._membership, now_s, self.effects)
 
     def outgoing(self) -> list[tuple[str, bytes]]:
-        return [(uplink.name, data) for uplink in (self.server, self.bus) if (data := uplink.take())]
+        uplinks = (self.server, self.bus, *self.replicas.uplinks.values())
+        return [(uplink.name, data) for uplink in uplinks if (data := uplink.take())]
 
     def _uplink(self, name: str) -> Uplink:
-        return self.server if name == "server" else self.bus
+        return self.server if name == "server" else self.replicas.uplinks.get(name, self.bus)
 
     @property
     def _workplace(self) -> AgentLink | None:
@@ -172,7 +176,7 @@ class Agent:
         for uplink in (self.server, self.bus):
             if uplink.link is None and uplink.problem:
                 return f"{uplink.name} {uplink.url}: {uplink.problem}"
-        return self.refused or self._claim.problem or self._refusal or self._no_leader
+        return self.refused or self._claim.problem or self._refusal or self._no_leader or self.replicas.problem
 
     @property
     def _no_leader(self) -> str:
@@ -259,7 +263,7 @@ class Agent:
             return
         self._membership = self._retention.membership = membership
         self.timing = self._own_timing.within(membership.timers) if membership.timers else self._own_timing
-        for part in (self.server, self.bus, self._claim, self._ending, self._retention):
+        for part in (self.server, self.bus, self._claim, self._ending, self._retention, self.replicas):
             part.timing = self.timing
 
     def _bus_open(self, link: ServerLink, now_s: float) -> None:
@@ -287,6 +291,7 @@ class Agent:
             ready=self._ready,
             capacity_bytes_per_s=identity.capacity_bytes_per_s,
             known=msgspec.structs.replace(self._known, term=max(self._term, self._known.term)),
+            replicas=self.replicas.runs,
         )
         self.bus.link.tell(CONTROLLER_CHANNEL, bus.encode(hello))
 
@@ -303,6 +308,8 @@ class Agent:
         self._rest_on(message)
         if isinstance(message, bus.Grant):
             self._granted(message, now_s)
+        elif isinstance(message, bus.Seal):  # it is not about our server
+            self.replicas.seal(message, self._answer, now_s)
         elif message.order >= self._began_with and self._workplace is not None and not self._resetting:
             self._orders[type(message)](message, self._workplace)  # others are older than the reset, or are repeated
 
@@ -387,18 +394,7 @@ class Agent:
 
     def _lookup(self, order: bus.Order, link: AgentLink) -> None:
         assert isinstance(order, bus.Lookup)
-        version, topic = order.membership.version, order.topic.encode()
-
-        def kept(records: dict[bytes, Record], now_s: float) -> None:
-            if topic in records:
-                self._answer(bus.Answer(self.identity.broker, order.order, records={order.topic: records[topic]}))
-
-        def looked_up(found: Record | Unreadable | Membership | Denied | None, now_s: float) -> None:
-            if isinstance(found, Record):
-                link.keep_first_uses(order.term, {topic: found}, kept)
-
-        link.end_unused(version, [topic], lambda _: None)  # a client may have written something that is not a first use
-        link.look_up(topic, version, looked_up)
+        look_up(self.identity.broker, order, link, self._answer)
 
     def _recall(self, order: bus.Order, link: AgentLink) -> None:
         assert isinstance(order, bus.Recall)

@@ -8,10 +8,10 @@ from functools import partial
 
 from nearcast.core.model.membership import Membership, read_membership, ring_of
 from nearcast.core.model.names import decode_topic
-from nearcast.core.model.placement import Record
+from nearcast.core.model.placement import Record, Unreadable
 from nearcast.core.model.settings import Timing
 from nearcast.core.wire import bus
-from nearcast.core.wire.backend import AgentLink
+from nearcast.core.wire.backend import AgentLink, Denied
 
 BATCH = 500  # records in one answer: half a megabyte with the longest names
 
@@ -220,3 +220,22 @@ class Recollection:
             self._scanned = None
         records = {topic: scanned.records[topic] for topic in batch}
         self._answer(bus.Answer(self._broker, order.order, records=records, more=more, membership=membership))
+
+
+# --- one topic
+
+
+def look_up(broker: str, order: bus.Lookup, link: AgentLink, answer: Answering) -> None:
+    """Answer with the record of a topic; a first use becomes one."""
+    version, topic = order.membership.version, order.topic.encode()
+
+    def kept(records: dict[bytes, Record], now_s: float) -> None:
+        if topic in records:
+            answer(bus.Answer(broker, order.order, records={order.topic: records[topic]}))
+
+    def looked_up(found: Record | Unreadable | Membership | Denied | None, now_s: float) -> None:
+        if isinstance(found, Record):
+            link.keep_first_uses(order.term, {topic: found}, kept)
+
+    link.end_unused(version, [topic], lambda _: None)  # a client may have written something that is not a first use
+    link.look_up(topic, version, looked_up)

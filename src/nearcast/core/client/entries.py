@@ -59,28 +59,35 @@ class Entries:
     def _read(self, link: ClientLink) -> None:
         self._look(link, partial(self._entered, link, self._forgotten))
 
-    def look_again(self, broker: str, then: Callable[[ClientLink, Found, int, float], None]) -> None:
-        """Read again what a broker has, if we have entered there."""
+    def look_again(self, broker: str, then: Callable[[ClientLink, Found, int, float], None]) -> bool:
+        """Read again what a broker has, if we have entered there. Returns whether we have."""
         link = self._open.get(broker)
         if link is not None:
             self._look(link, partial(then, link))
+        return link is not None
 
     def _look(self, link: ClientLink, then: OnLook) -> None:
         """Read the record, and after that the last number kept there: what was read behind a fence is final."""
         topic_publisher, found = self._topic_publisher, list[Found]()
-        life = topic_publisher.keeper_life(link.broker)
+        topic, publisher = topic_publisher.topic, topic_publisher.client.client_id
+        life, quorum = topic_publisher.keeper_life(link.broker), topic_publisher.former_lanes.quorum
+        numbers = last_numbers(life)
 
         def read(record: Found, now_s: float) -> None:
             found.append(record)
             if not life:
                 then(record, 0, now_s)
+            elif quorum > 1:
+                topic_publisher.client.side_links.quorum(link).ask(
+                    topic_publisher,
+                    quorum - 1,
+                    lambda second, numbered: second.confirm_number(numbers, topic, publisher, numbered),
+                    partial(then, record),
+                )
 
-        link.read_record(topic_publisher.topic, topic_publisher.client.membership, read)
-        if life:
-            publisher = topic_publisher.client.client_id
-            link.read_number(
-                last_numbers(life), topic_publisher.topic, publisher, lambda kept, now_s: then(found[0], kept, now_s)
-            )
+        link.read_record(topic, topic_publisher.client.membership, read)
+        if life and quorum == 1:
+            link.read_number(numbers, topic, publisher, lambda kept, now_s: then(found[0], kept, now_s))
 
     def _entered(self, link: ClientLink, forgotten: int, record: Found, kept: int, now_s: float) -> None:
         topic_publisher, broker = self._topic_publisher, link.broker

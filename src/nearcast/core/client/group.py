@@ -82,8 +82,11 @@ class Group:
             else:
                 self._taken(part, found, at_s)
 
+        keys, member, stale = part.keys, self.member, self._stale(part, now_s)
         wanted = self.begun and self._is_mine(part)
-        link.take_cursor(part.keys, self.name, self.member, self._stale(part, now_s), new, wanted=wanted, then=taken)
+        part.ask(
+            lambda asked, then: asked.take_cursor(keys, self.name, member, stale, new, wanted=wanted, then=then), taken
+        )
 
     def _taken(self, part: PartReader, found: Taken, now_s: float) -> None:
         self._see(part.life, found.members, now_s)
@@ -204,7 +207,9 @@ class Group:
         position = part.over(part.committing or cursor.position)
         floor = cursor.floor if self._reader.owes_reports else self._reader.passed
         changed = msgspec.structs.replace(cursor, position=position, floor=floor)
-        link.commit_cursor(part.keys, self.name, changed, release=release, then=written)
+        part.ask(
+            lambda asked, then: asked.commit_cursor(part.keys, self.name, changed, release=release, then=then), written
+        )
 
     def _committed(self, part: PartReader, position: Position) -> None:
         if part.committing is not None and position.reaches(part.committing):

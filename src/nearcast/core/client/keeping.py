@@ -4,6 +4,9 @@ A broker that keeps a topic is written to in batches, each published and appende
 checks the version of the logs, the epoch and the number, so a batch that comes too late is refused as a whole, and the
 publisher knows what has become of it. A message must not be kept twice, so nothing is kept in a new epoch, or on a new
 connection, before it is known how far the old one has kept.
+
+If a log has a quorum, its batches take the quorum link (`quorum.py`), and an answer comes only when enough replicas
+have what it says. So a number that is known to be kept is kept for good, whatever becomes of the broker.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ from typing import TYPE_CHECKING
 from nearcast.core.client.entries import Entries, Found
 from nearcast.core.client.news import refused
 from nearcast.core.client.sending import Entry, Lane
-from nearcast.core.model.logs import Log, keys_of
+from nearcast.core.model.logs import Log, PartState, keys_of, last_numbers, quorum_of
 from nearcast.core.model.placement import Record
 from nearcast.core.wire.backend import Denied
 from nearcast.core.wire.batches import encode_batch
@@ -38,7 +41,19 @@ class KeptLane(Lane):
     nothing about those sent since.
     """
 
-    __slots__ = ("_keys", "_logs", "_round", "blocked", "doubted", "epoch", "flying", "life", "logs_version")
+    __slots__ = (
+        "_keys",
+        "_logs",
+        "_round",
+        "blocked",
+        "doubted",
+        "epoch",
+        "flying",
+        "life",
+        "logs_version",
+        "looking",
+        "quorum",
+    )
 
     def __init__(self, topic_publisher: TopicPublisher, broker: str, counted: int, logs: tuple[Log, ...]) -> None:
         super().__init__(topic_publisher, broker, counted)
@@ -48,6 +63,8 @@ class KeptLane(Lane):
         self.flying = 0  # batches without an answer
         self.doubted = 0  # numbers up to this one were sent on connections that were lost before all answers had come
         self.life = ""  # of the broker that the link leads to
+        self.quorum = quorum_of(logs)
+        self.looking = False  # a question how far it has kept is on its way
         self._logs = logs
         self._round = 0
         self._keys: tuple[bytes, ...] = ()  # on the server, of the broker's life that the link leads to
@@ -62,6 +79,8 @@ class KeptLane(Lane):
             again = islice(topic_publisher.unsent_after(self.sent), topic_publisher.logged - self.sent)
             link.publish(topic_publisher.commands_of(again), self)
             self.sent = topic_publisher.logged
+        if self.quorum > 1 and self.sent > self.counted + len(self.unleased) and not self.flying:
+            return  # they are answered on another connection: what is kept must not be counted before them
         for messages in _batches(topic_publisher.unsent_after(self.sent)):
             self._keep(messages)
         self.sent = topic_publisher.sequence
@@ -72,6 +91,11 @@ class KeptLane(Lane):
 
     def _life_now(self) -> str:
         return self.topic_publisher.client.membership.life(self.broker)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the life it wrote to has ended."""
+        return bool(self.life) and not self.lives
 
     @property
     def lives(self) -> bool:
@@ -108,7 +132,14 @@ class KeptLane(Lane):
         self.flying += 1
         self.logs_version = topic_publisher.client.membership.logs_version
         answered = partial(self._answered, self._round, step)
-        link.keep(self.logs_version, self._keys, topic_publisher.client.client_id, step, answered)
+        where = (self.logs_version, self._keys, topic_publisher.client.client_id)
+        if self.quorum > 1:
+            quorum_link = topic_publisher.client.side_links.quorum(link)
+            quorum_link.ask(
+                topic_publisher, self.quorum - 1, lambda second, then: second.keep(*where, step, then), answered
+            )
+        else:
+            link.keep(*where, step, answered)
 
     def _answered(self, round_: int, step: Step, outcome: Outcome, now_s: float) -> None:
         topic_publisher = self.topic_publisher
@@ -135,6 +166,11 @@ class KeptLane(Lane):
                 self.blocked = not isinstance(outcome, OtherEpoch) or outcome.epoch < step.epoch
             self._go_back()
 
+    def replied(self, receivers: list[int], now_s: float) -> None:
+        super().replied(receivers, now_s)
+        if self.quorum > 1 and not self.flying and self.sent < self.topic_publisher.sequence:
+            self.topic_publisher.catch_up()
+
     def _go_back(self) -> None:
         """Send again what was not counted, once that is possible."""
         self._round += 1
@@ -147,19 +183,44 @@ class KeptLane(Lane):
         super().reset()
         self._round += 1
         self.flying = 0
-        self.blocked = False
+        self.blocked = self.looking = False
         self._keys = ()
+
+
+class HolderQuestion:
+    """Asks the holder of a life that has ended how far a lane had kept."""
+
+    def __init__(self, former_lanes: FormerLanes, lane: KeptLane) -> None:
+        self._former_lanes = former_lanes
+        self._lane = lane
+
+    def linked(self, link: ClientLink, now_s: float) -> None:
+        link.users[self] = None
+        topic_publisher = self._lane.topic_publisher
+        numbers = last_numbers(self._lane.life)
+        link.read_number(
+            numbers, topic_publisher.topic, topic_publisher.client.client_id, partial(self._answered, link)
+        )
+
+    def _answered(self, link: ClientLink, kept: int, now_s: float) -> None:
+        link.users.pop(self, None)
+        if self._former_lanes.has(self._lane):
+            self._former_lanes.told(self._lane, kept)
+
+    def unlinked(self, link: ClientLink, now_s: float) -> None:
+        self._former_lanes.untold(self._lane)
 
 
 class FormerLanes:
     """Retired lanes of which it is not known yet how far they have kept. Until it is, nothing more is kept."""
 
-    __slots__ = ("_entries", "_lanes", "_topic_publisher")
+    __slots__ = ("_asking", "_entries", "_lanes", "_topic_publisher")
 
     def __init__(self, topic_publisher: TopicPublisher, entries: Entries) -> None:
         self._topic_publisher = topic_publisher
         self._entries = entries
         self._lanes: tuple[KeptLane, ...] = ()
+        self._asking: dict[KeptLane, HolderQuestion] = {}
 
     def __bool__(self) -> bool:
         return bool(self._lanes)
@@ -171,11 +232,21 @@ class FormerLanes:
 
     def answered(self, lane: KeptLane) -> None:
         """It is known how far a lane has kept, or nobody will ever know."""
+        self._asking.pop(lane, None)
         self._lanes = tuple(other for other in self._lanes if other is not lane)
         self._topic_publisher.catch_up()
 
     def forget(self) -> None:
         self._lanes = ()
+        self._asking.clear()
+
+    def has(self, lane: KeptLane) -> bool:
+        return lane in self._lanes
+
+    @property
+    def quorum(self) -> int:
+        """How many servers must have what a broker says it has kept, by the logs of now and those of the lanes."""
+        return max(quorum_of(self._topic_publisher.logs), *(lane.quorum for lane in self._lanes), 1)
 
     def need(self, broker: str) -> bool:
         """Whether the broker can still say how far it has kept."""
@@ -187,19 +258,41 @@ class FormerLanes:
                 lane.reset()
 
     def tick(self, now_s: float) -> None:
-        """Ask where the answers were lost with a connection. What a broker has kept that is gone, nobody can say."""
+        """Ask where the answers were lost with a connection: the broker, or whoever has what it had kept."""
         for lane in self._lanes:
             if not lane.lives:
-                self._topic_publisher.life_lost()
-                self.answered(lane)
-            elif lane.uncertain:
+                self._ask_for_fate(lane, now_s)
+            elif lane.uncertain and not lane.looking:
                 self._entries.enter(lane.broker, now_s)
-                self._entries.look_again(lane.broker, partial(self._looked, lane))
-            elif not lane.flying:
+                lane.looking = self._entries.look_again(lane.broker, partial(self._looked, lane))
+            elif not lane.uncertain and not lane.flying:
                 self.answered(lane)
+
+    def _ask_for_fate(self, lane: KeptLane, now_s: float) -> None:
+        """The life has ended. If nobody has what it had kept, it is kept again."""
+        membership = self._topic_publisher.client.membership
+        fate = membership.fate(lane.life, lane.quorum)
+        if fate is PartState.LOST:
+            self._topic_publisher.life_lost()
+            self.answered(lane)
+        elif fate is PartState.HELD and lane not in self._asking:
+            holder = self._topic_publisher.client.side_links.holder(lane.life)
+            if holder is not None:
+                self._asking[lane] = question = HolderQuestion(self, lane)
+                holder.want(question, now_s)
+
+    def told(self, lane: KeptLane, kept: int) -> None:
+        """The holder has said how far the lane had kept."""
+        self._topic_publisher.has_kept(kept)
+        self.answered(lane)
+
+    def untold(self, lane: KeptLane) -> None:
+        """The holder was lost before it could say: ask again."""
+        self._asking.pop(lane, None)
 
     def _looked(self, lane: KeptLane, link: ClientLink, record: Found, kept: int, now_s: float) -> None:
         """What a broker has kept is final once it has switched, or has other logs: it refuses what comes late."""
+        lane.looking = False
         self._topic_publisher.has_kept(kept)
         if not isinstance(record, Record) or record.epoch > lane.epoch or link.logs_version > lane.logs_version:
             self.answered(lane)

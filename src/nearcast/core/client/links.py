@@ -305,7 +305,7 @@ class Links:
         elif ready.broker != name:
             self.drop(name, ConnectFailed(f"the server of {name} now belongs to {ready.broker}"), now_s)
             return
-        link.broker = ready.broker
+        link.broker, link.run_id = ready.broker, standing.run_id
         link.up = True
         self.opened += 1
         peer = self._peers[ready.broker]

@@ -20,7 +20,7 @@ from nearcast.core.client.group import LOOK_AGAIN_S, Group
 from nearcast.core.client.news import refused
 from nearcast.core.client.part_reader import Line, PartReader
 from nearcast.core.model.cursors import BEGINNING, EARLIEST, Position
-from nearcast.core.model.logs import Log, PartState, parse_id
+from nearcast.core.model.logs import FormerLife, Log, PartState, parse_id
 from nearcast.core.model.message import Kept
 from nearcast.core.model.settings import NEVER_S
 from nearcast.core.wire.effects import Done, Failed
@@ -86,19 +86,30 @@ class LogReader:
             self.begun(again=False)
         living = {membership.life(broker): broker for broker in membership.brokers}
         new = [PartReader(self, life, broker, self.log) for life, broker in living.items() if life not in self.parts]
+        new += [
+            PartReader(self, former.life, "", self.log)
+            for former in membership.former
+            if former.life not in self.parts and self._may_be_read(former)
+        ]
         self.parts |= {part.life: part for part in new}
-        former = {life.life: life for life in membership.former}
         for life, part in list(self.parts.items()):
             if life not in living and not part.ended:
-                end = former.get(life)
-                if end is None or end.state is PartState.LOST:
+                fate = membership.fate(life, self.log.quorum)
+                if fate is PartState.LOST:
                     self._end(part)
+                else:
+                    part.move(held=fate is PartState.HELD)
         if self.group is None or self.group.begun:
             self._report(self._seen)
         self._seen = membership.version
         for part in new:
-            self.client.links.want(part.broker, part, now_s)
+            self._want(part, now_s)
         self.go_on(now_s)
+
+    def _may_be_read(self, former: FormerLife) -> bool:
+        """Whether a life that has ended may have something for us that is still there, or will be found."""
+        fate = self.client.membership.fate(former.life, self.log.quorum)
+        return fate is not PartState.LOST and former.ended > max(self.log.created, self._passed)
 
     def _end(self, part: PartReader) -> None:
         """A life is lost. Every member of a group reports it: its owner may have died with it."""
@@ -113,7 +124,15 @@ class LogReader:
         self.go_on(now_s)
 
     def unlinked(self, part: PartReader, now_s: float) -> None:
-        self.client.links.want(part.broker, part, now_s)
+        self._want(part, now_s)
+
+    def _want(self, part: PartReader, now_s: float) -> None:
+        """Ask for a link to whoever has the part."""
+        holder = self.client.side_links.holder(part.life) if part.held else None
+        if holder is not None:
+            holder.want(part, now_s)
+        elif part.broker:
+            self.client.links.want(part.broker, part, now_s)
 
     def place(self, part: PartReader, now_s: float) -> None:
         """Find out where to begin in a part that was never read."""
@@ -163,7 +182,8 @@ class LogReader:
     def _report(self, since: int) -> None:
         """Report the lives that were lost after a version of the membership; we may never have seen them alive."""
         for former in self.client.membership.former:
-            if former.state is PartState.LOST and former.ended > since and former.life not in self.parts:
+            lost = self.client.membership.fate(former.life, self.log.quorum) is PartState.LOST
+            if lost and former.ended > since and former.life not in self.parts:
                 self.parts[former.life] = part = PartReader(self, former.life, "", self.log)
                 self._end(part)
 
@@ -312,7 +332,7 @@ class LogReader:
             if part.ended:
                 continue
             if part.link is None:
-                self.client.links.want(part.broker, part, now_s)
+                self._want(part, now_s)
             elif part.position is None and self.group is None:
                 self.place(part, now_s)
         if self.group is not None:

@@ -25,6 +25,7 @@ from nearcast.core.client.patterns import Arrivals, PatternFlow
 from nearcast.core.client.publisher import TopicPublisher
 from nearcast.core.client.readers import Readers
 from nearcast.core.client.repairs import ASKS_BURST, ASKS_PER_S, Answers
+from nearcast.core.client.side_links import SideLinks
 from nearcast.core.client.subscriber import TopicSubscriber
 from nearcast.core.client.upkeep import Forgetting, Reporting
 from nearcast.core.model.logs import covering
@@ -75,6 +76,7 @@ class Client:
         self.answers = Answers(self)
         self.asking = RateLimit(ASKS_PER_S, ASKS_BURST)
         self.links = Links(self, credentials or Credentials())
+        self.side_links = SideLinks(self, credentials or Credentials())
         self.topic_publishers: dict[bytes, TopicPublisher] = {}
         self.topic_subscribers: dict[bytes, TopicSubscriber] = {}
         self.patterns: dict[bytes, PatternFlow] = {}
@@ -220,17 +222,18 @@ class Client:
     # --- inputs: what the driver reports
 
     def connected(self, name: str, now_s: float) -> None:
-        self.links.connected(name, now_s)
+        (self.side_links if name in self.side_links else self.links).connected(name, now_s)
 
     def received(self, name: str, data: bytes, now_s: float) -> None:
-        self.links.received(name, data, now_s)
+        (self.side_links if name in self.side_links else self.links).received(name, data, now_s)
 
     def lost(self, name: str, reason: str, now_s: float) -> None:
-        self.links.lost(name, reason, now_s)
+        (self.side_links if name in self.side_links else self.links).lost(name, reason, now_s)
         self._look_at_state(now_s)
 
     def tick(self, now_s: float) -> None:
         self.links.tick(now_s)
+        self.side_links.tick(now_s)
         self._leave_on(now_s)
         for _ in range(self.attended):
             ticking, _ = self._attention.popitem(last=False)
@@ -301,6 +304,7 @@ class Client:
         self._look_at_state(now_s)
 
     def link_lost(self, link: ClientLink, now_s: float) -> None:
+        self.side_links.first_lost(link)
         self.finder.link_lost(link, now_s)
         self.readers.announcements.link_lost(link)
 
@@ -439,4 +443,4 @@ class Client:
         """Everything to be written now, by link name."""
         if self.unsent:
             self.send()
-        return self.links.outgoing()
+        return self.links.outgoing() + self.side_links.outgoing()

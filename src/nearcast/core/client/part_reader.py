@@ -28,11 +28,13 @@ from nearcast.core.wire.frames import BATCH, HEADER, HEADER_BYTES, OF_USERS, SKI
 
 if TYPE_CHECKING:
     from nearcast.core.client.log_reader import LogReader
+    from nearcast.core.client.quorum import Question, Then
     from nearcast.core.wire.backend import ClientLink
 
 PAGE_BYTES = 256 << 10  # of entries asked for at once: more would hold up everything else on the link
 PAGE_ENTRIES = 1000
 BUFFER_BYTES = 1 << 20  # of a part that wait for their turn
+ALL_READ = 1 << 62  # later than any version of the logs
 
 _RETENTION = "retention removed them before they were read"
 _UNREADABLE = "they cannot be read: something else has written to the log"
@@ -66,7 +68,8 @@ class PartReader:
 
     def __init__(self, reader: LogReader, life: str, broker: str, log: Log) -> None:
         self.life = life
-        self.broker = broker
+        self.broker = broker  # that has it; empty if its life has ended
+        self.held = False  # its life has ended, and a replica has it: nothing is appended there any more
         self.began = int(life.rpartition("@")[2])
         self.keys = PartKeys(stream_of(log, life), totals_of(life), cursors_of(log, life))
         self.link: ClientLink | None = None
@@ -103,9 +106,7 @@ class PartReader:
         """Whatever is not delivered yet is of this version of the logs, or of a later one."""
         if self.lines:
             return self.lines[0].version
-        if self.ended:
-            return 1 << 62
-        return self._floor
+        return ALL_READ if self.ended else self._floor
 
     def has_read(self, entry: EntryId, since: int) -> bool:
         """Whether everything up to an entry was delivered. Retention may have removed it: then a look after `since`
@@ -152,10 +153,17 @@ class PartReader:
         self._bytes = 0
         self._awaiting = None
         self.drained, self._news = False, True
+        self._forget_end()
+
+    def _forget_end(self) -> None:
+        """It may have been read to its end, but not committed."""
+        if self._floor >= ALL_READ:
+            self._floor = self.began
 
     def stop(self) -> None:
         """Another member reads it now."""
         self.owned = False
+        self._forget_end()
         self.lines.clear()
         self._bytes = 0
         self._awaiting = self.committing = None
@@ -169,6 +177,29 @@ class PartReader:
         link.users[self] = None
         self._reader.client.readers.announcements.follow(link, self)
         self._reader.linked(self, now_s)
+
+    def move(self, *, held: bool) -> None:
+        """The life has ended, and a replica has the part, or will have it. What was read before is there too."""
+        if self.broker or self.held is not held:
+            self.leave()
+            self._reader.client.links.unwant(self)  # the broker may come back with another life
+            self.broker, self.held = "", held
+            self._awaiting = None
+            self.drained, self._news = False, True
+
+    def quorum_lost(self, first: ClientLink, now_s: float) -> None:
+        if self.link is first:
+            self._awaiting, self._news = None, True
+            self._reader.go_on(now_s)
+
+    def ask(self, question: Question, then: Then) -> None:
+        """Ask something that ends in a write; if the log has a quorum, wait until it has what the answer says."""
+        link, quorum = self.link, self._log.quorum
+        assert link is not None
+        if quorum > 1 and not self.held:
+            self._reader.client.side_links.quorum(link).ask(self, quorum - 1, question, then)
+        else:
+            question(link, then)
 
     def unlinked(self, link: ClientLink, now_s: float) -> None:
         if self.link is link:
@@ -212,7 +243,11 @@ class PartReader:
                 self._awaiting = None
                 self._fetched(link, page, count, number, at_s)
 
-        link.read_part(self.keys, self._upto.entry, count, read)
+        keys, after = self.keys, self._upto.entry
+        if self._log.quorum > 1:
+            self.ask(lambda asked, then: asked.confirm_part(keys, after, count, then), read)
+        else:
+            link.read_part(keys, after, count, read)
 
     def _fetched(self, link: ClientLink, page: Page | None, count: int, number: int, now_s: float) -> None:
         if page is None:
@@ -230,7 +265,7 @@ class PartReader:
             self._miss(page.total - self._upto.count, _RETENTION, page.logs)
             self._upto = msgspec.structs.replace(self._upto, count=page.total)
         if self.drained:
-            self._floor = max(self._floor, page.logs)
+            self._floor = ALL_READ if self.held else max(self._floor, page.logs)
         self._reader.go_on(now_s)
 
     def look(self, now_s: float) -> None:
@@ -249,7 +284,8 @@ class PartReader:
                 return
             self.fetched, self.delivered = number, cursor.position.entry
             self.first_unread = _first(page.entries)
-            self._floor = max(self._floor, self.first_unread[1] if self.first_unread is not None else page.logs)
+            at_end = ALL_READ if self.held else page.logs
+            self._floor = max(self._floor, self.first_unread[1] if self.first_unread is not None else at_end)
             self._reader.go_on(at_s)
 
         link.read_part(self.keys, cursor.position.entry, 1, read)
@@ -290,6 +326,8 @@ class PartReader:
         """The life has ended, and nobody has what it kept. What was read while it lasted is still delivered."""
         self.ended = True
         self.leave()
+        if self._floor >= ALL_READ:
+            return  # it was read to its end where it was held
         total = (former.counts or {}).get(self._log.key) if former is not None else None
         count = max(0, total - self._upto.count) if total is not None and self._upto.count >= 0 else None
         if count != 0:

@@ -47,7 +47,7 @@ class TopicPublisher:
         self._window = client.limits.window
         self._window_bytes = client.limits.window_bytes
         self._payload_bytes = client.limits.payload_bytes
-        self._epoch = 0
+        self.epoch = 0
         self._sole: Lane | None = None  # the only lane, open and with nothing to catch up on
         self._first = self.sequence + 1  # number of the first message
         self._buffer = PublishBuffer(self._first)
@@ -144,7 +144,7 @@ class TopicPublisher:
         return self._buffer.newest(sequence + 1)
 
     def commands_of(self, messages: Iterable[Entry]) -> list[bytes]:
-        return self.packing.commands(messages, self._epoch)
+        return self.packing.commands(messages, self.epoch)
 
     def begins_with(self, sequence: int) -> bool:
         """Whether nothing comes before this number any more: the topic was forgotten, and is used again."""
@@ -206,7 +206,7 @@ class TopicPublisher:
     def forget_place(self) -> None:
         self._retire_lanes()
         self.placement = self.upcoming = self._leave_at_s = None
-        self._epoch = 0
+        self.epoch = 0
         self.former_lanes.forget()
         self._entries.leave_all()
 
@@ -235,12 +235,12 @@ class TopicPublisher:
         """A record of the topic, from any source. Only newer ones count."""
         if self._at_rest:
             return
-        if record.epoch > self._epoch:
+        if record.epoch > self.epoch:
             self._adopt(record.placement, now_s)
-        elif self.logs and record.epoch == self._epoch:
+        elif self.logs and record.epoch == self.epoch:
             self._unblock()
         upcoming = record.next
-        if upcoming is not None and upcoming.epoch > self._epoch and upcoming != self.upcoming:
+        if upcoming is not None and upcoming.epoch > self.epoch and upcoming != self.upcoming:
             self.upcoming = upcoming
             for broker in upcoming.writers(self._publisher):
                 self._entries.enter(broker, now_s)  # warm the new targets; nothing is sent there yet
@@ -249,7 +249,7 @@ class TopicPublisher:
         if self.placement is not None:
             self.client.tell(moved(f"publications on {decode_topic(self.topic)!r}", placement))
         self._retire_lanes()
-        self.placement, self._epoch = placement, placement.epoch
+        self.placement, self.epoch = placement, placement.epoch
         if self.upcoming is not None and self.upcoming.epoch <= placement.epoch:
             self.upcoming = None
         self._open_lanes(placement, now_s)
@@ -276,6 +276,15 @@ class TopicPublisher:
         self._unblock()
         self.client.attend(self)
 
+    def _life_ended(self, lane: KeptLane, now_s: float) -> None:
+        """The server was restarted. If replicas may have what it had kept, we must know before we go on."""
+        if lane.quorum == 1:
+            lane.doubted = 0
+            self.life_lost()
+        elif self.placement is not None:
+            self._retire_lanes()
+            self._open_lanes(self.placement, now_s)
+
     def has_kept(self, number: int) -> None:
         """A broker has kept everything up to this number. Somebody else may have written there what was never used."""
         self.logged = max(self.logged, min(number, self.sequence))
@@ -300,9 +309,8 @@ class TopicPublisher:
         """From now on we may write to this broker, which has kept everything up to a number."""
         self._refused = False
         for lane in self.lanes:
-            if isinstance(lane, KeptLane) and lane.broker == link.broker and lane.life and not lane.lives:
-                lane.doubted = 0
-                self.life_lost()
+            if isinstance(lane, KeptLane) and lane.broker == link.broker and lane.has_ended:
+                self._life_ended(lane, now_s)
         self.has_kept(kept)
         if record is not None:
             self.record(record, now_s)
@@ -323,6 +331,8 @@ class TopicPublisher:
         if self.uses(link.broker):
             self.client.links.want(link.broker, self, now_s)
         self.client.attend(self)
+
+    quorum_lost = unlinked  # what was asked on the quorum link is asked again when we have entered once more
 
     def leased(self, link: ClientLink, now_s: float) -> None:
         """The link's lease was renewed: replies that waited for it now count."""
@@ -382,10 +392,6 @@ class TopicPublisher:
     def mark(self) -> int:
         """The last acknowledged number; 0 if there is none since the topic was last forgotten."""
         return self.acknowledged if self.acknowledged >= self._first else 0
-
-    @property
-    def epoch(self) -> int:
-        return self._epoch
 
     # --- time
 

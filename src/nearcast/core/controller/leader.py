@@ -10,7 +10,7 @@ work in turn:
     members       which brokers there are, and the ring         moves          topics that are moving
     departures    brokers that are drained and leave            provisioning   brokers that a provider starts and stops
     requests      what people ask for                           planner        what the policy wants
-    coordination  which gateway serves which subscriber
+    coordination  which gateway serves which subscriber         logs, replicas   what is kept, and by whom
 
 Each is a module of its name, except that provisioning is in departures.py and coordination in subscribers.py.
 """
@@ -29,6 +29,7 @@ from nearcast.core.controller.members import Members
 from nearcast.core.controller.moves import Moves
 from nearcast.core.controller.office import Office, Orders, Roster
 from nearcast.core.controller.planner import LoadWindow, Planner, PlanningSettings, ProposalExecutor
+from nearcast.core.controller.replicas import Replicas
 from nearcast.core.controller.requests import Requests
 from nearcast.core.controller.subscribers import Coordination, CoordinationSettings
 from nearcast.core.model.journal import Journal, Known, lost
@@ -81,6 +82,7 @@ class Leader:
         self.provisioning = Provisioning(office, self.members)
         self.requests = Requests(office, roster, self.members, self.moves, self.departures, self._load)
         self.logs = Logs(office, roster, self.members)
+        self.replicas = Replicas(office, self.members)
         self.executor = ProposalExecutor(ledger.term, self.moves, self.requests, self.departures, self.provisioning)
         self.planner = Planner(
             office, roster, self._load, self.questions, self.executor, settings.planning, now_s=now_s
@@ -141,6 +143,7 @@ class Leader:
         self.provisioning.tick(now_s)
         self.requests.tick(now_s)
         self.logs.tick(now_s)
+        self.replicas.tick(now_s)
         self.planner.tick(now_s)
         self.coordination.tick(now_s)
         self.go_on(now_s)

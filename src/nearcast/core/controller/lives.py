@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from nearcast.core.model.logs import FormerLife
+from nearcast.core.model.logs import FormerLife, PartState, quorum_of
 from nearcast.core.model.membership import Membership, parted
 
 if TYPE_CHECKING:
@@ -26,8 +26,8 @@ class Lives:
     def after(self, now: Membership, after: Membership) -> Membership:
         """The next membership, with the lives that end with it. Brokers that never carried topics have kept nothing."""
         ended = [
-            FormerLife(now.life(name), after.version)
-            for name in now.brokers
+            _ended(now.life(name), after.version, info.replicas if quorum_of(now.logs) > 1 else {})
+            for name, info in now.brokers.items()
             if now.life(name) != after.life(name) and self._roster.carries(name)
         ]
         known = tuple(former for former in now.former if former.life not in self._expired)
@@ -38,3 +38,8 @@ class Lives:
         longest_s = max((log.retain_s for log in membership.logs), default=0.0)
         self._since_s = {former.life: self._since_s.get(former.life, now_s) for former in membership.former}
         self._expired = {life for life, since_s in self._since_s.items() if now_s - since_s > longest_s}
+
+
+def _ended(life: str, version: int, replicas: dict[str, str]) -> FormerLife:
+    """What replicas may have is not lost yet: `replicas.py` finds out."""
+    return FormerLife(life, version, PartState.SEALING if replicas else PartState.LOST, replicas=replicas)

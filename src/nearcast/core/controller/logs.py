@@ -116,7 +116,8 @@ class Logs:
     def _change(self, logs: dict[str, Log], message: bus.CreateLog | bus.DropLog, version: int) -> bool:
         """Returns whether it is done; if not, that was answered. Repeating a request changes nothing."""
         if isinstance(message, bus.CreateLog):
-            problem = _create(logs, msgspec.structs.replace(message.log, created=version))
+            log = msgspec.structs.replace(message.log, created=version)
+            problem = self._too_few_replicas(log) or _create(logs, log)
         elif logs.pop(message.name, None) is None:
             problem = f"no log {message.name!r}; the cluster has: {', '.join(sorted(logs)) or 'none'}"
         else:
@@ -124,6 +125,16 @@ class Logs:
         if problem:
             self._answer(message.request, problem)
         return not problem
+
+    def _too_few_replicas(self, log: Log) -> str:
+        """Why nobody could publish to the log; empty if somebody can."""
+        most = max((len(info.replicas) for info in self._ledger.journal.membership.brokers.values()), default=0)
+        if log.quorum - 1 <= most:
+            return ""
+        return (
+            f"a quorum of {log.quorum} takes {log.quorum - 1} replicas, and no broker has more than {most}:"
+            " start agents with --replica, or choose a smaller quorum"
+        )
 
     def _answer(self, request: str, problem: str = "") -> None:
         state = self._office.state(request, problem)

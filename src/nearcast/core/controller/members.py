@@ -161,6 +161,13 @@ class Members:
     def _heard_now(self, broker: str, now_s: float) -> bool:
         return now_s - self._heard_s.get(broker, NEVER_S) <= 2 * self._timing.heartbeat_s
 
+    def heard_now(self, now_s: float) -> list[str]:
+        """The brokers whose agents are there, whatever has become of their servers."""
+        return [name for name in self._hellos if self._heard_now(name, now_s)]
+
+    def last_hello(self, broker: str) -> bus.Hello | None:
+        return self._hellos.get(broker)
+
     def agent_of(self, broker: str) -> int | None:
         """The agent that speaks for the broker, if it has been heard."""
         hello = self._hellos.get(broker)
@@ -197,7 +204,8 @@ class Members:
         membership = self._ledger.membership()
         info = membership.brokers.get(name)
         if info is not None and (info.url != hello.url or membership.logs):
-            info = msgspec.structs.replace(info, url=hello.url, began=membership.version + 1)
+            began = membership.version + 1
+            info = msgspec.structs.replace(info, url=hello.url, began=began, replicas={}, admits="")
             brokers = {**membership.brokers, name: info}
             changes[MEMBERSHIP_KEY] = self.next_membership(membership, brokers, membership.ring)
         self._ledger.write(changes)

@@ -57,6 +57,11 @@ def covering(logs: Iterable[Log], topic: bytes) -> tuple[Log, ...]:
     return tuple(log for log in logs if log.covers(topic))
 
 
+def quorum_of(logs: Iterable[Log]) -> int:
+    """How many servers must have a message that these logs keep before it counts as published."""
+    return max((log.quorum for log in logs), default=1)
+
+
 # --- lives and parts
 
 
@@ -93,7 +98,16 @@ class FormerLife(msgspec.Struct, frozen=True):
     ended: int  # with this version of the membership
     state: PartState = PartState.LOST
     url: str = ""  # where its parts are read, if they are held
+    replicas: dict[str, str] = {}  # that may have something of it: URL -> the replica's run when it was listed
     counts: dict[str, int] | None = None  # log -> messages it had kept in the end; None: not known
+
+
+class Sealed(msgspec.Struct, frozen=True):
+    """A replica that follows nobody any more."""
+
+    run_id: str  # of the replica itself
+    life: str  # of which it has something; empty if it has nothing
+    offset: int  # how far it had followed
 
 
 def life_of(broker: str, began: int) -> str:

@@ -9,7 +9,7 @@ from hashlib import blake2b
 
 import msgspec
 
-from nearcast.core.model.logs import FORMER_MAX, FormerLife, Log, life_of
+from nearcast.core.model.logs import FORMER_MAX, FormerLife, Log, PartState, life_of
 from nearcast.core.model.placement import Placement
 from nearcast.core.model.settings import Agreed
 
@@ -64,6 +64,8 @@ class BrokerInfo(msgspec.Struct, frozen=True):
     joined: int = 0  # the membership version it joined with: the same name may come back as a new broker
     leaving: bool = False  # it no longer carries topics: pattern subscribers let go of it
     began: int = 0  # the membership version with which this run of its server began, and with it its life
+    replicas: dict[str, str] = {}  # that may have something of this life: URL -> its run when it was listed; none goes
+    admits: str = ""  # the run of the server whose replicas they are
 
     def same(self, other: BrokerInfo | None) -> bool:
         """Whether the other is this very broker, and not one that joined later under its name."""
@@ -103,6 +105,19 @@ class Membership(msgspec.Struct, frozen=True):
         """The life of a broker; empty if it is no member."""
         info = self.brokers.get(broker)
         return life_of(broker, info.began) if info is not None else ""
+
+    def former_life(self, life: str) -> FormerLife | None:
+        return next((former for former in self.former if former.life == life), None)
+
+    def holder(self, life: str) -> str:
+        """Where the parts of a life that has ended are read; empty if they are not held."""
+        former = self.former_life(life)
+        return former.url if former is not None and former.state is PartState.HELD else ""
+
+    def fate(self, life: str, quorum: int) -> PartState:
+        """What has become of the parts of a life that has ended. A log without a quorum does not rely on replicas."""
+        former = self.former_life(life)
+        return former.state if former is not None and quorum > 1 else PartState.LOST
 
     def directory(self, topic: bytes) -> str | None:
         """The broker that knows the topic; None while that is open (no ring yet, or the topic is being copied)."""

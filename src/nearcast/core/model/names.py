@@ -35,6 +35,7 @@ TOTALS = b"nc:t:"  # + life: hash: stream -> the messages ever kept in it, and t
 CURSORS = b"nc:j:"  # + log + ":" + life: hash: group -> how far it has read this part
 REPORT_STREAM = b"nc:reports"  # stream: the agent's reports, for telemetry
 CLAIM_KEY = b"nc:agent"  # hash: which agent works on this server, its beats, and which of them was granted
+SEAL_KEY = b"nc:sealed"  # on a replica: the life that it had followed, and of which it keeps the parts
 
 
 TOPIC_BYTES_MAX = 512  # a topic name is repeated in every frame's RESP prefix; longer ones are not worth their cost

@@ -28,6 +28,7 @@ from nearcast.core.wire.lease import Lease, Proof
 from nearcast.errors import AuthenticationFailed, ClusterError, ConnectFailed
 
 if TYPE_CHECKING:
+    from nearcast.core.wire.replication import Admission
     from nearcast.core.wire.steps import Outcome, Step
 
 CLIENT_NAMES = "nearcast-"  # prefix of the names of client connections: an agent uses it to cut them off
@@ -247,9 +248,10 @@ class ServerLink(Protocol):
 
 
 class ClientLink(ServerLink, Protocol):
-    """The link of a client. The first eight are the client's own notes, which a link keeps for it."""
+    """The link of a client. The first ones are the client's own notes, which a link keeps for it."""
 
     up: bool  # greeted, and its server marked ready by its agent
+    run_id: str  # of the server
     users: dict[Flow, None]
     proof: Proof  # what was read about the lease
     lease_until_s: float  # until then acknowledgements of this server count
@@ -287,6 +289,14 @@ class ClientLink(ServerLink, Protocol):
 
     def read_part(self, keys: PartKeys, after: EntryId, count: int, then: OnPage) -> None:
         """At most this many entries of a part after an id."""
+        ...
+
+    def confirm_number(self, keys: tuple[bytes, bytes], topic: bytes, publisher: int, then: OnNumber) -> None:
+        """Like `read_number`, and a write."""
+        ...
+
+    def confirm_part(self, keys: PartKeys, after: EntryId, count: int, then: OnPage) -> None:
+        """Like `read_part`, and a write."""
         ...
 
     def read_last(self, keys: PartKeys, then: OnPage) -> None:
@@ -404,6 +414,10 @@ class AgentLink(ServerLink, Protocol):
     def read_heard(self, then: OnHeard) -> None: ...
 
     def mark_ready(self, ready: bytes, then: OnDone) -> None: ...
+
+    def admit(self, admission: Admission, then: Callable[[str, float], None]) -> None:
+        """See to it that replicas can attach with this admission, and in no other way; `then` gets what is wrong."""
+        ...
 
     def begin_anew(self, then: OnDone) -> None:
         """Cut off every nearcast client and delete everything of nearcast's."""

@@ -14,7 +14,7 @@ import msgspec
 
 from nearcast.core.model.counters import TopicCounters
 from nearcast.core.model.journal import BEGINNING, Known, LossEntry, Pace, Position
-from nearcast.core.model.logs import FormerLife, Log, PartLoad
+from nearcast.core.model.logs import FormerLife, Log, PartLoad, Sealed
 from nearcast.core.model.membership import Membership
 from nearcast.core.model.names import AGENT_CHANNEL
 from nearcast.core.model.placement import Mode, Record
@@ -47,6 +47,7 @@ class Hello(msgspec.Struct, frozen=True, tag=True):
     ready: bool = False  # the ready key of this run is set
     capacity_bytes_per_s: float = 0.0  # as configured; 0: not known
     known: Known = Known()
+    replicas: dict[str, str] = {}  # those that answer: URL -> run
 
 
 class Report(msgspec.Struct, frozen=True, tag=True):
@@ -81,6 +82,7 @@ class Answer(msgspec.Struct, frozen=True, tag=True):
     life: str = ""
     ends: dict[str, str] = {}  # log -> id
     parts: dict[str, PartLoad] = {}  # log -> how much there is, for CountParts
+    sealed: Sealed | None = None  # of Seal
 
 
 # --- controller to agent; `journal` is its position when this is sent
@@ -195,7 +197,17 @@ class MarkReady(msgspec.Struct, frozen=True, tag=True):
     journal: Position = BEGINNING
 
 
-Order = Install | InstallMembers | Count | Collect | Lookup | Recall | CountParts | Reset | MarkReady
+class Seal(msgspec.Struct, frozen=True, tag=True):
+    """Stop a replica of a life that has ended, so that what it has is final. Any agent can do it."""
+
+    order: int
+    term: int
+    life: str
+    url: str
+    journal: Position = BEGINNING
+
+
+Order = Install | InstallMembers | Count | Collect | Lookup | Recall | CountParts | Reset | MarkReady | Seal
 
 
 # --- controller to provider: each is repeated until it takes effect
@@ -406,7 +418,6 @@ ToAgent = Grant | Refusal | Order
 FromController = ToAgent | ToProvider | MoveSubscribers | State | Assignment
 
 encode = msgspec.json.Encoder().encode
-
 
 _Message = TypeVar("_Message")
 

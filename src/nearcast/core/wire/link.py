@@ -94,6 +94,7 @@ class Link:
         "on_watched",
         "patterns",
         "proof",
+        "run_id",
         "sound_s",
         "topics",
         "up",
@@ -104,6 +105,7 @@ class Link:
     def __init__(self, broker: str) -> None:
         self.broker = broker
         self.up = False  # handshake done, server marked ready by its agent
+        self.run_id = ""  # of the server, once it is up
         self.topics: dict[bytes, FrameSink] = {}
         self.control: dict[bytes, OnPayload] = {}
         self.watched: set[bytes] = set()

@@ -236,6 +236,14 @@ end
 return replies
 """
 
+# KEYS: last numbers, older last numbers. ARGV: topic and publisher. Returns the last number kept, and writes it again:
+# a WAIT behind a mere reading would say nothing about the replicas.
+CONFIRM = b"""
+local last = redis.call('HGET', KEYS[1], ARGV[1]) or redis.call('HGET', KEYS[2], ARGV[1]) or '0'
+redis.call('HSET', KEYS[1], ARGV[1], last)
+return last
+"""
+
 # How a group reads a part. A cursor is the text "TERM OWNER BEAT STATE"; without an owner it is "-". Only its owner
 # moves it, in its own term.
 ADVANCE = b"""

@@ -1,7 +1,7 @@
 """The backend for Valkey and Redis: every command and script that nearcast's machines run on a server.
 
-`link.py` has the encoding and keeps the order of one connection, `parts.py` has what is about logs, `scripts.py` has
-the atomic steps. The rest of nearcast knows servers only through `backend.py`.
+`link.py` has the encoding and keeps the order of one connection, `parts.py` has what is about logs, `replication.py`
+what is about replicas, `scripts.py` the atomic steps. The rest of nearcast knows servers only through `backend.py`.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from nearcast.core.wire.backend import (
 from nearcast.core.wire.frames import encode_record, read_record
 from nearcast.core.wire.lease import Lease
 from nearcast.core.wire.link import Link, Reply, is_error
-from nearcast.core.wire.parts import PartLink
+from nearcast.core.wire.replication import ReplicationLink, lines_of
 from nearcast.core.wire.scripts import CLAIM, END_UNUSED, FIRST_USE, INSTALL, INSTALL_MEMBERS, KEEP, READ
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ BATCH = 256  # topics in one question for records: takes as long
 _NO_FIRST_USE = Denied("a client has written something that is not a first use: the agent deletes it within T_idle")
 
 
-class ValkeyLink(PartLink):
+class ValkeyLink(ReplicationLink):
     """Questions for records that are asked in one turn are sent together, after everything else in that turn.
 
     So a client with many topics asks few questions; and a record that must be read after a subscription, as the
@@ -390,12 +390,6 @@ def _client_ids(listing: str) -> list[str]:
         if fields.get("name", "").startswith(CLIENT_NAMES):
             ids.append(fields["id"])
     return ids
-
-
-def lines_of(info: Reply) -> dict[str, str]:
-    """The lines `name:value` of an INFO; none if it was refused."""
-    text = info.decode(errors="replace") if isinstance(info, bytes) else ""
-    return {name: value for name, colon, value in (line.partition(":") for line in text.splitlines()) if colon}
 
 
 def figures_of(info: Reply) -> Figures:

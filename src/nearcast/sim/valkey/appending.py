@@ -62,6 +62,13 @@ def append(session: Session, keys: list[bytes], arguments: list[bytes]) -> bytes
     return array(replies)
 
 
+def confirm(server: SimServer, keys: list[bytes], arguments: list[bytes]) -> bytes:
+    (numbers, older), (name,) = keys, arguments
+    last = server.keys.fields(numbers).get(name) or server.keys.fields(older).get(name) or b"0"
+    server.keys.set_fields(numbers, {name: last})
+    return bulk(last)
+
+
 def _increase(server: SimServer, key: bytes, field: bytes, by: int) -> bytes:
     increased = b"%d" % (int(server.keys.fields(key).get(field, b"0")) + by)
     server.keys.set_fields(key, {field: increased})

@@ -25,6 +25,7 @@ from nearcast.core.wire.scripts import (
     APPEND,
     CLAIM,
     COMMIT,
+    CONFIRM,
     END_UNUSED,
     FIRST_USE,
     INSTALL,
@@ -33,11 +34,12 @@ from nearcast.core.wire.scripts import (
     READ,
     TAKE,
 )
-from nearcast.sim.valkey import connection, keys, streams
-from nearcast.sim.valkey.appending import add_mark, append, last_entry
+from nearcast.sim.valkey import connection, keys, replication, streams
+from nearcast.sim.valkey.appending import add_mark, append, confirm, last_entry
 from nearcast.sim.valkey.cursors import commit, take
 from nearcast.sim.valkey.replies import (
     NULL_RESP3,
+    OK,
     CommandError,
     array,
     bulk,
@@ -283,6 +285,7 @@ TWINS: dict[bytes, Twin] = {
     END_UNUSED: end_unused,
     CLAIM: claim,
     COMMIT: commit,
+    CONFIRM: confirm,
     TAKE: take,
 }
 
@@ -312,6 +315,12 @@ def execute(session: Session, parts: list[bytes]) -> bytes:
         return error("NOAUTH Authentication required.")
     if command is None:
         return error(_unknown(parts))
+    if command.handler in WRITES and session.server.following.address is not None:
+        session.spoiled = session.queued is not None
+        return error("READONLY You can't write against a read only replica.")
+    if session.queued is not None and command.handler is not run_transaction:
+        session.queued.append(parts)
+        return b"+QUEUED\r\n"
     try:
         return _run(session, command, name, parts[1:])
     except CommandError as refused:
@@ -332,6 +341,35 @@ def _unknown(parts: list[bytes]) -> bytes:
             break
         quoted += b"'%b' " % part[: _QUOTED_BYTES - len(quoted)]
     return b"ERR unknown command '%b', with args beginning with: %b" % (parts[0][:_QUOTED_BYTES], quoted)
+
+
+def begin_transaction(session: Session, arguments: list[bytes]) -> bytes:
+    session.queued = []
+    return OK
+
+
+def run_transaction(session: Session, arguments: list[bytes]) -> bytes:
+    """EXEC: all of it, or nothing if a watched key has changed. Only keys with strings are watched."""
+    queued, session.queued = session.queued, None
+    if queued is None:
+        raise CommandError("ERR EXEC without MULTI")
+    watched, session.watched = session.watched, {}
+    spoiled, session.spoiled = session.spoiled, False
+    if spoiled:
+        raise CommandError("EXECABORT Transaction discarded because of previous errors.")
+    if any(session.server.keys.string(key) != value for key, value in watched.items()):
+        return NULL_RESP3
+    return array([execute(session, parts) for parts in queued])
+
+
+def watch(session: Session, arguments: list[bytes]) -> bytes:
+    session.watched |= {key: session.server.keys.string(key) for key in arguments}
+    return OK
+
+
+def unwatch(session: Session, arguments: list[bytes]) -> bytes:
+    session.watched.clear()
+    return OK
 
 
 def _family(name: str, members: dict[bytes, Command]) -> Command:
@@ -389,6 +427,14 @@ COMMANDS = {
     b"XRANGE": Command(streams.xrange, 3, UNLIMITED),
     b"XREVRANGE": Command(streams.xrevrange, 3, UNLIMITED),
     b"XTRIM": Command(streams.xtrim, 3, UNLIMITED),
+    b"WAIT": Command(replication.wait, 2, 2),
+    b"REPLICAOF": Command(replication.replicaof, 2, 2),
+    b"CONFIG": _family("CONFIG", {b"SET": Command(replication.config_set, 2, 2)}),
+    b"ACL": _family("ACL", {b"SETUSER": Command(replication.acl_setuser, 1, UNLIMITED)}),
+    b"MULTI": Command(begin_transaction, 0, 0),
+    b"EXEC": Command(run_transaction, 0, 0),
+    b"WATCH": Command(watch, 1, UNLIMITED),
+    b"UNWATCH": Command(unwatch, 0, 0),
     b"EVAL": Command(evaluate, 2, UNLIMITED),
     b"HELLO": Command(connection.hello, 0, UNLIMITED),
     b"AUTH": Command(connection.auth, 1, UNLIMITED),
@@ -399,3 +445,4 @@ COMMANDS = {
     b"QUIT": Command(connection.quit_session, 0, UNLIMITED),
 }
 WITHOUT_AUTH: frozenset[Handler] = frozenset((connection.hello, connection.auth, connection.quit_session))
+WRITES: frozenset[Handler] = frozenset((keys.set_string, keys.hset, keys.delete))  # replicas refuse them

@@ -121,7 +121,9 @@ def client_list(session: Session, arguments: list[bytes]) -> bytes:
 
 
 def client_kill(session: Session, arguments: list[bytes]) -> bytes:
-    """CLIENT KILL ID number, the only form in use. Returns how many connections were ended."""
+    """CLIENT KILL ID number, or CLIENT KILL TYPE replica. Returns how many connections were ended."""
+    if [argument.lower() for argument in arguments] == [b"type", b"replica"]:
+        return integer(session.server.replication.cut_off())
     if len(arguments) != 2 or arguments[0].upper() != b"ID":
         raise CommandError(SYNTAX)
     number = parse_integer(arguments[1])
@@ -177,6 +179,7 @@ def _sections(server: SimServer) -> list[tuple[str, dict[str, object]]]:
         ("Clients", {"connected_clients": len(server.sessions)}),
         ("Memory", {"used_memory": server.keys.size_bytes}),
         ("Stats", stats),
+        ("Replication", server.following.info(server.replication.offset)),
         # Virtual time passes between commands, never during them.
         ("CPU", {"used_cpu_sys": "0.000000", "used_cpu_user": "0.000000"}),
     ]

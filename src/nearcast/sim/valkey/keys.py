@@ -195,6 +195,7 @@ def _scan_pattern(options: list[bytes]) -> bytes:
 
 Hash = dict[bytes, bytes]
 Value = bytes | Hash | Stream
+Changes = dict[bytes, tuple[Value | None, int | None]]  # key -> value, and when it ends; without a value it is gone
 
 
 class Keyspace:
@@ -204,6 +205,41 @@ class Keyspace:
         self._clock = clock
         self._values: dict[bytes, Value] = {}
         self._ends_ms: dict[bytes, int] = {}
+        self._changed: set[bytes] | None = None  # keys written since the last look; None while nobody looks
+
+    # --- replicas
+
+    def follow_changes(self) -> None:
+        """From now on, note which keys change."""
+        self._changed = self._changed if self._changed is not None else set()
+
+    def take_changes(self) -> Changes:
+        """What has changed since the last call."""
+        changed, self._changed = self._changed, set() if self._changed is not None else None
+        return {key: self._copy(key) for key in sorted(changed)} if changed else {}
+
+    def snapshot(self) -> Changes:
+        return {key: self._copy(key) for key in self.names()}
+
+    def apply(self, changes: Changes) -> None:
+        """Take over what another server has."""
+        for key, (value, ends_ms) in changes.items():
+            self.delete(key)
+            if value is not None:
+                self._values[key] = value
+            if ends_ms is not None:
+                self._ends_ms[key] = ends_ms
+
+    def _copy(self, key: bytes) -> tuple[Value | None, int | None]:
+        value = self._value(key)
+        copied = value if value is None or isinstance(value, bytes) else value.copy()
+        return copied, self._ends_ms.get(key)
+
+    def _write(self, *keys: bytes) -> None:
+        if self._changed is not None:
+            self._changed.update(keys)
+
+    # --- all keys
 
     @property
     def now_ms(self) -> int:
@@ -233,11 +269,13 @@ class Keyspace:
         self.delete(key)
         self.delete(new)
         self._values[new] = value
+        self._write(new)
         return True
 
     def delete(self, key: bytes) -> bool:
         """Returns whether there was such a key."""
         present = key in self
+        self._write(key)
         self._values.pop(key, None)
         self._ends_ms.pop(key, None)
         return present
@@ -247,6 +285,7 @@ class Keyspace:
         if when_ms <= self.now_ms:
             self.delete(key)
         else:
+            self._write(key)
             self._ends_ms[key] = when_ms
 
     def left_ms(self, key: bytes) -> int | None:
@@ -269,11 +308,13 @@ class Keyspace:
 
     def put(self, key: bytes, value: bytes) -> None:
         """Replaces whatever was there, including its end."""
+        self._write(key)
         self._values[key] = value
         self._ends_ms.pop(key, None)
 
     def change(self, key: bytes, value: bytes) -> None:
         """Give a string a new value; it keeps its end."""
+        self._write(key)
         self._values[key] = value
 
     # --- hashes
@@ -287,6 +328,7 @@ class Keyspace:
 
     def set_fields(self, key: bytes, pairs: Hash) -> int:
         """Returns the number of new fields."""
+        self._write(key)
         fields = self.fields(key)
         before = len(fields)
         fields.update(pairs)
@@ -295,6 +337,7 @@ class Keyspace:
 
     def delete_fields(self, key: bytes, names: list[bytes]) -> int:
         fields = self.fields(key)
+        self._write(key)
         deleted = sum(fields.pop(name, None) is not None for name in names)
         if deleted and not fields:
             self.delete(key)
@@ -315,6 +358,7 @@ class Keyspace:
         }
 
     def put_stream(self, key: bytes, stream: Stream) -> None:
+        self._write(key)
         self._values[key] = stream
 
 

@@ -92,8 +92,9 @@ NO_CHANNEL = "NOPERM No permissions to access a channel"
 class User:
     """A user of the server, with the channels denied to it."""
 
-    def __init__(self, password: bytes) -> None:
+    def __init__(self, password: bytes, *, replicates: bool = False) -> None:
         self.password = password
+        self.replicates = replicates  # it may attach as a replica
         self.denied: set[bytes] = set()  # channels and patterns
 
 

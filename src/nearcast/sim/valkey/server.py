@@ -22,6 +22,7 @@ from nearcast.core.model.globs import matcher
 from nearcast.core.model.names import RECORDS
 from nearcast.sim.valkey.commands import execute
 from nearcast.sim.valkey.keys import Keyspace
+from nearcast.sim.valkey.replication import Following, Later, Replication
 from nearcast.sim.valkey.replies import User, error
 
 _SAMPLE_S = 1.0  # rates are taken over at least this long; the real server averages 16 samples of 100 ms
@@ -73,13 +74,24 @@ class Observer(Protocol):
 class SimServer:
     """The server: its keys, users, sessions, and who holds which channels and patterns."""
 
-    def __init__(self, name: str, clock: Callable[[], float], run_id: str, password: str = "") -> None:
+    def __init__(
+        self,
+        name: str,
+        clock: Callable[[], float],
+        run_id: str,
+        password: str = "",
+        later: Later = lambda delay_s, action: None,
+    ) -> None:
+        """`later`: calls something after a time. Without it, no WAIT ever gives up."""
         self.name = name
         self.clock = clock
         self.run_id = run_id
         self.password = password.encode()
         self.users: dict[bytes, User] = {}  # besides the default user, who may do everything
         self.keys = Keyspace(clock)
+        self.replication = Replication(later)
+        self.following = Following()
+        self.default_replicates = True  # whether the default user may attach as a replica
         self.traffic = Traffic(clock)
         self.sessions: dict[Session, None] = {}
         self.channels: dict[bytes, Subscribers] = {}
@@ -100,6 +112,12 @@ class SimServer:
         for session in list(self.sessions):
             session.close()
         self.keys.clear()
+        self.replication.clear()
+        self.following.clear()
+        self.default_replicates = True
+        self.users = {
+            name: user for name, user in self.users.items() if not user.replicates
+        }  # the others are in a file
         self.traffic = Traffic(self.clock)
         self.connections = 0
         self.killed.clear()
@@ -203,13 +221,18 @@ class Session:
         "channels",
         "closed",
         "deliver",
+        "held_up",
         "id",
         "name",
         "outbox",
         "patterns",
+        "queued",
         "resp3",
         "server",
+        "spoiled",
         "user",
+        "watched",
+        "written",
     )
 
     def __init__(self, server: SimServer, number: int, deliver: Callable[[bytes], None]) -> None:
@@ -221,6 +244,11 @@ class Session:
         self.authenticated = not server.password
         self.user: User | None = None  # None is the default user
         self.closed = False
+        self.held_up = False  # by a WAIT: commands behind it have not run yet
+        self.queued: list[list[bytes]] | None = None  # the commands of a transaction
+        self.watched: dict[bytes, bytes | None] = {}
+        self.spoiled = False  # a command of the transaction was refused
+        self.written = 0  # the last write of this session, as the server counts them
         self.channels = Held(self, server.channels)
         self.patterns = Held(self, server.patterns)
         self.outbox: list[bytes] = []
@@ -242,13 +270,25 @@ class Session:
 
     def _execute_all(self) -> None:
         gets, outbox = self._reader.gets, self.outbox
-        while not self.closed and (parts := gets()) is not _NOTHING:
+        keys = self.server.keys
+        while not self.closed and not self.held_up and (parts := gets()) is not _NOTHING:
             if not isinstance(parts, list):
                 raise ProtocolError("expected an array of bulk strings")
             if parts:
                 own = len(outbox)
                 # What the command pushed to its own session comes after its reply.
                 outbox.insert(own, execute(self, parts))
+                if changes := keys.take_changes():
+                    self.server.replication.wrote(self, changes)
+
+    def resume(self, reply: bytes) -> None:
+        """A WAIT is over."""
+        if not self.closed:
+            self.held_up = False
+            self.server.send_later(self)
+            self.outbox.append(reply)
+            self._execute_all()
+            self.server.flush()
 
     def leave(self) -> None:
         """End the session once its outbox has been delivered."""

@@ -34,6 +34,11 @@ class Stream:
         self.records.append((record_id, fields))
         self.size_bytes += sum(map(len, fields))
 
+    def copy(self) -> Stream:
+        copied = Stream()
+        copied.last_id, copied.records, copied.size_bytes = self.last_id, self.records.copy(), self.size_bytes
+        return copied
+
     def trim(self, limit: int) -> None:
         while len(self.records) > limit:
             self._drop_first()
@@ -112,7 +117,10 @@ def xtrim(session: Session, arguments: list[bytes]) -> bytes:
         raise CommandError(SYNTAX)
     least = _wanted_id(rest[0])
     stream = session.server.keys.stream(key)
-    return integer(stream.trim_before(least or FIRST_ID) if stream is not None else 0)
+    if stream is None:
+        return integer(0)
+    session.server.keys.put_stream(key, stream)
+    return integer(stream.trim_before(least or FIRST_ID))
 
 
 def _range(

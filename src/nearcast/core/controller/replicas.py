@@ -1,0 +1,117 @@
+"""Replicas: which of them may have something of which life, and who has its parts when it has ended (PROTOCOL "Logs").
+
+A broker's replicas are listed in the membership before its agent admits them. When the life ends, they are sealed: each
+stops following, and says how far it had come. Whatever was acknowledged was at `quorum - 1` of them. So of any
+`replicas - quorum + 2` that were sealed, at least one has it, and the one that had come farthest has all of it: it
+becomes the holder. A replica that has nothing of the life has never had anything if it still is in the run in which
+it was listed. If it was restarted, it may have lost something, and does not count.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from nearcast.core.model.journal import MEMBERSHIP_KEY, BrokerState
+from nearcast.core.model.logs import FormerLife, PartState, Sealed
+from nearcast.core.model.membership import BrokerInfo, Membership
+from nearcast.core.wire import bus
+
+if TYPE_CHECKING:
+    from nearcast.core.controller.members import Members
+    from nearcast.core.controller.office import Office
+
+TURN_S = 2.0  # how long one agent has to reach a replica before another one is asked
+
+
+class Replicas:
+    """Lists replicas, has them sealed, and names holders."""
+
+    def __init__(self, office: Office, members: Members) -> None:
+        self._office = office
+        self._ledger, self._orders = office.ledger, office.orders
+        self._members = members
+        self._sealed: dict[tuple[str, str], Sealed] = {}  # (life, replica) -> how far it had come
+
+    def tick(self, now_s: float) -> None:
+        membership = self._ledger.journal.membership
+        if self._ledger.pending(MEMBERSHIP_KEY):
+            return
+        brokers = {name: self._listed(name, info, membership) for name, info in membership.brokers.items()}
+        former = tuple(self._decided(life, membership, now_s) for life in membership.former)
+        if (brokers, former) != (membership.brokers, membership.former):
+            after = self._members.next_membership(membership, brokers, membership.ring)
+            self._ledger.write({MEMBERSHIP_KEY: msgspec.structs.replace(after, former=former)})
+
+    # --- living brokers
+
+    def _listed(self, name: str, info: BrokerInfo, membership: Membership) -> BrokerInfo:
+        """With the replicas that its agent has, if the broker is there. None is taken off: it may have something."""
+        entry, hello = self._ledger.journal.brokers.get(name), self._members.last_hello(name)
+        if entry is None or hello is None or entry.state is not BrokerState.MEMBER or hello.run_id != entry.run_id:
+            return info
+        known = info.replicas if info.admits == hello.run_id else {}
+        taken = (url for url in hello.replicas if _is_taken(url, name, membership))
+        listed = {**hello.replicas, **known}
+        for url in taken:
+            listed.pop(url)
+        return msgspec.structs.replace(info, replicas=listed, admits=hello.run_id) if listed != known else info
+
+    # --- lives that have ended
+
+    def _decided(self, former: FormerLife, membership: Membership, now_s: float) -> FormerLife:
+        """What is known of a life by now."""
+        quorums = [log.quorum for log in membership.logs if log.quorum > 1]
+        if former.state is PartState.LOST:
+            return former
+        if not quorums:
+            return msgspec.structs.replace(former, state=PartState.LOST, url="")
+        if former.state is PartState.HELD:
+            return former
+        sealed = {url: self._sealed[former.life, url] for url in former.replicas if (former.life, url) in self._sealed}
+        reached = {url: self._reached(former, url, found) for url, found in sealed.items()}
+        counted = {url: offset for url, offset in reached.items() if offset is not None}
+        if len(counted) >= max(1, len(former.replicas) - min(quorums) + 2):
+            holder = max(counted, key=lambda url: (counted[url], url))
+            self._office.log(f"the parts of {former.life} are held by {holder}")
+            return msgspec.structs.replace(former, state=PartState.HELD, url=holder)
+        if len(sealed) == len(former.replicas):
+            self._office.log(f"the parts of {former.life} are lost: too few of its replicas have something")
+            return msgspec.structs.replace(former, state=PartState.LOST)
+        for url in former.replicas:
+            if url not in sealed:
+                self._order(former.life, url, now_s)
+        return former
+
+    def _reached(self, former: FormerLife, url: str, sealed: Sealed) -> int | None:
+        """How far a sealed replica had come; None if it may have lost something."""
+        if sealed.life == former.life:
+            return sealed.offset
+        return -1 if sealed.run_id == former.replicas[url] else None
+
+    def _order(self, life: str, url: str, now_s: float) -> None:
+        """Have a replica sealed, by the broker's own agent if it is there, otherwise by another one, in turn."""
+
+        def done(answer: bus.Answer, at_s: float) -> None:
+            if answer.sealed is not None:
+                self._sealed[life, url] = answer.sealed
+
+        own = life.rpartition("@")[0]
+        sealers = sorted(self._members.heard_now(now_s), key=lambda name: (name != own, name))
+        if sealers:
+            sealer = sealers[int(now_s / TURN_S) % len(sealers)]
+            make = partial(bus.Seal, term=self._ledger.term, life=life, url=url)
+            self._orders.need(("seal", life, url, sealer), sealer, make, done, now_s)
+
+
+def _is_taken(url: str, broker: str, membership: Membership) -> bool:
+    """Whether a replica has, or may have, something of another life."""
+    if any(url in info.replicas for name, info in membership.brokers.items() if name != broker):
+        return True
+    return any(
+        former.url == url if former.state is PartState.HELD else url in former.replicas
+        for former in membership.former
+        if former.state is not PartState.LOST
+    )
