@@ -82,6 +82,9 @@ SMALL = Setup(
 STEPS = 12  # parts that the boundaries are shared out to, so that workers can share the test
 
 
+MOVING = 5  # a seed with several moves
+
+
 def _boundaries(seed: int) -> int:
     world = World(seed, SMALL, FaultPlan(Profile.CALM, counted_from_s=START_S))
     world.run()
@@ -91,16 +94,15 @@ def _boundaries(seed: int) -> int:
 @pytest.mark.parametrize("part", range(STEPS))
 def test_a_crash_at_every_step_boundary(part: int) -> None:
     """The process that comes to the boundary, an agent or the controller, dies there and comes back."""
-    seed = 4
-    for boundary in range(1 + part, _boundaries(seed) + 1, STEPS):
+    for boundary in range(1 + part, _boundaries(MOVING) + 1, STEPS):
         plan = FaultPlan(Profile.CALM, frozenset((boundary,)), counted_from_s=START_S)
-        outcome = run_world(seed, SMALL, plan)
+        outcome = run_world(MOVING, SMALL, plan)
         assert outcome.faults, f"nobody died at boundary {boundary}"
         assert not outcome.violations, f"crash at boundary {boundary}: {outcome.violations[:5]} {outcome.faults}"
 
 
 def test_boundaries_cover_moves() -> None:
-    world = World(4, SMALL, FaultPlan(Profile.CALM, counted_from_s=START_S))
+    world = World(MOVING, SMALL, FaultPlan(Profile.CALM, counted_from_s=START_S))
     world.run()
     assert world.history.moves >= 4
     assert world.faults.boundaries >= 150
