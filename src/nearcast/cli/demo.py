@@ -75,6 +75,7 @@ def _moves(summary: MovesSummary) -> Rows:
     return [
         ("moves", f"{summary.moves:,}, including {summary.mode_changes:,} changes of mode"),
         ("kills", f"{summary.agent_kills} of agents, {summary.controller_kills} of the controller"),
+        ("log", f"{summary.read:,} of {summary.kept:,} messages read after their broker was killed"),
     ]
 
 

@@ -3,6 +3,7 @@
 There are three brokers, one per site of `WORLD`. Every game is a topic with players at its sites: half of them publish,
 half of them subscribe, each through the delay between its site and the broker it uses. Operators keep moving every
 topic, a killer occasionally kills an agent or the controller with SIGKILL, and an audit counts what players noticed.
+When the games are over, a broker's server is killed too, and what a log has kept there is read (`ledger.py`).
 """
 
 from __future__ import annotations
@@ -17,8 +18,10 @@ from functools import partial
 from nearcast.core.model.message import Event
 from nearcast.core.model.placement import Mode, Placement
 from nearcast.demo.act import Act, Kind, Summary, Tell
+from nearcast.demo.ledger import LedgerRead, read_after_a_kill
 from nearcast.errors import ClusterError, UsageError
 from nearcast.runtime.console import Console
+from nearcast.testing.audit import Verdict
 from nearcast.testing.chaos import Killer
 from nearcast.testing.cluster import LocalCluster
 from nearcast.testing.load import Load, LoadShape, WatchedTopic
@@ -86,6 +89,8 @@ class MovesSummary(Summary):
     mode_changes: int
     agent_kills: int
     controller_kills: int
+    kept: int  # messages of a log whose broker was killed at the end,
+    read: int  # and how many of them were read after that
 
 
 class MovesAct(Act[MovesSummary]):
@@ -96,13 +101,16 @@ class MovesAct(Act[MovesSummary]):
         self.plan = plan
         self.clients = plan.clients
         self.agent_kills = 0
+        self.ledger = LedgerRead(0, 0)
+        self._cluster: LocalCluster | None = None
 
     # --- start
 
     async def _start(self, stack: AsyncExitStack) -> LocalCluster:
         self._tell(f"starting 3 brokers ({', '.join(SITES)}) and a controller ...")
         sites = dict(zip(SITES, SITES, strict=True))
-        cluster = await stack.enter_async_context(await LocalCluster.start(SITES, sites=sites))
+        started = await LocalCluster.start(SITES, sites=sites, replicas=1)
+        cluster = self._cluster = await stack.enter_async_context(started)
         places = {topic: (Mode.SINGLE, sites[:1]) for topic, sites in GAMES.items()}
         for topic, state in (await (await cluster.console()).move_all(places)).items():
             self._placed(topic, state.placement)
@@ -159,6 +167,15 @@ class MovesAct(Act[MovesSummary]):
 
     # --- end
 
+    async def _end(self) -> list[Verdict]:
+        verdicts = await super()._end()
+        if self._cluster is not None and not self.stopped:
+            self._tell(f"killing the server of {SITES[0]}, and reading what a log has kept there ...")
+            self.ledger = await read_after_a_kill(self._cluster, SITES[0])
+            if not self.ledger.complete:
+                self.missed.append(f"a log is read to its end after its broker was killed ({self.ledger.read} read)")
+        return verdicts
+
     def _summary(self, common: Summary) -> MovesSummary:
         return MovesSummary(
             **asdict(common),
@@ -166,6 +183,8 @@ class MovesAct(Act[MovesSummary]):
             mode_changes=sum(game.mode_changes for game in self.topics.values()),
             agent_kills=self.agent_kills,
             controller_kills=self.controller_kills,
+            kept=self.ledger.acknowledged,
+            read=self.ledger.read,
         )
 
 
