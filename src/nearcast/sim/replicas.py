@@ -29,12 +29,18 @@ class Replicas:
 
     def __init__(self, world: World, count: int, lag_s: float) -> None:
         """`count`: of each broker."""
+        self._world = world
         self._count = count
         self._lag_s = lag_s
-        for broker in world.brokers if count else ():
-            for url in self.urls_of(broker):
-                self._start(world, url)
-            stray = self._start(world, f"redis://{broker}-stray:{PORT}")
+        for broker in world.brokers:
+            self.start(broker)
+
+    def start(self, broker: str) -> None:
+        """Start the replicas of a broker, and the stray one."""
+        for url in self.urls_of(broker):
+            self._start(self._world, url)
+        if self._count:
+            stray = self._start(self._world, f"redis://{broker}-stray:{PORT}")
             stray.following.follow((broker.encode(), PORT))
 
     def urls_of(self, broker: str) -> tuple[str, ...]:
