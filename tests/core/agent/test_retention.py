@@ -10,6 +10,8 @@ from nearcast.core.model.cursors import Cursor, Position, encode_state
 from nearcast.core.model.logs import Log, PartLoad, bytes_field, cursors_of, last_numbers, stream_of, totals_of
 from nearcast.core.model.membership import BrokerInfo, Membership
 from nearcast.core.model.settings import DEFAULT_TIMING
+from nearcast.core.wire.backend import OnKeys
+from nearcast.core.wire.parts import PartLink
 from nearcast.core.wire.valkey import ValkeyLink
 from nearcast.sim.valkey.server import SimServer
 
@@ -52,7 +54,8 @@ class Place:
         end_s = self.now_s + for_s
         while self.now_s < end_s:
             self.now_s += LOOK_S
-            self.retention.tick(self.link, membership, self.now_s)
+            self.retention.membership = membership
+            self.retention.tick(self.link, self.now_s)
             self.settle()
 
     def left(self, stream: bytes = STREAM) -> int:
@@ -180,3 +183,38 @@ def test_what_groups_have_not_read_is_counted(place: Place) -> None:
     place.settle()
     assert found == [{LOG.key: PartLoad(10, 10, 1000, {"billing": 6, "done": 0}), other.key: PartLoad(0, 0, 0)}]
     assert [load.is_read for load in found[0].values()] == [False, True]
+
+
+def test_what_a_new_membership_brings_is_not_swept_by_a_search_that_began_before(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    searches: list[tuple[bytes, OnKeys]] = []
+    monkeypatch.setattr(PartLink, "find_keys", lambda self, prefix, then: searches.append((prefix, then)))
+    place.run(1)
+    created = msgspec.structs.replace(LOG, name="new", created=5)
+    brokers = {"b1": BrokerInfo("redis://b1", began=5)}
+    later = msgspec.structs.replace(MEMBERSHIP, version=5, logs=(LOG, created), brokers=brokers)
+    ((_, found),) = searches
+    found([])  # the streams; now for what stands beside them
+    place.retention.membership = later
+    stream, numbers = stream_of(created, "b1@5"), last_numbers("b1@5")[0]
+    place.keep(3, stream=stream)
+    place.link.send(None, "HSET", numbers, "t:p", 5)
+    for prefix, then in searches:
+        then([key for key in (stream, numbers) if key.startswith(prefix)])
+    place.settle()
+    assert place.left(stream) == 3
+    assert numbers in place.server.keys
+    searches.clear()
+    place.run(1, later)
+    assert searches, "it is repeated soon"
+
+
+def test_parts_of_the_last_log_go_when_it_is_dropped(place: Place) -> None:
+    place.keep(3)
+    place.run(2)
+    place.note("g", 1, holds=True)
+    without = msgspec.structs.replace(MEMBERSHIP, version=5, logs=(), logs_version=5)
+    place.run(SWEEP_S + 2, without)
+    assert place.left() == -1
+    assert not any(key in place.server.keys for key in (totals_of(LIFE), cursors_of(LOG, LIFE)))

@@ -162,6 +162,20 @@ def test_a_new_version_of_the_logs_waits_for_everything_older(two: Reading) -> N
     assert two.got(reader, 1.0) == [b"old", b"new"]
 
 
+def test_a_broker_that_is_waited_for_is_asked_now_and_then(two: Reading) -> None:
+    reader = two.read(two.world.client())
+    two.got(reader, 0.2)
+    version = two.world.membership.version + 1
+    two.world.membership = msgspec.structs.replace(two.world.membership, version=version, logs_version=version)
+    two.world.prepare("b1")  # and b2 does not know it yet
+    two.keep("b1", b"new", version=version)
+    before = reader.parts[two.life("b2")].fetches
+    assert two.got(reader, 1.0) == []
+    assert 10 < reader.parts[two.life("b2")].fetches - before < 30
+    two.world.prepare("b2")
+    assert two.got(reader, 0.1) == [b"new"]
+
+
 def test_a_broker_without_a_lease_is_not_believed(two: Reading) -> None:
     client = two.world.client()
     reader = two.read(client)
@@ -206,6 +220,26 @@ def test_a_life_that_ends_is_reported_and_the_next_one_is_read_from_its_beginnin
     two.announce(brokers=again, former=(FormerLife(life, version),), logs_version=version)
     two.keep("b1", b"2", version=version)
     assert two.got(reader, 1.0) == [(life, None), b"2"]
+
+
+@pytest.mark.parametrize("group", ["", "g"])
+def test_a_life_that_began_and_ended_unseen_is_reported(two: Reading, group: str) -> None:
+    reader = two.read(two.world.client(), group, start=Start.LATEST)
+    two.got(reader, 1.0)
+    first, brokers, version = two.life("b1"), two.world.membership.brokers, two.world.membership.version + 5
+    again = {**brokers, "b1": msgspec.structs.replace(brokers["b1"], began=version)}
+    ended = (FormerLife(first, version - 4), FormerLife(f"b1@{version - 4}", version))
+    two.announce(version=version, brokers=again, former=ended, logs_version=version)
+    assert two.got(reader, 1.0) == [(life.life, None) for life in ended]
+    two.announce(version=version + 1)
+    assert two.got(reader, 1.0) == [], "once"
+
+
+@pytest.mark.parametrize(("start", "reported"), [(Start.EARLIEST, True), (Start.LATEST, False), (50.0, True)])
+def test_a_reader_of_the_past_hears_of_the_lives_that_were_lost(two: Reading, start: Any, reported: bool) -> None:
+    two.announce(former=(FormerLife("gone@1", 3),))
+    reader = two.read(two.world.client(), start=start)
+    assert two.got(reader, 1.0) == ([("gone@1", None)] if reported else [])
 
 
 @pytest.mark.parametrize(("kept", "reports"), [(1, []), (3, [2])], ids=["all of it was read", "not all of it"])

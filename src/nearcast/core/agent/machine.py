@@ -155,7 +155,7 @@ class Agent:
             self._workplace.observe(self._measured)
         if self._workplace is not None:
             self._ending.tick(self._workplace, now_s)
-            self._retention.tick(self._workplace, self._membership, now_s)
+            self._retention.tick(self._workplace, now_s)
         self.replicas.tick(self._workplace, self._run_id, self._membership, now_s, self.effects)
 
     def outgoing(self) -> list[tuple[str, bytes]]:
@@ -261,7 +261,7 @@ class Agent:
         """Adopt the timers of the cluster."""
         if membership.version < self._membership.version:
             return
-        self._membership = membership
+        self._membership = self._retention.membership = membership
         self.timing = self._own_timing.within(membership.timers) if membership.timers else self._own_timing
         for part in (self.server, self.bus, self._claim, self._ending, self._retention, self.replicas):
             part.timing = self.timing
@@ -414,7 +414,7 @@ class Agent:
             return  # the same order received twice: what was installed since must not be wiped
         self._began_with, self._resetting = order.order, True
         self._ready, self._known = False, Known()
-        self._membership = Membership(version=-1, term=0, brokers={})
+        self._membership = self._retention.membership = Membership(version=-1, term=0, brokers={})
 
         def begun(now_s: float) -> None:
             self._resetting = False

@@ -100,20 +100,24 @@ class Retention:
 
     def __init__(self, broker: str, timing: Timing) -> None:
         self.timing = timing
+        self.membership = Membership(version=-1, term=0, brokers={})  # the newest that was sent to the server
         self._broker = broker
         self._parts: dict[bytes, Part] = {}  # by stream
         self._looked_s = NEVER_S
         self._swept_s = NEVER_S
+        self._emptied: Membership | None = None  # one without logs, for which everything was removed
         self._aged_s: float | None = None
 
     def clear(self) -> None:
         """The connection to the server is a new one, or the server is."""
         self._parts.clear()
         self._swept_s = NEVER_S
+        self._emptied = None
 
-    def tick(self, link: AgentLink, membership: Membership, now_s: float) -> None:
+    def tick(self, link: AgentLink, now_s: float) -> None:
+        membership = self.membership
         life = membership.life(self._broker)
-        if not membership.logs or not life:
+        if not life or not (membership.logs or membership.logs_version) or self._emptied is membership:
             return
         if now_s - self._looked_s >= LOOK_S:
             self._looked_s = now_s
@@ -123,6 +127,7 @@ class Retention:
                 link.weigh(part.keys, partial(self._weighed, link, part))
         if now_s - self._swept_s >= SWEEP_S:
             self._swept_s = now_s
+            self._emptied = None if membership.logs else membership  # nothing can be added any more
             link.find_keys(LOGS, partial(self._sweep, link, membership, life))
         self._age(link, life, now_s)
 
@@ -147,9 +152,16 @@ class Retention:
     # --- what is left over
 
     def _sweep(self, link: AgentLink, membership: Membership, life: str, streams: list[bytes]) -> None:
-        """Parts of dropped logs go at once. Those of earlier lives expire like others: they may be worth saving."""
+        """Parts of dropped logs go at once. Those of earlier lives expire like others: they may be worth saving.
+
+        A search takes many steps. Once a new membership is on its way to the server, it may have found what only that
+        one knows: a log that was just created, or our own next life.
+        """
+        if membership is not self.membership:
+            self._swept_s = NEVER_S
+            return
         logs = {log.key: log for log in membership.logs}
-        lives = {life}
+        lives = {life} if logs else set()
         for stream in streams:
             found = _parse(stream)
             log = logs.get(found[0]) if found is not None else None
@@ -161,16 +173,20 @@ class Retention:
             if found[1] != life and part.is_empty:
                 self._forget(link, stream)
         for prefix in (NUMBERS, OLDER_NUMBERS, TOTALS, CURSORS):
-            link.find_keys(prefix, partial(self._sweep_keys, link, frozenset(lives), frozenset(logs), prefix))
+            link.find_keys(prefix, partial(self._sweep_keys, link, membership, frozenset(lives), prefix))
 
     def _forget(self, link: AgentLink, stream: bytes) -> None:
         self._parts.pop(stream, None)
         link.forget_keys([stream])
 
     def _sweep_keys(
-        self, link: AgentLink, lives: frozenset[str], logs: frozenset[str], prefix: bytes, keys: list[bytes]
+        self, link: AgentLink, membership: Membership, lives: frozenset[str], prefix: bytes, keys: list[bytes]
     ) -> None:
         """What stands beside streams goes with the last of them."""
+        if membership is not self.membership:
+            self._swept_s = NEVER_S
+            return
+        logs = {log.key for log in membership.logs}
         gone = []
         for key in keys:
             name = key.removeprefix(prefix).decode(errors="replace")

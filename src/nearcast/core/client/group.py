@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from nearcast.core.client.part_reader import PartReader
     from nearcast.core.wire.backend import Taken
 
-LOOK_S = 0.05  # between two looks at a part that another member reads, while something waits for it
+LOOK_AGAIN_S = 0.05  # between two looks at a part while something waits for it
 
 
 class Commit(msgspec.Struct, eq=False):
@@ -48,7 +48,7 @@ class Group:
         self.member = f"{reader.client.client_id:016x}"
         self._reader = reader
         self._holds = holds
-        self._begun = False  # it is known whether the group has read the log before
+        self.begun = False  # it is known whether the group has read the log before
         self._asked: set[str] = set()  # parts that have said whether they have a cursor
         self._beats: dict[str, dict[str, _Seen]] = {}  # part -> the other members that are connected there
         self._members: set[str] = set()  # those whose beats go on
@@ -83,7 +83,7 @@ class Group:
                 self._taken(part, found, at_s)
 
         keys, member, stale = part.keys, self.member, self._stale(part, now_s)
-        wanted = self._begun and self._is_mine(part)
+        wanted = self.begun and self._is_mine(part)
         part.ask(
             lambda asked, then: asked.take_cursor(keys, self.name, member, stale, new, wanted=wanted, then=then),
             taken,
@@ -95,7 +95,7 @@ class Group:
         self._asked.add(part.life)
         self._hear(part, found.cursor, now_s)
         self._begin_if_known(now_s)
-        if self._begun and found.cursor is None:
+        if self.begun and found.cursor is None:
             self._reader.place(part, now_s)
         self._reader.go_on(now_s)
 
@@ -129,9 +129,9 @@ class Group:
     def _begin_if_known(self, now_s: float) -> None:
         """Once every part has said whether it has a cursor, it is known where the group is."""
         parts = [part for part in self._reader.parts.values() if not part.ended]
-        if self._begun or not all(part.life in self._asked for part in parts):
+        if self.begun or not all(part.life in self._asked for part in parts):
             return
-        self._begun = True
+        self.begun = True
         cursors = [part.cursor for part in parts if part.cursor is not None]
         if cursors:
             self._reader.resume(min(cursor.since for cursor in cursors), max(cursor.floor for cursor in cursors))
@@ -248,7 +248,7 @@ class Group:
         for part in list(self._reader.parts.values()):
             if part.ended:
                 continue
-            if part.owned and self._begun:
+            if part.owned and self.begun:
                 self._keep_or_release(part, now_s)
             self.ask(part, now_s)
 
@@ -265,7 +265,7 @@ class Group:
 
     def look(self, part: PartReader, now_s: float) -> None:
         """Something waits until another member has read a part up to some place."""
-        if now_s - self._looked_s.get(part.life, NEVER_S) >= LOOK_S:
+        if now_s - self._looked_s.get(part.life, NEVER_S) >= LOOK_AGAIN_S:
             self._looked_s[part.life] = now_s
             self.ask(part, now_s)
             part.look(now_s)

@@ -16,7 +16,7 @@ from collections import deque
 from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple
 
-from nearcast.core.client.group import Group
+from nearcast.core.client.group import LOOK_AGAIN_S, Group
 from nearcast.core.client.news import refused
 from nearcast.core.client.part_reader import Line, PartReader
 from nearcast.core.model.cursors import BEGINNING, EARLIEST, Position
@@ -69,6 +69,7 @@ class LogReader:
         self._token: object | None = token  # of the caller that waits until it has begun
         self._passed = 0  # everything older than this version of the logs was delivered
         self._since = client.membership.logs_version  # parts that began later are read from their first message
+        self._seen = client.membership.version  # of the last membership that was looked at
         self._looked_s = NEVER_S
         self._going_on = False
 
@@ -98,6 +99,9 @@ class LogReader:
                     self._end(part)
                 else:
                     part.move(held=fate is PartState.HELD)
+        if self.group is None or self.group.begun:
+            self._report(self._seen)
+        self._seen = membership.version
         for part in new:
             self._want(part, now_s)
         self.go_on(now_s)
@@ -168,12 +172,18 @@ class LogReader:
         self._since, self._passed = since, max(self._passed, passed)
 
     def begun(self, *, again: bool) -> None:
-        """All parts are known: report the lives that are lost, if that was not done before."""
-        if not again and self.start is not Start.EARLIEST:
-            return
+        """All parts are known: report the lives that are lost, if that was not done before.
+
+        Nobody knows when a life ended, so one who begins at some time in the past hears of all of them.
+        """
+        if again or self.start is not Start.LATEST:
+            self._report(max(self._passed, self.log.created))
+
+    def _report(self, since: int) -> None:
+        """Report the lives that were lost after a version of the membership; we may never have seen them alive."""
         for former in self.client.membership.former:
             lost = self.client.membership.fate(former.life, self.log.quorum) is PartState.LOST
-            if lost and former.ended > max(self._passed, self.log.created):
+            if lost and former.ended > since and former.life not in self.parts:
                 self.parts[former.life] = part = PartReader(self, former.life, "", self.log)
                 self._end(part)
 
@@ -281,10 +291,12 @@ class LogReader:
         return not waiting
 
     def _look(self, part: PartReader, now_s: float) -> None:
-        if part.owned:
+        if not part.owned:
+            if self.group is not None:
+                self.group.look(part, now_s)
+        elif now_s - part.looked_s >= LOOK_AGAIN_S:  # or each answer would bring the next question
+            part.looked_s = now_s
             part.fetch(now_s, again=True)
-        elif self.group is not None:
-            self.group.look(part, now_s)
 
     # --- what the program does
 

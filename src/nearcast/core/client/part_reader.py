@@ -83,6 +83,7 @@ class PartReader:
         self.fetched = 0  # and the last one that came
         self.drained = False  # the last page was the end
         self.ended = False  # the life has: nothing more will come
+        self.looked_s = NEVER_S  # when something last waited for it, and asked
         # For groups.
         self.cursor: Cursor | None = None  # as last seen on the server
         self.committing: Position | None = None  # up to where it wants to commit
@@ -99,7 +100,6 @@ class PartReader:
         self._entry_bytes = 1 << 10
         self._awaiting: ClientLink | None = None  # the link on which a page was asked for
         self._news = True  # something may have been appended since the last page
-        self._asked_s = NEVER_S
 
     # --- where it is
 
@@ -241,7 +241,7 @@ class PartReader:
             link.lease_waiters[self] = None
             return
         self.fetches += 1
-        self._awaiting, self._news, self._asked_s = link, False, now_s
+        self._awaiting, self._news = link, False
         count = max(1, min(PAGE_ENTRIES, PAGE_BYTES // self._entry_bytes))
         number = self.fetches
 
