@@ -18,7 +18,7 @@ from nearcast.sim.valkey.replies import bulk
 MUTATIONS, mutation = planting()
 
 
-@mutation("invariant 12", REPLICATED)
+@mutation("invariant 12", LAGGING)
 def an_answer_counts_before_its_wait(patch: Patch) -> None:
     """As if the script waited itself: there, WAIT returns at once."""
 
@@ -42,7 +42,7 @@ def what_was_kept_before_is_said_without_a_write(patch: Patch) -> None:
     patch.setitem(commands.TWINS, CONFIRM, confirm)
 
 
-@mutation("invariant 13", REPLICATED)
+@mutation("invariant 13", LAGGING)
 def readers_take_what_only_one_server_has(patch: Patch) -> None:
     def ask(self: PartReader, question: Any, then: Any) -> None:
         assert self.link is not None
@@ -60,7 +60,7 @@ def a_replica_takes_over_the_nothing_of_a_server_that_was_restarted(patch: Patch
     patch.setattr(replicas, "may_follow", may_follow)
 
 
-@mutation("invariant 12", REPLICATED)
+@mutation("invariant 12", LAGGING)
 def stray_replicas_count(patch: Patch) -> None:
     def may_follow(server: Any, user: bytes, password: bytes) -> bool:
         return not user or original(server, user, password)

@@ -85,17 +85,18 @@ REPLICATED = World(
 # Replicas are far behind when servers die, and publishers have lost connections.
 LAGGING = World(
     Setup(
-        topics=1,
+        topics=4,
         publishers=12,
         early_subscribers=1,
         late_subscribers=0,
         hasty_subscribers=0,
-        rate_per_s=20,
+        rate_per_s=15,
         moves_per_s=0,
         traffic_s=5.0,
         replicas=2,
-        replica_lag_s=0.3,
+        replica_lag_s=0.5,
         quorum=2,
+        readers=1,
         script=(Keep(2.2, "topic-*"), Lose(4.0, "b0", 2.0), Lose(4.8, "b1", 2.0), Lose(5.6, "b2", 0.2, told=False)),
     ),
     Profile.NETWORK,

@@ -61,8 +61,16 @@ def draw_plan(seed: int) -> tuple[Setup, FaultPlan]:
         keep = Keep(START_S + logs_rng.random() * 2, logs_rng.choice(("topic-*", "topic-0", "*")))
         members = logs_rng.choice((0, 1, 2))
         setup = msgspec.structs.replace(setup, script=(keep, *setup.script), readers=1, members=members)
+        setup = _with_replicas(setup, Random(seed ^ 0x5EA1)) if profile is not Profile.LOSS else setup
     stops = 0 if profile is Profile.CALM or Random(seed ^ 0x570B).random() > 1 / 4 else 2  # also drawn separately
     return setup, FaultPlan(profile, boundaries, counted_from_s=START_S, stops=stops)
+
+
+def _with_replicas(setup: Setup, rng: Random) -> Setup:
+    """The same world with a quorum, or not. A broker that dies twice still has a replica for its third life."""
+    if rng.random() < 2 / 3:
+        return setup
+    return msgspec.structs.replace(setup, quorum=2, replicas=3, members=min(setup.members, 1))
 
 
 def _with_other_leaders(setup: Setup, rng: Random) -> Setup:

@@ -29,26 +29,32 @@ class Replicas:
 
     def __init__(self, world: World, count: int, lag_s: float) -> None:
         """`count`: of each broker."""
+        self._world = world
         self._count = count
         self._lag_s = lag_s
-        for broker in world.brokers if count else ():
-            for url in self.urls_of(broker):
-                self._start(world, url)
-            stray = self._start(world, f"redis://{broker}-stray:{PORT}")
+        for broker in world.brokers:
+            self.start(broker)
+
+    def start(self, broker: str) -> None:
+        """Start the replicas of a broker, and the stray one."""
+        for url in self.urls_of(broker):
+            self._start(self._world, url, self._lag_s)
+        if self._count:
+            stray = self._start(self._world, f"redis://{broker}-stray:{PORT}", 0.0)
             stray.following.follow((broker.encode(), PORT))
 
     def urls_of(self, broker: str) -> tuple[str, ...]:
         """The URLs that the broker's agent is given."""
         return tuple(f"redis://{broker}-replica-{number}:{PORT}" for number in range(self._count))
 
-    def _start(self, world: World, url: str) -> SimServer:
+    def _start(self, world: World, url: str, lag_s: float) -> SimServer:
         name = url.removeprefix("redis://").removesuffix(f":{PORT}")
         clock = world.clocks[name] = world.new_clock()
         server = SimServer(name, clock.wall_s, f"{name}-1", later=world.timeline.after)
         world.hosts[name] = world.network.add(url, server)
         users = world.hosts[world.brokers[0]].server.users
         server.users |= {user: User(known.password) for user, known in users.items()}
-        Replica(world.network, world.hosts[name], self._lag_s)
+        Replica(world.network, world.hosts[name], lag_s)
         return server
 
 

@@ -96,8 +96,7 @@ class World:
         self.network.slow_connects = setup.slow_connects
         self.history = History(self.timeline, self)
         self.publishers, self.subscribers = list[Publisher](), list[Subscriber]()
-        self.many_topics: list[ManyTopics] = []
-        self.readers = Readers(self)
+        self.many_topics, self.readers = list[ManyTopics](), Readers(self)
         self.controls: dict[str, Process] = {}  # agents and controllers
         self.intruders: list[Process] = []  # agents that do not belong here
         self._addresses: dict[str, str] = {}  # of brokers whose address does not follow from their name
@@ -254,6 +253,7 @@ class World:
     def add_broker(self, broker: str) -> None:
         """One more server with its agent, on the same network."""
         self._start_server(broker)
+        self.replicas.start(broker)
         self._start_control(f"agent {broker}")
         self.brokers.append(broker)
 

@@ -137,6 +137,7 @@ class Entries:
     def _release(self, link: ClientLink) -> None:
         topic_publisher = self._topic_publisher
         topic_publisher.client.unwatch(link, topic_publisher.topic, [])
+        topic_publisher.client.side_links.leave(link, topic_publisher)
         link.users.pop(topic_publisher, None)
 
     def holds(self, link: ClientLink) -> bool:

@@ -85,7 +85,9 @@ class Group:
         keys, member, stale = part.keys, self.member, self._stale(part, now_s)
         wanted = self.begun and self._is_mine(part)
         part.ask(
-            lambda asked, then: asked.take_cursor(keys, self.name, member, stale, new, wanted=wanted, then=then), taken
+            lambda asked, then: asked.take_cursor(keys, self.name, member, stale, new, wanted=wanted, then=then),
+            taken,
+            alone=True,
         )
 
     def _taken(self, part: PartReader, found: Taken, now_s: float) -> None:
@@ -208,7 +210,9 @@ class Group:
         floor = cursor.floor if self._reader.owes_reports else self._reader.passed
         changed = msgspec.structs.replace(cursor, position=position, floor=floor)
         part.ask(
-            lambda asked, then: asked.commit_cursor(part.keys, self.name, changed, release=release, then=then), written
+            lambda asked, then: asked.commit_cursor(part.keys, self.name, changed, release=release, then=then),
+            written,
+            alone=part.committing is None,
         )
 
     def _committed(self, part: PartReader, position: Position) -> None:

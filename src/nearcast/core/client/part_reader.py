@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 PAGE_BYTES = 256 << 10  # of entries asked for at once: more would hold up everything else on the link
 PAGE_ENTRIES = 1000
 BUFFER_BYTES = 1 << 20  # of a part that wait for their turn
+MARK = b"begin"  # the first field of a mark
 ALL_READ = 1 << 62  # later than any version of the logs
 
 _RETENTION = "retention removed them before they were read"
@@ -192,11 +194,16 @@ class PartReader:
             self._awaiting, self._news = None, True
             self._reader.go_on(now_s)
 
-    def ask(self, question: Question, then: Then) -> None:
-        """Ask something that ends in a write; if the log has a quorum, wait until it has what the answer says."""
+    def ask(self, question: Question, then: Then, *, alone: bool = False) -> None:
+        """Ask something that ends in a write; if the log has a quorum, wait until it has what the answer says.
+
+        `alone`: a broker without replicas may answer alone. Nothing can have been kept there.
+        """
         link, quorum = self.link, self._log.quorum
         assert link is not None
-        if quorum > 1 and not self.held:
+        info = self._reader.client.membership.brokers.get(self.broker)
+        alone = alone and info is not None and not info.replicas
+        if quorum > 1 and not self.held and not alone:
             self._reader.client.side_links.quorum(link).ask(self, quorum - 1, question, then)
         else:
             question(link, then)
@@ -243,11 +250,16 @@ class PartReader:
                 self._awaiting = None
                 self._fetched(link, page, count, number, at_s)
 
-        keys, after = self.keys, self._upto.entry
-        if self._log.quorum > 1:
-            self.ask(lambda asked, then: asked.confirm_part(keys, after, count, then), read)
-        else:
-            link.read_part(keys, after, count, read)
+        def read_alone(page: Page | None, at_s: float) -> None:
+            """Messages must be at the quorum. Marks, and that there is nothing, the broker can say alone."""
+            current = self._awaiting is link and number == self.fetches
+            messages = page is not None and any(fields[:1] != [MARK] for _, fields in page.entries)
+            if current and messages and self._log.quorum > 1 and not self.held:
+                self.ask(lambda asked, then: asked.touch_part(self.keys, partial(then, page)), read)
+            else:
+                read(page, at_s)
+
+        link.read_part(self.keys, self._upto.entry, count, read_alone)
 
     def _fetched(self, link: ClientLink, page: Page | None, count: int, number: int, now_s: float) -> None:
         if page is None:
@@ -357,7 +369,7 @@ def _line(upto: Position, entry_id: EntryId, fields: list[bytes], received_at: f
     if len(fields) < 6 or fields[2] != b"logs" or not (fields[3].isdigit() and fields[5].isdigit()):
         return None
     version, count = int(fields[3]), int(fields[5])
-    if fields[0] == b"begin":
+    if fields[0] == MARK:
         return Line(entry_id, upto, count, version, [], decode_mark(fields[1]))
     events: list[Kept] = []
     for topic, batch in zip(fields[6::2], fields[7::2], strict=False):

@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from nearcast.core.client.holders import HolderLink, holder_name
-from nearcast.core.client.quorum import QuorumLink, quorum_name
+from nearcast.core.client.quorum import QuorumLink, QuorumUser, quorum_name
 from nearcast.core.wire.backend import CLIENT_NAMES, Credentials, LinkRefused
 from nearcast.core.wire.effects import Connect, Disconnect
 from nearcast.core.wire.replication import admission_text
@@ -48,6 +48,12 @@ class SideLinks:
         self._links[quorum_link.name] = quorum_link
         self._open(quorum_link)
         return quorum_link
+
+    def leave(self, first: ClientLink, user: QuorumUser) -> None:
+        """The user no longer needs to hear what becomes of the quorum link."""
+        side = self._links.get(quorum_name(first.broker))
+        if isinstance(side, QuorumLink):
+            side.users.pop(user, None)
 
     def holder(self, life: str) -> HolderLink | None:
         """The link to the replica that has the parts of a life; None if there is none."""

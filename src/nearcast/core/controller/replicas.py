@@ -75,6 +75,9 @@ class Replicas:
         counted = {url: offset for url, offset in reached.items() if offset is not None}
         if len(counted) >= max(1, len(former.replicas) - min(quorums) + 2):
             holder = max(counted, key=lambda url: (counted[url], url))
+            if counted[holder] < 0:  # no replica has ever had anything, so nothing was acknowledged
+                nothing = {log.key: 0 for log in membership.logs if log.quorum > 1}
+                return msgspec.structs.replace(former, state=PartState.LOST, counts=nothing)
             self._office.log(f"the parts of {former.life} are held by {holder}")
             return msgspec.structs.replace(former, state=PartState.HELD, url=holder)
         if len(sealed) == len(former.replicas):

@@ -295,8 +295,8 @@ class ClientLink(ServerLink, Protocol):
         """Like `read_number`, and a write."""
         ...
 
-    def confirm_part(self, keys: PartKeys, after: EntryId, count: int, then: OnPage) -> None:
-        """Like `read_part`, and a write."""
+    def touch_part(self, keys: PartKeys, then: OnDone) -> None:
+        """A write that changes nothing, behind what was read of a part."""
         ...
 
     def read_last(self, keys: PartKeys, then: OnPage) -> None:

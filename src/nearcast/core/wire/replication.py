@@ -16,9 +16,9 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from nearcast.core.model.logs import EntryId, Sealed
+from nearcast.core.model.logs import Sealed
 from nearcast.core.model.names import CLAIM_KEY, SEAL_KEY
-from nearcast.core.wire.backend import OnNumber, OnPage, PartKeys
+from nearcast.core.wire.backend import OnDone, OnNumber, PartKeys
 from nearcast.core.wire.link import Reply, is_error
 from nearcast.core.wire.parts import PartLink
 from nearcast.core.wire.scripts import CONFIRM
@@ -97,10 +97,9 @@ class ReplicationLink(PartLink):
 
         self.send(confirmed, "EVAL", CONFIRM, 2, *keys, b"%b:%016x" % (topic, publisher))
 
-    def confirm_part(self, keys: PartKeys, after: EntryId, count: int, then: OnPage) -> None:
-        """Like `read_part`, and a write."""
-        self.read_part(keys, after, count, then)
-        self.send(None, "HSET", keys.cursors, "", "")
+    def touch_part(self, keys: PartKeys, then: OnDone) -> None:
+        """A write that changes nothing, behind what was read of a part."""
+        self.send(lambda _, now_s: then(now_s), "HSET", keys.cursors, "", "")
 
     # --- agents, on their own server
 
