@@ -365,3 +365,58 @@ def test_a_member_that_is_stuck_loses_its_parts(two: Reading) -> None:
     two.world.wired.remove(one)  # it holds its connections, and does nothing
     second = two.read(two.world.client(2), "g")
     assert two.got(second, 8.0) == [b"1"]
+
+
+def test_what_a_member_loses_before_it_was_delivered_is_waited_for_again(two: Reading) -> None:
+    other = two.world.client(2)
+    two.read(other)  # it is connected, and owns what we give it
+    reader = two.read(two.world.client(1), "g")
+    two.got(reader, 1.0)
+    two.mark("b1", {"to come@1000": "1-1"})
+    two.keep("b1", b"old")
+    two.announce(logs_version=3)
+    two.keep("b2", b"new", version=3)
+    assert two.got(reader, 1.0) == []
+    key, position = cursors_of(LOG, two.life("b1")), two.cursor("b1", "g").position
+    cursor = f"9 {2:016x} 1 0 2 0 {format_id(position.entry)} 0 {position.count}"
+    two.world.ask("b1", "HSET", key, "g:g", cursor)
+    assert two.got(reader, 1.5) == [], "nobody has read b1 yet"
+
+
+def test_a_mark_waits_for_what_a_member_loses_before_it_was_delivered(two: Reading) -> None:
+    other = two.world.client(2)
+    two.read(other)
+    reader = two.read(two.world.client(1), "g")
+    two.got(reader, 1.0)
+    two.mark("b1", {"to come@1000": "1-1"})
+    two.keep("b1", b"1")
+    two.mark("b2", {two.life("b1"): two.last("b1")})
+    two.keep("b2", b"2")
+    assert two.got(reader, 1.5) == []
+    key, position = cursors_of(LOG, two.life("b1")), two.cursor("b1", "g").position
+    cursor = f"9 {2:016x} 1 0 2 0 {format_id(position.entry)} 0 {position.count}"
+    two.world.ask("b1", "HSET", key, "g:g", cursor)
+    assert two.got(reader, 1.5) == [], "nobody has read b1 yet"
+
+
+def test_what_was_delivered_and_not_committed_still_comes_before_later_versions(two: Reading) -> None:
+    first = two.world.client(1)
+    reader = two.read(first, "g")
+    two.keep("b2", b"old")
+    two.announce(logs_version=3)
+    two.keep("b1", b"new", version=3)
+    assert two.got(reader, 2.0) == [b"old", b"new"]
+    two.world.wired.remove(first)
+    for session in first.sessions.values():
+        session.close()
+    assert two.got(two.read(two.world.client(2), "g"), 5.0) == [b"old", b"new"]
+
+
+def test_a_client_reads_a_log_once_in_a_group(two: Reading) -> None:
+    client = two.world.client(1)
+    reader = two.read(client, "g")
+    with pytest.raises(UsageError, match="this client reads the log 'all' in the group 'g' already"):
+        two.read(client, "g")
+    two.read(client, "h")
+    reader.close()
+    two.read(client, "g")

@@ -202,7 +202,7 @@ class Group:
                 self._reader.go_on(at_s)
 
         position = part.over(part.committing or cursor.position)
-        floor = cursor.floor if self._reader.owes_reports else self._reader.passed
+        floor = cursor.floor if self._reader.owes_reports else max(cursor.floor, self._reader.passed)
         changed = msgspec.structs.replace(cursor, position=position, floor=floor)
         link.commit_cursor(part.keys, self.name, changed, release=release, then=written)
 

@@ -68,6 +68,7 @@ class LogReader:
         self.parts: dict[str, PartReader] = {}
         self._token: object | None = token  # of the caller that waits until it has begun
         self._passed = 0  # everything older than this version of the logs was delivered
+        self._reported = 0  # the group knows of the lives that were lost up to this version
         self._since = client.membership.logs_version  # parts that began later are read from their first message
         self._seen = client.membership.version  # of the last membership that was looked at
         self._looked_s = NEVER_S
@@ -148,9 +149,12 @@ class LogReader:
             part.begin(position)
         self.go_on(now_s)
 
-    def resume(self, since: int, passed: int) -> None:
-        """The group has read the log before: it began with one version of the logs, and has passed another."""
-        self._since, self._passed = since, max(self._passed, passed)
+    def resume(self, since: int, reported: int) -> None:
+        """The group has read the log before: it began with one version of the logs, and had reports up to another.
+
+        What its members had delivered may not have been committed, so this says nothing about the order.
+        """
+        self._since, self._reported = since, reported
 
     def begun(self, *, again: bool) -> None:
         """All parts are known: report the lives that are lost, if that was not done before.
@@ -158,7 +162,7 @@ class LogReader:
         Nobody knows when a life ended, so one who begins at some time in the past hears of all of them.
         """
         if again or self.start is not Start.LATEST:
-            self._report(max(self._passed, self.log.created))
+            self._report(max(self._reported, self.log.created))
 
     def _report(self, since: int) -> None:
         """Report the lives that were lost after a version of the membership; we may never have seen them alive."""
@@ -166,6 +170,9 @@ class LogReader:
             if former.state is PartState.LOST and former.ended > since and former.life not in self.parts:
                 self.parts[former.life] = part = PartReader(self, former.life, "", self.log)
                 self._end(part)
+
+    def is_in(self, group: str) -> bool:
+        return self.group is not None and self.group.name == group
 
     @property
     def since(self) -> int:

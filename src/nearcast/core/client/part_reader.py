@@ -152,13 +152,15 @@ class PartReader:
         self._bytes = 0
         self._awaiting = None
         self.drained, self._news = False, True
+        self._floor = self.began
 
     def stop(self) -> None:
-        """Another member reads it now."""
+        """Another member reads it now. It begins where we had committed, so what we had seen there says nothing."""
         self.owned = False
         self.lines.clear()
         self._bytes = 0
         self._awaiting = self.committing = None
+        self.fetched, self._floor = 0, self.began
 
     # --- links
 
