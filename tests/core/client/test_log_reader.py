@@ -11,8 +11,10 @@ from nearcast.core.client.log_reader import LogReader, Start
 from nearcast.core.model.cursors import decode_cursor
 from nearcast.core.model.logs import FormerLife, Log, cursors_of, format_id, stream_of, totals_of
 from nearcast.core.model.message import Lost, Message
+from nearcast.core.model.names import INBOX
 from nearcast.core.wire.batches import encode_batch
 from nearcast.core.wire.effects import Done, Failed
+from nearcast.core.wire.link import command
 from nearcast.errors import UsageError
 
 LOG = Log("all", 1, ("*",), 3600.0, 1 << 30)
@@ -272,6 +274,9 @@ def test_a_dropped_log_ends_its_readers(two: Reading) -> None:
         ("publisher", "p", "logs", "2", "count", "1", "t", "not a batch"),
         ("publisher", "p", "logs", "2", "count", "1", "t", encode_batch(5, 7, 1, ((b"x", 0),))[:-1]),
         ("publisher", "p", "logs", "2", "count", "1", "t"),
+        ("publisher", "p", "logs", "9" * 5000, "count", "1", "t", "b"),
+        ("publisher", "p", "logs", "2", "count", "9" * 5000, "t", "b"),
+        ("begin", "{}", "logs", "9" * 5000, "count", "1"),
     ],
 )
 def test_what_nearcast_has_not_written_is_reported_and_passed(two: Reading, fields: tuple[Any, ...]) -> None:
@@ -285,7 +290,20 @@ def test_what_nearcast_has_not_written_is_reported_and_passed(two: Reading, fiel
     assert got[0] == (two.life("b1"), None)
 
 
-@pytest.mark.parametrize("mark", [b"", b"[]", b'{"b1@0": 5}', b'{"b1@0": "x"}', b'{"": ""}', b'{"a": "1-1"}'])
+@pytest.mark.parametrize(
+    "mark",
+    [
+        b"",
+        b"[]",
+        b'{"b1@0": 5}',
+        b'{"b1@0": "x"}',
+        b'{"": ""}',
+        b'{"a": "1-1"}',
+        b'{"\xff": "1-1"}',
+        '{"a@²": "1-1"}'.encode(),
+        b'{"a@%s": "1-1"}' % (b"9" * 5000),
+    ],
+)
 def test_a_mark_that_is_none_holds_nothing_up(two: Reading, mark: bytes) -> None:
     reader = two.read(two.world.client())
     two.add("b2", "begin", mark, "logs", 2, "count", 0)
@@ -420,3 +438,31 @@ def test_a_client_reads_a_log_once_in_a_group(two: Reading) -> None:
     two.read(client, "h")
     reader.close()
     two.read(client, "g")
+
+
+def test_a_group_begins_at_a_time(two: Reading) -> None:
+    two.keep("b1", b"1")
+    two.world.now_s += 10
+    start = two.world.now_s
+    two.keep("b1", b"2")
+    assert two.got(two.read(two.world.client(1), "g", start=start), 1.0) == [b"2"]
+
+
+@pytest.mark.parametrize("beat", [b"x", b"", b"9" * 5000, b"1.5"])
+def test_members_that_somebody_else_has_written_are_none(two: Reading, beat: bytes) -> None:
+    stranger = two.world.servers["b1"].connect(lambda _: None)
+    for member in (b"\xff", b"somebody"):
+        stranger.feed(command("HELLO", 3) + command("SUBSCRIBE", INBOX + member))
+        two.world.ask("b1", "HSET", cursors_of(LOG, two.life("b1")), b"m:g:" + member, beat)
+    reader = two.read(two.world.client(1), "g")
+    two.keep("b1", b"1")
+    assert two.got(reader, 8.0) == [b"1"]
+
+
+@pytest.mark.parametrize("group", ["", "g"])
+def test_the_last_entry_may_be_anything(two: Reading, group: str) -> None:
+    two.add("b1", "publisher", "p", "logs", "9" * 5000, "count", "9" * 5000)
+    reader = two.read(two.world.client(1), group, start=Start.LATEST)
+    two.got(reader, 1.0)
+    two.keep("b1", b"1")
+    assert b"1" in two.got(reader, 1.0)

@@ -20,7 +20,7 @@ from nearcast.core.client.group import LOOK_AGAIN_S, Group
 from nearcast.core.client.news import refused
 from nearcast.core.client.part_reader import Line, PartReader
 from nearcast.core.model.cursors import BEGINNING, EARLIEST, Position
-from nearcast.core.model.logs import Log, PartState, parse_id
+from nearcast.core.model.logs import Log, PartState, parse_id, parse_number
 from nearcast.core.model.message import Kept
 from nearcast.core.model.settings import NEVER_S
 from nearcast.core.wire.effects import Done, Failed
@@ -135,8 +135,8 @@ class LogReader:
             self.refused(part)
         elif page.entries:
             entry_id, fields = page.entries[0]
-            count = int(fields[5]) if len(fields) > 5 and fields[5].isdigit() else page.total
-            self._placed(part, Position(entry_id, 0, count), now_s)
+            count = parse_number(fields[5]) if len(fields) > 5 else None
+            self._placed(part, Position(entry_id, 0, page.total if count is None else count), now_s)
         else:
             self._placed(part, Position(count=page.total), now_s)
 
@@ -334,5 +334,4 @@ class LogReader:
 
 def began(life: str) -> int:
     """The version of the membership with which a life began; 0 if this is none."""
-    number = life.rpartition("@")[2]
-    return int(number) if number.isdigit() else 0
+    return parse_number(life.rpartition("@")[2]) or 0

@@ -16,6 +16,7 @@ from nearcast.core.model.logs import (
     Mark,
     cursors_of,
     decode_mark,
+    parse_number,
     stream_of,
     totals_of,
 )
@@ -305,7 +306,7 @@ def _first(entries: list[Entry]) -> tuple[EntryId, int] | None:
     if not entries:
         return None
     entry_id, fields = entries[0]
-    return entry_id, int(fields[3]) if len(fields) > 3 and fields[3].isdigit() else 0
+    return entry_id, parse_number(fields[3]) or 0 if len(fields) > 3 else 0
 
 
 def _count(batch: bytes) -> int:
@@ -318,9 +319,11 @@ def _count(batch: bytes) -> int:
 
 def _line(upto: Position, entry_id: EntryId, fields: list[bytes], received_at: float) -> Line | None:
     """An entry, read; None if nearcast has not written it."""
-    if len(fields) < 6 or fields[2] != b"logs" or not (fields[3].isdigit() and fields[5].isdigit()):
+    if len(fields) < 6 or fields[2] != b"logs":
         return None
-    version, count = int(fields[3]), int(fields[5])
+    version, count = parse_number(fields[3]), parse_number(fields[5])
+    if version is None or count is None:
+        return None
     if fields[0] == b"begin":
         return Line(entry_id, upto, count, version, [], decode_mark(fields[1]))
     events: list[Kept] = []
