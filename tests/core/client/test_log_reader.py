@@ -256,6 +256,19 @@ def test_a_broker_that_left_in_good_order_says_how_much_it_had(two: Reading, kep
     assert list(reader.parts) == [two.life("b1")]
 
 
+@pytest.mark.parametrize("removed", [0, 2], ids=["it kept nothing", "retention has removed it"])
+def test_a_broker_that_left_with_nothing_to_read_is_not_reported(two: Reading, removed: int) -> None:
+    for _ in range(removed):
+        two.keep("b2", b"x")
+    two.world.ask("b2", "XTRIM", stream_of(LOG, two.life("b2")), "MINID", "9999999999999-0")
+    reader = two.read(two.world.client())
+    assert two.got(reader, 0.2) == []
+    life, version = two.life("b2"), two.world.membership.version + 1
+    left = FormerLife(life, version, counts={LOG.key: removed})
+    two.announce(brokers={"b1": two.world.membership.brokers["b1"]}, ring=("b1",), former=(left,), logs_version=version)
+    assert two.got(reader, 1.0) == []
+
+
 def test_a_dropped_log_ends_its_readers(two: Reading) -> None:
     client = two.world.client()
     reader = two.read(client)

@@ -229,8 +229,9 @@ class PartReader:
         for entry_id, fields in page.entries:
             self._add(entry_id, fields, received_at)
         self.drained, self.fetched = len(page.entries) < count, number
-        if not page.entries and 0 <= self._upto.count < page.total:
-            self._miss(page.total - self._upto.count, _RETENTION, page.logs)
+        if not page.entries and self._upto.count < page.total:
+            if self._upto.count >= 0:  # otherwise it begins with what is still there, and that is nothing
+                self._miss(page.total - self._upto.count, _RETENTION, page.logs)
             self._upto = msgspec.structs.replace(self._upto, count=page.total)
         if self.drained:
             self._floor = max(self._floor, page.logs)
