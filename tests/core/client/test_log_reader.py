@@ -479,3 +479,33 @@ def test_the_last_entry_may_be_anything(two: Reading, group: str) -> None:
     two.got(reader, 1.0)
     two.keep("b1", b"1")
     assert b"1" in two.got(reader, 1.0)
+
+
+def test_a_cursor_does_not_pass_a_mark_before_what_it_names_is_committed(two: Reading) -> None:
+    first = two.world.client(1)
+    reader = two.read(first, "g")
+    two.keep("b2", b"1")
+    two.mark("b1", {two.life("b2"): two.last("b2")})
+    two.keep("b1", b"2")
+    assert two.got(reader, 2.0) == [b"1", b"2"]
+    two.world.wired.remove(first)
+    for session in first.sessions.values():
+        session.close()
+    assert two.got(two.read(two.world.client(2), "g"), 5.0) == [b"1", b"2"], "nothing was committed"
+
+
+def test_what_is_behind_a_mark_is_committed_after_what_it_names(two: Reading) -> None:
+    first = two.world.client(1)
+    reader = two.read(first, "g")
+    two.keep("b2", b"1")
+    two.mark("b1", {two.life("b2"): two.last("b2")})
+    two.keep("b1", b"2")
+    assert two.got(reader, 1.0) == [b"1", b"2"]
+    two.world.silent.add("b2")
+    reader.commit("commit", two.world.now_s)
+    two.world.settle()
+    assert two.cursor("b1", "g").position.count == 0
+    assert Done("commit") not in first.effects
+    two.world.speak("b2")
+    assert Done("commit") in first.effects, "without a tick"
+    assert two.cursor("b1", "g").position.count == 1

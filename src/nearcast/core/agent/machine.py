@@ -167,11 +167,6 @@ class Agent:
         return self.server.link if self._inside else None
 
     @property
-    def _looked_around(self) -> bool:
-        """Whether we have read what is on the server: without the membership, records would be installed unmarked."""
-        return self._workplace is not None and bool(self._run_id)
-
-    @property
     def problem(self) -> str:
         """What keeps the agent from working, in words; empty if nothing does."""
         for uplink in (self.server, self.bus):
@@ -308,9 +303,10 @@ class Agent:
         self._rest_on(message)
         if isinstance(message, bus.Grant):
             self._granted(message, now_s)
-        elif message.order >= self._began_with and self._looked_around and not self._resetting:
-            assert self._workplace is not None
-            self._orders[type(message)](message, self._workplace)  # others are older than the reset, or are repeated
+        elif message.order < self._began_with or self._workplace is None or self._resetting:
+            return  # it is older than the reset, or will be repeated
+        elif self._run_id:  # otherwise we do not know the membership yet, and records would be installed unmarked
+            self._orders[type(message)](message, self._workplace)
 
     def _rest_on(self, message: bus.Grant | bus.Order) -> None:
         """What follows depends on this journal position: remember it, so that a journal with less counts as a loss."""

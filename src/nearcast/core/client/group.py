@@ -199,12 +199,22 @@ class Group:
         def written(found: Cursor | None, at_s: float) -> None:
             if part.link is link and found is not None and not self._reader.closed:
                 self._hear(part, found, at_s)
+                self._write_behind_marks(at_s)
                 self._reader.go_on(at_s)
 
-        position = part.over(part.committing or cursor.position)
+        position = part.before_marks(part.over(part.committing or cursor.position))
         floor = cursor.floor if self._reader.owes_reports else max(cursor.floor, self._reader.passed)
         changed = msgspec.structs.replace(cursor, position=position, floor=floor)
         link.commit_cursor(part.keys, self.name, changed, release=release, then=written)
+
+    def _write_behind_marks(self, now_s: float) -> None:
+        """Something was committed: what waits behind a mark for that can follow."""
+        for part in self._reader.parts.values():
+            cursor, wanted = part.cursor, part.committing
+            if not part.marks or wanted is None or cursor is None:
+                continue
+            if part.before_marks(wanted) != cursor.position:
+                self._write(part, now_s)
 
     def _committed(self, part: PartReader, position: Position) -> None:
         if part.committing is not None and position.reaches(part.committing):
@@ -249,8 +259,7 @@ class Group:
             self._write(part, now_s)
             return
         since_s = self._leaving_s.setdefault(part.life, now_s)
-        untaken = any(delivery.part is part for delivery in self._reader.ready)
-        settled = not untaken and part.cursor is not None and part.consumed == part.cursor.position
+        settled = not self._reader.has_ready(part) and part.cursor is not None and part.consumed == part.cursor.position
         late = now_s - since_s > self._reader.client.timing.ready_s
         self._write(part, now_s, release=settled or late)
 

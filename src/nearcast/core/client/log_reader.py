@@ -242,6 +242,22 @@ class LogReader:
         self.ready.extend(Delivery(event, part, term, line, number) for number, event in enumerate(line.events, 1))
         if not line.events and self.group is not None:
             part.skipped.append(line)
+            self._note_needs(part, line)
+
+    def _note_needs(self, part: PartReader, line: Line) -> None:
+        """A mark is delivered: what it names was delivered too, here or to other members, who have committed it."""
+        others = ((self.parts.get(life), parse_id(entry)) for life, entry in line.mark.items())
+        line.needs = {other.life: min(entry, other.last_event) for other, entry in others if other and other.owned}
+        if line.needs:
+            part.marks.append(line)
+
+    def has_what_it_needs(self, mark: Line) -> bool:
+        parts = ((self.parts.get(life), entry) for life, entry in mark.needs.items())
+        return all(part is None or part.ended or part.has_committed(entry) for part, entry in parts)
+
+    def has_ready(self, part: PartReader) -> bool:
+        """Whether something of the part waits for the program."""
+        return any(delivery.part is part for delivery in self.ready)
 
     def _may_deliver(self, part: PartReader, now_s: float) -> bool:
         line = part.lines[0]

@@ -50,6 +50,7 @@ class Line(msgspec.Struct, eq=False):
     mark: Mark = {}
     size_bytes: int = 0
     fetches: dict[str, int] = {}  # of the parts that the mark waits for, when it was first looked at
+    needs: dict[str, EntryId] = {}  # part -> what the group must have committed there before its cursor passes the mark
 
     def behind(self, taken: int) -> Position:
         """The place behind this many of its events."""
@@ -84,6 +85,8 @@ class PartReader:
         self.cursor: Cursor | None = None  # as last seen on the server
         self.committing: Position | None = None  # up to where it wants to commit
         self.skipped: list[Line] = []  # delivered lines without events, which cursors pass with what was before them
+        self.marks: deque[Line] = deque()  # delivered, and what they need was not committed yet
+        self.last_event: EntryId = BEFORE_ALL  # the last delivered line with something for the program
         self.first_unread: tuple[EntryId, int] | None = None  # of a part that another member reads: entry and version
         self._begins = Position()  # where this member has begun
         self._taken: tuple[Line, int] | None = None  # the last line of which the program has taken events, and how many
@@ -125,13 +128,35 @@ class PartReader:
     @property
     def consumed(self) -> Position:
         """Up to where the program has taken messages, or has committed before."""
-        place = self._begins
-        if self._taken is not None:
-            line, number = self._taken
-            place = line.behind(number)
+        place = self._place
         if self.cursor is not None and self.cursor.position.reaches(place):
             place = self.cursor.position
         return self.over(place)
+
+    @property
+    def _place(self) -> Position:
+        if self._taken is None:
+            return self._begins
+        line, number = self._taken
+        return line.behind(number)
+
+    def has_committed(self, entry: EntryId) -> bool:
+        """Whether the group has committed everything up to an entry, as far as retention has left it."""
+        if self.cursor is None or self.cursor.position.entry >= entry:
+            return self.cursor is not None
+        if not self.owned:
+            return self.fetched > 0 and (self.first_unread is None or self.first_unread[0] > entry)
+        return self.cursor.position.reaches(self._place) and not self._reader.has_ready(self)
+
+    def before_marks(self, position: Position) -> Position:
+        """A position, but not behind a mark as long as what comes before it elsewhere was not committed.
+
+        A member that continues behind the mark would not wait for that, and deliver it too late.
+        """
+        while self.marks and self._reader.has_what_it_needs(self.marks[0]):
+            self.marks.popleft()
+        first = self.marks[0] if self.marks else None
+        return first.before if first is not None and position.entry >= first.entry else position
 
     def over(self, position: Position) -> Position:
         """A position, moved on over the delivered lines behind it that have nothing for the program."""
@@ -150,6 +175,8 @@ class PartReader:
         self._skip = position.index
         self.lines.clear()
         self.skipped = []
+        self.marks.clear()
+        self.last_event = position.entry
         self._bytes = 0
         self._awaiting = None
         self.drained, self._news = False, True
@@ -287,6 +314,8 @@ class PartReader:
         line = self.lines.popleft()
         self._bytes -= line.size_bytes
         self.delivered = max(self.delivered, line.entry)
+        if line.events:
+            self.last_event = line.entry
         self._floor = max(self._floor, line.version)
         return line
 
