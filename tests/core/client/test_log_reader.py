@@ -374,6 +374,24 @@ def test_a_commit_of_what_another_member_reads_by_now_fails(two: Reading) -> Non
     assert "another member of the group reads there now" in str(failed.error)
 
 
+def test_a_commit_after_a_part_was_lost_fails_once(two: Reading) -> None:
+    one = two.world.client(1)
+    first = two.read(one, "g")
+    two.keep("b1", b"1")
+    assert two.got(first, 1.0) == [b"1"]
+    two.read(two.world.client(2))  # it is connected, and owns what we give it
+    cursor = f"9 {2:016x} 1 0 2 0 0-0 0 0"
+    two.world.ask("b1", "HSET", cursors_of(LOG, two.life("b1")), "g:g", cursor)
+    two.world.run(1.0)
+    assert not first.parts[two.life("b1")].owned
+    first.commit("late", two.world.now_s)
+    first.commit("later", two.world.now_s)
+    two.world.settle()
+    (failed,) = [effect for effect in one.effects if isinstance(effect, Failed)]
+    assert failed.token == "late"
+    assert Done("later") in one.effects, "what was taken since then is none"
+
+
 def test_a_cursor_never_goes_back(two: Reading) -> None:
     reader = two.read(two.world.client(1), "g")
     two.keep("b1", b"1")

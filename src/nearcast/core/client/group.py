@@ -54,6 +54,7 @@ class Group:
         self._members: set[str] = set()  # those whose beats go on
         self._owners: dict[str, tuple[str, _Seen]] = {}  # part -> its owner, if that is another member
         self._commits: list[Commit] = []
+        self._uncommitted: set[str] = set()  # parts that we lost with something taken and not committed
         self._leaving_s: dict[str, float] = {}  # parts that we give away, and since when
         self._beat_s = NEVER_S
         self._looked_s: dict[str, float] = {}
@@ -136,6 +137,8 @@ class Group:
 
     def _lose(self, part: PartReader) -> None:
         """Another member reads the part: what was not committed is read again."""
+        if part.is_ahead and not any(part.life in commit.waiting for commit in self._commits):
+            self._uncommitted.add(part.life)
         part.stop()
         self._leaving_s.pop(part.life, None)
         ready = self._reader.ready
@@ -188,7 +191,8 @@ class Group:
             if part.owned and not part.ended and cursor is not None and consumed != cursor.position:
                 part.committing = waiting[part.life] = consumed
                 self._write(part, now_s)
-        self._commits.append(Commit(token, waiting, []))
+        self._commits.append(Commit(token, waiting, sorted(self._uncommitted)))
+        self._uncommitted.clear()
         self._answer_commits()
 
     def _write(self, part: PartReader, now_s: float, *, release: bool = False) -> None:

@@ -140,6 +140,11 @@ class PartReader:
         line, number = self._taken
         return line.behind(number)
 
+    @property
+    def is_ahead(self) -> bool:
+        """Whether the program has taken something that the group has not committed."""
+        return self.cursor is None or not self.cursor.position.reaches(self._place)
+
     def has_committed(self, entry: EntryId) -> bool:
         """Whether the group has committed everything up to an entry, as far as retention has left it."""
         if self.cursor is None or self.cursor.position.entry >= entry:
