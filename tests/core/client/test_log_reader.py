@@ -189,6 +189,21 @@ def test_a_broker_without_a_lease_is_not_believed(two: Reading) -> None:
     assert two.got(reader, 1.0) == [b"1"]
 
 
+def test_a_page_that_comes_when_the_lease_is_over_is_not_believed(two: Reading) -> None:
+    reader = two.read(two.world.client())
+    two.got(reader, 0.5)
+    two.world.silent.add("b1")
+    two.keep("b1", b"1")
+    reader.parts[two.life("b1")].fetch(two.world.now_s, again=True)
+    two.world.settle()
+    two.world.unleased.add("b1")
+    two.world.run(2.4)
+    two.world.speak("b1")
+    assert two.got(reader, 0.5) == []
+    two.world.unleased.discard("b1")
+    assert two.got(reader, 1.0) == [b"1"]
+
+
 def test_what_retention_removed_is_reported_with_its_number(two: Reading) -> None:
     client = two.world.client()
     reader = two.read(client)
@@ -222,6 +237,22 @@ def test_a_life_that_ends_is_reported_and_the_next_one_is_read_from_its_beginnin
     two.announce(brokers=again, former=(FormerLife(life, version),), logs_version=version)
     two.keep("b1", b"2", version=version)
     assert two.got(reader, 1.0) == [(life, None), b"2"]
+
+
+def test_a_life_that_began_later_is_read_from_its_first_message(two: Reading) -> None:
+    client = two.world.client()
+    reader = two.read(client, start=Start.LATEST)
+    two.got(reader, 0.5)
+    client.deaf |= {"b1", "b2"}
+    brokers, version = two.world.membership.brokers, two.world.membership.version + 1
+    again = {**brokers, "b1": msgspec.structs.replace(brokers["b1"], began=version)}
+    two.announce(
+        brokers=again, former=(FormerLife(two.life("b1"), version, counts={LOG.key: 0}),), logs_version=version
+    )
+    two.keep("b1", b"1", version=version)  # before the reader has heard of it
+    client.deaf.clear()
+    client.hear()
+    assert two.got(reader, 1.0)[-1:] == [b"1"]
 
 
 @pytest.mark.parametrize("group", ["", "g"])
