@@ -14,6 +14,7 @@ from nearcast.core.agent import records as records_module
 from nearcast.core.agent.load import UNANSWERED_BYTES_MAX
 from nearcast.core.agent.machine import HURRIES_PER_S, HURRY_BURST, Agent, Identity
 from nearcast.core.model.journal import Pace
+from nearcast.core.model.logs import Log, stream_of
 from nearcast.core.model.membership import BrokerInfo, Membership, Ready, ring_of
 from nearcast.core.model.names import (
     CLAIM_KEY,
@@ -390,6 +391,31 @@ def test_a_restarted_agent_finds_its_server_ready(office: Office, rig: Any) -> N
     office.wired.cut("server")
     office.rig.run(0.5)
     assert office.hello().ready
+
+
+def test_an_agent_that_has_not_looked_at_its_server_yet_carries_out_nothing(
+    office: Office, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = Log("all", 1, ("*",), 3600.0, 1 << 30)
+    brokers = {"b1": BrokerInfo("redis://b1", began=4)}
+    members = Membership(version=4, term=TERM, brokers=brokers, logs=(log,), logs_version=4)
+    office.order(bus.InstallMembers(1, TERM, members))
+    stream = stream_of(log, members.life("b1"))
+    again = Agent(Identity("b1", "redis://b1"), "redis://store", Random(2))
+    office.wired.cut("server")
+    office.rig.wired.remove(office.wired)
+    office.agent, office.wired = again, office.rig.wire(again)
+    monkeypatch.setattr(again, "_looked", lambda standing, now_s: None)  # the answer takes its time
+    office.rig.run(0.5)
+    order = bus.Install(7, TERM, {"t": PLACED}, after={log.key: {"b2@3": "5-1"}})
+    assert office.order(order) == []
+    assert office.on_server("HGET", RECORDS, "t") is None
+    monkeypatch.undo()
+    office.wired.cut("server")
+    office.rig.run(0.5)
+    (answer,) = office.order(order)
+    assert (answer.life, list(answer.ends)) == ("b1@4", [log.key])
+    assert office.on_server("XLEN", stream) == 1
 
 
 @pytest.mark.parametrize("payload", [b"", b"garbage", b"{}", b'{"type": "Grant"}', b'{"type": "Nobody"}', b"\xff"])

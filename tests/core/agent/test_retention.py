@@ -218,3 +218,17 @@ def test_parts_of_the_last_log_go_when_it_is_dropped(place: Place) -> None:
     place.run(SWEEP_S + 2, without)
     assert place.left() == -1
     assert not any(key in place.server.keys for key in (totals_of(LIFE), cursors_of(LOG, LIFE)))
+
+
+@pytest.mark.parametrize("number", [b"9" * 5000, b"1" + b"0" * 30, b"-5", b"x"])
+def test_what_somebody_else_has_written_does_not_stop_the_agent(place: Place, number: bytes) -> None:
+    place.keep(3)
+    place.link.send(None, "HSET", totals_of(LIFE), STREAM, number, bytes_field(STREAM), number)
+    for group in (b"g:\xff", b"g:x"):
+        for cursor in (b"x", b"1 - 1 1 1 1 1-1 0 " + number, b"\xff"):
+            place.link.send(None, "HSET", cursors_of(LOG, LIFE), group, cursor)
+            place.run(2)
+            found: list[dict[str, PartLoad]] = []
+            count_unread(place.link, (LOG,), LIFE, found.append)
+            place.settle()
+            assert msgspec.json.encode(found)

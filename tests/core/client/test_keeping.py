@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from nearcast.core.model.logs import Log, life_of, stream_of
+from nearcast.core.model.logs import Log, last_numbers, life_of, stream_of
 from nearcast.core.model.names import FIRST_USES, OLDER_NUMBERS, RECORDS, TOTALS
 from nearcast.core.model.placement import Mode, Placement, prepare, settled, single, switch
 from nearcast.core.wire.batches import decode_batch
@@ -469,6 +469,21 @@ def test_a_topic_that_is_refused_fails_alone(rig: Any) -> None:
     assert kept(world, "b1") == [(1, b"a"), (2, b"b"), (3, b"c")]
     assert kept(world, "b1", U) == [(1, b"x"), (3, b"z")]
     assert client.acked == [b"a", b"x", b"b", b"c", b"z"]
+
+
+@pytest.mark.parametrize("number", [b"1000000000000", b"9" * 400])
+def test_last_numbers_that_somebody_else_has_written_do_not_stop_the_client(rig: Any, number: bytes) -> None:
+    world = rig("b1")
+    covered(world, LOG)
+    client = world.client()
+    client.publish(T, b"a")
+    for _ in range(2):
+        world.ask("b1", "HSET", last_numbers(world.membership.life("b1"))[0], T + b":%016x" % 1, number)
+        client.publish(T, b"b")
+        client.cut("b1")
+        world.run(1.0)
+    client.publish(U, b"x")
+    assert client.acked[-1] == b"x"
 
 
 # --- sizes

@@ -11,8 +11,10 @@ from nearcast.core.client.log_reader import LogReader, Start
 from nearcast.core.model.cursors import decode_cursor
 from nearcast.core.model.logs import FormerLife, Log, cursors_of, format_id, stream_of, totals_of
 from nearcast.core.model.message import Lost, Message
+from nearcast.core.model.names import INBOX
 from nearcast.core.wire.batches import encode_batch
 from nearcast.core.wire.effects import Done, Failed
+from nearcast.core.wire.link import command
 from nearcast.errors import UsageError
 
 LOG = Log("all", 1, ("*",), 3600.0, 1 << 30)
@@ -187,6 +189,21 @@ def test_a_broker_without_a_lease_is_not_believed(two: Reading) -> None:
     assert two.got(reader, 1.0) == [b"1"]
 
 
+def test_a_page_that_comes_when_the_lease_is_over_is_not_believed(two: Reading) -> None:
+    reader = two.read(two.world.client())
+    two.got(reader, 0.5)
+    two.world.silent.add("b1")
+    two.keep("b1", b"1")
+    reader.parts[two.life("b1")].fetch(two.world.now_s, again=True)
+    two.world.settle()
+    two.world.unleased.add("b1")
+    two.world.run(2.4)
+    two.world.speak("b1")
+    assert two.got(reader, 0.5) == []
+    two.world.unleased.discard("b1")
+    assert two.got(reader, 1.0) == [b"1"]
+
+
 def test_what_retention_removed_is_reported_with_its_number(two: Reading) -> None:
     client = two.world.client()
     reader = two.read(client)
@@ -222,6 +239,22 @@ def test_a_life_that_ends_is_reported_and_the_next_one_is_read_from_its_beginnin
     assert two.got(reader, 1.0) == [(life, None), b"2"]
 
 
+def test_a_life_that_began_later_is_read_from_its_first_message(two: Reading) -> None:
+    client = two.world.client()
+    reader = two.read(client, start=Start.LATEST)
+    two.got(reader, 0.5)
+    client.deaf |= {"b1", "b2"}
+    brokers, version = two.world.membership.brokers, two.world.membership.version + 1
+    again = {**brokers, "b1": msgspec.structs.replace(brokers["b1"], began=version)}
+    two.announce(
+        brokers=again, former=(FormerLife(two.life("b1"), version, counts={LOG.key: 0}),), logs_version=version
+    )
+    two.keep("b1", b"1", version=version)  # before the reader has heard of it
+    client.deaf.clear()
+    client.hear()
+    assert two.got(reader, 1.0)[-1:] == [b"1"]
+
+
 @pytest.mark.parametrize("group", ["", "g"])
 def test_a_life_that_began_and_ended_unseen_is_reported(two: Reading, group: str) -> None:
     reader = two.read(two.world.client(), group, start=Start.LATEST)
@@ -254,6 +287,19 @@ def test_a_broker_that_left_in_good_order_says_how_much_it_had(two: Reading, kep
     assert list(reader.parts) == [two.life("b1")]
 
 
+@pytest.mark.parametrize("removed", [0, 2], ids=["it kept nothing", "retention has removed it"])
+def test_a_broker_that_left_with_nothing_to_read_is_not_reported(two: Reading, removed: int) -> None:
+    for _ in range(removed):
+        two.keep("b2", b"x")
+    two.world.ask("b2", "XTRIM", stream_of(LOG, two.life("b2")), "MINID", "9999999999999-0")
+    reader = two.read(two.world.client())
+    assert two.got(reader, 0.2) == []
+    life, version = two.life("b2"), two.world.membership.version + 1
+    left = FormerLife(life, version, counts={LOG.key: removed})
+    two.announce(brokers={"b1": two.world.membership.brokers["b1"]}, ring=("b1",), former=(left,), logs_version=version)
+    assert two.got(reader, 1.0) == []
+
+
 def test_a_dropped_log_ends_its_readers(two: Reading) -> None:
     client = two.world.client()
     reader = two.read(client)
@@ -272,6 +318,9 @@ def test_a_dropped_log_ends_its_readers(two: Reading) -> None:
         ("publisher", "p", "logs", "2", "count", "1", "t", "not a batch"),
         ("publisher", "p", "logs", "2", "count", "1", "t", encode_batch(5, 7, 1, ((b"x", 0),))[:-1]),
         ("publisher", "p", "logs", "2", "count", "1", "t"),
+        ("publisher", "p", "logs", "9" * 5000, "count", "1", "t", "b"),
+        ("publisher", "p", "logs", "2", "count", "9" * 5000, "t", "b"),
+        ("begin", "{}", "logs", "9" * 5000, "count", "1"),
     ],
 )
 def test_what_nearcast_has_not_written_is_reported_and_passed(two: Reading, fields: tuple[Any, ...]) -> None:
@@ -285,7 +334,20 @@ def test_what_nearcast_has_not_written_is_reported_and_passed(two: Reading, fiel
     assert got[0] == (two.life("b1"), None)
 
 
-@pytest.mark.parametrize("mark", [b"", b"[]", b'{"b1@0": 5}', b'{"b1@0": "x"}', b'{"": ""}', b'{"a": "1-1"}'])
+@pytest.mark.parametrize(
+    "mark",
+    [
+        b"",
+        b"[]",
+        b'{"b1@0": 5}',
+        b'{"b1@0": "x"}',
+        b'{"": ""}',
+        b'{"a": "1-1"}',
+        b'{"\xff": "1-1"}',
+        '{"a@²": "1-1"}'.encode(),
+        b'{"a@%s": "1-1"}' % (b"9" * 5000),
+    ],
+)
 def test_a_mark_that_is_none_holds_nothing_up(two: Reading, mark: bytes) -> None:
     reader = two.read(two.world.client())
     two.add("b2", "begin", mark, "logs", 2, "count", 0)
@@ -343,6 +405,24 @@ def test_a_commit_of_what_another_member_reads_by_now_fails(two: Reading) -> Non
     assert "another member of the group reads there now" in str(failed.error)
 
 
+def test_a_commit_after_a_part_was_lost_fails_once(two: Reading) -> None:
+    one = two.world.client(1)
+    first = two.read(one, "g")
+    two.keep("b1", b"1")
+    assert two.got(first, 1.0) == [b"1"]
+    two.read(two.world.client(2))  # it is connected, and owns what we give it
+    cursor = f"9 {2:016x} 1 0 2 0 0-0 0 0"
+    two.world.ask("b1", "HSET", cursors_of(LOG, two.life("b1")), "g:g", cursor)
+    two.world.run(1.0)
+    assert not first.parts[two.life("b1")].owned
+    first.commit("late", two.world.now_s)
+    first.commit("later", two.world.now_s)
+    two.world.settle()
+    (failed,) = [effect for effect in one.effects if isinstance(effect, Failed)]
+    assert failed.token == "late"
+    assert Done("later") in one.effects, "what was taken since then is none"
+
+
 def test_a_cursor_never_goes_back(two: Reading) -> None:
     reader = two.read(two.world.client(1), "g")
     two.keep("b1", b"1")
@@ -365,3 +445,116 @@ def test_a_member_that_is_stuck_loses_its_parts(two: Reading) -> None:
     two.world.wired.remove(one)  # it holds its connections, and does nothing
     second = two.read(two.world.client(2), "g")
     assert two.got(second, 8.0) == [b"1"]
+
+
+def test_what_a_member_loses_before_it_was_delivered_is_waited_for_again(two: Reading) -> None:
+    other = two.world.client(2)
+    two.read(other)  # it is connected, and owns what we give it
+    reader = two.read(two.world.client(1), "g")
+    two.got(reader, 1.0)
+    two.mark("b1", {"to come@1000": "1-1"})
+    two.keep("b1", b"old")
+    two.announce(logs_version=3)
+    two.keep("b2", b"new", version=3)
+    assert two.got(reader, 1.0) == []
+    key, position = cursors_of(LOG, two.life("b1")), two.cursor("b1", "g").position
+    cursor = f"9 {2:016x} 1 0 2 0 {format_id(position.entry)} 0 {position.count}"
+    two.world.ask("b1", "HSET", key, "g:g", cursor)
+    assert two.got(reader, 1.5) == [], "nobody has read b1 yet"
+
+
+def test_a_mark_waits_for_what_a_member_loses_before_it_was_delivered(two: Reading) -> None:
+    other = two.world.client(2)
+    two.read(other)
+    reader = two.read(two.world.client(1), "g")
+    two.got(reader, 1.0)
+    two.mark("b1", {"to come@1000": "1-1"})
+    two.keep("b1", b"1")
+    two.mark("b2", {two.life("b1"): two.last("b1")})
+    two.keep("b2", b"2")
+    assert two.got(reader, 1.5) == []
+    key, position = cursors_of(LOG, two.life("b1")), two.cursor("b1", "g").position
+    cursor = f"9 {2:016x} 1 0 2 0 {format_id(position.entry)} 0 {position.count}"
+    two.world.ask("b1", "HSET", key, "g:g", cursor)
+    assert two.got(reader, 1.5) == [], "nobody has read b1 yet"
+
+
+def test_what_was_delivered_and_not_committed_still_comes_before_later_versions(two: Reading) -> None:
+    first = two.world.client(1)
+    reader = two.read(first, "g")
+    two.keep("b2", b"old")
+    two.announce(logs_version=3)
+    two.keep("b1", b"new", version=3)
+    assert two.got(reader, 2.0) == [b"old", b"new"]
+    two.world.wired.remove(first)
+    for session in first.sessions.values():
+        session.close()
+    assert two.got(two.read(two.world.client(2), "g"), 5.0) == [b"old", b"new"]
+
+
+def test_a_client_reads_a_log_once_in_a_group(two: Reading) -> None:
+    client = two.world.client(1)
+    reader = two.read(client, "g")
+    with pytest.raises(UsageError, match="this client reads the log 'all' in the group 'g' already"):
+        two.read(client, "g")
+    two.read(client, "h")
+    reader.close()
+    two.read(client, "g")
+
+
+def test_a_group_begins_at_a_time(two: Reading) -> None:
+    two.keep("b1", b"1")
+    two.world.now_s += 10
+    start = two.world.now_s
+    two.keep("b1", b"2")
+    assert two.got(two.read(two.world.client(1), "g", start=start), 1.0) == [b"2"]
+
+
+@pytest.mark.parametrize("beat", [b"x", b"", b"9" * 5000, b"1.5"])
+def test_members_that_somebody_else_has_written_are_none(two: Reading, beat: bytes) -> None:
+    stranger = two.world.servers["b1"].connect(lambda _: None)
+    for member in (b"\xff", b"somebody"):
+        stranger.feed(command("HELLO", 3) + command("SUBSCRIBE", INBOX + member))
+        two.world.ask("b1", "HSET", cursors_of(LOG, two.life("b1")), b"m:g:" + member, beat)
+    reader = two.read(two.world.client(1), "g")
+    two.keep("b1", b"1")
+    assert two.got(reader, 8.0) == [b"1"]
+
+
+@pytest.mark.parametrize("group", ["", "g"])
+def test_the_last_entry_may_be_anything(two: Reading, group: str) -> None:
+    two.add("b1", "publisher", "p", "logs", "9" * 5000, "count", "9" * 5000)
+    reader = two.read(two.world.client(1), group, start=Start.LATEST)
+    two.got(reader, 1.0)
+    two.keep("b1", b"1")
+    assert b"1" in two.got(reader, 1.0)
+
+
+def test_a_cursor_does_not_pass_a_mark_before_what_it_names_is_committed(two: Reading) -> None:
+    first = two.world.client(1)
+    reader = two.read(first, "g")
+    two.keep("b2", b"1")
+    two.mark("b1", {two.life("b2"): two.last("b2")})
+    two.keep("b1", b"2")
+    assert two.got(reader, 2.0) == [b"1", b"2"]
+    two.world.wired.remove(first)
+    for session in first.sessions.values():
+        session.close()
+    assert two.got(two.read(two.world.client(2), "g"), 5.0) == [b"1", b"2"], "nothing was committed"
+
+
+def test_what_is_behind_a_mark_is_committed_after_what_it_names(two: Reading) -> None:
+    first = two.world.client(1)
+    reader = two.read(first, "g")
+    two.keep("b2", b"1")
+    two.mark("b1", {two.life("b2"): two.last("b2")})
+    two.keep("b1", b"2")
+    assert two.got(reader, 1.0) == [b"1", b"2"]
+    two.world.silent.add("b2")
+    reader.commit("commit", two.world.now_s)
+    two.world.settle()
+    assert two.cursor("b1", "g").position.count == 0
+    assert Done("commit") not in first.effects
+    two.world.speak("b2")
+    assert Done("commit") in first.effects, "without a tick"
+    assert two.cursor("b1", "g").position.count == 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import parts
 import pytest
 from parts import DEAD, LEAVING, MEMBERS, TERM, Surroundings, calls, journal_of, resting
@@ -11,6 +12,7 @@ from parts import DEAD, LEAVING, MEMBERS, TERM, Surroundings, calls, journal_of,
 from nearcast.core.controller.moves import COUNT_EVERY_S, EVACUATED_MAX, LAZY_SLOTS, Move, Moves, Stage
 from nearcast.core.controller.office import INSTALL_BATCH
 from nearcast.core.model.journal import Journal, MoveEntry, Pace, Phase, TopicEntry
+from nearcast.core.model.logs import Log
 from nearcast.core.model.placement import Mode, Placement, Record, prepare, settled, single, switch
 from nearcast.core.model.settings import DEFAULT_TIMING
 from nearcast.core.wire import bus
@@ -187,6 +189,22 @@ def test_a_move_goes_through_its_stages_and_each_waits_for_its_own() -> None:
         *[(None, [], [])] * 4,
     ]
     assert (len(one.moves), one.moves.done) == (0, 1)
+
+
+def test_where_topics_are_kept_they_settle_only_at_brokers_that_know_who_has_died() -> None:
+    journal = journal_of("b1", "b2", "b3", ring=("b3",), topics={"t": LATER})
+    logs = (Log("all", 1, ("*",), 3600.0, 1 << 30),)
+    journal.membership = msgspec.structs.replace(journal.membership, logs=logs)
+    one = Moving(journal)
+    one.roster.membership_at.update(b1=MEMBERS, b2=MEMBERS - 1, b3=MEMBERS)
+    one.tick(0.0)
+    one.obey(0.0)
+    one.moves.go_on(0.1)
+    one.tick(0.1)
+    assert set(one.installs()) == {"b1", "b3"}
+    one.roster.membership_at["b2"] = MEMBERS
+    one.tick(0.2)
+    assert set(one.installs()) == {"b2"}
 
 
 def test_nothing_is_fenced_before_the_decision_is_in_the_store() -> None:

@@ -310,8 +310,10 @@ class Agent:
             self._granted(message, now_s)
         elif isinstance(message, bus.Seal):  # it is not about our server
             self.replicas.seal(message, self._answer, now_s)
-        elif message.order >= self._began_with and self._workplace is not None and not self._resetting:
-            self._orders[type(message)](message, self._workplace)  # others are older than the reset, or are repeated
+        elif message.order < self._began_with or self._workplace is None or self._resetting:
+            return  # it is older than the reset, or will be repeated
+        elif self._run_id:  # otherwise we do not know the membership yet, and records would be installed unmarked
+            self._orders[type(message)](message, self._workplace)
 
     def _rest_on(self, message: bus.Grant | bus.Order) -> None:
         """What follows depends on this journal position: remember it, so that a journal with less counts as a loss."""

@@ -54,6 +54,7 @@ class Group:
         self._members: set[str] = set()  # those whose beats go on
         self._owners: dict[str, tuple[str, _Seen]] = {}  # part -> its owner, if that is another member
         self._commits: list[Commit] = []
+        self._uncommitted: set[str] = set()  # parts that we lost with something taken and not committed
         self._leaving_s: dict[str, float] = {}  # parts that we give away, and since when
         self._beat_s = NEVER_S
         self._looked_s: dict[str, float] = {}
@@ -141,6 +142,8 @@ class Group:
 
     def _lose(self, part: PartReader) -> None:
         """Another member reads the part: what was not committed is read again."""
+        if part.is_ahead and not any(part.life in commit.waiting for commit in self._commits):
+            self._uncommitted.add(part.life)
         part.stop()
         self._leaving_s.pop(part.life, None)
         ready = self._reader.ready
@@ -193,7 +196,8 @@ class Group:
             if part.owned and not part.ended and cursor is not None and consumed != cursor.position:
                 part.committing = waiting[part.life] = consumed
                 self._write(part, now_s)
-        self._commits.append(Commit(token, waiting, []))
+        self._commits.append(Commit(token, waiting, sorted(self._uncommitted)))
+        self._uncommitted.clear()
         self._answer_commits()
 
     def _write(self, part: PartReader, now_s: float, *, release: bool = False) -> None:
@@ -204,16 +208,26 @@ class Group:
         def written(found: Cursor | None, at_s: float) -> None:
             if part.link is link and found is not None and not self._reader.closed:
                 self._hear(part, found, at_s)
+                self._write_behind_marks(at_s)
                 self._reader.go_on(at_s)
 
-        position = part.over(part.committing or cursor.position)
-        floor = cursor.floor if self._reader.owes_reports else self._reader.passed
+        position = part.before_marks(part.over(part.committing or cursor.position))
+        floor = cursor.floor if self._reader.owes_reports else max(cursor.floor, self._reader.passed)
         changed = msgspec.structs.replace(cursor, position=position, floor=floor)
         part.ask(
             lambda asked, then: asked.commit_cursor(part.keys, self.name, changed, release=release, then=then),
             written,
             alone=part.committing is None,
         )
+
+    def _write_behind_marks(self, now_s: float) -> None:
+        """Something was committed: what waits behind a mark for that can follow."""
+        for part in self._reader.parts.values():
+            cursor, wanted = part.cursor, part.committing
+            if not part.marks or wanted is None or cursor is None:
+                continue
+            if part.before_marks(wanted) != cursor.position:
+                self._write(part, now_s)
 
     def _committed(self, part: PartReader, position: Position) -> None:
         if part.committing is not None and position.reaches(part.committing):
@@ -258,8 +272,7 @@ class Group:
             self._write(part, now_s)
             return
         since_s = self._leaving_s.setdefault(part.life, now_s)
-        untaken = any(delivery.part is part for delivery in self._reader.ready)
-        settled = not untaken and part.cursor is not None and part.consumed == part.cursor.position
+        settled = not self._reader.has_ready(part) and part.cursor is not None and part.consumed == part.cursor.position
         late = now_s - since_s > self._reader.client.timing.ready_s
         self._write(part, now_s, release=settled or late)
 

@@ -20,7 +20,7 @@ from nearcast.core.client.group import LOOK_AGAIN_S, Group
 from nearcast.core.client.news import refused
 from nearcast.core.client.part_reader import Line, PartReader
 from nearcast.core.model.cursors import BEGINNING, EARLIEST, Position
-from nearcast.core.model.logs import FormerLife, Log, PartState, parse_id
+from nearcast.core.model.logs import FormerLife, Log, PartState, parse_id, parse_number
 from nearcast.core.model.message import Kept
 from nearcast.core.model.settings import NEVER_S
 from nearcast.core.wire.effects import Done, Failed
@@ -68,6 +68,7 @@ class LogReader:
         self.parts: dict[str, PartReader] = {}
         self._token: object | None = token  # of the caller that waits until it has begun
         self._passed = 0  # everything older than this version of the logs was delivered
+        self._reported = 0  # the group knows of the lives that were lost up to this version
         self._since = client.membership.logs_version  # parts that began later are read from their first message
         self._seen = client.membership.version  # of the last membership that was looked at
         self._looked_s = NEVER_S
@@ -153,8 +154,8 @@ class LogReader:
             self.refused(part)
         elif page.entries:
             entry_id, fields = page.entries[0]
-            count = int(fields[5]) if len(fields) > 5 and fields[5].isdigit() else page.total
-            self._placed(part, Position(entry_id, 0, count), now_s)
+            count = parse_number(fields[5]) if len(fields) > 5 else None
+            self._placed(part, Position(entry_id, 0, page.total if count is None else count), now_s)
         else:
             self._placed(part, Position(count=page.total), now_s)
 
@@ -167,9 +168,12 @@ class LogReader:
             part.begin(position)
         self.go_on(now_s)
 
-    def resume(self, since: int, passed: int) -> None:
-        """The group has read the log before: it began with one version of the logs, and has passed another."""
-        self._since, self._passed = since, max(self._passed, passed)
+    def resume(self, since: int, reported: int) -> None:
+        """The group has read the log before: it began with one version of the logs, and had reports up to another.
+
+        What its members had delivered may not have been committed, so this says nothing about the order.
+        """
+        self._since, self._reported = since, reported
 
     def begun(self, *, again: bool) -> None:
         """All parts are known: report the lives that are lost, if that was not done before.
@@ -177,7 +181,7 @@ class LogReader:
         Nobody knows when a life ended, so one who begins at some time in the past hears of all of them.
         """
         if again or self.start is not Start.LATEST:
-            self._report(max(self._passed, self.log.created))
+            self._report(max(self._reported, self.log.created))
 
     def _report(self, since: int) -> None:
         """Report the lives that were lost after a version of the membership; we may never have seen them alive."""
@@ -186,6 +190,9 @@ class LogReader:
             if lost and former.ended > since and former.life not in self.parts:
                 self.parts[former.life] = part = PartReader(self, former.life, "", self.log)
                 self._end(part)
+
+    def is_in(self, group: str) -> bool:
+        return self.group is not None and self.group.name == group
 
     @property
     def since(self) -> int:
@@ -255,6 +262,22 @@ class LogReader:
         self.ready.extend(Delivery(event, part, term, line, number) for number, event in enumerate(line.events, 1))
         if not line.events and self.group is not None:
             part.skipped.append(line)
+            self._note_needs(part, line)
+
+    def _note_needs(self, part: PartReader, line: Line) -> None:
+        """A mark is delivered: what it names was delivered too, here or to other members, who have committed it."""
+        others = ((self.parts.get(life), parse_id(entry)) for life, entry in line.mark.items())
+        line.needs = {other.life: min(entry, other.last_event) for other, entry in others if other and other.owned}
+        if line.needs:
+            part.marks.append(line)
+
+    def has_what_it_needs(self, mark: Line) -> bool:
+        parts = ((self.parts.get(life), entry) for life, entry in mark.needs.items())
+        return all(part is None or part.ended or part.has_committed(entry) for part, entry in parts)
+
+    def has_ready(self, part: PartReader) -> bool:
+        """Whether something of the part waits for the program."""
+        return any(delivery.part is part for delivery in self.ready)
 
     def _may_deliver(self, part: PartReader, now_s: float) -> bool:
         line = part.lines[0]
@@ -347,5 +370,4 @@ class LogReader:
 
 def began(life: str) -> int:
     """The version of the membership with which a life began; 0 if this is none."""
-    number = life.rpartition("@")[2]
-    return int(number) if number.isdigit() else 0
+    return parse_number(life.rpartition("@")[2]) or 0

@@ -17,6 +17,7 @@ from nearcast.core.model.logs import (
     Mark,
     cursors_of,
     decode_mark,
+    parse_number,
     stream_of,
     totals_of,
 )
@@ -53,6 +54,7 @@ class Line(msgspec.Struct, eq=False):
     mark: Mark = {}
     size_bytes: int = 0
     fetches: dict[str, int] = {}  # of the parts that the mark waits for, when it was first looked at
+    needs: dict[str, EntryId] = {}  # part -> what the group must have committed there before its cursor passes the mark
 
     def behind(self, taken: int) -> Position:
         """The place behind this many of its events."""
@@ -88,6 +90,8 @@ class PartReader:
         self.cursor: Cursor | None = None  # as last seen on the server
         self.committing: Position | None = None  # up to where it wants to commit
         self.skipped: list[Line] = []  # delivered lines without events, which cursors pass with what was before them
+        self.marks: deque[Line] = deque()  # delivered, and what they need was not committed yet
+        self.last_event: EntryId = BEFORE_ALL  # the last delivered line with something for the program
         self.first_unread: tuple[EntryId, int] | None = None  # of a part that another member reads: entry and version
         self._begins = Position()  # where this member has begun
         self._taken: tuple[Line, int] | None = None  # the last line of which the program has taken events, and how many
@@ -127,13 +131,40 @@ class PartReader:
     @property
     def consumed(self) -> Position:
         """Up to where the program has taken messages, or has committed before."""
-        place = self._begins
-        if self._taken is not None:
-            line, number = self._taken
-            place = line.behind(number)
+        place = self._place
         if self.cursor is not None and self.cursor.position.reaches(place):
             place = self.cursor.position
         return self.over(place)
+
+    @property
+    def _place(self) -> Position:
+        if self._taken is None:
+            return self._begins
+        line, number = self._taken
+        return line.behind(number)
+
+    @property
+    def is_ahead(self) -> bool:
+        """Whether the program has taken something that the group has not committed."""
+        return self.cursor is None or not self.cursor.position.reaches(self._place)
+
+    def has_committed(self, entry: EntryId) -> bool:
+        """Whether the group has committed everything up to an entry, as far as retention has left it."""
+        if self.cursor is None or self.cursor.position.entry >= entry:
+            return self.cursor is not None
+        if not self.owned:
+            return self.fetched > 0 and (self.first_unread is None or self.first_unread[0] > entry)
+        return self.cursor.position.reaches(self._place) and not self._reader.has_ready(self)
+
+    def before_marks(self, position: Position) -> Position:
+        """A position, but not behind a mark as long as what comes before it elsewhere was not committed.
+
+        A member that continues behind the mark would not wait for that, and deliver it too late.
+        """
+        while self.marks and self._reader.has_what_it_needs(self.marks[0]):
+            self.marks.popleft()
+        first = self.marks[0] if self.marks else None
+        return first.before if first is not None and position.entry >= first.entry else position
 
     def over(self, position: Position) -> Position:
         """A position, moved on over the delivered lines behind it that have nothing for the program."""
@@ -152,23 +183,20 @@ class PartReader:
         self._skip = position.index
         self.lines.clear()
         self.skipped = []
+        self.marks.clear()
+        self.last_event = position.entry
         self._bytes = 0
         self._awaiting = None
         self.drained, self._news = False, True
-        self._forget_end()
-
-    def _forget_end(self) -> None:
-        """It may have been read to its end, but not committed."""
-        if self._floor >= ALL_READ:
-            self._floor = self.began
+        self._floor = self.began
 
     def stop(self) -> None:
-        """Another member reads it now."""
+        """Another member reads it now. It begins where we had committed, so what we had seen there says nothing."""
         self.owned = False
-        self._forget_end()
         self.lines.clear()
         self._bytes = 0
         self._awaiting = self.committing = None
+        self.fetched, self._floor = 0, self.began
 
     # --- links
 
@@ -273,8 +301,9 @@ class PartReader:
         for entry_id, fields in page.entries:
             self._add(entry_id, fields, received_at)
         self.drained, self.fetched = len(page.entries) < count, number
-        if not page.entries and 0 <= self._upto.count < page.total:
-            self._miss(page.total - self._upto.count, _RETENTION, page.logs)
+        if not page.entries and self._upto.count < page.total:
+            if self._upto.count >= 0:  # otherwise it begins with what is still there, and that is nothing
+                self._miss(page.total - self._upto.count, _RETENTION, page.logs)
             self._upto = msgspec.structs.replace(self._upto, count=page.total)
         if self.drained:
             self._floor = ALL_READ if self.held else max(self._floor, page.logs)
@@ -331,6 +360,8 @@ class PartReader:
         line = self.lines.popleft()
         self._bytes -= line.size_bytes
         self.delivered = max(self.delivered, line.entry)
+        if line.events:
+            self.last_event = line.entry
         self._floor = max(self._floor, line.version)
         return line
 
@@ -353,7 +384,7 @@ def _first(entries: list[Entry]) -> tuple[EntryId, int] | None:
     if not entries:
         return None
     entry_id, fields = entries[0]
-    return entry_id, int(fields[3]) if len(fields) > 3 and fields[3].isdigit() else 0
+    return entry_id, parse_number(fields[3]) or 0 if len(fields) > 3 else 0
 
 
 def _count(batch: bytes) -> int:
@@ -366,9 +397,11 @@ def _count(batch: bytes) -> int:
 
 def _line(upto: Position, entry_id: EntryId, fields: list[bytes], received_at: float) -> Line | None:
     """An entry, read; None if nearcast has not written it."""
-    if len(fields) < 6 or fields[2] != b"logs" or not (fields[3].isdigit() and fields[5].isdigit()):
+    if len(fields) < 6 or fields[2] != b"logs":
         return None
-    version, count = int(fields[3]), int(fields[5])
+    version, count = parse_number(fields[3]), parse_number(fields[5])
+    if version is None or count is None:
+        return None
     if fields[0] == MARK:
         return Line(entry_id, upto, count, version, [], decode_mark(fields[1]))
     events: list[Kept] = []

@@ -36,6 +36,9 @@ class Readers:
             problem = f"no log {name!r}; the cluster has: {known}"
         elif len(self._open) >= READERS_MAX:
             problem = f"this client has {READERS_MAX} readers: close some, or use more clients"
+        elif group and any(other.log == log and other.is_in(group) for other in self._open):
+            # A member is known by its client: both would own the same parts, and move each other's cursors back.
+            problem = f"this client reads the log {name!r} in the group {group!r} already: use another client"
         if log is None or problem:
             raise UsageError(problem)
         reader = LogReader(self._client, log, start, group=group, holds=holds, token=token)

@@ -35,7 +35,7 @@ class Cursor(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     position: Position
-    floor: int = 0  # the group has read everything older than this version of the logs, in all parts
+    floor: int = 0  # a member was given everything older than this version of the logs, and all reports of losses
     since: int = 0  # the version of the logs when the group began
     holds: bool = False  # retention by age waits for it
     term: int = 0

@@ -28,9 +28,11 @@ RETAIN_S_MAX = 10 * 365 * 86400.0
 RETAIN_BYTES_MIN = 1 << 16
 RETAIN_BYTES_MAX = 1 << 50
 QUORUM_MAX = 7
+DIGITS_MAX = 18  # of numbers in logs: scripts calculate with up to 16, and 64 bits are enough for more
 FORMER_MAX = 256  # lives that have ended and are still in the membership; the oldest are forgotten first
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_ID = re.compile(r"([0-9]{1,20})-([0-9]{1,20})")
 
 
 class Log(msgspec.Struct, frozen=True):
@@ -153,17 +155,20 @@ def decode_mark(data: bytes) -> Mark:
     """A mark that is none asks for nothing: anyone who may publish to a log can write anything there."""
     try:
         return msgspec.json.decode(data, type=Mark)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeDecodeError):
         return {}
+
+
+def parse_number(text: bytes | str) -> int | None:
+    """A number as the scripts write it; None if it is none, or longer than any of ours."""
+    return int(text) if text.isdigit() and text.isascii() and len(text) <= DIGITS_MAX else None
 
 
 def parse_id(text: bytes | str) -> EntryId:
     """An id as the server writes it; one that is no id counts as before all others."""
-    first, _, second = (text.decode(errors="replace") if isinstance(text, bytes) else text).partition("-")
-    try:
-        return int(first), int(second)
-    except ValueError:
-        return BEFORE_ALL
+    found = _ID.fullmatch(text.decode(errors="replace") if isinstance(text, bytes) else text)
+    entry = (int(found[1]), int(found[2])) if found is not None else BEFORE_ALL
+    return entry if max(entry) < 1 << 64 else BEFORE_ALL
 
 
 def after_all(marks: dict[str, Mark], more: Mapping[str, Mark]) -> None:

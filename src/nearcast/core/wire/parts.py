@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from nearcast.core.model.cursors import Cursor, decode_cursor, encode_state
-from nearcast.core.model.logs import BEFORE_ALL, EntryId, bytes_field, format_id, parse_id
+from nearcast.core.model.logs import BEFORE_ALL, EntryId, bytes_field, format_id, parse_id, parse_number
 from nearcast.core.model.names import MEMBERS
 from nearcast.core.wire.backend import (
     Entry,
@@ -110,7 +110,8 @@ class PartLink(Link):
                 then(None, now_s)
                 return
             cursor, *members = reply
-            beats = {member.decode(): int(beat) for member, beat in zip(members[::2], members[1::2], strict=True)}
+            found = zip(members[::2], map(parse_number, members[1::2]), strict=True)
+            beats = {member.decode(errors="replace"): beat for member, beat in found if beat is not None}
             then(Taken(decode_cursor(cursor), beats), now_s)
 
         state = encode_state(new) if new is not None else b""
@@ -191,7 +192,7 @@ def _number_read(found: list[Reply], then: OnNumber, older: Reply, now_s: float)
 def _number(reply: Reply) -> int:
     if isinstance(reply, int):
         return reply
-    return int(reply) if isinstance(reply, bytes) and reply.isdigit() else 0
+    return parse_number(reply) or 0 if isinstance(reply, bytes) else 0
 
 
 def _entries(reply: Reply) -> list[Entry] | None:
@@ -201,5 +202,9 @@ def _entries(reply: Reply) -> list[Entry] | None:
 
 def _cursors(reply: Reply) -> dict[str, Cursor]:
     pairs = reply.items() if isinstance(reply, dict) else ()
-    found = ((field.removeprefix(b"g:").decode(), decode_cursor(text)) for field, text in pairs if field[:2] == b"g:")
+    found = (
+        (field.removeprefix(b"g:").decode(errors="replace"), decode_cursor(text))
+        for field, text in pairs
+        if field[:2] == b"g:"
+    )
     return {group: cursor for group, cursor in found if cursor is not None}

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from nearcast.core.model.logs import parse_number
 from nearcast.core.wire.backend import Denied, OnKept
 
 STEPS_MAX = 50  # in one call: a tenth of a millisecond of the server's time
@@ -82,6 +83,9 @@ def _outcome(answer: int | bytes) -> Outcome:
     if isinstance(answer, int):
         return Kept(answer)
     kind, rest = answer[:1], answer[1:]
+    number = parse_number(rest)  # any client may have written it: first uses, and last numbers
     if kind == b"e":
-        return OtherEpoch(int(rest or b"-1"))
-    return OtherNumber(int(rest)) if kind == b"n" else Denied(rest.decode(errors="replace"))
+        return OtherEpoch(number if number is not None else -1)
+    if kind == b"n" and number is not None:
+        return OtherNumber(number)
+    return Denied(rest[:200].decode(errors="replace"))
