@@ -30,6 +30,11 @@ def lives_of(world: World) -> set[bytes]:
     return {life.encode() for life in {*map(membership.life, membership.brokers), *held}}
 
 
+def left_lives(world: World) -> set[bytes]:
+    """The lives that have ended in good order: what they kept was read, or was given up."""
+    return {former.life.encode() for former in _membership(world).former if former.counts is not None}
+
+
 def kept_in(world: World) -> Iterator[tuple[bytes, bytes, int, list[int]]]:
     """(stream, topic, publisher, its numbers in the order of the stream) of everything that was kept."""
     for key, stream in _parts(world):

@@ -269,17 +269,19 @@ class Operator:
             return
         if rng.random() < CANCELLED_SHARE:
             world.timeline.after(rng.random() * 0.3, self._cancel, broker)
-        world.timeline.after(LOOK_S, self._look, broker)
+        world.timeline.after(LOOK_S, self._look, broker, abandon)
 
     def _cancel(self, broker: str) -> None:
         self.ask(bus.Drain(self._request(), broker, cancel=True))
 
-    def _look(self, broker: str) -> None:
+    def _look(self, broker: str, abandon: bool) -> None:
         """Stop the broker when it has left."""
         world = self._world
         state = self._state(broker)
-        if state is BrokerState.LEAVING:
-            world.timeline.after(LOOK_S, self._look, broker)
+        if state in (BrokerState.LEAVING, None):
+            if abandon:  # a store that has lost its data may have lost that too
+                self.ask(bus.Drain(self._request(), broker, abandon=True))
+            world.timeline.after(LOOK_S, self._look, broker, abandon)
         elif state is BrokerState.LEFT:
             world.stop_broker(broker, world.rng.uniform(*AWAY_S))
 

@@ -152,9 +152,9 @@ def parted(now: Membership, after: Membership, ended: Iterable[FormerLife] = ())
 
 
 def ended_with(membership: Membership, life: str, counts: dict[str, int]) -> Membership:
-    """Say how much a life had kept when it ended in good order."""
+    """Say how much a life had kept when it ended in good order. What nobody has read is given up, by replicas too."""
     former = tuple(
-        msgspec.structs.replace(each, counts=counts) if each.life == life else each for each in membership.former
+        FormerLife(life, each.ended, counts=counts) if each.life == life else each for each in membership.former
     )
     return msgspec.structs.replace(membership, former=former)
 
