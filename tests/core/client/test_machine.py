@@ -185,6 +185,32 @@ def test_a_subscriber_that_has_no_record_of_a_placement_is_interrupted_and_joins
     assert [event.payload for event in events if isinstance(event, Message)] == [b"after"]
 
 
+def test_a_subscriber_that_hears_of_a_placement_just_after_a_message_of_it_is_interrupted(rig: Any) -> None:
+    world = rig("b1")
+    world.install("b1", b"t", settled(single(5, "b1", 1), 1))
+    subscriber, publisher = world.client(), world.client(2)
+    mailbox = subscriber.subscribe(b"t")
+    world.run(0.5)
+    world.servers["b1"].keys.clear()
+    world.prepare("b1")
+    record = settled(single(900, "b1", 1), 0)
+    world.ask("b1", "HSET", RECORDS, b"t", encode_record(record))
+    subscriber.deaf.add("b1")
+    publisher.publish(b"t", b"unheard of")
+    subscriber.deaf.clear()
+    held, subscriber._held = subscriber._held, []
+    for session, data in held:
+        assert session is subscriber.sessions["b1"]
+        subscriber.machine.received("b1", data, world.now_s)  # it drops the message, and asks for the record
+    subscriber.machine.found("b1", b"t", record, world.now_s)  # but a directory says it first
+    world.run(2.0)
+    publisher.publish(b"t", b"after")
+    world.run(0.5)
+    events = mailbox.take()
+    assert [event.until_s is None for event in events if isinstance(event, Interrupted)] == [True, False]
+    assert [event.payload for event in events if isinstance(event, Message)] == [b"after"]
+
+
 def test_what_no_ring_holds_any_more_becomes_a_gap(rig: Any) -> None:
     world = rig("b1")
     publisher, subscriber = world.client(1, limits=Limits(ring=1)), world.client(2)

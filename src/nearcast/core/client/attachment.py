@@ -8,7 +8,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from nearcast.core.client.news import not_found
+from nearcast.core.client.news import not_found, unheard_of
 from nearcast.core.client.ordering import PublisherOrder
 from nearcast.core.client.repairs import Repairs
 from nearcast.core.model.counters import ReceiveMeter
@@ -122,13 +122,17 @@ def look_again(topic_subscriber: TopicSubscriber, attachment: Attachment) -> Non
     link = attachment.link
     if link is None or attachment.doubted:
         return
-    attachment.doubted, since_s = True, link.sound_s
+    attachment.doubted, since_s, known = True, link.sound_s, attachment.newest
 
     def read(record: Record | Unreadable | Denied | None, now_s: float) -> None:
-        if attachment.link is link:
-            attachment.doubted = False
-            if isinstance(record, Record) and record.epoch > attachment.newest:
-                topic_subscriber.lost_track(link.broker, since_s, now_s)
+        if attachment.link is not link:
+            return
+        attachment.doubted = False
+        if isinstance(record, Record) and record.epoch > known:  # so messages since then may have been dropped
+            error = unheard_of(link.broker)
+            topic_subscriber.interrupt(str(error), since_s, now_s)
+            if record.epoch > attachment.newest:  # otherwise the record has reached us on another way meanwhile
+                topic_subscriber.refuse(error, now_s)
 
     link.read_record(topic_subscriber.topic, topic_subscriber.client.membership, read)
 

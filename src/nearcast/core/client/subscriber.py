@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from nearcast.core.client.attachment import Attachment, Reception, Verification, look_again, route, say_ready, unready
 from nearcast.core.client.mailbox import Mailbox
-from nearcast.core.client.news import moved, not_found, refused, unheard_of
+from nearcast.core.client.news import moved, not_found, refused
 from nearcast.core.model.counters import SILENT, TopicCounters
 from nearcast.core.model.message import Event, Interrupted
 from nearcast.core.model.names import decode_topic
@@ -144,7 +144,7 @@ class TopicSubscriber:
             reason = unready(self, record, readers)
             self.client.tell(moved(f"a subscription to {self.name!r}", placement, reason))
             if reason:
-                self._interrupt(reason, self._sound_s(now_s), now_s)
+                self.interrupt(reason, self._sound_s(now_s), now_s)
         self.epoch, self.placement = placement.epoch, placement
         if self.upcoming is not None and self.upcoming.epoch <= placement.epoch:
             self.upcoming = None
@@ -257,7 +257,7 @@ class TopicSubscriber:
             del self.attachments[broker]
         else:
             if self.joined:
-                self._interrupt(f"the connection to {broker} was lost", link.sound_s, now_s)
+                self.interrupt(f"the connection to {broker} was lost", link.sound_s, now_s)
             self.client.links.want(broker, self, now_s)
         self.progress(now_s)
         self.client.attend(self)
@@ -305,16 +305,10 @@ class TopicSubscriber:
         self.begin_again(str(error), now_s)
         self._refused_until_s = now_s + self.client.timing.reconnect_max_s
 
-    def lost_track(self, broker: str, since_s: float, now_s: float) -> None:
-        """The topic was placed without our knowledge: messages since then may have been dropped."""
-        error = unheard_of(broker)
-        self._interrupt(str(error), since_s, now_s)
-        self.refuse(error, now_s)
-
     def begin_again(self, reason: str, now_s: float) -> None:
         """Look for the topic as if it were new to us, but keep the lines: what was delivered stays delivered."""
         if self.joined:
-            self._interrupt(reason, self._sound_s(now_s), now_s, renewed=True)
+            self.interrupt(reason, self._sound_s(now_s), now_s, renewed=True)
         for broker, attachment in list(self.attachments.items()):
             self._detach(broker, attachment)
         self.verification = self.placement = self.upcoming = None
@@ -366,7 +360,7 @@ class TopicSubscriber:
             self._report(Interrupted(self.name, self._interrupted.since_s, wall_s, self._interrupted.reason))
             self._interrupted = None
 
-    def _interrupt(self, reason: str, since_s: float, now_s: float, *, renewed: bool = False) -> None:
+    def interrupt(self, reason: str, since_s: float, now_s: float, *, renewed: bool = False) -> None:
         """`renewed`: report this reason even if another one was reported before."""
         self.whole = False
         if self.reception is not None:
