@@ -10,7 +10,7 @@ from contextlib import suppress
 import pytest
 
 import nearcast
-from nearcast.core.model.logs import Log
+from nearcast.core.model.logs import Log, PartState
 from nearcast.errors import NearcastError
 from nearcast.runtime.console import Console
 from nearcast.testing.cluster import LocalCluster
@@ -19,6 +19,8 @@ from nearcast.testing.waiting import until
 pytestmark = pytest.mark.live
 
 LOG = Log("orders", 0, ("order.*",), 3600.0, 1 << 28)
+# A replica that holds the parts of a killed server is free again when they have expired.
+SAFE = Log("orders", 0, ("order.*",), 8.0, 1 << 28, quorum=2)
 TOPICS = [f"order.{number}" for number in range(4)]
 BROKERS = ("b1", "b2", "b3")
 GROUP = "audit"
@@ -56,6 +58,13 @@ class Load:
                 with suppress(NearcastError):
                     await reader.commit()
 
+    def check_nothing_is_lost(self) -> None:
+        payloads = [message.payload for message in self.read]
+        assert self.lost == []
+        assert self.acknowledged.keys() - set(payloads) == set()
+        assert len(set(payloads)) == len(payloads), "nothing is read twice"
+        self._check_order()
+
     def check(self, kills: list[tuple[str, float]]) -> None:
         payloads = [message.payload for message in self.read]
         missing = self.acknowledged.keys() - set(payloads)
@@ -63,6 +72,9 @@ class Load:
         assert all(any(-2.0 < killed_s - at_s < 5.0 for _, killed_s in kills) for at_s in near), "lost without a kill"
         assert {lost.part.partition("@")[0] for lost in self.lost} == {broker for broker, _ in kills}
         assert len(self.lost) == len(kills), "each lost life is reported once"
+        self._check_order()
+
+    def _check_order(self) -> None:
         seen: dict[tuple[str, int | None], int] = defaultdict(int)
         for message in {message.payload: message for message in reversed(self.read)}.values().__reversed__():
             assert message.sequence is not None
@@ -76,14 +88,20 @@ async def all_read(console: Console) -> bool:
     return bool(loads) and sum(load.groups.get(GROUP, load.total) for load in loads) < 200
 
 
-async def storm(kills: int) -> None:
+async def is_held(console: Console, broker: str) -> bool:
+    """Whether the last life of a broker is read elsewhere."""
+    lives = [former for former in (await console.logs()).former if former.life.startswith(f"{broker}@")]
+    return bool(lives) and lives[-1].state is PartState.HELD
+
+
+async def storm(kills: int, log: Log = LOG) -> None:
     async with (
-        await LocalCluster.start(brokers=BROKERS) as cluster,
+        await LocalCluster.start(brokers=BROKERS, replicas=2 * (log.quorum - 1)) as cluster,
         await cluster.console() as console,
         nearcast.connect(*cluster.urls.values()) as publisher,
         nearcast.connect(*cluster.urls.values()) as other,
     ):
-        await console.create_log(LOG)
+        await console.create_log(log)
         load = Load(publisher)
         reader = await other.read("orders", group=GROUP)
         tasks = [asyncio.create_task(load.publish(topic)) for topic in TOPICS]
@@ -96,7 +114,10 @@ async def storm(kills: int) -> None:
             broker = BROKERS[number % 3]
             killed.append((broker, time.monotonic()))
             await cluster.kill_server(broker)
-            await until(lambda n=number: len(load.lost) > n, "the loss is reported", SETTLE_S)
+            if log is LOG:
+                await until(lambda n=number: len(load.lost) > n, "the loss is reported", SETTLE_S)
+            else:
+                await until(lambda b=broker: is_held(console, b), "a replica holds its parts", SETTLE_S)
             await cluster.restart_server(broker)
             await cluster.restart_agent(broker)
             await cluster.until_members([broker])
@@ -111,14 +132,19 @@ async def storm(kills: int) -> None:
         await until(complete, "everything is read", SETTLE_S)
         consumer.cancel()
         assert len(load.acknowledged) > 100 * kills
-        load.check(killed)
+        load.check(killed) if log is LOG else load.check_nothing_is_lost()
 
 
 def test_what_killed_servers_kept_is_reported_and_nothing_else_is_missing() -> None:
     asyncio.run(asyncio.wait_for(storm(3), 110))
 
 
+def test_with_a_quorum_nothing_is_lost_or_read_twice() -> None:
+    asyncio.run(asyncio.wait_for(storm(3, SAFE), 110))
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_twenty_kills() -> None:
-    asyncio.run(asyncio.wait_for(storm(20), 880))
+@pytest.mark.parametrize("log", [LOG, SAFE], ids=["one server", "a quorum of two"])
+def test_twenty_kills(log: Log) -> None:
+    asyncio.run(asyncio.wait_for(storm(20, log), 880))
