@@ -28,7 +28,7 @@ COMMON = {
     "p50_ms": 12.3,
     "p99_ms": None,
 }
-MOVES = MovesSummary(**COMMON, mode_changes=1, agent_kills=1)
+MOVES = MovesSummary(**COMMON, mode_changes=1, agent_kills=1, kept=500, read=500)
 POLICY = PolicySummary(
     **COMMON, servers_added=2, servers_removed=2, topics_replicated=2, topics_collapsed=2, decisions=9
 )

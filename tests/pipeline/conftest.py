@@ -162,6 +162,16 @@ class Brokers:
 
         return self.loop.run(create())
 
+    def drop_logs(self) -> None:
+        """A data folder that is thrown away leaves its feeds' logs behind, and the next one may want their names."""
+
+        async def drop() -> None:
+            console = await self.cluster.console()
+            for log in (await console.logs()).logs:
+                await console.drop_log(log.name)
+
+        self.loop.run(drop())
+
     def server(self, broker: str) -> RespConnection:
         return RespConnection(self.cluster.urls[broker])
 
@@ -180,10 +190,16 @@ def running_brokers(loop: Loop) -> Iterator[Brokers]:
 
 
 @pytest.fixture(scope="session")
-def brokers(loop: Loop) -> Iterator[Brokers]:
-    """One for all tests that leave it whole; each test has its own topics, or its feeds begin after the others'."""
+def shared_brokers(loop: Loop) -> Iterator[Brokers]:
     with running_brokers(loop) as made:
         yield made
+
+
+@pytest.fixture
+def brokers(shared_brokers: Brokers) -> Iterator[Brokers]:
+    """One cluster for all tests that leave it whole; each begins without logs."""
+    yield shared_brokers
+    shared_brokers.drop_logs()
 
 
 @pytest.fixture

@@ -279,7 +279,7 @@ def log(
     as_json: Json = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Time publishing to topics that are kept, reading what is kept, and moving such topics.
+    """Time publishing to kept topics, and reading them.
 
     It is compared with topics that are not, and with redis-py's transactions and XREAD. It takes about a minute.
 
