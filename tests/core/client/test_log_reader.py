@@ -423,6 +423,20 @@ def test_a_commit_after_a_part_was_lost_fails_once(two: Reading) -> None:
     assert Done("later") in one.effects, "what was taken since then is none"
 
 
+def test_a_commit_does_not_wait_for_what_the_program_has_not_taken(two: Reading) -> None:
+    one = two.world.client(1)
+    reader = two.read(one, "g")
+    two.keep("b1", b"1")
+    two.keep("b1", b"2")
+    two.mark("b2", {two.life("b1"): two.last("b1")})
+    two.world.run(1.0)
+    assert not reader.parts[two.life("b2")].lines, "the mark is passed: both messages wait for the program"
+    assert reader.taken(reader.ready.popleft())
+    reader.commit("commit", two.world.now_s)
+    two.world.run(0.1)
+    assert Done("commit") in one.effects
+
+
 def test_a_cursor_never_goes_back(two: Reading) -> None:
     reader = two.read(two.world.client(1), "g")
     two.keep("b1", b"1")

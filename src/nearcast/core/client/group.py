@@ -190,11 +190,11 @@ class Group:
     # --- commits
 
     def commit(self, token: object, now_s: float) -> None:
+        """Waits for what the program has taken alone: it may take nothing more before it has its answer."""
         waiting: dict[str, Position] = {}
         for part in list(self._reader.parts.values()):
-            cursor, consumed = part.cursor, part.consumed
-            if part.owned and not part.ended and cursor is not None and consumed != cursor.position:
-                part.committing = waiting[part.life] = consumed
+            if part.owned and not part.ended and part.cursor is not None and part.is_ahead:
+                part.committing = waiting[part.life] = part.taken_upto
                 self._write(part, now_s)
         self._commits.append(Commit(token, waiting, sorted(self._uncommitted)))
         self._uncommitted.clear()

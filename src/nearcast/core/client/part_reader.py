@@ -131,13 +131,14 @@ class PartReader:
     @property
     def consumed(self) -> Position:
         """Up to where the program has taken messages, or has committed before."""
-        place = self._place
+        place = self.taken_upto
         if self.cursor is not None and self.cursor.position.reaches(place):
             place = self.cursor.position
         return self.over(place)
 
     @property
-    def _place(self) -> Position:
+    def taken_upto(self) -> Position:
+        """Behind the last event that the program has taken."""
         if self._taken is None:
             return self._begins
         line, number = self._taken
@@ -146,7 +147,7 @@ class PartReader:
     @property
     def is_ahead(self) -> bool:
         """Whether the program has taken something that the group has not committed."""
-        return self.cursor is None or not self.cursor.position.reaches(self._place)
+        return self.cursor is None or not self.cursor.position.reaches(self.taken_upto)
 
     def has_committed(self, entry: EntryId) -> bool:
         """Whether the group has committed everything up to an entry, as far as retention has left it."""
@@ -154,7 +155,7 @@ class PartReader:
             return self.cursor is not None
         if not self.owned:
             return self.fetched > 0 and (self.first_unread is None or self.first_unread[0] > entry)
-        return self.cursor.position.reaches(self._place) and not self._reader.has_ready(self)
+        return self.cursor.position.reaches(self.taken_upto) and not self._reader.has_ready(self)
 
     def before_marks(self, position: Position) -> Position:
         """A position, but not behind a mark as long as what comes before it elsewhere was not committed.
