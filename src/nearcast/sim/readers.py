@@ -9,8 +9,7 @@ from nearcast.core.client.log_reader import LogReader, Start
 from nearcast.core.model.message import Kept, Lost, Message
 from nearcast.core.wire.effects import Done, Failed
 from nearcast.errors import UsageError
-from nearcast.sim.kept import kept_in
-from nearcast.sim.kept import left_lives
+from nearcast.sim.kept import kept_in, left_lives
 from nearcast.sim.process import Process
 
 if TYPE_CHECKING:
