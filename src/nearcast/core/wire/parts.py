@@ -72,19 +72,14 @@ class PartLink(Link):
 
     def read_part(self, keys: PartKeys, after: EntryId, count: int, then: OnPage) -> None:
         """At most this many entries after an id."""
-        found: list[Reply] = []
-
-        def read(reply: Reply, now_s: float) -> None:
-            logs, total = found
-            entries = _entries(reply)
-            then(Page(_number(logs), _number(total), entries) if entries is not None else None, now_s)
-
-        self.send(partial(_note, found), "HGET", MEMBERS, "logs")
-        self.send(partial(_note, found), "HGET", keys.totals, keys.stream)
-        self.send(read, "XRANGE", keys.stream, f"({format_id(after)}", "+", "COUNT", count)
+        self._read_page(keys, then, "XRANGE", keys.stream, f"({format_id(after)}", "+", "COUNT", count)
 
     def read_last(self, keys: PartKeys, then: OnPage) -> None:
         """The last entry alone."""
+        self._read_page(keys, then, "XREVRANGE", keys.stream, "+", "-", "COUNT", 1)
+
+    def _read_page(self, keys: PartKeys, then: OnPage, *command: bytes | str | int) -> None:
+        """The version of the logs and the total come first: what is appended meanwhile is of that version or later."""
         found: list[Reply] = []
 
         def read(reply: Reply, now_s: float) -> None:
@@ -94,7 +89,7 @@ class PartLink(Link):
 
         self.send(partial(_note, found), "HGET", MEMBERS, "logs")
         self.send(partial(_note, found), "HGET", keys.totals, keys.stream)
-        self.send(read, "XREVRANGE", keys.stream, "+", "-", "COUNT", 1)
+        self.send(read, *command)
 
     def take_cursor(
         self, keys: PartKeys, group: str, member: str, stale: int, new: Cursor | None, *, wanted: bool, then: OnTaken
