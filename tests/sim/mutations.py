@@ -171,7 +171,7 @@ def lost_connections_are_not_reported(patch: Patch) -> None:
     def interrupt(self: TopicSubscriber, reason: str, since_s: float, now_s: float) -> None:
         self.whole = False
 
-    patch.setattr(TopicSubscriber, "_interrupt", interrupt)
+    patch.setattr(TopicSubscriber, "interrupt", interrupt)
 
 
 @mutation("invariant 5", MOVES)
