@@ -9,6 +9,8 @@ from typing import Protocol
 
 import msgspec
 
+from nearcast.core.model.bounds import Bound
+from nearcast.core.model.distances import TopicDistances
 from nearcast.core.model.placement import Mode, Plan
 
 # --- snapshot
@@ -20,7 +22,11 @@ class BrokerLoad(msgspec.Struct, frozen=True, kw_only=True):
     capacity_bytes_per_s: float  # T_i: outgoing bandwidth it supports
     output_bytes_per_s: float  # M_i: outgoing bandwidth measured
     cpu_share: float = 0.0
+    memory_share: float = 0.0  # of what the server may use; 0 if it has no limit
+    messages_per_s: float = 0.0  # delivered
     connections: int = 0
+    replicas: int = 0  # of its server, that answer
+    coordinate: tuple[float, ...] = ()  # a position, and a height at its end; empty if not known
     site: str = "local"
     draining: bool = False  # it is being removed: give it nothing new
     removable: bool = True  # it may be proposed for removal
@@ -55,6 +61,10 @@ class Snapshot(msgspec.Struct, frozen=True):
     topics: Mapping[str, TopicLoad]
     spare: int = 0  # how many more brokers could be rented
     coming: int = 0  # how many were requested and have not joined yet
+    distances: Mapping[str, TopicDistances] = {}  # by topic, where they are known
+    bounds: Mapping[str, Bound] = {}  # by topic, if it has one
+    quorums: Mapping[str, int] = {}  # by topic that a log keeps: how many servers must have its messages, if above 1
+    settling: frozenset[str] = frozenset()  # topics that move, or have just moved: leave them where they are
 
 
 # --- proposals
@@ -71,6 +81,7 @@ class Cause(StrEnum):
     MANY_SUBSCRIBERS = "many_subscribers"
     COOLED = "cooled"  # a replicated topic needs fewer brokers, or one
     RING = "ring"  # consistent hashing says so
+    BOUND = "bound"  # a topic's messages take longer than they may
     UNBALANCED = "unbalanced"  # the loads of the brokers differ too much: single subscribers move
     SKEWED = "skewed"  # they differ so much that all subscribers are placed again
     ASKED = "asked"  # a person wants all subscribers placed again
@@ -96,6 +107,7 @@ class PlaceTopic(msgspec.Struct, frozen=True, tag=True):
     brokers: tuple[str, ...]
     reason: Reason
     moved_bytes_per_s: float = 0.0  # the cost: traffic whose broker changes
+    predicted_s: float | None = None  # the latency that its bound is about, when it is there
 
 
 class AddBroker(msgspec.Struct, frozen=True, tag=True):

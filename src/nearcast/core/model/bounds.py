@@ -1,0 +1,24 @@
+"""Bounds: how long the messages of a topic may take."""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+
+from nearcast.errors import UsageError
+
+BOUND_MIN_S, BOUND_MAX_S = 1e-4, 60.0
+
+
+class Bound(msgspec.Struct, frozen=True):
+    """How long a message may take, one way, from a publisher to a subscriber."""
+
+    seconds: float
+    percentile: float | None = None  # of the pairs of a publisher and a subscriber; None: all of them
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.seconds) and BOUND_MIN_S <= self.seconds <= BOUND_MAX_S):
+            raise UsageError(f"a bound must be between {BOUND_MIN_S * 1e3:g} ms and {BOUND_MAX_S:g} s")
+        if self.percentile is not None and not 0.0 < self.percentile < 100.0:
+            raise UsageError("a percentile must be above 0 and below 100; leave it out for the worst pair")

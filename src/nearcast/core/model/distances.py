@@ -1,0 +1,40 @@
+"""Distances: how far a topic's clients are from brokers, as agents report it and policies read it.
+
+Everything an agent reports of a topic is constant in the number of its clients.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+CANDIDATES_MAX = 8  # brokers in one report of a topic
+
+
+class Candidate(msgspec.Struct, frozen=True, array_like=True):
+    """A broker that a topic could be on. Times are one way; maxima of several agents can be merged."""
+
+    broker: str
+    publisher_s: float  # from the farthest publisher
+    subscriber_s: float  # to the farthest subscriber
+    p90_s: float  # of all pairs of a publisher and a subscriber
+
+    @property
+    def worst_s(self) -> float:
+        """E(t): the worst pair's latency."""
+        return self.publisher_s + self.subscriber_s
+
+
+class Centroids(msgspec.Struct, frozen=True, array_like=True):
+    """What ePulsar reports of a topic (section 3.2). A coordinate is a position, and a height at its end."""
+
+    publishers: tuple[float, ...]
+    subscribers: tuple[float, ...]
+    deviation_s: float  # W(t): the largest distances from the two centroids, added
+
+
+class TopicDistances(msgspec.Struct, frozen=True, array_like=True):
+    """Where a topic's clients are. Without publishers or without subscribers there is nothing to say."""
+
+    now: Candidate  # the broker it is on
+    best: tuple[Candidate, ...] = ()  # by their worst latency, the best first
+    centroids: Centroids | None = None
