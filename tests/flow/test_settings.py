@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nearcast.core.controller.planner import WINDOW_S
+from nearcast.core.controller.planning_input import WINDOW_S
 from nearcast.errors import UsageError
 from nearcast.flow.model import FlowSettings
 

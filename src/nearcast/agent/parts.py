@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
+from nearcast.agent.distances import Distances, ProbeOptions
 from nearcast.agent.process import Agent, watch_server
 from nearcast.core.agent.machine import Identity
 from nearcast.runtime.workers import until_one_ends
@@ -104,6 +105,7 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
     store_url: str
     server_pid: int | None = None  # to notice the server's end at once
     gateway: GatewayOptions | None = None
+    probes: ProbeOptions | None = None  # where it answers probes; None: it measures no distances
 
 
 def assemble(settings: AgentSettings) -> Parts:
@@ -113,6 +115,8 @@ def assemble(settings: AgentSettings) -> Parts:
     if settings.server_pid is not None:
         pid, url = settings.server_pid, settings.server_url
         parts.append(Task(lambda: watch_server(pid, url, agent.server_ended)))
+    if settings.probes is not None:
+        parts.append(Distances(agent.machine, settings.probes))
     if settings.gateway is not None:
         from nearcast.agent.gateway import open_gateway  # its packages are an extra
 

@@ -22,6 +22,7 @@ from nearcast.cli.shared import (
 from nearcast.errors import UsageError
 
 if TYPE_CHECKING:
+    from nearcast.agent.distances import ProbeOptions
     from nearcast.agent.parts import Parts
     from nearcast.core.agent.machine import Identity
 
@@ -85,6 +86,17 @@ ReplicaOption = Annotated[
 ]
 
 
+ProbeOption = Annotated[
+    str,
+    typer.Option(
+        "--probe",
+        metavar="HOST:PORT|off",
+        help="Where the agent answers probes, by UDP, from which clients learn how far brokers are. Clients use the host"
+        " of --advertise. Default: all addresses, at the port of --advertise.",
+    ),
+]
+
+
 log = logging.getLogger("nearcast.agent")
 
 
@@ -111,6 +123,7 @@ def agent(
         int | None, typer.Option("--server-pid", min=1, help="The server's process ID, to notice its end at once.")
     ] = None,
     replica: ReplicaOption = None,
+    probe: ProbeOption = "",
     gateway: ListenOption = "",
     gateway_url: UrlOption = "",
     origin: OriginOption = None,
@@ -155,9 +168,31 @@ def agent(
                 data_token=os.environ.get(GATEWAY_TOKEN_VARIABLE, ""),
             )
         parts = assemble(
-            AgentSettings(identity=identity, server_url=server, store_url=store, server_pid=server_pid, gateway=options)
+            AgentSettings(
+                identity=identity,
+                server_url=server,
+                store_url=store,
+                server_pid=server_pid,
+                gateway=options,
+                probes=_probes(probe, url),
+            )
         )
     run(lambda: _serve(parts, identity))
+
+
+def _probes(given: str, url: str) -> ProbeOptions | None:
+    from nearcast.agent.distances import ProbeOptions
+    from nearcast.runtime.driver import parse_url
+
+    if given == "off":
+        return None
+    if not given:
+        address, _ = parse_url(url)
+        return ProbeOptions(port=address.port)
+    host, _, port = given.rpartition(":")
+    if not port.isdecimal() or not 0 <= int(port) < 1 << 16:
+        raise UsageError(f"--probe {given}: give HOST:PORT, such as 0.0.0.0:6379, or off")
+    return ProbeOptions(host or "0.0.0.0", int(port))
 
 
 def _advertised(url: str, given: str) -> str:

@@ -29,7 +29,8 @@ from nearcast.cli.shared import (
 from nearcast.errors import UsageError
 
 if TYPE_CHECKING:
-    from nearcast.core.wire.bus import BrokerView, Report, State
+    from nearcast.core.model.reports import Report
+    from nearcast.core.wire.bus import BrokerView, State
     from nearcast.runtime.calibration import Calibration, CalibrationSettings
     from nearcast.runtime.console import Console
 

@@ -16,7 +16,8 @@ from nearcast.cli.brokers import load_ratio
 from nearcast.cli.shared import printable, say
 from nearcast.core.model.journal import BrokerState
 from nearcast.core.model.placement import Mode
-from nearcast.core.wire.bus import BrokerView, Report
+from nearcast.core.model.reports import Report
+from nearcast.core.wire.bus import BrokerView
 from nearcast.core.wire.views import GatewayView
 from nearcast.demo.act import Act, Happening, Kind
 from nearcast.demo.channels import ChannelsAct

@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from nearcast.core.controller.planner import WINDOW_S
+from nearcast.core.controller.planning_input import WINDOW_S
 from nearcast.core.model.membership import VIRTUAL_NODES
 from nearcast.core.model.placement import Mode
 from nearcast.core.model.planning import Proposal

@@ -33,6 +33,7 @@ from nearcast.runtime.calls import (
     within,
 )
 from nearcast.runtime.driver import Driver, Resolve, parse_url
+from nearcast.runtime.probing import ClientProbes
 from nearcast.runtime.reader import From, Reader, Readings, start_of
 from nearcast.runtime.subscription import Attaching, Consumers, Subscription, not_open
 
@@ -58,19 +59,18 @@ class Client:
         patient: bool = True,
         timeout_s: float | None = TIMEOUT_S,
         on_state: OnState | None = None,
+        probes: bool = True,
     ) -> None:
         """`patient`: keep trying unreachable servers for `bootstrap_s`, instead of trying each one once.
 
         `timeout_s` limits every call that names no limit of its own; None waits as long as it takes. `on_state` is
-        called whenever the state of the connection to the brokers changes.
+        called whenever the state of the connection to the brokers changes. `probes`: measure how far brokers are, with
+        a few small UDP datagrams per second, so that topics can be kept near.
         """
         if not urls:
             raise UsageError("give the URL of at least one server of the cluster")
         parsed = [parse_url(url) for url in urls]
         self._urls = [address.url for address, _ in parsed]
-        self._credentials = parsed[0][1]
-        self._timing = timing
-        self._limits = limits
         self._resolve = resolve
         self._bootstrap_s = bootstrap_s
         self._patient = patient
@@ -78,12 +78,13 @@ class Client:
         client_id = secrets.randbits(64)
         self._diary = Diary(f"client {client_id:016x}", on_state)
         self._machine = Machine(
-            client_id, random.Random(), credentials=self._credentials, timing=timing, limits=limits, tell=self._tell
+            client_id, random.Random(), credentials=parsed[0][1], timing=timing, limits=limits, tell=self._tell
         )
         self._driver: Driver | None = None
         self._publishers: dict[str | bytes, TopicPublisher] = {}  # by the name the program uses
         self.consumers = Consumers(self._machine)
         self.readings = Readings(self._machine, self._within)
+        self._probes = ClientProbes(self._machine, resolve, enabled=probes)
         self._room: asyncio.Event | None = None
 
     # --- life
@@ -152,6 +153,7 @@ class Client:
         self._driver.start()
         try:
             await self._bootstrap()
+            await self._probes.start()
         except BaseException:
             await self.close()
             raise
@@ -181,6 +183,7 @@ class Client:
         driver = self._driver
         if driver is None or self._machine.closed:
             return
+        self._probes.stop()
         self.consumers.close()
         self._publishers.clear()
         self._machine.close(driver.now())

@@ -17,6 +17,7 @@ def connect(
     patient: bool = True,
     timeout_s: float | None = TIMEOUT_S,
     on_state: OnState | None = None,
+    probes: bool = True,
 ) -> Client:
     """A client of the cluster that these servers belong to; any one is enough. Await it, or use `async with`."""
     return Client(
@@ -28,4 +29,5 @@ def connect(
         patient=patient,
         timeout_s=timeout_s,
         on_state=on_state,
+        probes=probes,
     )

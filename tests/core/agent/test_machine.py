@@ -31,6 +31,7 @@ from nearcast.core.model.names import (
     readiness_channel,
 )
 from nearcast.core.model.placement import first_use, settled, single
+from nearcast.core.model.reports import Report
 from nearcast.core.model.settings import DEFAULT_TIMING
 from nearcast.core.wire import bus
 from nearcast.core.wire.frames import decode_record, encode_record
@@ -434,11 +435,11 @@ def test_a_report_is_sent_every_second_with_what_clients_counted(office: Office)
     office.on_server("PUBLISH", COUNTERS, told)
     office.on_server("PUBLISH", COUNTERS, b"garbage")
     office.rig.run(2.0)
-    reports = [message for message in office.heard if isinstance(message, bus.Report)]
+    reports = [message for message in office.heard if isinstance(message, Report)]
     assert [report.broker for report in reports] == ["b1", "b1"]
     assert reports[0].topics["t"].published == 4
     assert reports[0].output_bytes_per_s > 0
-    assert office.agent.meter.dropped == 1
+    assert office.agent.reporting.meter.dropped == 1
 
 
 def appended(office: Office) -> list[dict[bytes, bytes]]:
@@ -450,7 +451,7 @@ def test_every_report_is_appended_to_the_stream_under_a_sequence_of_its_own(offi
     office.heard.clear()
     office.rig.run(3.1)
     records = appended(office)
-    reports = [message for message in office.heard if isinstance(message, bus.Report)]
+    reports = [message for message in office.heard if isinstance(message, Report)]
     assert [bus.decode_for_controller(record[b"report"]) for record in records] == reports
     assert [int(record[b"at"]) for record in records] == [int(report.at_s * 1000) for report in reports]
     assert {record[b"broker"] for record in records} == {b"b1"}
@@ -462,7 +463,7 @@ def test_a_report_without_an_answer_is_appended_again(office: Office) -> None:
     answered = len(appended(office))
     office.wired.deaf.add("b1")
     assert office.agent.server.link is not None
-    office.agent.report_log.append(office.agent.server.link, 0.0, b"{}")
+    office.agent.reporting.log.append(office.agent.server.link, 0.0, b"{}")
     office.rig.run(0.1)
     assert len(appended(office)) == answered + 1
     office.wired.deaf.clear()
@@ -478,7 +479,7 @@ def test_a_server_that_refuses_reports_does_not_keep_the_agent_from_its_work(off
     office.on_server("DEL", REPORT_STREAM)
     office.on_server("SET", REPORT_STREAM, "not a stream")
     office.rig.run(2.1)
-    assert office.agent.report_log.dropped == 2
+    assert office.agent.reporting.log.dropped == 2
     assert office.hello().answering
 
 
@@ -487,8 +488,8 @@ def test_reports_without_an_answer_are_kept_within_a_limit(office: Office) -> No
     assert office.agent.server.link is not None
     report = b"x" * (UNANSWERED_BYTES_MAX // 4)
     for _ in range(6):
-        office.agent.report_log.append(office.agent.server.link, 0.0, report)
-    assert office.agent.report_log.dropped == 2
+        office.agent.reporting.log.append(office.agent.server.link, 0.0, report)
+    assert office.agent.reporting.log.dropped == 2
 
 
 def test_messages_of_the_bus_survive_the_way_there_and_back() -> None:

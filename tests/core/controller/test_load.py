@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from nearcast.core.controller.planner import WINDOW_S, LoadWindow, output_bytes_per_s, topic_loads
+from nearcast.core.controller.planning_input import WINDOW_S, LoadWindow, output_bytes_per_s, topic_loads
 from nearcast.core.model.counters import TopicCounters
 from nearcast.core.model.planning import TopicLoad
-from nearcast.core.wire.bus import Report
+from nearcast.core.model.reports import Report
 from nearcast.core.wire.frames import PUSH_BYTES
 
 

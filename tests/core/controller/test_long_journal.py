@@ -20,6 +20,7 @@ from nearcast.core.model.journal import BrokerEntry, BrokerState, Journal, Known
 from nearcast.core.model.membership import BrokerInfo, Membership
 from nearcast.core.model.names import AGENT_CHANNEL
 from nearcast.core.model.placement import settled, single
+from nearcast.core.model.reports import Report
 from nearcast.core.model.settings import DEFAULT_TIMING
 from nearcast.core.wire import bus
 
@@ -128,7 +129,7 @@ def test_looking_at_brokers_costs_no_more_with_many_topics() -> None:
         Ledger(50, journal, 1), leader="c1", store_url="", settings=LeaderSettings(dice=Random(1)), now_s=0.0
     )
     counted = {topic: TopicCounters(subscribers=1) for topic in list(topics)[:10_000]}
-    leader.heard(bus.Report("b1", 0.0, 1.0, 5.0, 0.0, 1, 1, 0.0, 0.0, counted), 0.0)
+    leader.heard(Report("b1", 0.0, 1.0, 5.0, 0.0, 1, 1, 0.0, 0.0, counted), 0.0)
     assert calls(leader.heard, bus.Show("me.1", brokers_only=True), 0.0) < 1000
     ((_, payload),) = leader.office.outbox
     state = bus.decode_state(payload)

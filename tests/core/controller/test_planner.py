@@ -21,6 +21,7 @@ from nearcast.core.model.planning import (
     RemoveBroker,
     Snapshot,
 )
+from nearcast.core.model.reports import Report
 from nearcast.core.wire import bus
 from nearcast.errors import UsageError
 
@@ -64,7 +65,7 @@ def answer(cluster: Any, asked: Any, *changes: Any, problem: str = "") -> None:
 
 def report(cluster: Any, broker: str, output_bytes_per_s: float, **topics: TopicCounters) -> None:
     now_s = cluster.rig.now_s
-    sent = bus.Report(broker, now_s, 1.0, output_bytes_per_s, 0.0, 3, 1000, 0.2, 0.0, topics)
+    sent = Report(broker, now_s, 1.0, output_bytes_per_s, 0.0, 3, 1000, 0.2, 0.0, topics)
     cluster.leader.leading.heard(sent, now_s)
 
 
@@ -248,10 +249,10 @@ def test_a_new_leader_does_not_judge_by_what_it_has_not_heard(cluster_of: Any) -
     cluster = cluster_of("b1", "b2", planning=PLANNING)
     cluster.run(3.0)
     silent = next(wired for wired in cluster.rig.wired if wired.machine is cluster.agents["b2"])
-    silent.machine.meter.measure = lambda *args: None  # it has nothing to report
+    silent.machine.reporting.meter.measure = lambda *args: None  # it has nothing to report
     cluster.leader.leading._load._reports.clear()
     assert question(cluster, 3.0) is None
-    del silent.machine.meter.measure
+    del silent.machine.reporting.meter.measure
     assert question(cluster, 3.0) is not None
 
 

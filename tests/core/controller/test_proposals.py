@@ -9,18 +9,14 @@ import pytest
 from parts import COMMITS, JOINING, LEAVING, MEMBERS, RENTED, TERM, Surroundings, broker, calls, journal_of, resting
 
 from nearcast.core.controller.departures import Departures
+from nearcast.core.controller.distances import Distances
 from nearcast.core.controller.effects import Questions
-from nearcast.core.controller.planner import (
-    REPORT_S,
-    LoadWindow,
-    Planner,
-    PlanningInput,
-    PlanningSettings,
-    ProposalExecutor,
-)
+from nearcast.core.controller.planner import REPORT_S, Planner, PlanningSettings, ProposalExecutor
+from nearcast.core.controller.planning_input import LoadWindow, PlanningInput
 from nearcast.core.model.journal import Journal, Pace
 from nearcast.core.model.placement import Mode
 from nearcast.core.model.planning import AddBroker, Cause, KeepBroker, PlaceTopic, Proposal, Reason, RemoveBroker
+from nearcast.core.model.reports import Report
 from nearcast.core.wire import bus
 
 REASON = Reason(Cause.HIGH_LOAD, "load ratio of b1", 0.95, 0.8)
@@ -142,13 +138,22 @@ class Planned(Surroundings):
     def __init__(self, journal: Journal, settings: PlanningSettings | None = PLANNING) -> None:
         super().__init__(journal)
         self.load, self.questions, self.doing = LoadWindow(), Questions(TERM), Doing({"b9"})
+        members: Any = self.doing
+        self.distances = Distances(self.office, self.roster, members)
         self.planner = Planner(
-            self.office, self.roster, self.load, self.questions, executor(self.doing), settings, now_s=0.0
+            self.office,
+            self.roster,
+            self.load,
+            self.distances,
+            self.questions,
+            executor(self.doing),
+            settings,
+            now_s=0.0,
         )
 
     def report(self, now_s: float, *brokers: str) -> None:
         for name in brokers:
-            self.load.add(bus.Report(name, now_s, 1.0, 5.0, 0.0, 1, 1, 0.0, 0.0), now_s)
+            self.load.add(Report(name, now_s, 1.0, 5.0, 0.0, 1, 1, 0.0, 0.0), now_s)
 
     def asked(self, now_s: float) -> Any:
         """Everybody has just reported: the question that is asked now, if there is one."""

@@ -7,12 +7,14 @@ from typing import Any
 import pytest
 from parts import COMMITS, LEAVING, MEMBERS, TERM, Surroundings, broker, calls, journal_of, resting
 
-from nearcast.core.controller.planner import LoadWindow
+from nearcast.core.controller.distances import Distances
+from nearcast.core.controller.planning_input import LoadWindow
 from nearcast.core.controller.requests import LOOKUPS_AT_ONCE, REQUEST_S, Requests
 from nearcast.core.model.counters import TopicCounters
 from nearcast.core.model.journal import Journal, LossEntry, MoveEntry, Pace, Phase, TopicEntry
 from nearcast.core.model.logs import PartLoad
 from nearcast.core.model.placement import Mode, first_use, single
+from nearcast.core.model.reports import Report
 from nearcast.core.wire import bus
 
 SINGLE = Mode.SINGLE
@@ -49,7 +51,8 @@ class Asked(Surroundings):
         super().__init__(journal)
         self.others, self.load = Others(), LoadWindow()
         others: Any = self.others
-        self.requests = Requests(self.office, self.roster, others, others, others, self.load)
+        self.distances = Distances(self.office, self.roster, others)
+        self.requests = Requests(self.office, self.roster, others, others, others, self.load, self.distances)
 
     def move(self, number: int, now_s: float = 0.0, pace: Pace = Pace.EAGER, **brokers: str) -> None:
         """Ask to place topics, each on one broker."""
@@ -310,7 +313,7 @@ def test_the_state_shows_who_responds_their_load_and_where_topics_are_going() ->
     one.ledger.write_topic("t", TopicEntry(single(6, "b1", 5), MoveEntry(Phase.PREPARE, single(7, "b2", 5))))
     one.commit()
     one.others.stages["t"] = "ready"
-    report = bus.Report("b1", 0.0, 1.0, 5.0, 0.0, 1, 1, 0.0, 0.0, {"t": TopicCounters(subscribers=1)})
+    report = Report("b1", 0.0, 1.0, 5.0, 0.0, 1, 1, 0.0, 0.0, {"t": TopicCounters(subscribers=1)})
     one.load.add(report, 0.0)
     one.office.decided("something", 0.0)
     one.requests.heard(bus.Show("me.1", ("t", "new")), 0.0)

@@ -12,7 +12,8 @@ from nearcast.core.model.counters import TopicCounters
 from nearcast.core.model.journal import MEMBERSHIP_KEY
 from nearcast.core.model.membership import BrokerInfo, Membership, encode_membership
 from nearcast.core.model.names import ENTRIES_KEY, REPORT_STREAM
-from nearcast.core.wire.bus import Report, encode
+from nearcast.core.model.reports import Report
+from nearcast.core.wire.bus import encode
 from nearcast.pipeline import storage
 from nearcast.pipeline.catalog.database import Database
 from nearcast.pipeline.catalog.datasets import BROKERS, TOPICS, TelemetryCatalog

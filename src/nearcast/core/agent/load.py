@@ -8,8 +8,8 @@ import msgspec
 
 from nearcast.core.model.counters import ClientReport, TopicCounters
 from nearcast.core.model.names import REPORT_STREAM, is_topic
+from nearcast.core.model.reports import Report
 from nearcast.core.wire.backend import Figures, ServerLink
-from nearcast.core.wire.bus import Report
 from nearcast.core.wire.frames import PUSH_BYTES
 
 TOPICS_MAX = 10_000  # in one report; counters of further topics are dropped, and the drops are counted
@@ -29,13 +29,13 @@ class LoadMeter:
         self._topics: dict[str, TopicCounters] = {}
         self._before: tuple[float, Figures] | None = None
 
-    def client_report(self, payload: bytes, now_s: float) -> None:
-        """Add one client's counters of a second."""
+    def client_report(self, payload: bytes) -> ClientReport | None:
+        """Add one client's counters of a second. Returns its report, if it can be read."""
         try:
             report = msgspec.json.decode(payload, type=ClientReport)
         except (msgspec.DecodeError, RecursionError):
             self.dropped += 1
-            return
+            return None
         for topic, counters in report.topics.items():
             known = self._topics.get(topic)
             full = known is None and len(self._topics) >= TOPICS_MAX
@@ -43,6 +43,7 @@ class LoadMeter:
                 self.dropped += 1
                 continue
             self._topics[topic] = known.merged(counters) if known is not None else counters
+        return report
 
     def measure(self, figures: Figures, now_s: float, wall_offset_s: float) -> Report | None:
         """The report since the last measurement; None for the first, which has nothing to compare with."""
@@ -64,6 +65,7 @@ class LoadMeter:
             input_bytes_per_s=rate(figures.input_bytes, before[1].input_bytes),
             connections=figures.connections,
             memory_bytes=figures.memory_bytes,
+            memory_max_bytes=figures.memory_max_bytes,
             cpu_share=rate(figures.cpu_s, before[1].cpu_s),
             counted_bytes_per_s=counted / seconds,
             topics=topics,

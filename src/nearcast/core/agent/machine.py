@@ -14,10 +14,10 @@ from random import Random
 import msgspec
 
 from nearcast.core.agent.claim import Claim
-from nearcast.core.agent.load import LoadMeter, ReportLog
 from nearcast.core.agent.marks import Marking
 from nearcast.core.agent.records import Collection, Ending, Recollection, look_up
 from nearcast.core.agent.replicas import Replicas
+from nearcast.core.agent.reporting import Reporting
 from nearcast.core.agent.retention import Retention, count_unread
 from nearcast.core.model.journal import BEGINNING, Known, Position
 from nearcast.core.model.logs import PartLoad
@@ -32,7 +32,7 @@ from nearcast.core.model.names import (
 )
 from nearcast.core.model.settings import DEFAULT_TIMING, NEVER_S, RateLimit, Timing
 from nearcast.core.wire import bus
-from nearcast.core.wire.backend import AgentLink, Credentials, Figures, ServerLink, Standing
+from nearcast.core.wire.backend import AgentLink, Credentials, ServerLink, Standing
 from nearcast.core.wire.effects import Disconnect, Effect
 from nearcast.core.wire.uplink import Uplink
 
@@ -83,8 +83,9 @@ class Agent:
         )
         self.bus = Uplink("bus", store_url, store_credentials or Credentials(), self._bus_open, timing=timing, rng=rng)
         self.replicas = Replicas(identity, credentials or Credentials(), timing, rng)
-        self.meter = LoadMeter(identity.broker)
-        self.report_log = ReportLog(identity.broker, self.agent_id)
+        self.reporting = Reporting(identity.broker, self.agent_id, self.bus)
+        self.probes = ""  # where this agent answers probes, if it does
+        self.broker_round_trips_s: dict[str, dict[str, float]] = {}  # between all brokers, as the leader says
         self.refused = ""  # why this agent must not work, in words; if set, it has stopped
         self._claim = Claim(identity.broker, self.agent_id, server_url or identity.url, timing)
         self._inside = False  # the claim was confirmed on this connection
@@ -111,7 +112,6 @@ class Agent:
         self._beat_at_s = NEVER_S
         self._hello_at_s = NEVER_S
         self._unanswered_s: float | None = None  # since when our hellos have not been answered
-        self._measure_at_s = NEVER_S
         self._orders: dict[type, Callable[[bus.Order, AgentLink], None]] = {
             bus.Install: self._install,
             bus.InstallMembers: self._install_members,
@@ -150,9 +150,7 @@ class Agent:
         if now_s - self._hello_at_s >= self.timing.heartbeat_s and self._claim.held:
             self._say_hello(now_s)  # the server does not answer
         self._hurry_up(now_s)
-        if now_s - self._measure_at_s >= 1.0 and self._workplace is not None:
-            self._measure_at_s = now_s
-            self._workplace.observe(self._measured)
+        self.reporting.tick(self._workplace, now_s, self.wall_offset_s)
         if self._workplace is not None:
             self._ending.tick(self._workplace, now_s)
             self._retention.tick(self._workplace, now_s)
@@ -169,6 +167,10 @@ class Agent:
     def _workplace(self) -> AgentLink | None:
         """The link to the server, while we have the claim on it."""
         return self.server.link if self._inside else None
+
+    @property
+    def membership(self) -> Membership:
+        return self._membership
 
     @property
     def problem(self) -> str:
@@ -212,7 +214,7 @@ class Agent:
         self._leave()
         link.broker = self.identity.broker  # whose first uses are on it
         self._claim.attend(link)
-        self.report_log.reopened(link)
+        self.reporting.reopened(link)
         self._ask_for_claim(link, now_s)
 
     def _leave(self) -> None:
@@ -234,7 +236,7 @@ class Agent:
         self._recollection.clear()
         self._ending.clear()
         self._retention.clear()
-        link.control[COUNTERS] = self.meter.client_report
+        self.reporting.entered(link)
         link.control[WANTED] = self._wanted
         link.subscribe(COUNTERS, WANTED)
         link.read_heard(self._heard_before)
@@ -292,6 +294,7 @@ class Agent:
             capacity_bytes_per_s=identity.capacity_bytes_per_s,
             known=msgspec.structs.replace(self._known, term=max(self._term, self._known.term)),
             replicas=self.replicas.runs,
+            probes=self.probes,
         )
         self.bus.link.tell(CONTROLLER_CHANNEL, bus.encode(hello))
 
@@ -308,6 +311,8 @@ class Agent:
         self._rest_on(message)
         if isinstance(message, bus.Grant):
             self._granted(message, now_s)
+        elif isinstance(message, bus.BrokerDistances):
+            self.broker_round_trips_s = message.round_trips_s
         elif isinstance(message, bus.Seal):  # it is not about our server
             self.replicas.seal(message, self._answer, now_s)
         elif message.order < self._began_with or self._workplace is None or self._resetting:
@@ -315,7 +320,7 @@ class Agent:
         elif self._run_id:  # otherwise we do not know the membership yet, and records would be installed unmarked
             self._orders[type(message)](message, self._workplace)
 
-    def _rest_on(self, message: bus.Grant | bus.Order) -> None:
+    def _rest_on(self, message: bus.Grant | bus.BrokerDistances | bus.Order) -> None:
         """What follows depends on this journal position: remember it, so that a journal with less counts as a loss."""
         self._learn(Known(self._known.cluster, term=message.term, journal=message.journal))
         if self._workplace is not None and message.journal > self._noted:
@@ -434,14 +439,3 @@ class Agent:
             self._done(order.order, now_s)
 
         link.mark_ready(msgspec.json.encode(Ready(self.identity.broker, order.run_id)), marked)
-
-    # --- reports
-
-    def _measured(self, figures: Figures, now_s: float) -> None:
-        report = self.meter.measure(figures, now_s, self.wall_offset_s)
-        if report is not None:
-            encoded = bus.encode(report)
-            if self.server.link is not None:
-                self.report_log.append(self.server.link, report.at_s, encoded)
-            if self.bus.link is not None:
-                self.bus.link.tell(CONTROLLER_CHANNEL, encoded)

@@ -22,6 +22,7 @@ from nearcast.core.client.links import Links
 from nearcast.core.client.mailbox import Mailbox
 from nearcast.core.client.news import Kind, Note, Refusals, State, StateChange, Tell, not_found, refused, silent
 from nearcast.core.client.patterns import Arrivals, PatternFlow
+from nearcast.core.client.presence import Presence
 from nearcast.core.client.publisher import TopicPublisher
 from nearcast.core.client.readers import Readers
 from nearcast.core.client.repairs import ASKS_BURST, ASKS_PER_S, Answers
@@ -89,6 +90,7 @@ class Client:
         self._recheck = Recheck(self)
         self._forgetting = Forgetting(self)
         self._reporting = Reporting(self)
+        self.presence = Presence(self)
         self._attention: OrderedDict[Ticking, None] = OrderedDict()
         self.in_flight: dict[TopicPublisher, None] = {}  # those with unacknowledged messages
         self.unsent: dict[TopicPublisher, None] = {}  # those with messages not yet given to a link
@@ -243,6 +245,7 @@ class Client:
         self._look_at_state(now_s)
         self._forgetting.tick(now_s)
         self._reporting.tick(now_s)
+        self.presence.tick(now_s)
 
     def send(self) -> None:
         """Hand what was published to the links, one batch per topic."""

@@ -425,9 +425,14 @@ class TopicSubscriber:
         client = self.client
         return attachment.open or (client.membership.has(broker, placement) and client.links.serves(broker, now_s))
 
+    @property
+    def told_by(self) -> str | None:
+        """A broker that its messages come from."""
+        return next((name for name, held in self.attachments.items() if held.open and held.roles), None)
+
     def take_counters(self) -> tuple[str, str, TopicCounters] | None:
         """What was received since the last call, and the broker whose agent should know."""
-        broker = next((name for name, held in self.attachments.items() if held.open and held.roles), None)
+        broker = self.told_by
         if broker is None:
             return None
         return broker, self.name, self.reception.meter.take() if self.reception is not None else SILENT

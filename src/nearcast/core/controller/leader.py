@@ -11,6 +11,7 @@ work in turn:
     departures    brokers that are drained and leave            provisioning   brokers that a provider starts and stops
     requests      what people ask for                           planner        what the policy wants
     coordination  which gateway serves which subscriber         logs, replicas   what is kept, and by whom
+    bounds        how long messages may take                    distances      how far brokers and clients are
 
 Each is a module of its name, except that provisioning is in departures.py and coordination in subscribers.py.
 """
@@ -21,18 +22,22 @@ from random import Random
 
 import msgspec
 
+from nearcast.core.controller.bounds import SetBounds
 from nearcast.core.controller.departures import Departures, Provisioning
+from nearcast.core.controller.distances import Distances
 from nearcast.core.controller.effects import Questions
 from nearcast.core.controller.ledger import Ledger
 from nearcast.core.controller.logs import Logs
 from nearcast.core.controller.members import Members
 from nearcast.core.controller.moves import Moves
 from nearcast.core.controller.office import Office, Orders, Roster
-from nearcast.core.controller.planner import LoadWindow, Planner, PlanningSettings, ProposalExecutor
+from nearcast.core.controller.planner import Planner, PlanningSettings, ProposalExecutor
+from nearcast.core.controller.planning_input import LoadWindow
 from nearcast.core.controller.replicas import Replicas
 from nearcast.core.controller.requests import Requests
 from nearcast.core.controller.subscribers import Coordination, CoordinationSettings
 from nearcast.core.model.journal import Journal, Known, lost
+from nearcast.core.model.reports import Report
 from nearcast.core.model.settings import DEFAULT_TIMING, Timing
 from nearcast.core.wire import bus
 
@@ -80,12 +85,14 @@ class Leader:
         self.members = Members(office, roster, self.moves, now_s)
         self.departures = Departures(office, roster, self.members, self.moves, self._looks_after)
         self.provisioning = Provisioning(office, self.members)
-        self.requests = Requests(office, roster, self.members, self.moves, self.departures, self._load)
+        self.distances = Distances(office, roster, self.members)
+        self.bounds = SetBounds(office, self.members)
+        self.requests = Requests(office, roster, self.members, self.moves, self.departures, self._load, self.distances)
         self.logs = Logs(office, roster, self.members)
         self.replicas = Replicas(office, self.members)
         self.executor = ProposalExecutor(ledger.term, self.moves, self.requests, self.departures, self.provisioning)
         self.planner = Planner(
-            office, roster, self._load, self.questions, self.executor, settings.planning, now_s=now_s
+            office, roster, self._load, self.distances, self.questions, self.executor, settings.planning, now_s=now_s
         )
         self.coordination = Coordination(
             office, roster, self.questions, settings.coordinating, settings.dice, now_s=now_s
@@ -125,8 +132,11 @@ class Leader:
             self.members.hello(message, now_s)
         elif isinstance(message, bus.Answer):
             self.office.orders.answered(message, now_s)
-        elif isinstance(message, bus.Report):
+        elif isinstance(message, Report):
             self._load.add(message, now_s)
+            self.distances.heard(message, now_s)
+        elif isinstance(message, bus.SetBound):
+            self.bounds.heard(message, now_s)
         elif isinstance(message, bus.AboutLogs):
             self.logs.heard(message, now_s)
         elif isinstance(message, bus.FromGateway | bus.AboutSubscribers):
@@ -144,6 +154,8 @@ class Leader:
         self.requests.tick(now_s)
         self.logs.tick(now_s)
         self.replicas.tick(now_s)
+        self.distances.tick(now_s)
+        self.bounds.tick(now_s)
         self.planner.tick(now_s)
         self.coordination.tick(now_s)
         self.go_on(now_s)

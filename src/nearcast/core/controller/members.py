@@ -278,6 +278,7 @@ class Members:
             timers=self.agreement.after(now),
             logs=now.logs,
             logs_version=now.logs_version,
+            bounds=now.bounds,
         )
         return self._lives.after(now, after)
 

@@ -1,195 +1,47 @@
 """The planner: asks the policy when it is time, and carries out what it proposes.
 
-`LoadWindow` keeps the reports of the last seconds, and `PlanningInput` is what a policy may know of them. `Planner`
-asks, and `ProposalExecutor` carries out the answer.
+`Planner` asks, and `ProposalExecutor` carries out the answer. What a policy may know is in planning_input.py.
 
 The policy runs outside the machine, because a plan for many topics takes a while: `Ask` is an effect, and its answer an
 input like any other (`effects.py`). A proposal is applied as a whole or not at all, and every change is written down
 with its reason.
 
 The policy must not judge on partial data. It is asked only when every broker has reported a whole second since topics
-last moved. A new leader has heard nothing yet, so it waits T_wait first.
+last moved. A new leader has heard nothing yet, so it waits T_wait first. A policy that judges each topic by itself need
+not wait for the others: a topic that moves, or has just moved, is shown to it as settling.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from nearcast.core.model.counters import TopicCounters
-from nearcast.core.model.journal import BrokerEntry, BrokerState, Pace, TopicEntry
-from nearcast.core.model.placement import Plan, single
+from nearcast.core.controller.planning_input import LoadWindow, PlanningInput
+from nearcast.core.model.journal import BrokerState, Pace
 from nearcast.core.model.planning import (
     AddBroker,
-    BrokerLoad,
     KeepBroker,
     PlaceTopic,
     Policy,
     Proposal,
     ProposedChange,
     RemoveBroker,
-    Snapshot,
-    TopicLoad,
 )
+from nearcast.core.model.reports import Report
 from nearcast.core.model.settings import NEVER_S
 from nearcast.core.wire import bus
-from nearcast.core.wire.bus import Report
-from nearcast.core.wire.frames import PUSH_BYTES
 from nearcast.errors import UsageError
 
 if TYPE_CHECKING:
     from nearcast.core.controller.departures import Departures, Provisioning
+    from nearcast.core.controller.distances import Distances
     from nearcast.core.controller.effects import Questions
     from nearcast.core.controller.moves import Moves
     from nearcast.core.controller.office import Office, Roster
     from nearcast.core.controller.requests import Requests
 
-
-# --- the load window and the planning input
-
-
-WINDOW_S = 5.0  # long enough to smooth out that clients' and agents' seconds differ, short enough to follow a crowd
-
-Windows = Mapping[str, tuple[Report, ...]]  # broker -> its reports of the last seconds
-
-
-class LoadWindow:
-    """Every broker's reports of the last seconds, from which topic loads are computed.
-
-    Clients count what they publish and receive, and each reports to the agent of one broker it uses. So the sum over
-    all reports is a topic's whole traffic, whatever its mode.
-    """
-
-    def __init__(self, window_s: float = WINDOW_S) -> None:
-        self._window_s = window_s
-        self._reports: dict[str, deque[tuple[float, Report]]] = {}
-
-    def add(self, report: Report, now_s: float) -> None:
-        kept = self._reports.setdefault(report.broker, deque())
-        kept.append((now_s, report))
-        while kept[0][0] < now_s - self._window_s:
-            kept.popleft()
-
-    def latest(self, broker: str) -> Report | None:
-        kept = self._reports.get(broker)
-        return kept[-1][1] if kept else None
-
-    def window(self, broker: str, since_s: float = NEVER_S) -> tuple[Report, ...]:
-        """The reports that were heard since then."""
-        return tuple(report for heard_s, report in self._reports.get(broker, ()) if heard_s >= since_s)
-
-    def mentions(self, broker: str, topic: str) -> bool:
-        """Whether a broker has reported load of a topic."""
-        return any(topic in report.topics for _, report in self._reports.get(broker, ()))
-
-
-def output_bytes_per_s(reports: tuple[Report, ...]) -> float:
-    """The mean of one broker's window."""
-    seconds = sum(report.seconds for report in reports)
-    return sum(report.output_bytes_per_s * report.seconds for report in reports) / seconds if seconds else 0.0
-
-
-def topic_loads(windows: Windows) -> tuple[dict[str, TopicLoad], dict[str, str]]:
-    """The load of every reported topic, and the broker that reports most of it."""
-    sums: dict[str, list[float]] = {}
-    busiest: dict[str, tuple[float, str]] = {}
-    for broker, reports in windows.items():
-        for topic, figures in _means(reports).items():
-            traffic = figures[4] + figures[5]
-            known = sums.get(topic)
-            if known is None:  # most topics are reported by one broker
-                sums[topic] = figures
-                busiest[topic] = (traffic, broker)
-                continue
-            sums[topic] = [one + other for one, other in zip(known, figures, strict=True)]
-            if traffic > busiest[topic][0]:
-                busiest[topic] = (traffic, broker)
-    loads = {topic: TopicLoad(*figures) for topic, figures in sums.items()}
-    return loads, {topic: broker for topic, (_, broker) in busiest.items()}
-
-
-def _means(reports: tuple[Report, ...]) -> dict[str, list[float]]:
-    """Means per second of one broker's window, topic by topic, in the order of TopicLoad's fields."""
-    seconds = sum(report.seconds for report in reports)
-    counted: dict[str, list[TopicCounters]] = {}
-    for report in reports:
-        for topic, counters in report.topics.items():
-            counted.setdefault(topic, []).append(counters)
-    return {topic: _mean(counters, seconds) for topic, counters in counted.items()}
-
-
-def _mean(counters: list[TopicCounters], seconds: float) -> list[float]:
-    publishers = published = subscribers = received = published_bytes = received_bytes = 0
-    for one in counters:
-        publishers += one.publishers
-        published += one.published
-        subscribers += one.subscribers
-        received += one.received
-        published_bytes += one.published_bytes
-        received_bytes += one.received_bytes
-    sent_bytes = received_bytes + received * PUSH_BYTES
-    return [
-        publishers / seconds,
-        published / seconds,
-        subscribers / seconds,
-        received / seconds,
-        published_bytes / seconds,
-        sent_bytes / seconds,
-    ]
-
-
-# --- planning input
-
-
-class PlanningInput(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything the controller knows that a policy may need, at one moment.
-
-    Taking it only copies references, because that happens on the controller's loop. The slow part, adding up the
-    reports, is done where the policy runs.
-    """
-
-    at_s: float
-    version: int  # of the plan
-    members: int  # version of the membership
-    brokers: Mapping[str, BrokerEntry]  # those that carry topics
-    windows: Windows
-    topics: Mapping[str, TopicEntry]  # the planned ones
-    fresh: frozenset[str]  # brokers that joined after the last change of the plan
-    capacity_bytes_per_s: float  # of brokers that have not reported theirs
-    spare: int = 0
-    coming: int = 0
-
-    def snapshot(self) -> tuple[Snapshot, Plan]:
-        """What policies read. A topic no plan names is assumed to live where most of its traffic is reported."""
-        loads, reporters = topic_loads(self.windows)
-        placements = {
-            topic: entry.placement if (entry := self.topics.get(topic)) else single(self.members, broker, self.members)
-            for topic, broker in reporters.items()
-        }
-        brokers = {name: self._broker(name, entry) for name, entry in self.brokers.items()}
-        return Snapshot(self.at_s, brokers, loads, self.spare, self.coming), Plan(self.version, placements)
-
-    def _broker(self, name: str, entry: BrokerEntry) -> BrokerLoad:
-        reports = self.windows.get(name, ())
-        leaving = entry.state is BrokerState.LEAVING
-        return BrokerLoad(
-            capacity_bytes_per_s=entry.capacity_bytes_per_s or self.capacity_bytes_per_s,
-            output_bytes_per_s=output_bytes_per_s(reports),
-            cpu_share=reports[-1].cpu_share if reports else 0.0,
-            connections=reports[-1].connections if reports else 0,
-            site=entry.site,
-            draining=leaving,
-            removable=entry.by_policy if leaving else entry.rented,
-            fresh=name in self.fresh,
-        )
-
-
-# --- the planner
-
-
+OUTCOME_S = 60.0  # how long an outcome is waited for
 REPORT_S = 1.0  # the time a report covers
 
 
@@ -198,13 +50,19 @@ class PlanningSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     check_s: float = 1.0  # between two looks at the load
     wait_s: float = 10.0  # T_wait (Dynamoth III.B): after a change, let the load settle before the next one
+    per_topic: bool = False  # the policy judges each topic by itself, and need not wait for the others
+    topic_wait_s: float = 5.0  # for such a policy: after a topic has moved, leave it alone
     brokers_max: int = 0  # no more are rented when there are this many; 0: none are rented
     capacity_bytes_per_s: float = 125e6  # of brokers that have not reported theirs: one gigabit per second
     policy: Policy | None = None  # None: no policy is asked
 
     def __post_init__(self) -> None:
-        if self.check_s <= 0 or self.wait_s < 0 or self.capacity_bytes_per_s <= 0 or self.brokers_max < 0:
-            raise UsageError("planning needs check_s > 0, wait_s >= 0, capacity_bytes_per_s > 0 and brokers_max >= 0")
+        waits_s = min(self.wait_s, self.topic_wait_s)
+        if self.check_s <= 0 or waits_s < 0 or self.capacity_bytes_per_s <= 0 or self.brokers_max < 0:
+            raise UsageError(
+                "planning needs check_s > 0, wait_s >= 0, topic_wait_s >= 0, capacity_bytes_per_s > 0 and "
+                "brokers_max >= 0"
+            )
 
 
 class Proposing:
@@ -270,6 +128,32 @@ class ProposalExecutor:
             self._departures.cancel(change.broker, by_policy=True)
 
 
+class Outcomes:
+    """Says how far clients are from a topic's new broker, once they have measured it, beside what was predicted."""
+
+    def __init__(self, office: Office, distances: Distances) -> None:
+        self._office = office
+        self._distances = distances
+        self._expected: dict[str, tuple[PlaceTopic, float]] = {}  # by topic: what was proposed, and when
+
+    def expect(self, change: PlaceTopic, now_s: float) -> None:
+        if change.predicted_s is not None:
+            self._expected[change.topic] = (change, now_s)
+
+    def tick(self, now_s: float) -> None:
+        for topic, (change, since_s) in list(self._expected.items()):
+            found = self._distances.of(topic)
+            if found is not None and found.now.broker in change.brokers:
+                assert change.predicted_s is not None
+                self._office.decided(
+                    f"{topic} is on {found.now.broker}: worst {found.now.worst_s * 1e3:.1f} ms, 90 % within "
+                    f"{found.now.p90_s * 1e3:.1f} ms; predicted {change.predicted_s * 1e3:.1f} ms",
+                    now_s,
+                )
+            if now_s - since_s > OUTCOME_S or (found is not None and found.now.broker in change.brokers):
+                del self._expected[topic]
+
+
 class Planner:
     """Decides when the policy is asked, and passes its proposals on to `ProposalExecutor`."""
 
@@ -278,6 +162,7 @@ class Planner:
         office: Office,
         roster: Roster,
         load: LoadWindow,
+        distances: Distances,
         questions: Questions,
         executor: ProposalExecutor,
         planning: PlanningSettings | None,
@@ -286,6 +171,7 @@ class Planner:
         self._office = office
         self._roster = roster
         self._load = load
+        self._distances = distances
         self._questions = questions
         self._executor = executor
         self._planning = planning
@@ -293,6 +179,8 @@ class Planner:
         self._checked_s = NEVER_S
         self._changed_s = now_s
         self._moved_s = now_s  # when topics were last seen moving
+        self._settling: dict[str, float] = {}  # topics that moved by the policy, and until when they are left alone
+        self._outcomes = Outcomes(office, distances)
         self._known: frozenset[str] | None = None  # brokers that the policy has seen
         self._shown: frozenset[str] = frozenset()  # brokers of the open question
         self._last_problem = ""
@@ -303,7 +191,7 @@ class Planner:
         planning = self._planning
         if planning is None or planning.policy is None:
             return
-        if self._executor.busy:
+        if self._executor.busy and not planning.per_topic:
             self._moved_s = now_s
             return
         if self._asking or now_s - self._checked_s < planning.check_s:
@@ -315,10 +203,22 @@ class Planner:
         if waits or not carriers or not all(self._reports(name) for name in carriers):
             return
         self._checked_s = now_s
+        self._settle(planning, now_s)
         self._asking, self._shown = True, carriers
         self._questions.ask(Proposing(planning.policy), self._view(planning, now_s), self._proposed)
 
-    def _reports(self, broker: str) -> tuple[bus.Report, ...]:
+    def _settle(self, planning: PlanningSettings, now_s: float) -> None:
+        """A topic is left alone while it moves, and a while longer."""
+        topics = self._office.journal.topics
+        for topic, until_s in list(self._settling.items()):
+            entry = topics.get(topic)
+            if entry is not None and entry.move is not None:
+                self._settling[topic] = now_s + planning.topic_wait_s
+            elif until_s <= now_s:
+                del self._settling[topic]
+        self._outcomes.tick(now_s)
+
+    def _reports(self, broker: str) -> tuple[Report, ...]:
         """The reports of seconds in which nothing moved."""
         return self._load.window(broker, self._moved_s + REPORT_S)
 
@@ -335,6 +235,9 @@ class Planner:
             windows={name: self._reports(name) for name in carrying},
             topics=dict(journal.topics),
             fresh=self._roster.carriers() - (self._known or frozenset()),
+            distances=self._distances.all(),
+            settling=frozenset(self._settling),
+            membership=journal.membership,
             capacity_bytes_per_s=planning.capacity_bytes_per_s,
             spare=max(0, planning.brokers_max - coming - len(carrying)),
             coming=coming,
@@ -351,9 +254,11 @@ class Planner:
             self._office.decided(f"{proposal.policy}: {proposal.problem}", now_s)
         self._last_problem = proposal.problem
         self._known = self._shown  # a broker that has joined since the question is still fresh
-        if not proposal.changes:
+        planning = self._planning
+        if not proposal.changes or planning is None or planning.policy is None:
             return
-        self._changed_s = now_s
+        if not planning.per_topic:
+            self._changed_s = now_s
         refused = self._executor.problem(proposal)
         if refused:
             self._office.decided(f"{proposal.policy}: a proposal was refused as a whole: {refused}", now_s)
@@ -361,6 +266,9 @@ class Planner:
         self._executor.carry_out(proposal, now_s)
         for change in proposal.changes:
             self._office.decided(f"{proposal.policy}: {describe(change)}", now_s)
+            if isinstance(change, PlaceTopic):
+                self._settling[change.topic] = now_s + planning.topic_wait_s
+                self._outcomes.expect(change, now_s)
 
 
 def describe(change: ProposedChange) -> str:

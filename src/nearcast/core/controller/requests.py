@@ -21,10 +21,11 @@ from nearcast.errors import InvalidTopic
 
 if TYPE_CHECKING:
     from nearcast.core.controller.departures import Departures
+    from nearcast.core.controller.distances import Distances
     from nearcast.core.controller.members import Members
     from nearcast.core.controller.moves import Moves
     from nearcast.core.controller.office import Office, Roster
-    from nearcast.core.controller.planner import LoadWindow
+    from nearcast.core.controller.planning_input import LoadWindow
 
 
 REQUEST_S = 30.0  # a request that cannot begin within this time is refused
@@ -47,7 +48,14 @@ class Requests:
     """Takes requests, begins them when they can begin, and answers them."""
 
     def __init__(
-        self, office: Office, roster: Roster, members: Members, moves: Moves, departures: Departures, load: LoadWindow
+        self,
+        office: Office,
+        roster: Roster,
+        members: Members,
+        moves: Moves,
+        departures: Departures,
+        load: LoadWindow,
+        distances: Distances,
     ) -> None:
         self._office = office
         self._ledger, self._orders = office.ledger, office.orders
@@ -56,6 +64,7 @@ class Requests:
         self._moves = moves
         self._departures = departures
         self._load = load
+        self._distances = distances
         self._pending: list[_Pending] = []
         # What a directory said about topics no plan names. It holds for one membership and one run of the server: after
         # that, the topic may have been used for the first time again, elsewhere.
@@ -242,8 +251,9 @@ class Requests:
 
     def _answer(self, request: str, names: tuple[str, ...], now_s: float, *, next_start: int = 0) -> None:
         states = {topic: state for topic in names if (state := self._topic_state(topic)) is not None}
+        distances = {topic: found for topic in names if (found := self._distances.of(topic)) is not None}
         answer = self._state(request, states, now_s)
-        self._send(msgspec.structs.replace(answer, next_start=next_start))
+        self._send(msgspec.structs.replace(answer, distances=distances, next_start=next_start))
 
     def _state(self, request: str, states: dict[str, views.TopicState], now_s: float) -> bus.State:
         journal = self._ledger.journal
@@ -256,6 +266,8 @@ class Requests:
             decisions=decisions,
             loss=journal.loss,
             logs=journal.membership.logs,
+            bounds=journal.membership.bounds,
+            round_trips_s=self._distances.round_trips_s,
         )
 
     def _broker_view(self, name: str, now_s: float) -> bus.BrokerView:
@@ -263,7 +275,7 @@ class Requests:
         responds = self._roster.alive(name) and self._members.granted_lately(name, now_s)
         report = self._load.latest(name)
         if report is not None:
-            report = msgspec.structs.replace(report, topics={})  # up to 10,000 of them, and they are not used here
+            report = msgspec.structs.replace(report, topics={}, distances={})  # thousands, and not used here
         capacity = entry.capacity_bytes_per_s
         keeps = self._departures.keeps.get(name, {})
         return bus.BrokerView(entry.url, entry.site, entry.state, responds, report, capacity, entry.rented, keeps)

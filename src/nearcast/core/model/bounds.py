@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 import msgspec
 
+from nearcast.core.model.globs import matcher
 from nearcast.errors import UsageError
 
 BOUND_MIN_S, BOUND_MAX_S = 1e-4, 60.0
+BOUNDS_MAX = 1000  # in a cluster
 
 
 class Bound(msgspec.Struct, frozen=True):
@@ -22,3 +25,19 @@ class Bound(msgspec.Struct, frozen=True):
             raise UsageError(f"a bound must be between {BOUND_MIN_S * 1e3:g} ms and {BOUND_MAX_S:g} s")
         if self.percentile is not None and not 0.0 < self.percentile < 100.0:
             raise UsageError("a percentile must be above 0 and below 100; leave it out for the worst pair")
+
+    def __str__(self) -> str:
+        share = "" if self.percentile is None else f" for {self.percentile:g} % of the pairs"
+        return f"{self.seconds * 1e3:g} ms{share}"
+
+
+Bounds = Mapping[str, Bound]  # by topic, or by pattern of topics
+
+
+def bound_of(bounds: Bounds, topic: str) -> Bound | None:
+    """The bound of a topic: its own, otherwise that of the longest pattern that matches it."""
+    if topic in bounds or not bounds:
+        return bounds.get(topic)
+    name = topic.encode()
+    matching = [pattern for pattern in bounds if matcher(pattern.encode())(name)]
+    return bounds[max(matching, key=lambda pattern: (len(pattern), pattern))] if matching else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from enum import IntFlag
 
 import msgspec
 
@@ -71,12 +72,24 @@ class TopicCounters(msgspec.Struct, frozen=True):
 SILENT = TopicCounters(subscribers=1)  # of a subscription that has received nothing
 
 
-class ClientReport(msgspec.Struct, frozen=True):
-    """What a client sends to an agent: its counters, by topic."""
+class Role(IntFlag):
+    """What a client does on a topic."""
+
+    PUBLISHES = 1
+    SUBSCRIBES = 2
+
+
+class ClientReport(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a client sends to an agent: its counters, by topic; every few seconds also which topics it uses, even
+    without traffic, and how far it is from the brokers it has probed.
+    """
 
     client: int
     seconds: float
     topics: dict[str, TopicCounters]
+    uses: dict[str, int] = {}  # topic -> roles
+    patterns: tuple[str, ...] = ()  # that it subscribes to
+    round_trips_s: dict[str, float] = {}  # by broker
 
 
 class ReceiveMeter:

@@ -9,6 +9,7 @@ from hashlib import blake2b
 
 import msgspec
 
+from nearcast.core.model.bounds import Bound
 from nearcast.core.model.logs import FORMER_MAX, FormerLife, Log, PartState, life_of
 from nearcast.core.model.placement import Placement
 from nearcast.core.model.settings import Agreed
@@ -66,6 +67,7 @@ class BrokerInfo(msgspec.Struct, frozen=True):
     began: int = 0  # the membership version with which this run of its server began, and with it its life
     replicas: dict[str, str] = {}  # that may have something of this life: URL -> its run when it was listed; none goes
     admits: str = ""  # the run of the server whose replicas they are
+    probes: str = ""  # where its agent answers probes: udp://host:port; empty if it does not
 
     def same(self, other: BrokerInfo | None) -> bool:
         """Whether the other is this very broker, and not one that joined later under its name."""
@@ -90,6 +92,7 @@ class Membership(msgspec.Struct, frozen=True):
     logs: tuple[Log, ...] = ()
     logs_version: int = 0  # the version in which they last changed, or in which readers must not mix before and after
     former: tuple[FormerLife, ...] = ()  # lives that have ended, oldest first
+    bounds: dict[str, Bound] = {}  # by topic, or by pattern of topics
 
     @property
     def era(self) -> int:

@@ -88,6 +88,7 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     cpu_s: float = 0.0
     connections: int = 0
     memory_bytes: int = 0
+    memory_max_bytes: int = 0  # that it may use; 0: no limit
 
 
 class Denied(msgspec.Struct, frozen=True):

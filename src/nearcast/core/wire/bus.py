@@ -12,12 +12,14 @@ from typing import Annotated, TypeVar
 
 import msgspec
 
-from nearcast.core.model.counters import TopicCounters
+from nearcast.core.model.bounds import Bound
+from nearcast.core.model.distances import TopicDistances
 from nearcast.core.model.journal import BEGINNING, Known, LossEntry, Pace, Position
 from nearcast.core.model.logs import FormerLife, Log, PartLoad, Sealed
 from nearcast.core.model.membership import Membership
 from nearcast.core.model.names import AGENT_CHANNEL
 from nearcast.core.model.placement import Mode, Record
+from nearcast.core.model.reports import Report
 from nearcast.core.wire import views
 
 REPORT_S = 2.0  # between two reports of a gateway
@@ -48,21 +50,7 @@ class Hello(msgspec.Struct, frozen=True, tag=True):
     capacity_bytes_per_s: float = 0.0  # as configured; 0: not known
     known: Known = Known()
     replicas: dict[str, str] = {}  # those that answer: URL -> run
-
-
-class Report(msgspec.Struct, frozen=True, tag=True):
-    """One second of one broker: the server's own figures, and the sum of what clients counted."""
-
-    broker: str
-    at_s: float
-    seconds: float
-    output_bytes_per_s: float
-    input_bytes_per_s: float
-    connections: int
-    memory_bytes: int
-    cpu_share: float
-    counted_bytes_per_s: float  # how much of the output the clients' counters explain
-    topics: dict[str, TopicCounters] = {}
+    probes: str = ""  # where the agent answers probes
 
 
 class Answer(msgspec.Struct, frozen=True, tag=True):
@@ -104,6 +92,14 @@ class Refusal(msgspec.Struct, frozen=True, tag=True):
     reason: str
     other_heard: bool  # lately, so it seems to be alive
     final: bool  # waiting is useless
+    journal: Position = BEGINNING
+
+
+class BrokerDistances(msgspec.Struct, frozen=True, tag=True):
+    """How far brokers are from each other, as they have measured it: from -> to -> round trip in seconds."""
+
+    term: int
+    round_trips_s: dict[str, dict[str, float]]
     journal: Position = BEGINNING
 
 
@@ -340,6 +336,14 @@ class AcknowledgeLoss(msgspec.Struct, frozen=True, tag=True):
     request: str
 
 
+class SetBound(msgspec.Struct, frozen=True, tag=True):
+    """How long messages may take on a topic, or on all that match a pattern; None: as long as they like."""
+
+    request: str
+    topics: str
+    bound: Bound | None = None
+
+
 class CreateLog(msgspec.Struct, frozen=True, tag=True):
     """Keep the messages of more topics. The answer comes when everything published from then on is kept."""
 
@@ -406,15 +410,18 @@ class State(msgspec.Struct, frozen=True, tag=True):
     logs: tuple[Log, ...] = ()
     parts: dict[str, dict[str, PartLoad]] = {}  # in answers to ShowLogs: life -> log -> how much there is
     former: tuple[FormerLife, ...] = ()
+    bounds: dict[str, Bound] = {}  # all of the cluster
+    distances: dict[str, TopicDistances] = {}  # of the topics shown
+    round_trips_s: dict[str, dict[str, float]] = {}  # between brokers
 
 
 AboutTopics = MoveTopics | Drain | SetCapacity | AcknowledgeLoss | Show
 AboutLogs = CreateLog | DropLog | ShowLogs
 AboutSubscribers = ShowSubscribers | PlaceSubscriber | ShuffleSubscribers
-Request = AboutTopics | AboutLogs | AboutSubscribers
+Request = AboutTopics | SetBound | AboutLogs | AboutSubscribers
 FromGateway = GatewayReport | RegisterUser | RequestBroker
-ToController = Hello | Report | Answer | AboutTopics | AboutLogs | AboutSubscribers | FromGateway
-ToAgent = Grant | Refusal | Order
+ToController = Hello | Report | Answer | AboutTopics | SetBound | AboutLogs | AboutSubscribers | FromGateway
+ToAgent = Grant | Refusal | BrokerDistances | Order
 FromController = ToAgent | ToProvider | MoveSubscribers | State | Assignment
 
 encode = msgspec.json.Encoder().encode

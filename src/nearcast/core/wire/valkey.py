@@ -408,6 +408,7 @@ def figures_of(info: Reply) -> Figures:
         cpu_s=figure("used_cpu_sys") + figure("used_cpu_user"),
         connections=int(figure("connected_clients")),
         memory_bytes=int(figure("used_memory")),
+        memory_max_bytes=int(figure("maxmemory")),
     )
 
 

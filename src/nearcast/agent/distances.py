@@ -1,0 +1,117 @@
+"""The part of the agent process that measures distances, and works out which brokers are near a topic's clients.
+
+It answers probes, probes the other brokers, and estimates how far clients are from brokers they have not probed. The
+arithmetic needs NumPy, and runs in a thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+import msgspec
+
+from nearcast.core.wire.probes import Prober
+from nearcast.runtime.probing import Probing
+
+if TYPE_CHECKING:
+    from nearcast.agent.estimates import Estimates
+    from nearcast.core.agent.machine import Agent as Machine
+    from nearcast.core.model.distances import TopicDistances
+
+LOOK_S = 0.5  # between two looks at what clients have said
+TOPICS_AT_ONCE = 2000
+PROBED_BROKERS = 1000  # an agent measures its distance to all others
+
+log = logging.getLogger("nearcast.agent")
+
+
+class ProbeOptions(msgspec.Struct, frozen=True):
+    """Where an agent answers probes. Port 0: any that is free."""
+
+    host: str = "0.0.0.0"
+    port: int = 0
+
+
+class Distances:
+    """A part of the agent process. Without NumPy it only answers probes and measures brokers."""
+
+    def __init__(self, machine: Machine, options: ProbeOptions) -> None:
+        self._machine = machine
+        self._options = options
+        self._prober = Prober(random.Random(), targets=PROBED_BROKERS)
+        self._probing = Probing(self._prober, tick=self._aim, changed=self._measured, answers=True)
+        self._members = -1  # version of the membership we aim by
+        self._estimates: Estimates | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._problem = ""
+
+    @property
+    def problem(self) -> str:
+        return self._problem
+
+    async def start(self) -> None:
+        try:
+            port = await self._probing.start(self._options.host, self._options.port)
+        except OSError as error:
+            self._problem = (
+                f"cannot answer probes at UDP port {self._options.port} ({error.strerror or error}): topics are not kept"
+                " near clients of this broker; free the port, or choose another with --probe"
+            )
+            return
+        host = urlsplit(self._machine.identity.url).hostname or "127.0.0.1"
+        self._machine.probes = f"udp://{f'[{host}]' if ':' in host else host}:{port}"
+        self._estimates = _estimates(self._machine.identity.broker)
+        self._task = asyncio.create_task(self._run())
+
+    async def ended(self) -> None:
+        await asyncio.Event().wait()
+
+    async def stop(self) -> None:
+        self._probing.stop()
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    def _aim(self) -> None:
+        membership = self._machine.membership
+        if membership.version != self._members:
+            self._members = membership.version
+            own = self._machine.identity.broker
+            others = {name: info.probes for name, info in membership.brokers.items() if info.probes and name != own}
+            self._prober.aim(others)
+
+    def _measured(self) -> None:
+        self._machine.reporting.probed(self._prober.round_trips_s)
+
+    async def _run(self) -> None:
+        while True:
+            await asyncio.sleep(LOOK_S)
+            if self._estimates is not None:
+                try:
+                    await self._look(self._estimates)
+                except Exception:  # one topic with strange clients must not end all estimates
+                    log.exception("distances could not be estimated")
+
+    async def _look(self, estimates: Estimates) -> None:
+        clients = self._machine.reporting.clients
+        if estimates.between(self._machine.broker_round_trips_s, self._prober.round_trips_s):
+            clients.all_again()
+        changed = clients.take(TOPICS_AT_ONCE)
+        if not changed:
+            return
+        known = clients.round_trips_s({client for one in changed for client in (*one.publishers, *one.subscribers)})
+        found: dict[str, TopicDistances | None] = await asyncio.to_thread(estimates.of, changed, known)
+        self._machine.reporting.estimated(found)
+
+
+def _estimates(broker: str) -> Estimates | None:
+    try:
+        from nearcast.agent.estimates import Estimates
+    except ModuleNotFoundError as missing:
+        log.info("distances of topics are not estimated without %s: pip install 'nearcast[policies]'", missing.name)
+        return None
+    return Estimates(broker)

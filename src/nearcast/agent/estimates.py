@@ -1,0 +1,104 @@
+"""How far a topic's clients are from each broker: measured where they have probed, estimated elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nearcast.coordinates.aggregates import topic_distances
+from nearcast.coordinates.estimator import Estimator
+from nearcast.core.agent.clients import RoundTrips, TopicClients
+from nearcast.core.model.distances import TopicDistances
+from nearcast.core.wire.probes import NEWS_S, NEWS_SHARE, TARGETS, differ
+
+Floats = NDArray[np.float64]
+Rows = dict[str, dict[str, float]]
+
+CLIENTS_MAX = 50_000  # whose distances are remembered
+
+
+class Estimates:
+    """Knows the distances between brokers, and from them and a client's probes all distances of the client."""
+
+    def __init__(self, broker: str) -> None:
+        self._own = broker
+        self._brokers: tuple[str, ...] = (broker,)
+        self._numbers: dict[str, int] = {broker: 0}
+        self._between: Rows = {}
+        self._estimator: Estimator | None = None
+        self._rows: dict[int, tuple[RoundTrips, Floats]] = {}  # by client: what it has measured, all distances
+
+    def between(self, rows: Mapping[str, Mapping[str, float]], own: RoundTrips) -> bool:
+        """The distances between brokers. Returns whether that changes the estimates."""
+        after: Rows = {name: dict(row) for name, row in rows.items()}
+        after[self._own] = dict(own)
+        if not _changed(self._between, after):
+            return False
+        self._between = after
+        self._brokers = tuple(sorted(after.keys() | {name for row in after.values() for name in row}))
+        self._numbers = {name: number for number, name in enumerate(self._brokers)}
+        self._estimator = None
+        self._rows.clear()
+        return True
+
+    def of(self, topics: Iterable[TopicClients], known: Mapping[int, RoundTrips]) -> dict[str, TopicDistances | None]:
+        """Runs in a thread. `known`: what all clients of these topics have measured."""
+        self._estimate(known)
+        now = self._numbers[self._own]
+        return {
+            one.topic: topic_distances(self._brokers, now, self._of(one.publishers), self._of(one.subscribers))
+            for one in topics
+        }
+
+    def _of(self, clients: tuple[int, ...]) -> Floats:
+        rows = [self._rows[client][1] for client in clients if client in self._rows]
+        return np.array(rows) if rows else np.empty((0, len(self._brokers)))
+
+    def _estimate(self, known: Mapping[int, RoundTrips]) -> None:
+        """Estimate the clients that are new or have moved, all at once."""
+        new = [client for client, measured in known.items() if self._rows.get(client, (None,))[0] is not measured]
+        if len(self._rows) + len(new) > CLIENTS_MAX:
+            self._rows.clear()
+            new = list(known)
+        probed = np.full((len(new), len(self._brokers)), np.nan)
+        for place, client in enumerate(new):
+            for name, seconds in known[client].items():
+                if name in self._numbers:
+                    probed[place, self._numbers[name]] = seconds
+        some = ~np.isnan(probed).all(axis=1)
+        full = probed.copy()
+        unknown = np.isnan(probed)
+        if unknown[some].any():
+            full[some] = np.where(unknown[some], self._estimated(probed[some]), probed[some])
+        for place, client in enumerate(new):
+            if some[place]:
+                self._rows[client] = (known[client], full[place] / 2.0)
+            else:
+                self._rows.pop(client, None)
+
+    def _estimated(self, probed: Floats) -> Floats:
+        if self._estimator is None:
+            self._estimator = Estimator(self._matrix(), TARGETS)
+        return self._estimator.estimate(probed)
+
+    def _matrix(self) -> Floats:
+        matrix = np.full((len(self._brokers), len(self._brokers)), np.nan)
+        for source, row in self._between.items():
+            for target, seconds in row.items():
+                one, other = self._numbers[source], self._numbers[target]
+                matrix[one, other] = np.fmin(matrix[one, other], seconds)
+                matrix[other, one] = np.fmin(matrix[other, one], seconds)
+        np.fill_diagonal(matrix, 0.0)
+        return matrix
+
+
+def _changed(before: Rows, after: Rows) -> bool:
+    if before.keys() != after.keys():
+        return True
+    return any(
+        before[name].keys() != row.keys()
+        or any(differ(seconds, before[name][other], NEWS_S, NEWS_SHARE) for other, seconds in row.items())
+        for name, row in after.items()
+    )

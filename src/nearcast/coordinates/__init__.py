@@ -1,0 +1,1 @@
+"""Network distances: pure; NumPy."""

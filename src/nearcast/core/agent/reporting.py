@@ -1,0 +1,110 @@
+"""Reporting: what clients say at this broker, and what the leader hears of it once a second.
+
+Counters are added up and sent (`load.py`). Distances are state: who uses which topic and how far away it is
+(`clients.py`) goes to whatever estimates distances, outside the machine, because that takes arithmetic on arrays. What
+it finds comes back here, and is reported when it has changed, and again in turn: the next leader knows nothing yet.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+
+import msgspec
+
+from nearcast.core.agent.clients import Clients
+from nearcast.core.agent.load import LoadMeter, ReportLog
+from nearcast.core.model.distances import TopicDistances
+from nearcast.core.model.names import CONTROLLER_CHANNEL, COUNTERS
+from nearcast.core.model.settings import NEVER_S
+from nearcast.core.wire import bus
+from nearcast.core.wire.backend import AgentLink, Figures, ServerLink
+from nearcast.core.wire.uplink import Uplink
+
+EVERY_S = 1.0
+DISTANCES_MAX = 1000  # topics with distances in one report
+AGAIN_S = 10.0  # within which everything is reported again, as long as there are not too many topics
+
+
+class Reporting:
+    """Inputs: entered, reopened, tick, estimated, probed. It speaks to the server and on the bus."""
+
+    def __init__(self, broker: str, agent_id: int, bus_uplink: Uplink) -> None:
+        self.meter = LoadMeter(broker)
+        self.log = ReportLog(broker, agent_id)
+        self.clients = Clients()
+        self._wall_offset_s = 0.0
+        self._bus = bus_uplink
+        self._measure_at_s = NEVER_S
+        self._round_trips_s: dict[str, float] = {}
+        self._probed_at_s = NEVER_S  # when the round trips were last reported
+        self._distances: dict[str, TopicDistances] = {}
+        self._news: deque[str] = deque()  # topics to report
+
+    # --- inputs
+
+    def entered(self, link: AgentLink) -> None:
+        """The server is ours: hear its clients."""
+        link.control[COUNTERS] = self._told
+
+    def reopened(self, link: ServerLink) -> None:
+        self.log.reopened(link)
+
+    def _told(self, payload: bytes, now_s: float) -> None:
+        report = self.meter.client_report(payload)
+        if report is not None:
+            self.clients.heard(report, now_s)
+
+    def probed(self, round_trips_s: Mapping[str, float]) -> None:
+        """How far other brokers are."""
+        self._round_trips_s = dict(round_trips_s)
+        self._probed_at_s = NEVER_S
+
+    def estimated(self, distances: Mapping[str, TopicDistances | None]) -> None:
+        """How far topics' clients are. None: there is nothing to say about the topic any more."""
+        for topic, found in distances.items():
+            if found is None:
+                self._distances.pop(topic, None)
+            elif self._distances.get(topic) != found:
+                self._distances[topic] = found
+                self._news.append(topic)
+
+    def tick(self, workplace: AgentLink | None, now_s: float, wall_offset_s: float) -> None:
+        self._wall_offset_s = wall_offset_s
+        if now_s - self._measure_at_s >= EVERY_S and workplace is not None:
+            self._measure_at_s = now_s
+            self.clients.tick(now_s)
+            workplace.observe(lambda figures, at_s: self._measured(workplace, figures, at_s))
+
+    # --- reports
+
+    def _measured(self, link: ServerLink, figures: Figures, now_s: float) -> None:
+        report = self.meter.measure(figures, now_s, self._wall_offset_s)
+        if report is None:
+            return
+        self.log.append(link, report.at_s, bus.encode(report))
+        if self._bus.link is not None:
+            full = msgspec.structs.replace(
+                report, round_trips_s=self._round_trips_due(now_s), distances=self._distances_due()
+            )
+            self._bus.link.tell(CONTROLLER_CHANNEL, bus.encode(full))
+
+    def _round_trips_due(self, now_s: float) -> dict[str, float] | None:
+        if not self._round_trips_s or now_s - self._probed_at_s < AGAIN_S:
+            return None
+        self._probed_at_s = now_s
+        return self._round_trips_s
+
+    def _distances_due(self) -> dict[str, TopicDistances]:
+        """What is new first, then a share of the others in turn."""
+        due: dict[str, TopicDistances] = {}
+        while self._news and len(due) < DISTANCES_MAX:
+            topic = self._news.popleft()
+            if topic in self._distances:
+                due[topic] = self._distances[topic]
+        share = min(DISTANCES_MAX - len(due), -(-len(self._distances) // round(AGAIN_S / EVERY_S)))
+        for topic in list(self._distances)[:share]:  # those reported longest ago
+            due[topic] = self._distances[topic]
+        for topic in due:
+            self._distances[topic] = self._distances.pop(topic)
+        return due

@@ -1,0 +1,92 @@
+"""Presence: which topics a client uses, even without traffic, and how far it is from brokers.
+
+Agents learn it, and work out where a topic would be near its clients. A client that has measured nothing says nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import islice
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from nearcast.core.model.counters import ClientReport, Role
+from nearcast.core.model.names import COUNTERS, decode_topic
+from nearcast.core.model.settings import NEVER_S
+
+if TYPE_CHECKING:
+    from nearcast.core.client.machine import Client
+
+TURN_S = 1.0
+TURNS = 5  # in which everything is said once
+USES_MAX = 1000  # topics per turn; with more, agents know only some of them
+PATTERNS_MAX = 100
+
+Uses = dict[str, int]  # topic -> roles
+
+
+class Presence:
+    """Inputs: probed, tick."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._round_trips_s: dict[str, float] = {}
+        self._told_s = NEVER_S
+        self._turn = 0  # position in the round over all topics
+        self._pattern_turn = 0
+        self._informed: set[str] = set()  # brokers that know the newest round trips
+
+    def probed(self, round_trips_s: Mapping[str, float]) -> None:
+        """How far brokers are, in seconds there and back."""
+        self._round_trips_s = dict(round_trips_s)
+        self._informed.clear()
+
+    def tick(self, now_s: float) -> None:
+        if not self._round_trips_s or now_s - self._told_s < TURN_S:
+            return
+        self._told_s = now_s
+        uses = self._uses()
+        patterns = self._patterns()
+        for link in self._client.links.all_up():
+            broker = link.broker
+            if broker in uses or patterns or broker not in self._informed:
+                self._informed.add(broker)
+                report = ClientReport(
+                    self._client.client_id,
+                    0.0,
+                    {},
+                    uses=uses.get(broker, {}),
+                    patterns=patterns,
+                    round_trips_s=self._round_trips_s,
+                )
+                link.tell(COUNTERS, msgspec.json.encode(report))
+
+    def _patterns(self) -> tuple[str, ...]:
+        """All of them, in one turn of a round."""
+        self._pattern_turn = (self._pattern_turn + 1) % TURNS
+        if self._pattern_turn:
+            return ()
+        return tuple(decode_topic(pattern) for pattern in islice(self._client.patterns, PATTERNS_MAX))
+
+    def _uses(self) -> dict[str, Uses]:
+        """The topics whose turn it is, by the broker whose agent should know."""
+        client = self._client
+        total = len(client.topic_publishers) + len(client.topic_subscribers)
+        count = min(USES_MAX, -(-total // TURNS))
+        start = self._turn if self._turn < total else 0
+        self._turn = start + count
+        found: dict[str, Uses] = {}
+        for topic, role, broker in islice(self._all(), start, start + count):
+            if broker is not None:
+                uses = found.setdefault(broker, {})
+                name = decode_topic(topic)
+                uses[name] = uses.get(name, 0) | role
+        return found
+
+    def _all(self) -> Iterator[tuple[bytes, Role, str | None]]:
+        client = self._client
+        for topic, topic_publisher in client.topic_publishers.items():
+            yield topic, Role.PUBLISHES, topic_publisher.lanes[0].broker if topic_publisher.lanes else None
+        for topic, topic_subscriber in client.topic_subscribers.items():
+            yield topic, Role.SUBSCRIBES, topic_subscriber.told_by

@@ -1,0 +1,104 @@
+"""Distances: how far brokers are from each other and from topics' clients, as agents report it.
+
+Nothing of it is written down. A new leader knows it again after a few seconds, as agents report everything in turn.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from nearcast.core.model.distances import TopicDistances
+from nearcast.core.model.journal import MEMBERSHIP_KEY
+from nearcast.core.model.membership import BrokerInfo
+from nearcast.core.model.reports import Report
+from nearcast.core.model.settings import NEVER_S
+from nearcast.core.wire import bus
+from nearcast.core.wire.probes import LONGEST_S
+
+if TYPE_CHECKING:
+    from nearcast.core.controller.members import Members
+    from nearcast.core.controller.office import Office, Roster
+
+SHARE_S = 5.0  # between two times that agents are told, if something has changed
+SHARE_AGAIN_S = 60.0  # and if nothing has: an agent may have been restarted
+FORGET_S = 30.0  # what no agent has repeated for so long
+
+
+class Distances:
+    """Inputs: heard, tick. Agents need the distances between brokers to work out those of clients."""
+
+    def __init__(self, office: Office, roster: Roster, members: Members) -> None:
+        self.round_trips_s: dict[str, dict[str, float]] = {}  # from -> to
+        self._office = office
+        self._roster = roster
+        self._ledger = office.ledger
+        self._members = members
+        self._topics: dict[str, tuple[float, TopicDistances]] = {}  # when it was last heard, and what
+        self._changed = False
+        self._shared_s = NEVER_S
+        self._informed: dict[str, int] = {}  # broker -> the agent that was told last
+
+    def heard(self, report: Report, now_s: float) -> None:
+        for topic, found in report.distances.items():
+            if found.now.broker == report.broker and self._speaks_for(report.broker, topic):
+                self._topics[topic] = (now_s, found)
+        if report.round_trips_s is not None:
+            possible = {name: one_s for name, one_s in report.round_trips_s.items() if 0.0 < one_s <= LONGEST_S}
+            self._changed |= self.round_trips_s.get(report.broker) != possible
+            self.round_trips_s[report.broker] = possible
+
+    def _speaks_for(self, broker: str, topic: str) -> bool:
+        """Whether the topic is at this broker. Where it was before, clients are remembered for a while."""
+        entry = self._ledger.journal.topics.get(topic)
+        return broker in entry.placement.brokers if entry is not None else broker == self._roster.directory(topic)
+
+    def of(self, topic: str) -> TopicDistances | None:
+        found = self._topics.get(topic)
+        return found[1] if found is not None else None
+
+    def all(self) -> dict[str, TopicDistances]:
+        return {topic: found for topic, (_, found) in self._topics.items()}
+
+    def tick(self, now_s: float) -> None:
+        if not self._ledger.pending(MEMBERSHIP_KEY):
+            self._list_addresses()
+        if self._share_due(now_s):
+            self._share(now_s)
+
+    # --- where agents answer probes
+
+    def _list_addresses(self) -> None:
+        membership = self._ledger.journal.membership
+        brokers = {name: self._listed(name, info) for name, info in membership.brokers.items()}
+        if brokers != membership.brokers:
+            after = self._members.next_membership(membership, brokers, membership.ring)
+            self._ledger.write({MEMBERSHIP_KEY: after})
+
+    def _listed(self, name: str, info: BrokerInfo) -> BrokerInfo:
+        hello = self._members.last_hello(name)
+        if hello is None or hello.url != info.url or hello.probes == info.probes:
+            return info
+        return msgspec.structs.replace(info, probes=hello.probes)
+
+    # --- what agents need to know
+
+    def _share_due(self, now_s: float) -> bool:
+        if not self.round_trips_s or now_s - self._shared_s < SHARE_S:
+            return False
+        agents = {name: self._members.agent_of(name) for name in self._roster.carriers()}
+        return self._changed or agents != self._informed or now_s - self._shared_s > SHARE_AGAIN_S
+
+    def _share(self, now_s: float) -> None:
+        self._shared_s, self._changed = now_s, False
+        there = self._roster.carriers()
+        self.round_trips_s = {name: row for name, row in self.round_trips_s.items() if name in there}
+        self._topics = {topic: known for topic, known in self._topics.items() if now_s - known[0] <= FORGET_S}
+        message = bus.BrokerDistances(self._office.term, self.round_trips_s)
+        self._informed = {}
+        for name in sorted(there):
+            agent = self._members.agent_of(name)
+            if agent is not None:
+                self._informed[name] = agent
+                self._office.tell(name, agent, message)

@@ -1,0 +1,207 @@
+"""Probes: small datagrams that measure how far brokers are, and whom to send them to.
+
+A probe and its answer have the same size, so nobody can use an agent to send more than it was sent. An answer repeats
+the random number of its probe, so only whoever saw the probe can answer it. Agents answer, and measure each other;
+clients only measure.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+import zlib
+from collections import deque
+from collections.abc import Iterable, Mapping
+from random import Random
+
+# --- datagrams
+
+
+_FRAME = struct.Struct("<4sBxxxQ16x")  # what it is, probe or answer, number
+_MAGIC = b"ncp1"
+_PROBE, _ANSWER = 1, 2
+DATAGRAM_BYTES = _FRAME.size
+
+
+def probe(number: int) -> bytes:
+    return _FRAME.pack(_MAGIC, _PROBE, number)
+
+
+def answer_to(datagram: bytes) -> bytes | None:
+    """The answer to a probe; None if it is none."""
+    number = _number(datagram, _PROBE)
+    return None if number is None else _FRAME.pack(_MAGIC, _ANSWER, number)
+
+
+def _number(datagram: bytes, kind: int) -> int | None:
+    if len(datagram) != DATAGRAM_BYTES:
+        return None
+    magic, found, number = _FRAME.unpack(datagram)
+    return int(number) if (magic, found) == (_MAGIC, kind) else None
+
+
+# --- one broker
+
+
+SAMPLES = 5  # of which the second smallest counts: a process that was busy when an answer came measures too much
+CONFIRM = 3  # samples in a row that must say that the distance has changed
+CHANGED_S, CHANGED_SHARE = 2e-3, 0.25  # how far a sample is off if it says so
+LONGEST_S = 10.0  # of a round trip: what takes longer is no answer
+
+
+class _Distance:
+    """The round trip to one broker, from its last samples."""
+
+    def __init__(self) -> None:
+        self._samples: deque[float] = deque(maxlen=SAMPLES)
+        self._off: list[float] = []  # the newest samples, if they all say that the distance has changed
+        self.answered_s = -math.inf
+
+    @property
+    def round_trip_s(self) -> float | None:
+        ordered = sorted(self._samples)
+        return ordered[min(1, len(ordered) - 1)] if ordered else None
+
+    @property
+    def doubtful(self) -> bool:
+        """Whether more samples are needed soon."""
+        return bool(self._off) or len(self._samples) < CONFIRM
+
+    def sample(self, round_trip_s: float, now_s: float) -> None:
+        self.answered_s = now_s
+        known_s = self.round_trip_s
+        if known_s is None or not differ(round_trip_s, known_s, CHANGED_S, CHANGED_SHARE):
+            self._off.clear()
+            self._samples.append(round_trip_s)
+            return
+        self._off.append(round_trip_s)
+        if len(self._off) >= CONFIRM:
+            self._samples.clear()
+            self._samples.extend(self._off)
+            self._off.clear()
+
+
+def differ(one_s: float, other_s: float, least_s: float, share: float) -> bool:
+    return abs(one_s - other_s) > max(least_s, share * other_s)
+
+
+# --- all brokers
+
+
+EVERY_S = 2.0  # between two probes of a broker
+AGAIN_S = 0.15  # while its distance is in doubt
+FORGET_S = 30.0  # what has not answered for so long is out of reach
+TARGETS = 8  # brokers that are probed all the time: half are the same for everyone, half the nearest
+UNANSWERED_MAX = 256
+NEWS_S, NEWS_SHARE = 1e-3, 0.1  # how far a distance must change to be told
+
+
+class Prober:
+    """Decides whom to probe when, and knows how far they are. Inputs: aim, answered, tick.
+
+    Besides its targets it probes one other broker per round, in turn: it may be nearer than those it knows.
+    """
+
+    def __init__(self, rng: Random, targets: int = TARGETS) -> None:
+        self.version = 0  # goes up when there is something new to tell
+        self._rng = rng
+        self._count = targets
+        self._addresses: Mapping[str, str] = {}
+        self._used: frozenset[str] = frozenset()
+        self._distances: dict[str, _Distance] = {}
+        self._due_s: dict[str, float] = {}  # of targets
+        self._unanswered: dict[int, tuple[str, float]] = {}  # number -> broker, when it was sent
+        self._explore_at_s = -math.inf
+        self._told: dict[str, float] = {}
+
+    @property
+    def round_trips_s(self) -> dict[str, float]:
+        """As last told: small changes since then do not count."""
+        return self._told
+
+    def aim(self, addresses: Mapping[str, str], used: Iterable[str] = ()) -> None:
+        """The brokers that answer probes, and where; and those in use, which are always probed.
+
+        A broker with another address is measured anew.
+        """
+        self._used = frozenset(used)
+        for name in [name for name in self._distances if addresses.get(name) != self._addresses.get(name)]:
+            del self._distances[name]
+        self._addresses = dict(addresses)
+        self._explore_at_s = -math.inf
+        self._choose()
+
+    @property
+    def next_s(self) -> float:
+        """When the next probe is due."""
+        return min((*self._due_s.values(), self._explore_at_s))
+
+    def answered(self, datagram: bytes, now_s: float) -> None:
+        number = _number(datagram, _ANSWER)
+        broker, sent_s = self._unanswered.pop(number, ("", 0.0)) if number is not None else ("", 0.0)
+        if broker in self._addresses and 0.0 <= now_s - sent_s <= LONGEST_S:
+            distance = self._distances.setdefault(broker, _Distance())
+            distance.sample(now_s - sent_s, now_s)
+            if distance.doubtful:
+                self._hurry(now_s)
+            self._tell()
+
+    def _hurry(self, now_s: float) -> None:
+        """One distance may have changed. Whoever moves changes them all."""
+        self._due_s = {name: min(due_s, now_s + AGAIN_S) for name, due_s in self._due_s.items()}
+
+    def tick(self, now_s: float) -> list[tuple[str, bytes]]:
+        """The probes to send now: address and datagram."""
+        due = [name for name, due_s in self._due_s.items() if due_s <= now_s]
+        if now_s >= self._explore_at_s:
+            due += self._explore(now_s)
+        return [(self._addresses[name], self._probe(name, now_s)) for name in due]
+
+    def _explore(self, now_s: float) -> list[str]:
+        """Once per round: who is out of reach now, who is a target now, and one other broker to look at."""
+        self._explore_at_s = now_s + EVERY_S
+        self._forget(now_s)
+        self._choose()
+        others = sorted(self._addresses.keys() - self._due_s.keys())
+        return self._rng.sample(others, min(1, len(others)))
+
+    def _probe(self, name: str, now_s: float) -> bytes:
+        if name in self._due_s:
+            self._due_s[name] = now_s + EVERY_S * self._rng.uniform(0.9, 1.1)
+        number = self._rng.getrandbits(64)
+        self._unanswered[number] = (name, now_s)
+        while len(self._unanswered) > UNANSWERED_MAX:
+            del self._unanswered[next(iter(self._unanswered))]
+        return probe(number)
+
+    def _choose(self) -> None:
+        """The targets. Half are landmarks, the same for everyone: they make clients comparable. Half are nearest."""
+        landmarks = landmarks_of(self._addresses, self._count - self._count // 2)
+        others = (name for name in self._addresses if name not in landmarks)
+        nearest = sorted(others, key=lambda name: (name not in self._used, self._known_s(name), name))
+        targets = [*landmarks, *nearest[: self._count - len(landmarks)]]
+        self._due_s = {name: self._due_s.get(name, -math.inf) for name in targets}
+
+    def _known_s(self, name: str) -> float:
+        distance = self._distances.get(name)
+        round_trip_s = distance.round_trip_s if distance is not None else None
+        return math.inf if round_trip_s is None else round_trip_s
+
+    def _forget(self, now_s: float) -> None:
+        silent = [name for name, distance in self._distances.items() if now_s - distance.answered_s > FORGET_S]
+        for name in silent:
+            del self._distances[name]
+        if silent:
+            self._tell()
+
+    def _tell(self) -> None:
+        now = {name: one.round_trip_s for name, one in self._distances.items() if one.round_trip_s is not None}
+        same = now.keys() == self._told.keys()
+        if not same or any(differ(now[name], known, NEWS_S, NEWS_SHARE) for name, known in self._told.items()):
+            self._told = now
+            self.version += 1
+
+
+def landmarks_of(brokers: Iterable[str], count: int) -> list[str]:
+    """The same few brokers for everyone who knows the same brokers."""
+    return sorted(brokers, key=lambda name: (zlib.crc32(name.encode()), name))[:count]
