@@ -58,8 +58,8 @@ class Distances:
             port = await self._probing.start(self._options.host, self._options.port)
         except OSError as error:
             self._problem = (
-                f"cannot answer probes at UDP port {self._options.port} ({error.strerror or error}): topics are not kept"
-                " near clients of this broker; free the port, or choose another with --probe"
+                f"cannot answer probes at UDP port {self._options.port} ({error.strerror or error}): topics are not"
+                " kept near clients of this broker; free the port, or choose another with --probe"
             )
             return
         host = urlsplit(self._machine.identity.url).hostname or "127.0.0.1"

@@ -91,8 +91,8 @@ ProbeOption = Annotated[
     typer.Option(
         "--probe",
         metavar="HOST:PORT|off",
-        help="Where the agent answers probes, by UDP, from which clients learn how far brokers are. Clients use the host"
-        " of --advertise. Default: all addresses, at the port of --advertise.",
+        help="Where the agent answers probes, by UDP, from which clients learn how far brokers are. Clients use the"
+        " host of --advertise. Default: all addresses, at the port of --advertise.",
     ),
 ]
 

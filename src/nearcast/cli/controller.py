@@ -11,6 +11,7 @@ from nearcast.cli.settings import (
     DEFAULT_WAIT_S,
     NO_BALANCE,
     NO_POLICY,
+    PER_TOPIC,
     BalanceEveryOption,
     BalanceOption,
     BalanceSetOption,
@@ -73,7 +74,7 @@ def controller(
     with errors_as_exit_codes():
         chosen, planning = (
             chosen_policy(policy, thresholds, max_brokers),
-            PlanningSettings(wait_s=wait, brokers_max=max_brokers),
+            PlanningSettings(wait_s=wait, brokers_max=max_brokers, per_topic=policy in PER_TOPIC),
         )
         coordinating = chosen_coordinating(placement, balance, balance_thresholds, balance_every)
         timing = chosen_timing(timers)

@@ -43,6 +43,7 @@ BrokersMaxOption = Annotated[
 ]
 
 DEFAULT_WAIT_S = 10.0
+PER_TOPIC = ("epulsar",)  # policies that judge each topic by itself
 NO_POLICY = "none"
 
 

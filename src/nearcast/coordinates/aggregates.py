@@ -15,7 +15,7 @@ from nearcast.core.model.distances import CANDIDATES_MAX, Candidate, TopicDistan
 Floats = NDArray[np.float64]
 
 QUANTILES = 64  # of publishers and of subscribers, if there are too many pairs to look at each
-STEP_S = 1e-5  # what is reported is rounded to this: noise below it is no news
+DIGITS = 5  # of seconds that are reported: noise below that is no news
 
 
 def topic_distances(
@@ -52,4 +52,4 @@ def _thinned(rows: Floats) -> Floats:
 
 
 def _rounded(seconds: float) -> float:
-    return round(float(seconds) / STEP_S) * STEP_S
+    return round(float(seconds), DIGITS)

@@ -63,9 +63,8 @@ class Client:
     ) -> None:
         """`patient`: keep trying unreachable servers for `bootstrap_s`, instead of trying each one once.
 
-        `timeout_s` limits every call that names no limit of its own; None waits as long as it takes. `on_state` is
-        called whenever the state of the connection to the brokers changes. `probes`: measure how far brokers are, with
-        a few small UDP datagrams per second, so that topics can be kept near.
+        `timeout_s` limits every call that names no limit of its own; None waits as long as it takes. `on_state` hears
+        of changes of the connection to the brokers. `probes`: measure how far brokers are, with a few UDP datagrams.
         """
         if not urls:
             raise UsageError("give the URL of at least one server of the cluster")
@@ -110,7 +109,6 @@ class Client:
 
     @property
     def state(self) -> StateChange:
-        """The state of the connection to the brokers, and why."""
         return self._machine.state
 
     async def sync(self, *, timeout_s: Timeout = CLIENT_DEFAULT) -> int:
@@ -262,7 +260,7 @@ class Client:
 
     def _publisher(self, topic: str | bytes) -> TopicPublisher:
         driver = self._running()
-        if len(self._publishers) >= self._limits.topics:
+        if len(self._publishers) >= self._machine.limits.topics:
             self._publishers.clear()
         publisher = self._publishers[topic] = self._machine.topic_publisher(encode_topic(topic), driver.now())
         if self._machine.ended:
@@ -354,7 +352,7 @@ class Client:
     def _mailbox(self, overflow: Overflow | str, limit: int | None, foreign: bool) -> Mailbox:
         if limit is not None and limit < 1:
             raise UsageError("mailbox must hold at least one message")
-        limits = self._limits
+        limits = self._machine.limits
         policy = parse_overflow(overflow)
         return Mailbox(limit or limits.mailbox, limits.mailbox_bytes, policy, accept_foreign=foreign)
 

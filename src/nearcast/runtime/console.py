@@ -14,6 +14,8 @@ from typing import Generic, Protocol, TypeVar
 
 import msgspec
 
+from nearcast.core.model.bounds import Bound
+from nearcast.core.model.distances import TopicDistances
 from nearcast.core.model.journal import BrokerState, Pace
 from nearcast.core.model.logs import Log
 from nearcast.core.model.membership import decode_membership
@@ -118,17 +120,19 @@ class Console:
         gets the number of topics received so far.
         """
         found: dict[str, views.TopicState] = {}
+        distances: dict[str, TopicDistances] = {}
         term = start = 0
         while True:
             show = partial(bus.Show, topics=topics, start=start)
             state = await self._ask(show, timeout_s)
             if start and state.term != term:  # this leader counts in another order
-                found, start = {}, 0
+                found, distances, start = {}, {}, 0
                 continue
             found |= state.topics
+            distances |= state.distances
             term, start = state.term, state.next_start
             if not start:
-                return msgspec.structs.replace(state, topics=found)
+                return msgspec.structs.replace(state, topics=found, distances=distances)
             on_part(len(found))
 
     async def overview(self, *, timeout_s: float = 10.0) -> bus.State:
@@ -193,6 +197,11 @@ class Console:
         """Set how many bytes per second a broker can send."""
         state = await self._accepted(lambda request: bus.SetCapacity(request, broker, bytes_per_s), timeout_s)
         return state.brokers[broker]
+
+    async def set_bound(self, topics: str, bound: Bound | None, *, timeout_s: float = 10.0) -> dict[str, Bound]:
+        """Set how long messages may take on a topic, or on all that match a pattern. Returns all bounds."""
+        state = await self._accepted(lambda request: bus.SetBound(request, topics, bound), timeout_s)
+        return state.bounds
 
     async def acknowledge_loss(self, *, timeout_s: float = 10.0) -> bus.State:
         """Confirm that the operator knows of the store's last loss: names may be registered again."""

@@ -1,0 +1,80 @@
+"""`nearcast topic bound`, and how far topics' clients are, for people."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from nearcast.cli.shared import DEFAULT_URL, Output, OutputOption, Url, ask_overview, run, say, show
+from nearcast.errors import UsageError
+
+if TYPE_CHECKING:
+    from nearcast.core.model.bounds import Bound
+    from nearcast.core.model.distances import TopicDistances
+
+BOUND_COLUMNS = ("topics", "bound", "percentile")
+DISTANCE_COLUMNS = ("worst ms", "p90 ms", "bound")
+
+_TIME = re.compile(r"(\d+(?:\.\d+)?)(ms|s)")
+_UNITS_S = {"ms": 1e-3, "s": 1.0}
+
+
+def bound(
+    topics: Annotated[str, typer.Argument(metavar="[TOPIC|PATTERN]", help="Leave it out to list all bounds.")] = "",
+    time: Annotated[str, typer.Argument(metavar="[TIME]", help="One way, such as 40ms.")] = "",
+    percentile: Annotated[
+        float | None,
+        typer.Option("--percentile", metavar="P", help="For this share of publishers and subscribers. Default: all."),
+    ] = None,
+    remove: Annotated[bool, typer.Option("--remove", help="Remove the bound.")] = False,
+    url: Url = DEFAULT_URL,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Set how long messages may take from a publisher to a subscriber, on a topic or on all that match a pattern.
+
+    A controller with --policy epulsar then keeps each topic on a broker that is near enough to its clients. The bound is
+    for the network alone, one way. Of several patterns that match a topic, the longest counts; its own bound comes
+    first.
+
+    Example: nearcast topic bound 'swarm.*' 40ms
+    """
+    if not topics:
+        bounds = run(lambda: ask_overview(url)).bounds
+    else:
+        bounds = run(lambda: _set(url, topics, None if remove else bound_named(time, percentile), given=time))
+    if not bounds and output is Output.TABLE:
+        say("no topic has a bound: set one with `nearcast topic bound TOPIC 40ms`")
+        return
+    rows = [(name, f"{one.seconds * 1e3:g} ms", _percentile(one)) for name, one in sorted(bounds.items())]
+    show(output, {"bounds": bounds}, BOUND_COLUMNS, rows)
+
+
+def bound_named(time: str, percentile: float | None) -> Bound:
+    """What a person means by a time and a percentile. Raises UsageError."""
+    from nearcast.core.model.bounds import Bound
+
+    found = _TIME.fullmatch(time.strip().lower())
+    if found is None:
+        raise UsageError(f"{time or 'no time'}: write a number and a unit, such as 40ms or 0.2s; or use --remove")
+    return Bound(float(found[1]) * _UNITS_S[found[2]], percentile)
+
+
+async def _set(url: str, topics: str, bound: Bound | None, *, given: str) -> dict[str, Bound]:
+    from nearcast.runtime.console import Console
+
+    if bound is None and given:
+        raise UsageError("--remove takes no time")
+    async with Console(url) as console:
+        return await console.set_bound(topics, bound)
+
+
+def _percentile(bound: Bound) -> str:
+    return "all pairs" if bound.percentile is None else f"{bound.percentile:g} %"
+
+
+def distance_row(found: TopicDistances | None, bound: Bound | None) -> tuple[str, ...]:
+    """What is added to a topic's row."""
+    worst, p90 = ("-", "-") if found is None else (f"{found.now.worst_s * 1e3:.1f}", f"{found.now.p90_s * 1e3:.1f}")
+    return worst, p90, str(bound) if bound is not None else "-"
