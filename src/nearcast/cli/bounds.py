@@ -34,9 +34,8 @@ def bound(
 ) -> None:
     """Set how long messages may take from a publisher to a subscriber, on a topic or on all that match a pattern.
 
-    A controller with --policy epulsar then keeps each topic on a broker that is near enough to its clients. The bound is
-    for the network alone, one way. Of several patterns that match a topic, the longest counts; its own bound comes
-    first.
+    A controller with --policy epulsar then keeps each topic on a broker that is near enough to its clients. The bound
+    is for the network alone, one way. A topic's own bound counts; otherwise that of the longest pattern that matches.
 
     Example: nearcast topic bound 'swarm.*' 40ms
     """

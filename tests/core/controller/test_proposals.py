@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
+import msgspec
 import pytest
 from parts import COMMITS, JOINING, LEAVING, MEMBERS, RENTED, TERM, Surroundings, broker, calls, journal_of, resting
 
@@ -13,8 +14,11 @@ from nearcast.core.controller.distances import Distances
 from nearcast.core.controller.effects import Questions
 from nearcast.core.controller.planner import REPORT_S, Planner, PlanningSettings, ProposalExecutor
 from nearcast.core.controller.planning_input import LoadWindow, PlanningInput
-from nearcast.core.model.journal import Journal, Pace
-from nearcast.core.model.placement import Mode
+from nearcast.core.model.bounds import Bound
+from nearcast.core.model.distances import Candidate, TopicDistances
+from nearcast.core.model.journal import Journal, MoveEntry, Pace, Phase, TopicEntry
+from nearcast.core.model.logs import Log
+from nearcast.core.model.placement import Mode, single
 from nearcast.core.model.planning import AddBroker, Cause, KeepBroker, PlaceTopic, Proposal, Reason, RemoveBroker
 from nearcast.core.model.reports import Report
 from nearcast.core.wire import bus
@@ -279,3 +283,71 @@ def test_a_question_costs_no_more_with_many_topics() -> None:
     many.report(10.0, "b1", "b2")
     assert calls(many.planner.tick, 10.0) < 100
     assert len(many.questions.take()) == 1
+
+
+# --- policies that judge topics one by one
+
+
+PER_TOPIC = msgspec.structs.replace(PLANNING, per_topic=True, topic_wait_s=5.0)
+
+
+def test_one_topics_move_does_not_hold_up_another() -> None:
+    one = Planned(journal_of("b1", "b2"), PER_TOPIC)
+    first = one.asked(10.0)
+    one.answer(first, 10.0, place("t", "b2"))
+    one.doing.waiting = 1
+    second = one.asked(11.0)
+    assert second is not None, "neither the move nor the change is waited for"
+    assert second.view.settling == {"t"}
+    one.answer(second, 11.0)
+    assert one.asked(14.0).view.settling == {"t"}
+
+
+def test_a_topic_settles_after_its_move_has_ended() -> None:
+    moving = TopicEntry(single(MEMBERS, "b1", MEMBERS), MoveEntry(Phase.PREPARE, single(MEMBERS + 1, "b2", MEMBERS)))
+    one = Planned(journal_of("b1", "b2", topics={"t": moving}), PER_TOPIC)
+    one.answer(one.asked(10.0), 10.0, place("t", "b2"))
+    asked = one.asked(20.0)
+    assert asked.view.settling == {"t"}, "it still moves"
+    one.answer(asked, 20.0)
+    one.journal.topics["t"] = TopicEntry(single(MEMBERS + 1, "b2", MEMBERS))
+    asked = one.asked(24.0)
+    assert asked.view.settling == {"t"}
+    one.answer(asked, 24.0)
+    assert one.asked(26.0).view.settling == frozenset()
+
+
+def test_a_topic_that_somebody_moves_is_shown_as_settling() -> None:
+    moving = TopicEntry(single(MEMBERS, "b1", MEMBERS), MoveEntry(Phase.PREPARE, single(MEMBERS + 1, "b2", MEMBERS)))
+    one = Planned(journal_of("b1", "b2", topics={"t": moving}), PER_TOPIC)
+    snapshot, _ = one.asked(10.0).view.snapshot()
+    assert snapshot.settling == {"t"}
+
+
+def test_policies_see_bounds_distances_and_quorums() -> None:
+    journal = journal_of("b1", "b2", topics={"t": TopicEntry(single(MEMBERS, "b1", MEMBERS))})
+    journal.membership = msgspec.structs.replace(
+        journal.membership, bounds={"t*": Bound(0.04)}, logs=(Log("kept", 1, ("t",), 60.0, 1 << 20, 2),)
+    )
+    one = Planned(journal, PER_TOPIC)
+    near = TopicDistances(Candidate("b1", 0.01, 0.02, 0.03))
+    found = Report("b1", 9.0, 1.0, 5.0, 0.0, 1, 50, 0.0, 0.0, memory_max_bytes=100, distances={"t": near})
+    one.distances.heard(found, 9.0)
+    one.load.add(found, 9.5)
+    snapshot, plan = one.asked(10.0).view.snapshot()
+    assert snapshot.distances == {"t": near}
+    assert snapshot.bounds == {"t": Bound(0.04)}
+    assert snapshot.quorums == {"t": 2}
+    assert plan.topics["t"].brokers == ("b1",), "it is quiet, and still planned"
+
+
+def test_what_was_predicted_is_compared_with_what_clients_measure() -> None:
+    one = Planned(journal_of("b1", "b2", topics={"t": TopicEntry(single(MEMBERS, "b2", MEMBERS))}), PER_TOPIC)
+    change = msgspec.structs.replace(place("t", "b2"), predicted_s=0.0123)
+    one.answer(one.asked(10.0), 10.0, change)
+    found = {"t": TopicDistances(Candidate("b2", 0.01, 0.004, 0.012))}
+    one.distances.heard(Report("b2", 1.0, 1.0, 0.0, 0.0, 1, 1, 0.0, 0.0, distances=found), 11.0)
+    one.answer(one.asked(11.0), 11.0)
+    assert one.decisions[-1] == "t is on b2: worst 14.0 ms, 90 % within 12.0 ms; predicted 12.3 ms"
+    one.asked(12.0)
+    assert sum("predicted" in text for text in one.decisions) == 1

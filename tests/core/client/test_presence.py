@@ -1,0 +1,110 @@
+"""What a client says about the topics it uses, and about its distances."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from nearcast.core.client.mailbox import Mailbox, Overflow
+from nearcast.core.client.presence import TURN_S, TURNS, USES_MAX
+from nearcast.core.model.counters import ClientReport, Role
+from nearcast.core.model.names import COUNTERS
+
+P, S = int(Role.PUBLISHES), int(Role.SUBSCRIBES)
+
+
+class Listening:
+    """Hears what clients say to the agents of all brokers they are connected to."""
+
+    def __init__(self, client: Any) -> None:
+        self.reports: list[tuple[str, ClientReport]] = []
+        for link in client.machine.links.all_up():
+            link.control[COUNTERS] = partial(self._heard, link.broker)
+            link.subscribe(COUNTERS)
+
+    def _heard(self, broker: str, payload: bytes, now_s: float) -> None:
+        self.reports.append((broker, msgspec.json.decode(payload, type=ClientReport)))
+
+    def uses(self) -> dict[str, int]:
+        """What was said since the last look."""
+        reports, self.reports = self.reports, []
+        return {topic: roles for _, report in reports for topic, roles in report.uses.items()}
+
+
+def subscribe(client: Any, *topics: bytes, now_s: float) -> None:
+    mailbox = Mailbox(1 << 20, 1 << 30, Overflow.DROP_OLDEST, accept_foreign=False)
+    for topic in topics:
+        client.machine.subscribe(topic, mailbox, topic, now_s)
+
+
+def test_a_client_that_has_measured_nothing_says_nothing(rig: Any) -> None:
+    world = rig("b1")
+    client = world.client()
+    client.publish(b"t", b"x")
+    listening = Listening(client)
+    world.run(6.0)
+    assert [report for _, report in listening.reports if report.uses or report.round_trips_s] == []
+
+
+def test_quiet_publishers_and_subscribers_are_named_within_a_round_and_again(rig: Any) -> None:
+    world = rig("b1")
+    client = world.client()
+    client.publish(b"t", b"x")
+    subscribe(client, b"t", b"u", now_s=world.now_s)
+    world.run(1.0)
+    client.machine.presence.probed({"b1": 0.02})
+    listening = Listening(client)
+    for _ in range(2):
+        world.run(TURNS * TURN_S + 0.2)
+        reports = [report for _, report in listening.reports if report.uses]
+        said: dict[str, int] = {}
+        for report in reports:
+            assert report.round_trips_s == {"b1": 0.02}
+            for topic, roles in report.uses.items():
+                said[topic] = said.get(topic, 0) | roles
+        assert said == {"t": P | S, "u": S}
+        listening.reports.clear()
+
+
+def test_news_about_distances_reach_every_broker_in_use_at_once(rig: Any) -> None:
+    world = rig("b1", "b2")
+    client = world.client()
+    for number in range(8):
+        client.publish(b"t%d" % number, b"x")
+    world.run(1.0)
+    client.machine.presence.probed({"b1": 0.02})
+    listening = Listening(client)
+    world.run(TURNS * TURN_S + 0.2)
+    listening.reports.clear()
+    client.machine.presence.probed({"b1": 0.05})
+    world.run(TURN_S + 0.1)
+    assert {broker for broker, report in listening.reports if report.round_trips_s == {"b1": 0.05}} == {"b1", "b2"}
+
+
+def test_patterns_are_told_to_every_broker(rig: Any) -> None:
+    world = rig("b1", "b2")
+    client = world.client()
+    mailbox = Mailbox(1 << 20, 1 << 30, Overflow.DROP_OLDEST, accept_foreign=False)
+    client.machine.psubscribe(b"game.*", mailbox, 1, world.now_s)
+    world.run(1.0)
+    client.machine.presence.probed({"b1": 0.02})
+    listening = Listening(client)
+    world.run(TURNS * TURN_S + 0.2)
+    assert {broker for broker, report in listening.reports if report.patterns == ("game.*",)} == {"b1", "b2"}
+
+
+def test_many_topics_take_turns(rig: Any) -> None:
+    world = rig("b1")
+    client = world.client()
+    count = 2 * TURNS * USES_MAX
+    subscribe(client, *(b"t%d" % number for number in range(count)), now_s=world.now_s)
+    world.run(4.0)
+    client.machine.presence.probed({"b1": 0.02})
+    listening = Listening(client)
+    world.run(TURNS * TURN_S + 0.2)
+    first = listening.uses()
+    assert USES_MAX * (TURNS - 1) <= len(first) <= USES_MAX * (TURNS + 1)
+    world.run(TURNS * TURN_S)
+    assert len(first | listening.uses()) > 1.7 * len(first), "the others come next"
