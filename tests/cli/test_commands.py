@@ -49,8 +49,37 @@ def test_a_topic_is_moved_and_shown(cluster: dict[str, Any]) -> None:
     assert moved["epoch"] > before["epoch"]
     assert (moved["planned"], moved["target"]) == (True, None)
     shown = answer(cluster, "topic", "show", "moved")["topics"]["moved"]
+    assert (shown.pop("distances"), shown.pop("bound")) == (None, None)
     assert {"topic": "moved", **shown} == moved
     assert away in nearcast(cluster, "topic", "show").stdout
+
+
+def test_a_bound_is_set_shown_and_removed(cluster: dict[str, Any]) -> None:
+    assert "no topic has a bound" in nearcast(cluster, "topic", "bound").stderr
+    bounds = answer(cluster, "topic", "bound", "swarm.*", "40ms", "--percentile", "90")["bounds"]
+    assert bounds == {"swarm.*": {"seconds": 0.04, "percentile": 90.0}}
+    shown = nearcast(cluster, "topic", "show", "swarm.7").stdout
+    assert "40 ms for 90 %" in " ".join(shown.split())
+    assert answer(cluster, "topic", "bound", "swarm.*", "--remove")["bounds"] == {}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (("t",), "write a number and a unit, such as 40ms"),
+        (("t", "40"), "write a number and a unit, such as 40ms"),
+        (("t", "90s"), "a bound must be between 0.1 ms and 60 s"),
+        (("t", "40ms", "--percentile", "100"), "a percentile must be above 0 and below 100"),
+        (("t", "40ms", "--remove"), "--remove takes no time"),
+        (("t", "--remove"), "'t' has no bound of its own"),
+    ],
+)
+def test_bounds_that_make_no_sense_are_explained(
+    cluster: dict[str, Any], arguments: tuple[str, ...], problem: str
+) -> None:
+    refused = nearcast(cluster, "topic", "bound", *arguments)
+    assert refused.exit_code != 0
+    assert problem in " ".join(refused.stderr.split())
 
 
 def test_a_topic_is_replicated_and_stands_in_the_plan(cluster: dict[str, Any]) -> None:

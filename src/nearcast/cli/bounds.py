@@ -32,10 +32,11 @@ def bound(
     url: Url = DEFAULT_URL,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Set how long messages may take from a publisher to a subscriber, on a topic or on all that match a pattern.
+    """Set how long the messages of topics may take.
 
     A controller with --policy epulsar then keeps each topic on a broker that is near enough to its clients. The bound
-    is for the network alone, one way. A topic's own bound counts; otherwise that of the longest pattern that matches.
+    is for the network alone, one way from a publisher to a subscriber. A topic's own bound counts; otherwise that of
+    the longest pattern that matches.
 
     Example: nearcast topic bound 'swarm.*' 40ms
     """

@@ -127,7 +127,10 @@ class Probing(asyncio.DatagramProtocol):
         self._timer = asyncio.get_running_loop().call_later(wait_s, self._run)
 
     def _send(self, url: str, datagram: bytes) -> None:
-        parts = urlsplit(self._resolve(url) if self._resolve is not None else url)
+        try:
+            parts = urlsplit(self._resolve(url) if self._resolve is not None else url)
+        except LookupError:  # an emulated network without this way: as if nobody answered
+            return
         endpoint = self._names.endpoint(parts.hostname or "", parts.port or 0)
         if endpoint is not None and self._transport is not None:
             self._transport.sendto(datagram, endpoint)

@@ -52,7 +52,7 @@ def test_what_is_not_said_again_is_forgotten() -> None:
     assert clients.take(10) == [TopicClients("u", (), ())]
     clients.tick(3 * FORGET_S)
     assert clients.take(10) == [TopicClients("t", (), ())]
-    assert not clients._clients and not clients._patterns and not clients._uses
+    assert (clients._clients, clients._patterns, clients._uses) == ({}, {}, 0)
 
 
 def test_pattern_subscribers_count_for_topics_that_others_use() -> None:
