@@ -7,7 +7,16 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from nearcast.bench.plan import MEAN_LOAD_RATIO, estimate_ratios, made_cluster, measure_plan, reference_plan, timed
+from nearcast.bench.geography import spread_cluster
+from nearcast.bench.plan import (
+    MEAN_LOAD_RATIO,
+    estimate_ratios,
+    made_cluster,
+    measure_plan,
+    reference_plan,
+    timed,
+    timed_rankings,
+)
 from nearcast.cli.app import app
 from nearcast.cli.bench import _plan_rows
 from nearcast.core.model.placement import Mode
@@ -35,7 +44,7 @@ def test_a_small_run_gives_every_figure() -> None:
 def test_a_wrong_policy_is_a_usage_error() -> None:
     result = CliRunner().invoke(app, ["bench", "plan", "--policy", "dynamo"])
     assert result.exit_code == 2
-    assert "choose one of dynamoth, hash_ring" in result.stderr
+    assert "choose one of dynamoth, epulsar, hash_ring" in result.stderr
 
 
 def test_too_small_is_said() -> None:
@@ -94,3 +103,36 @@ def test_the_policy_is_faster_than_the_pseudocode() -> None:
     found = measure_plan("dynamoth", 5000, 50, runs=3)
     assert found.ratio is not None
     assert found.ratio > 5  # about 30 on a machine at rest
+
+
+def test_both_rankings_of_epulsar_are_measured() -> None:
+    result = CliRunner().invoke(
+        app, ["bench", "plan", "--policy", "epulsar", "--topics", "2000", "--brokers", "40", "--rounds", "1", "--json"]
+    )
+    assert result.exit_code == 0, result.stderr
+    figures = json.loads(result.stdout)
+    sizes = [(size["topics"], size["ranking"]) for size in figures["growth"]]
+    assert sizes == [(1000, "top8"), (1000, "centroids"), (2000, "top8"), (2000, "centroids")]
+    assert figures["seconds"] == max(size["seconds"] for size in figures["growth"][2:])
+    assert all(size["changes"] > 0.9 * size["topics"] for size in figures["growth"])
+    assert all(size["highest_load_ratio_after"] <= 0.85 for size in figures["growth"])
+
+
+def test_a_full_plan_of_epulsar_is_made_in_time_and_in_little_memory() -> None:
+    for made in timed_rankings(20_000, 500, runs=1):
+        assert made.seconds < 4.0  # 0.2 s on a machine at rest; tests share theirs with others
+        assert made.memory_peak_bytes is not None
+        assert made.memory_peak_bytes < 60e6  # all pairs of topics and brokers would take 80 MB
+
+
+def test_a_cluster_with_places_is_as_described() -> None:
+    snapshot, plan = spread_cluster(1500, 30)
+    assert spread_cluster(1500, 30) == (snapshot, plan)
+    ratios = [broker.load_ratio for broker in snapshot.brokers.values()]
+    assert sum(ratios) / len(ratios) == pytest.approx(0.3)
+    missed = [known.now.worst_s > snapshot.bounds[topic].seconds for topic, known in snapshot.distances.items()]
+    assert sum(missed) > 1300
+    for topic, known in snapshot.distances.items():
+        worst_s = [candidate.worst_s for candidate in known.best]
+        assert worst_s == sorted(worst_s)
+        assert known.now.broker == plan.topics[topic].brokers[0]

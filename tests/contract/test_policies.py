@@ -12,11 +12,13 @@ from nearcast.core.model.membership import Ring
 from nearcast.core.model.placement import Mode, Plan
 from nearcast.core.model.planning import Policy, Snapshot, TopicLoad
 from nearcast.policies.dynamoth import Dynamoth, DynamothConfig
+from nearcast.policies.epulsar import EPulsar, EPulsarConfig, Ranking
 from nearcast.policies.hash_ring import HashRing
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "policies"))
 
 from cluster_model import CAPACITY, Cluster, random_cluster, traffic
+from geo_model import random_geography
 from policy_contract import (
     CHECKS,
     Check,
@@ -41,6 +43,11 @@ def dynamoth(config: DynamothConfig) -> Subject:
     return Subject(Dynamoth(config), config.lr_high, lambda cluster: overload(cluster, config.lr_high))
 
 
+def epulsar(config: EPulsarConfig) -> Subject:
+    high = config.resource_high + 1e-9  # exactly at the threshold is allowed
+    return Subject(EPulsar(config), high, lambda cluster: overload(cluster, high))
+
+
 def hash_ring(virtual_nodes: int) -> Subject:
     def off_owner(cluster: Cluster) -> float:
         """Topics that are not where the ring of the brokers that stay puts them."""
@@ -59,6 +66,9 @@ SUBJECTS = {
     "dynamoth, replicates early": dynamoth(
         DynamothConfig(all_subs_threshold=1, publication_threshold=5, all_pubs_threshold=1, subscriber_threshold=5)
     ),
+    "epulsar": epulsar(EPulsarConfig()),
+    "epulsar, centroids": epulsar(EPulsarConfig(ranking=Ranking.CENTROIDS, gain_min=0.0)),
+    "epulsar, tight": epulsar(EPulsarConfig(resource_high=0.6, messages_high_per_s=1000.0)),
     "hash_ring": hash_ring(128),
     "hash_ring, one node": hash_ring(1),
 }
@@ -122,8 +132,15 @@ def test_random_clusters(subject: Subject, check: Check) -> None:
 
 
 @subjects
+@pytest.mark.parametrize("check", CHECKS)
+def test_random_places(subject: Subject, check: Check) -> None:
+    for seed in range(SEEDS):
+        assert check(subject.policy, random_geography(seed)) == [], f"seed {seed}"
+
+
+@subjects
 def test_capacity_is_kept_or_the_problem_said(subject: Subject) -> None:
-    clusters = [*fixed_clusters().values(), *map(random_cluster, range(SEEDS))]
+    clusters = [*fixed_clusters().values(), *map(random_cluster, range(SEEDS)), *map(random_geography, range(SEEDS))]
     for number, cluster in enumerate(clusters):
         assert capacity_is_kept_or_the_problem_said(subject.policy, cluster, subject.lr_high) == [], number
 

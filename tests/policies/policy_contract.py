@@ -10,7 +10,7 @@ import msgspec
 from cluster_model import Cluster
 
 from nearcast.core.model.placement import Placement, Plan, problems
-from nearcast.core.model.planning import AddBroker, KeepBroker, PlaceTopic, Policy, Proposal, RemoveBroker, Snapshot
+from nearcast.core.model.planning import AddBroker, KeepBroker, PlaceTopic, Policy, Proposal, RemoveBroker
 
 STEPS_MAX = 60  # proposals until a cluster under constant load is at rest
 ROUNDING = 1e-6
@@ -27,12 +27,9 @@ def ask(policy: Policy, cluster: Cluster) -> Proposal:
 def same_input_same_proposal(policy: Policy, cluster: Cluster) -> list[str]:
     """Also when the mappings happen to be in another order."""
     first, snapshot, plan = ask(policy, cluster), cluster.snapshot, cluster.plan
-    turned = Snapshot(
-        snapshot.at_s,
-        dict(reversed(snapshot.brokers.items())),
-        dict(reversed(snapshot.topics.items())),
-        snapshot.spare,
-        snapshot.coming,
+    mappings = ("brokers", "topics", "distances", "bounds", "quorums")
+    turned = msgspec.structs.replace(
+        snapshot, **{name: dict(reversed(getattr(snapshot, name).items())) for name in mappings}
     )
     again = policy.propose(turned, Plan(plan.version, dict(reversed(plan.topics.items()))))
     same = first.changes == again.changes and dict(first.predicted) == dict(again.predicted)

@@ -13,6 +13,13 @@ from nearcast.errors import UsageError
 from nearcast.policies.catalog import POLICY_NAMES, balancer_named, policy_named
 from nearcast.policies.dynamoth import DynamothConfig
 
+# Thresholds below a load ratio of 0.4.
+LOW = {
+    "dynamoth": {"lr_high": "0.3", "lr_safe": "0.2", "lr_low": "0.1"},
+    "epulsar": {"resource_high": "0.3", "ranking": "centroids"},
+    "hash_ring": {"lr_high": "0.3"},
+}
+
 
 @pytest.mark.parametrize("name", POLICY_NAMES)
 def test_a_policy_has_the_name_it_is_found_by(name: str) -> None:
@@ -22,8 +29,7 @@ def test_a_policy_has_the_name_it_is_found_by(name: str) -> None:
 def test_thresholds_are_read_from_text() -> None:
     cluster = Cluster.of({"b1": [0.2, 0.2]}, spare=1)
     for name in POLICY_NAMES:
-        low = {"lr_high": "0.3"} | ({"lr_safe": "0.2", "lr_low": "0.1"} if name == "dynamoth" else {})
-        asked = policy_named(name, low).propose(cluster.snapshot, cluster.plan).changes
+        asked = policy_named(name, LOW[name]).propose(cluster.snapshot, cluster.plan).changes
         assert [type(change) for change in asked] == [AddBroker]
         assert policy_named(name).propose(cluster.snapshot, cluster.plan).changes == ()
 
@@ -31,7 +37,9 @@ def test_thresholds_are_read_from_text() -> None:
 @pytest.mark.parametrize(
     ("name", "thresholds", "says"),
     [
-        ("dynamo", {}, "choose one of dynamoth, hash_ring"),
+        ("dynamo", {}, "choose one of dynamoth, epulsar, hash_ring"),
+        ("epulsar", {"ranking": "all_pairs"}, "ranking"),
+        ("epulsar", {"resource_high": "85"}, "resource_high <= 1"),
         ("dynamoth", {"lr_hihg": "0.7"}, "choose from lr_high, lr_safe"),
         ("dynamoth", {"lr_high": "much"}, "lr_high"),
         ("dynamoth", {"lr_high": "0.5"}, "lr_low < lr_safe < lr_high"),

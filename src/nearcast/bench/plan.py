@@ -1,7 +1,8 @@
 """How long a policy takes for a whole plan: from snapshot and plan to the proposal, in one process, on one core.
 
 The cluster is generated: a few topics carry most of the load, one broker in ten has twice its share, and one topic in a
-thousand is hot enough to be replicated. Each size is measured several times and the median counts.
+thousand is hot enough to be replicated. Each size is measured several times and the median counts. For ePulsar it is a
+cluster with places (`geography.py`), where almost every topic misses its bound, and both rankings are measured.
 
 It is compared with Dynamoth's Algorithms 1 and 2 as printed in the paper, in plain Python (`reference_plan`). There,
 every `estimateLR` sums over all topics, and every `getBusiestChannel` looks at all of them, as the pseudocode says. The
@@ -12,6 +13,7 @@ overload its receiver ends the plan: without these readings the pseudocode does 
 from __future__ import annotations
 
 import time
+import tracemalloc
 from collections.abc import Callable
 from math import ceil
 from random import Random
@@ -22,7 +24,7 @@ import msgspec
 from nearcast.core.model.placement import Mode, Plan, single
 from nearcast.core.model.planning import BrokerLoad, Policy, Snapshot, TopicLoad
 from nearcast.errors import UsageError
-from nearcast.policies.catalog import DYNAMOTH, policy_named
+from nearcast.policies.catalog import DYNAMOTH, EPULSAR, policy_named
 from nearcast.policies.dynamoth.draft import DynamothConfig
 
 # --- the measurement
@@ -48,6 +50,8 @@ class Timed(msgspec.Struct, frozen=True):
     changes: int
     highest_load_ratio_before: float
     highest_load_ratio_after: float  # as predicted
+    ranking: str = ""  # of ePulsar
+    memory_peak_bytes: int | None = None  # ePulsar only: what one proposal takes at most, itself included
 
 
 class Compared(msgspec.Struct, frozen=True):
@@ -63,7 +67,7 @@ class Compared(msgspec.Struct, frozen=True):
 
 
 class PlanBench(msgspec.Struct, frozen=True):
-    """The figures of one run. Only Dynamoth has a reference."""
+    """The figures of one run. Only Dynamoth has a reference. `seconds` is that of the slower ranking."""
 
     policy: str
     topics: int
@@ -85,7 +89,10 @@ def measure_plan(
     growth = []
     for size in dict.fromkeys(max(HOT, round(topics * share)) for share in GROWTH):
         progress(f"{size:,} topics on {brokers} brokers")
-        growth.append(timed(chosen, size, brokers, runs))
+        if policy == EPULSAR:
+            growth += timed_rankings(size, brokers, runs)
+        else:
+            growth.append(timed(chosen, size, brokers, runs))
     reference = None
     if policy == DYNAMOTH:
         size = min(topics, REFERENCE_TOPICS)
@@ -96,7 +103,7 @@ def measure_plan(
         topics=topics,
         brokers=brokers,
         runs=runs,
-        seconds=growth[-1].seconds,
+        seconds=max(size.seconds for size in growth if size.topics == growth[-1].topics),
         seconds_reference=reference.seconds_reference if reference else None,
         ratio=reference.ratio if reference else None,
         reference=reference,
@@ -106,7 +113,25 @@ def measure_plan(
 
 def timed(policy: Policy, topics: int, brokers: int, runs: int) -> Timed:
     """The median of `runs` proposals for one cluster."""
-    snapshot, plan = made_cluster(topics, brokers)
+    return _timed(policy, *made_cluster(topics, brokers), runs)
+
+
+def timed_rankings(topics: int, brokers: int, runs: int) -> list[Timed]:
+    """ePulsar's, one after the other, on the same cluster."""
+    from nearcast.bench.geography import spread_cluster
+    from nearcast.policies.epulsar import Ranking
+
+    snapshot, plan = spread_cluster(topics, brokers)
+    found = []
+    for ranking in Ranking:
+        policy = policy_named(EPULSAR, {"ranking": ranking})
+        one = _timed(policy, snapshot, plan, runs)
+        peak = _memory_peak_bytes(policy, snapshot, plan)
+        found.append(msgspec.structs.replace(one, ranking=str(ranking), memory_peak_bytes=peak))
+    return found
+
+
+def _timed(policy: Policy, snapshot: Snapshot, plan: Plan, runs: int) -> Timed:
     taken = []
     for _ in range(runs):
         began_s = time.perf_counter()
@@ -114,7 +139,17 @@ def timed(policy: Policy, topics: int, brokers: int, runs: int) -> Timed:
         taken.append(time.perf_counter() - began_s)
     before = max(broker.load_ratio for broker in snapshot.brokers.values())
     after = max(proposal.predicted.values())
-    return Timed(topics, brokers, median(taken), len(proposal.changes), before, after)
+    return Timed(len(plan.topics), len(snapshot.brokers), median(taken), len(proposal.changes), before, after)
+
+
+def _memory_peak_bytes(policy: Policy, snapshot: Snapshot, plan: Plan) -> int:
+    """In a run of its own: watching every allocation takes time."""
+    tracemalloc.start()
+    try:
+        policy.propose(snapshot, plan)
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
 
 
 def _compared(own: Timed) -> Compared:

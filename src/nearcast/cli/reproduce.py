@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
-import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nearcast.cli.shared import Output, OutputOption, errors_as_exit_codes, run, say, show
+from nearcast.cli import reproduce_epulsar as epulsar
+from nearcast.cli.conclusion import AsJson, Out, conclude
+from nearcast.cli.shared import Output, OutputOption, run
 from nearcast.errors import UsageError
 
 if TYPE_CHECKING:
@@ -22,8 +21,6 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="Run the papers' experiments again.", no_args_is_help=True)
 
-Out = Annotated[Path | None, typer.Option("--out", help="Folder for PNG and JSON. Default: ./results/NAME.")]
-AsJson = Annotated[bool, typer.Option("--json", help="The same as --output json.")]
 Matrix = Annotated[
     Path | None, typer.Option("--matrix", help="Round trips in ms as CSV, instead of the lognormal model.")
 ]
@@ -76,7 +73,7 @@ def dynamoth_4a(
 
     Example: nearcast reproduce dynamoth-4a --live --json
     """
-    _conclude("dynamoth-4a", lambda progress: _crowd("dynamoth-4a", live, matrix, progress), out, as_json, output)
+    conclude("dynamoth-4a", lambda progress: _crowd("dynamoth-4a", live, matrix, progress), out, as_json, output)
 
 
 @app.command("dynamoth-4b")
@@ -93,7 +90,7 @@ def dynamoth_4b(
 
     Example: nearcast reproduce dynamoth-4b --out /tmp/figures
     """
-    _conclude("dynamoth-4b", lambda progress: _crowd("dynamoth-4b", live, matrix, progress), out, as_json, output)
+    conclude("dynamoth-4b", lambda progress: _crowd("dynamoth-4b", live, matrix, progress), out, as_json, output)
 
 
 def _crowd(name: str, live: bool, matrix: Path | None, progress: Progress) -> Result:
@@ -138,7 +135,7 @@ def dynamoth_5(
             _growth(_game(tiles, speed, wait), players, first_seed, seeds), _delays(matrix), progress, workers
         )
 
-    _conclude("dynamoth-5", experiment, out, as_json, output)
+    conclude("dynamoth-5", experiment, out, as_json, output)
 
 
 @app.command("dynamoth-6")
@@ -169,7 +166,7 @@ def dynamoth_6(
             _growth(_game(tiles, speed, wait), players, first_seed, seeds), _delays(matrix), progress, workers
         )
 
-    _conclude("dynamoth-6", experiment, out, as_json, output)
+    conclude("dynamoth-6", experiment, out, as_json, output)
 
 
 @app.command("dynamoth-7")
@@ -196,7 +193,7 @@ def dynamoth_7(
         settings = ElasticitySettings(game=_game(tiles, speed, wait), seed=seed)
         return run_elasticity(settings, _delays(matrix), progress)
 
-    _conclude("dynamoth-7", experiment, out, as_json, output)
+    conclude("dynamoth-7", experiment, out, as_json, output)
 
 
 def _game(tiles: int, speed: float, wait: float) -> Game:
@@ -235,40 +232,11 @@ def _add_bad(name: str, shows: str) -> None:
 
             return run_bad(name, range(first_seed, first_seed + seeds), progress, workers)
 
-        _conclude(name, experiment, out, as_json, output)
+        conclude(name, experiment, out, as_json, output)
 
 
 for _name, _shows in BAD.items():
     _add_bad(_name, _shows)
 
 
-def _conclude(
-    name: str, experiment: Callable[[Progress], Result], out: Path | None, as_json: bool, output: Output
-) -> None:
-    """Run it, write its files, print its figures."""
-    with errors_as_exit_codes():
-        from nearcast.experiments.result import open_folder, write
-
-        folder = open_folder(out or Path("results") / name)
-        with _shown_progress() as progress:
-            result = experiment(progress)
-        files = write(result, folder)
-    say(f"picture: {files.png}")
-    say(f"series: {files.json}")
-    show(Output.JSON if as_json else output, result.figures, ("", ""), result.rows)
-
-
-@contextlib.contextmanager
-def _shown_progress() -> Iterator[Progress]:
-    """A bar on a terminal; one line per step elsewhere."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
-    from rich.progress import Progress as Bar
-
-    if not sys.stderr.isatty():
-        yield lambda done, total, what: say(f"{done}/{total} {what}")
-        return
-    columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.description}"))
-    with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("", total=None)
-        yield lambda done, total, what: bar.update(task, completed=done, total=total, description=what)
+app.command("epulsar-7")(epulsar.migration)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 PolicyOption = Annotated[
     str,
     typer.Option(
-        "--policy", metavar="NAME", help="What moves topics by itself: dynamoth, hash_ring, or none (only on request)."
+        "--policy", metavar="NAME", help="What moves topics by itself: dynamoth, epulsar, hash_ring, or none."
     ),
 ]
 ThresholdOption = Annotated[

@@ -19,6 +19,7 @@ from nearcast.policies.hash_ring import LR_HIGH, HashRing
 Config = TypeVar("Config", bound=msgspec.Struct)
 
 DYNAMOTH = "dynamoth"
+EPULSAR = "epulsar"
 NO_THRESHOLDS: Mapping[str, str] = {}
 
 
@@ -61,6 +62,12 @@ def _dynamoth(thresholds: Mapping[str, str]) -> Policy:
     return Dynamoth(_config(DynamothConfig, thresholds))
 
 
+def _epulsar(thresholds: Mapping[str, str]) -> Policy:
+    from nearcast.policies.epulsar import EPulsar, EPulsarConfig
+
+    return EPulsar(_config(EPulsarConfig, thresholds))
+
+
 def _hash_ring(thresholds: Mapping[str, str]) -> Policy:
     ring = _config(_Ring, thresholds)
     return HashRing(ring.virtual_nodes, ring.lr_high)
@@ -76,6 +83,10 @@ def _config(kind: type[Config], thresholds: Mapping[str, str]) -> Config:
         raise UsageError(f"invalid thresholds: {error}") from None
 
 
-_MAKERS: dict[str, Callable[[Mapping[str, str]], Policy]] = {DYNAMOTH: _dynamoth, HashRing.name: _hash_ring}
+_MAKERS: dict[str, Callable[[Mapping[str, str]], Policy]] = {
+    DYNAMOTH: _dynamoth,
+    EPULSAR: _epulsar,
+    HashRing.name: _hash_ring,
+}
 
 POLICY_NAMES = tuple(_MAKERS)

@@ -19,7 +19,7 @@ import signal
 import socket
 import sys
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -115,6 +115,10 @@ _GRANT_POLL_S, _GRANT_POLLS = 0.01, 40
 _LOG_LINES_SHOWN = 6
 
 
+# From a broker's name and the store's URL to the URL that its agent is given: one that leads through an emulated link.
+StoreFor = Callable[[str, str], Awaitable[str]]
+
+
 @dataclass
 class _Broker:
     site: str
@@ -140,6 +144,7 @@ class LocalCluster:
         self._gateways = False
         self._replicas = 0
         self._positions: dict[str, tuple[float, float]] = {}
+        self._store_for: StoreFor | None = None
 
     @classmethod
     async def start(
@@ -154,6 +159,7 @@ class LocalCluster:
         gateways: bool = False,
         positions: Mapping[str, tuple[float, float]] | None = None,
         replicas: int = 0,
+        store_for: StoreFor | None = None,
     ) -> Self:
         """Start a cluster and return when all its brokers are members.
 
@@ -162,6 +168,7 @@ class LocalCluster:
         `first_port`: the store's port; brokers get the ports after it. None: any free ports.
         `gateways`: whether each agent runs a gateway, see `gateway_urls`.
         `positions`: latitude and longitude of gateways by broker. `replicas`: of each broker's server.
+        `store_for`: how agents reach the store, if not directly.
         """
         names = [f"b{number}" for number in range(1, brokers + 1)] if isinstance(brokers, int) else list(brokers)
         if not names or controllers < 1:
@@ -169,7 +176,7 @@ class LocalCluster:
         store = await LocalServer.start(name="store", port=first_port)
         cluster = cls(store, Path(tempfile.mkdtemp(prefix="nearcast-cluster-")), capacity_bytes_per_s)
         cluster._gateways, cluster._replicas = gateways, replicas
-        cluster._positions = dict(positions or {})
+        cluster._positions, cluster._store_for = dict(positions or {}), store_for
         try:
             await cluster._start_controllers(controllers, controller_options)
             for number, name in enumerate(names, start=1):
@@ -301,7 +308,8 @@ class LocalCluster:
     async def _start_agent(
         self, name: str, site: str, server: LocalServer, gateway: str, replicas: tuple[LocalServer, ...]
     ) -> LocalProcess:
-        arguments = ["agent", "--broker", name, "--site", site, "--server", server.url, "--store", self.store_url]
+        store_url = await self._store_for(name, self.store_url) if self._store_for else self.store_url
+        arguments = ["agent", "--broker", name, "--site", site, "--server", server.url, "--store", store_url]
         arguments += ["--server-pid", str(server.pid)]
         for replica in replicas:
             arguments += ["--replica", replica.url]

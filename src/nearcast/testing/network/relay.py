@@ -59,15 +59,19 @@ class Direction:
 
     def __init__(self, shape: LinkShape, rng: random.Random, limit_bytes: int) -> None:
         self.cut = False
-        self.narrow = math.isfinite(shape.bytes_per_s)
-        self.limit_bytes = limit_bytes
-        self.piece_bytes = WRITE_BYTES
-        self._shape = shape
         self._rng = rng
+        self._limit_bytes = limit_bytes
         self._busy_until_s = -math.inf
+        self.reshape(shape)
+
+    def reshape(self, shape: LinkShape) -> None:
+        """Change the link for bytes that enter from now on. Those in flight arrive as they would have."""
+        self._shape = shape
+        self.narrow = math.isfinite(shape.bytes_per_s)
+        self.limit_bytes, self.piece_bytes = self._limit_bytes, WRITE_BYTES
         if self.narrow:
             travel_s = shape.delay_s + shape.jitter_s + QUEUE_S
-            self.limit_bytes = int(min(limit_bytes, shape.bytes_per_s * travel_s + shape.burst_bytes))
+            self.limit_bytes = int(min(self._limit_bytes, shape.bytes_per_s * travel_s + shape.burst_bytes))
             self.piece_bytes = max(PIECE_BYTES, int(shape.bytes_per_s * PIECE_S))
 
     def arrival_s(self, size: int, now_s: float) -> float:
@@ -150,7 +154,7 @@ class Conduit:
         self._throttle()
 
     def _arrival_s(self, size: int, now_s: float) -> float:
-        # Jitter must not let bytes overtake each other.
+        # Neither jitter nor a delay that became shorter must let bytes overtake each other.
         self._last_arrival_s = max(self._last_arrival_s, self._direction.arrival_s(size, now_s))
         return self._last_arrival_s
 
@@ -264,6 +268,14 @@ class DelayedRelay:
     def delivered_bytes(self) -> int:
         """What has been delivered since the start, in both directions."""
         return self._delivered_before_bytes + sum(each.delivered_bytes for each in self._connections)
+
+    def reshape(self, shape: LinkShape, *, back: LinkShape | None = None) -> None:
+        """Change delays and limits of all connections, which stay open and in order.
+
+        Bytes that enter after the delay has become shorter still arrive after those in flight: they wait for them.
+        """
+        self._there.reshape(shape)
+        self._back.reshape(back or shape)
 
     def partition(self) -> None:
         """Stop forwarding until `heal()`. Connections stay open; new ones are accepted, and wait until then."""
