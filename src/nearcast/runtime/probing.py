@@ -129,7 +129,7 @@ class Probing(asyncio.DatagramProtocol):
     def _send(self, url: str, datagram: bytes) -> None:
         try:
             parts = urlsplit(self._resolve(url) if self._resolve is not None else url)
-        except LookupError:  # an emulated network without this way: as if nobody answered
+        except (LookupError, ValueError):  # no address, or an emulated network without it: as if nobody answered
             return
         endpoint = self._names.endpoint(parts.hostname or "", parts.port or 0)
         if endpoint is not None and self._transport is not None:
