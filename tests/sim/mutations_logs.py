@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 from planting import KEPT, LOST_LIVES, READ, SHARED, Patch, planting
 
+from nearcast.core.client.advance import Advance
 from nearcast.core.client.keeping import FormerLanes, KeptLane
 from nearcast.core.client.log_reader import LogReader
 from nearcast.core.client.part_reader import PartReader
@@ -112,8 +113,8 @@ def what_was_delivered_counts_as_taken(patch: Patch) -> None:
     def deliver(self: LogReader, part: PartReader, line: Any) -> None:
         original(self, part, line)
         if line.events:
-            part._taken = (line, len(line.events))
+            part.advance._taken = (line, len(line.events))
 
     original: Any = LogReader._deliver
-    patch.setattr(PartReader, "take", lambda self, line, number: None)
+    patch.setattr(Advance, "take", lambda self, line, number: None)
     patch.setattr(LogReader, "_deliver", deliver)

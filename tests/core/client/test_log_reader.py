@@ -572,3 +572,28 @@ def test_what_is_behind_a_mark_is_committed_after_what_it_names(two: Reading) ->
     two.world.speak("b2")
     assert Done("commit") in first.effects, "without a tick"
     assert two.cursor("b1", "g").position.count == 1
+
+
+def test_a_report_of_a_loss_is_given_again_if_nobody_has_committed_it(two: Reading) -> None:
+    first = two.world.client(1)
+    reader = two.read(first, "g")
+    two.keep("b1", b"0")
+    assert two.got(reader, 1.0) == [b"0"]
+    reader.commit("commit", two.world.now_s)
+    two.world.silent.add("b1")
+    two.keep("b1", b"1", b"2")
+    two.world.ask("b1", "XTRIM", stream_of(LOG, two.life("b1")), "MINID", "9999999999999-0")
+    two.mark("b1", {"gone@1": "1-1"})
+    two.world.speak("b1")
+    two.world.run(1.5)
+    assert reader.ready, "the report waits for the program, and the mark stands behind it"
+    two.world.wired.remove(first)
+    for session in first.sessions.values():
+        session.close()
+    client = two.world.client(2)
+    second = two.read(client, "g")
+    assert two.got(second, 5.0) == [(two.life("b1"), 2)]
+    second.commit("commit", two.world.now_s)
+    two.world.settle()
+    assert Done("commit") in client.effects
+    assert two.cursor("b1", "g").position.count == 3

@@ -16,11 +16,13 @@ from collections import deque
 from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple
 
+from nearcast.core.client.advance import Advance, Needs
 from nearcast.core.client.group import LOOK_AGAIN_S, Group
+from nearcast.core.client.lines import Line
 from nearcast.core.client.news import refused
-from nearcast.core.client.part_reader import Line, PartReader
+from nearcast.core.client.part_reader import PartReader
 from nearcast.core.model.cursors import BEGINNING, EARLIEST, Position
-from nearcast.core.model.logs import FormerLife, Log, PartState, parse_id, parse_number
+from nearcast.core.model.logs import EntryId, FormerLife, Log, PartState, parse_id, parse_number
 from nearcast.core.model.message import Kept
 from nearcast.core.model.settings import NEVER_S
 from nearcast.core.wire.effects import Done, Failed
@@ -47,7 +49,7 @@ class Delivery(NamedTuple):
 
     event: Kept
     part: PartReader
-    term: int  # of the part's cursor: what was delivered under an earlier one is read by another member now
+    advance: Advance  # of the part: if it has another one by now, another member reads this
     line: Line
     number: int  # of the event in the line, counted from 1
 
@@ -71,6 +73,7 @@ class LogReader:
         self._reported = 0  # the group knows of the lives that were lost up to this version
         self._since = client.membership.logs_version  # parts that began later are read from their first message
         self._seen = client.membership.version  # of the last membership that was looked at
+        self._ended: list[PartReader] = []  # of lives that are lost; the program may not have taken the report yet
         self._looked_s = NEVER_S
         self._going_on = False
 
@@ -206,8 +209,8 @@ class LogReader:
     @property
     def owes_reports(self) -> bool:
         """Whether the program has not taken a report about a life that was lost."""
-        ended = any(part.ended for part in self.parts.values())
-        return ended or any(delivery.part.ended for delivery in self.ready)
+        self._ended = [part for part in self._ended if part.advance.has_ready]
+        return bool(self._ended) or any(part.ended for part in self.parts.values())
 
     def refused(self, part: PartReader) -> None:
         self.fail(refused(part.broker, f"to read the log {self.log.name!r}", "NOPERM, or an error of the server"))
@@ -254,30 +257,26 @@ class LogReader:
                 moved = True
             if part.ended and not part.lines:
                 del self.parts[life]
+                if self.group is not None:
+                    self._ended.append(part)
                 moved = True
         return moved
 
     def _deliver(self, part: PartReader, line: Line) -> None:
-        term = part.cursor.term if part.cursor is not None else 0
-        self.ready.extend(Delivery(event, part, term, line, number) for number, event in enumerate(line.events, 1))
-        if not line.events and self.group is not None:
-            part.skipped.append(line)
-            self._note_needs(part, line)
+        advance = part.advance
+        self.ready.extend(Delivery(event, part, advance, line, number) for number, event in enumerate(line.events, 1))
+        if self.group is not None:
+            advance.deliver(line, self._needs(line))
 
-    def _note_needs(self, part: PartReader, line: Line) -> None:
-        """A mark is delivered: what it names was delivered too, here or to other members, who have committed it."""
+    def _needs(self, line: Line) -> Needs:
+        """What a mark names was delivered: to other members, who have committed it, or here."""
         others = ((self.parts.get(life), parse_id(entry)) for life, entry in line.mark.items())
-        line.needs = {other.life: min(entry, other.last_event) for other, entry in others if other and other.owned}
-        if line.needs:
-            part.marks.append(line)
+        return {other.life: min(entry, other.advance.last_event) for other, entry in others if other and other.owned}
 
-    def has_what_it_needs(self, mark: Line) -> bool:
-        parts = ((self.parts.get(life), entry) for life, entry in mark.needs.items())
-        return all(part is None or part.ended or part.has_committed(entry) for part, entry in parts)
-
-    def has_ready(self, part: PartReader) -> bool:
-        """Whether something of the part waits for the program."""
-        return any(delivery.part is part for delivery in self.ready)
+    def has_committed(self, life: str, entry: EntryId) -> bool:
+        """Whether the group has committed a part up to an entry, or never will."""
+        part = self.parts.get(life)
+        return part is None or part.ended or part.has_committed(entry)
 
     def _may_deliver(self, part: PartReader, now_s: float) -> bool:
         line = part.lines[0]
@@ -327,11 +326,10 @@ class LogReader:
         """The program takes an event. Returns False if another member of the group reads that part by now."""
         if self.group is None:
             return True
-        part = delivery.part
-        term = part.cursor.term if part.cursor is not None else 0
-        if delivery.term != term or not part.owned:
+        advance = delivery.part.advance
+        if delivery.advance is not advance:
             return False
-        part.take(delivery.line, delivery.number)
+        advance.take(delivery.line, delivery.number)
         return True
 
     def commit(self, token: object, now_s: float) -> None:

@@ -8,25 +8,13 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from nearcast.core.client.advance import Advance
+from nearcast.core.client.lines import Line, count_in, has_messages, read_line, version_in
 from nearcast.core.model.cursors import Cursor, Position
-from nearcast.core.model.logs import (
-    BEFORE_ALL,
-    EntryId,
-    FormerLife,
-    Log,
-    Mark,
-    cursors_of,
-    decode_mark,
-    parse_number,
-    stream_of,
-    totals_of,
-)
-from nearcast.core.model.message import Kept, Lost, Message
-from nearcast.core.model.names import decode_topic
+from nearcast.core.model.logs import BEFORE_ALL, EntryId, FormerLife, Log, cursors_of, stream_of, totals_of
+from nearcast.core.model.message import Lost
 from nearcast.core.model.settings import NEVER_S
-from nearcast.core.wire.backend import Entry, Page, PartKeys
-from nearcast.core.wire.batches import decode_batch
-from nearcast.core.wire.frames import BATCH, HEADER, HEADER_BYTES, OF_USERS, SKIPS, split_user
+from nearcast.core.wire.backend import Page, PartKeys
 
 if TYPE_CHECKING:
     from nearcast.core.client.log_reader import LogReader
@@ -36,31 +24,10 @@ if TYPE_CHECKING:
 PAGE_BYTES = 256 << 10  # of entries asked for at once: more would hold up everything else on the link
 PAGE_ENTRIES = 1000
 BUFFER_BYTES = 1 << 20  # of a part that wait for their turn
-MARK = b"begin"  # the first field of a mark
 ALL_READ = 1 << 62  # later than any version of the logs
 
 _RETENTION = "retention removed them before they were read"
 _UNREADABLE = "they cannot be read: something else has written to the log"
-
-
-class Line(msgspec.Struct, eq=False):
-    """An entry that waits for its turn: messages, a mark, or what is missing before the next one."""
-
-    entry: EntryId
-    before: Position  # behind the entry before it
-    count: int  # messages of the part up to this entry
-    version: int  # of the logs when it was written
-    events: list[Kept]
-    mark: Mark = {}
-    size_bytes: int = 0
-    fetches: dict[str, int] = {}  # of the parts that the mark waits for, when it was first looked at
-    needs: dict[str, EntryId] = {}  # part -> what the group must have committed there before its cursor passes the mark
-
-    def behind(self, taken: int) -> Position:
-        """The place behind this many of its events."""
-        if taken == len(self.events):
-            return Position(self.entry, 0, self.count)
-        return Position(self.before.entry, self.before.index + taken, self.before.count)
 
 
 class PartReader:
@@ -88,13 +55,8 @@ class PartReader:
         self.looked_s = NEVER_S  # when something last waited for it, and asked
         # For groups.
         self.cursor: Cursor | None = None  # as last seen on the server
-        self.committing: Position | None = None  # up to where it wants to commit
-        self.skipped: list[Line] = []  # delivered lines without events, which cursors pass with what was before them
-        self.marks: deque[Line] = deque()  # delivered, and what they need was not committed yet
-        self.last_event: EntryId = BEFORE_ALL  # the last delivered line with something for the program
+        self.advance = Advance(Position())  # how far the cursor may advance
         self.first_unread: tuple[EntryId, int] | None = None  # of a part that another member reads: entry and version
-        self._begins = Position()  # where this member has begun
-        self._taken: tuple[Line, int] | None = None  # the last line of which the program has taken events, and how many
         self._reader = reader
         self._log = log
         self._floor = self.began
@@ -124,68 +86,23 @@ class PartReader:
             return looked and (self.first_unread is None or self.first_unread[0] > entry)
         return self.fetched > since and (self.lines[0].entry > entry if self.lines else self.drained)
 
-    def take(self, line: Line, number: int) -> None:
-        """The program takes an event. Runs for every message."""
-        self._taken = (line, number)
-
-    @property
-    def consumed(self) -> Position:
-        """Up to where the program has taken messages, or has committed before."""
-        place = self.taken_upto
-        if self.cursor is not None and self.cursor.position.reaches(place):
-            place = self.cursor.position
-        return self.over(place)
-
-    @property
-    def taken_upto(self) -> Position:
-        """Behind the last event that the program has taken."""
-        if self._taken is None:
-            return self._begins
-        line, number = self._taken
-        return line.behind(number)
-
-    @property
-    def is_ahead(self) -> bool:
-        """Whether the program has taken something that the group has not committed."""
-        return self.cursor is None or not self.cursor.position.reaches(self.taken_upto)
-
     def has_committed(self, entry: EntryId) -> bool:
         """Whether the group has committed everything up to an entry, as far as retention has left it."""
         if self.cursor is None or self.cursor.position.entry >= entry:
             return self.cursor is not None
         if not self.owned:
             return self.fetched > 0 and (self.first_unread is None or self.first_unread[0] > entry)
-        return self.cursor.position.reaches(self.taken_upto) and not self._reader.has_ready(self)
-
-    def before_marks(self, position: Position) -> Position:
-        """A position, but not behind a mark as long as what comes before it elsewhere was not committed.
-
-        A member that continues behind the mark would not wait for that, and deliver it too late.
-        """
-        while self.marks and self._reader.has_what_it_needs(self.marks[0]):
-            self.marks.popleft()
-        first = self.marks[0] if self.marks else None
-        return first.before if first is not None and position.entry >= first.entry else position
-
-    def over(self, position: Position) -> Position:
-        """A position, moved on over the delivered lines behind it that have nothing for the program."""
-        for line in self.skipped:
-            if not position.index and line.before.entry == position.entry:
-                position = line.behind(0)
-        return position
+        return self.advance.is_done
 
     def begin(self, position: Position) -> None:
         """Read on from here."""
-        self.position = self._begins = position
-        self._taken = None
+        self.position = position
         self.owned = True
+        self.advance = Advance(position)
         self.delivered = position.entry
         self._upto = Position(position.entry, 0, position.count)
         self._skip = position.index
         self.lines.clear()
-        self.skipped = []
-        self.marks.clear()
-        self.last_event = position.entry
         self._bytes = 0
         self._awaiting = None
         self.drained, self._news = False, True
@@ -194,9 +111,10 @@ class PartReader:
     def stop(self) -> None:
         """Another member reads it now. It begins where we had committed, so what we had seen there says nothing."""
         self.owned = False
+        self.advance = Advance(Position())
         self.lines.clear()
         self._bytes = 0
-        self._awaiting = self.committing = None
+        self._awaiting = None
         self.fetched, self._floor = 0, self.began
 
     # --- links
@@ -282,7 +200,7 @@ class PartReader:
         def read_alone(page: Page | None, at_s: float) -> None:
             """Messages must be at the quorum. Marks, and that there is nothing, the broker can say alone."""
             current = self._awaiting is link and number == self.fetches
-            messages = page is not None and any(fields[:1] != [MARK] for _, fields in page.entries)
+            messages = page is not None and has_messages(page.entries)
             if current and messages and self._log.quorum > 1 and not self.held:
                 self.ask(lambda asked, then: asked.touch_part(self.keys, partial(then, page)), read)
             else:
@@ -325,7 +243,7 @@ class PartReader:
             if page is None or self.owned or at_s > link.lease_until_s:
                 return
             self.fetched, self.delivered = number, cursor.position.entry
-            self.first_unread = _first(page.entries)
+            self.first_unread = next(((entry, version_in(fields)) for entry, fields in page.entries), None)
             at_end = ALL_READ if self.held else page.logs
             self._floor = max(self._floor, self.first_unread[1] if self.first_unread is not None else at_end)
             self._reader.go_on(at_s)
@@ -335,19 +253,18 @@ class PartReader:
     # --- entries
 
     def _add(self, entry_id: EntryId, fields: list[bytes], received_at: float) -> None:
-        line = _line(self._upto, entry_id, fields, received_at)
+        line = read_line(self._upto, entry_id, fields, received_at)
         if line is None:
             self._miss(None, _UNREADABLE, self._floor)
             self._upto = msgspec.structs.replace(self._upto, entry=entry_id)
             return
-        began = line.count - sum(_count(batch) for batch in fields[7::2])
+        began = line.count - count_in(fields)
         if 0 <= self._upto.count < began:
             self._miss(began - self._upto.count, _RETENTION, line.version)
             self._skip = 0
-        if line.events:  # otherwise it is a mark, or all its numbers were given up
-            line.before = Position(self._upto.entry, self._skip, began)
-            del line.events[: self._skip]
-            self._skip = 0
+        line.before = Position(self._upto.entry, self._skip, began)
+        del line.events[: self._skip]
+        self._skip = 0
         self.lines.append(line)
         self._bytes += line.size_bytes
         self._entry_bytes = max(64, (7 * self._entry_bytes + line.size_bytes) // 8)
@@ -361,8 +278,6 @@ class PartReader:
         line = self.lines.popleft()
         self._bytes -= line.size_bytes
         self.delivered = max(self.delivered, line.entry)
-        if line.events:
-            self.last_event = line.entry
         self._floor = max(self._floor, line.version)
         return line
 
@@ -376,53 +291,3 @@ class PartReader:
         count = max(0, total - self._upto.count) if total is not None and self._upto.count >= 0 else None
         if count != 0:
             self._miss(count, "the server that kept them is gone", self._floor)
-
-
-# --- entries
-
-
-def _first(entries: list[Entry]) -> tuple[EntryId, int] | None:
-    if not entries:
-        return None
-    entry_id, fields = entries[0]
-    return entry_id, parse_number(fields[3]) or 0 if len(fields) > 3 else 0
-
-
-def _count(batch: bytes) -> int:
-    """The messages of a batch; 0 if it is none."""
-    if len(batch) < HEADER_BYTES:
-        return 0
-    word, _, _, _, count = HEADER.unpack_from(batch)
-    return count if word == BATCH else 0
-
-
-def _line(upto: Position, entry_id: EntryId, fields: list[bytes], received_at: float) -> Line | None:
-    """An entry, read; None if nearcast has not written it."""
-    if len(fields) < 6 or fields[2] != b"logs":
-        return None
-    version, count = parse_number(fields[3]), parse_number(fields[5])
-    if version is None or count is None:
-        return None
-    if fields[0] == MARK:
-        return Line(entry_id, upto, count, version, [], decode_mark(fields[1]))
-    events: list[Kept] = []
-    for topic, batch in zip(fields[6::2], fields[7::2], strict=False):
-        messages = _messages(decode_topic(topic), batch, received_at)
-        if messages is None:
-            return None
-        events += messages
-    return Line(entry_id, upto, count, version, events, size_bytes=sum(map(len, fields)))
-
-
-def _messages(topic: str, batch: bytes, received_at: float) -> list[Message] | None:
-    items = decode_batch(batch) if len(batch) > HEADER_BYTES and _count(batch) else None
-    if items is None:
-        return None
-    _, _, publisher, first, _ = HEADER.unpack_from(batch)
-    messages = []
-    for sequence, (word, time_ns, body) in enumerate(items, first):
-        if word in SKIPS:
-            continue
-        user, payload = split_user(body) if word in OF_USERS else ("", body)
-        messages.append(Message(topic, payload, publisher, sequence, time_ns / 1e9, received_at, None, user))
-    return messages
