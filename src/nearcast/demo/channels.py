@@ -162,7 +162,7 @@ class ChannelsAct(Act[ChannelsSummary]):
             examples=found.examples,
             finished=not self.stopped,
             missed=self.missed,
-            **percentiles_ms(self.play.latencies_s),
+            **percentiles_ms(self.play.latencies.all_s),
         )
 
     def _summary(self, common: Summary) -> ChannelsSummary:

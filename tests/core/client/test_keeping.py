@@ -499,3 +499,35 @@ def test_many_and_large_messages_go_in_several_batches(rig: Any) -> None:
     assert [payload for _, payload in kept(world, "b1")] == [b"first", *payloads]
     assert len(entries(world, "b1")) >= 6
     assert len(client.acked) == 604
+
+
+def test_a_topic_at_rest_learns_of_a_log_with_its_next_message(rig: Any) -> None:
+    world = rig("b1")
+    client = world.client()
+    client.publish(T, b"a")
+    topic_publisher = client.machine.topic_publishers[T]
+    lanes = topic_publisher.lanes
+    covered(world, LOG)
+    world.run(1.0)
+    assert client.machine.membership.logs == (LOG,)
+    assert topic_publisher.lanes is lanes, "nothing is done for a topic at rest: there may be 100,000"
+    client.publish(T, b"b")
+    assert client.acked == [b"a", b"b"]
+    assert kept(world, "b1") == [(2, b"b")]
+    covered(world)
+    client.publish(T, b"c")
+    assert client.acked == [b"a", b"b", b"c"]
+    assert kept(world, "b1") == [(2, b"b")]
+
+
+def test_news_between_a_publish_and_its_sending_does_not_let_it_pass_the_log(rig: Any) -> None:
+    world = rig("b1")
+    client = world.client()
+    client.publish(T, b"a")
+    covered(world, LOG)
+    world.settle()
+    client.machine.publish(T, b"b", 0, b"b", world.now_s)
+    client.machine.topic_publishers[T].catch_up()  # as after an answer that arrives in the same turn
+    world.settle()
+    assert client.acked == [b"a", b"b"]
+    assert kept(world, "b1") == [(2, b"b")]

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
+
+import msgspec
 
 from nearcast.pipeline.catalog.channels import StoredChannel
-from nearcast.pipeline.service.scheduler import FIRST_PAUSE_S, LONGEST_PAUSE_S, Schedule
+from nearcast.pipeline.service.scheduler import FIRST_PAUSE_S, LONGEST_PAUSE_S, Schedule, phase_s
 
 
-def channel(name: str = "c", period_s: float = 10.0, continuous: bool = False, created_at: float = 3.0):
-    return StoredChannel(
+def channel(name: str = "c", period_s: float = 10.0, continuous: bool = False, tick_at: float = 3.0):
+    """A channel that was created so that a tick is at this time."""
+    created = StoredChannel(
         name=name,
         text="",
         parameters={},
@@ -18,15 +22,25 @@ def channel(name: str = "c", period_s: float = 10.0, continuous: bool = False, c
         new_datasets=("d",),
         whole_datasets=("w",),
         columns=(),
-        created_at=created_at,
     )
+    return msgspec.structs.replace(created, created_at=tick_at - phase_s(created))
 
 
 def due(schedule: Schedule, now_s: float) -> list[str]:
     return [channel.name for channel in schedule.due(now_s)]
 
 
-def test_a_repetitive_channel_runs_at_creation_plus_whole_periods():
+def test_channels_created_together_do_not_run_together():
+    schedule = Schedule()
+    together = [msgspec.structs.replace(channel(f"c{number}"), created_at=0.0) for number in range(40)]
+    schedule.update(together, [], 0.0, 0.0)
+    numbers = [len(schedule.due(float(second))) for second in range(11)]
+    assert numbers[0] == 0
+    assert numbers[10] == 40, "each runs within a period"
+    assert max(after - before for before, after in pairwise(numbers)) <= 12, "no second has more than a few"
+
+
+def test_a_repetitive_channel_runs_at_its_tick_plus_whole_periods():
     schedule = Schedule()
     schedule.update([channel()], [], 5.0, 5.0)
     assert due(schedule, 12.9) == []
@@ -54,9 +68,9 @@ def test_a_tick_that_passes_before_the_new_records_come_is_skipped():
 
 def test_ticks_follow_creation_by_the_wall_clock_and_then_a_clock_that_does_not_jump():
     schedule = Schedule()
-    schedule.update([channel(created_at=1003.0)], [], 5.0, 1041.0)  # 8 s after a tick
+    schedule.update([channel(tick_at=1003.0)], [], 5.0, 1041.0)  # 8 s after a tick
     assert schedule.next_s() == 7.0
-    schedule.update([channel(created_at=1003.0)], [], 6.0, -9000.0)
+    schedule.update([channel(tick_at=1003.0)], [], 6.0, -9000.0)
     assert schedule.next_s() == 7.0
     schedule.started("c", 7.0)
     schedule.committed("d", 8.0)
@@ -99,7 +113,7 @@ def test_an_unfinished_execution_is_due_at_once():
 
 def test_who_waits_longest_is_first():
     schedule = Schedule()
-    schedule.update([channel("a", created_at=2.0), channel("b", created_at=1.0)], [], 5.0, 5.0)
+    schedule.update([channel("a", tick_at=2.0), channel("b", tick_at=1.0)], [], 5.0, 5.0)
     assert due(schedule, 20.0) == ["b", "a"]
 
 
@@ -120,9 +134,9 @@ def test_a_channel_that_was_dropped_and_created_again_is_another():
     schedule = Schedule()
     schedule.update([channel()], [], 5.0, 5.0)
     schedule.started("c", 13.0)
-    schedule.update([channel(created_at=14.0)], [], 14.0, 14.0)
+    schedule.update([channel(tick_at=14.0)], [], 14.0, 14.0)
     schedule.ended("c", 15.0)
-    schedule.update([channel(created_at=14.0)], [], 15.0, 15.0)
+    schedule.update([channel(tick_at=14.0)], [], 15.0, 15.0)
     assert schedule.next_s() == 24.0
     schedule.update([], [], 16.0, 16.0)
     assert schedule.next_s() == math.inf

@@ -41,10 +41,14 @@ class Entries:
 
     def enter(self, broker: str, now_s: float) -> ClientLink | None:
         """The link to publish on at this broker, if it is ready. Otherwise it is being made ready."""
-        link = self._open.get(broker)
+        link = self.link_to(broker)
         if link is None and broker not in self._entering and self._topic_publisher.uses(broker):
             self._topic_publisher.client.links.want(broker, self._topic_publisher, now_s)
         return link
+
+    def link_to(self, broker: str) -> ClientLink | None:
+        """The link to publish on at this broker, if it is ready."""
+        return self._open.get(broker)
 
     def linked(self, link: ClientLink) -> None:
         """A link is up: enter there if it is still a target."""
@@ -61,7 +65,7 @@ class Entries:
 
     def look_again(self, broker: str, then: Callable[[ClientLink, Found, int, float], None]) -> bool:
         """Read again what a broker has, if we have entered there. Returns whether we have."""
-        link = self._open.get(broker)
+        link = self.link_to(broker)
         if link is not None:
             self._look(link, partial(then, link))
         return link is not None

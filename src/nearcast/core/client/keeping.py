@@ -25,7 +25,7 @@ from nearcast.core.wire.batches import encode_batch
 from nearcast.core.wire.steps import Kept, OtherEpoch, OtherNumber, Outcome, Step
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from nearcast.core.client.publisher import TopicPublisher
     from nearcast.core.wire.backend import ClientLink
@@ -185,6 +185,14 @@ class KeptLane(Lane):
         self.flying = 0
         self.blocked = self.looking = False
         self._keys = ()
+
+
+def lanes_to(topic_publisher: TopicPublisher, brokers: Sequence[str]) -> tuple[Lane, ...]:
+    """One lane to each broker that a message goes to. If a log covers the topic, the first one keeps it."""
+    keeper, *others = brokers
+    counted, logs = topic_publisher.acknowledged, topic_publisher.logs
+    first = KeptLane(topic_publisher, keeper, counted, logs) if logs else Lane(topic_publisher, keeper, counted)
+    return (first, *(Lane(topic_publisher, broker, counted) for broker in others))
 
 
 class HolderQuestion:

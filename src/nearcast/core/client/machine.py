@@ -28,7 +28,6 @@ from nearcast.core.client.repairs import ASKS_BURST, ASKS_PER_S, Answers
 from nearcast.core.client.side_links import SideLinks
 from nearcast.core.client.subscriber import TopicSubscriber
 from nearcast.core.client.upkeep import Forgetting, Reporting
-from nearcast.core.model.logs import covering
 from nearcast.core.model.membership import Membership
 from nearcast.core.model.names import CONTROL, decode_topic, encode_topic
 from nearcast.core.model.placement import Record, Unreadable
@@ -353,8 +352,8 @@ class Client:
             for flow in self._subscribers():
                 flow.forget(broker, now_s)
         if logs_changed:
-            for topic, topic_publisher in self.topic_publishers.items():
-                topic_publisher.cover(covering(membership.logs, topic), now_s)
+            for topic_publisher in list(self.in_flight):
+                topic_publisher.cover()
         for pattern in self.patterns.values():
             pattern.spread(now_s)
         self.readers.membership_changed(now_s)

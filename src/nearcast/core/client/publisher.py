@@ -9,11 +9,11 @@ from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from nearcast.core.client.entries import Entries
-from nearcast.core.client.keeping import FormerLanes, KeptLane
+from nearcast.core.client.keeping import FormerLanes, KeptLane, lanes_to
 from nearcast.core.client.news import moved
 from nearcast.core.client.sending import Entry, Lane, Packing, PublishBuffer
 from nearcast.core.model.counters import TopicCounters
-from nearcast.core.model.logs import Log, covering
+from nearcast.core.model.logs import covering
 from nearcast.core.model.names import decode_topic
 from nearcast.core.model.placement import Placement, Record
 from nearcast.core.wire.effects import Failed
@@ -41,6 +41,7 @@ class TopicPublisher:
         self.lanes: tuple[Lane, ...] = ()
         self.sequence = self.acknowledged = client.numbered  # above everything it sent on topics it has since forgotten
         self.logs = covering(client.membership.logs, topic)
+        self._logs_version = client.membership.logs_version
         self.logged = 0  # numbers up to this one, as far as we know, are in the log or will never be
         self.tried = 0  # numbers up to this one were sent on connections or in epochs that no longer exist
         self._publisher = client.client_id
@@ -123,7 +124,7 @@ class TopicPublisher:
         """Hand everything published since the last time to the links."""
         self._unsent = False
         lane = self._sole
-        if lane is None or lane.link is None:
+        if lane is None or lane.link is None or self._logs_version != self.client.membership.logs_version:
             self.catch_up()
             self.client.attend(self)
         elif lane.sent < self.sequence:
@@ -131,6 +132,8 @@ class TopicPublisher:
 
     def catch_up(self) -> None:
         """Send on every open lane what it has not sent yet, unless it is unknown how far an earlier one has kept."""
+        if self._logs_version != self.client.membership.logs_version:
+            self.cover()
         lanes, packed = self.lanes, dict[int, list[bytes]]()
         if self.former_lanes:
             return
@@ -159,8 +162,8 @@ class TopicPublisher:
         else:
             lane.receivers.extend(receivers)
             done = min(other.counted for other in self.lanes)
-            fresh = done - self.acknowledged
-            receivers = [sum(other.receivers.popleft() for other in self.lanes) for _ in range(fresh)]
+            counts = [lane.receivers for lane in self.lanes]
+            receivers = [sum(count.popleft() for count in counts) for _ in range(done - self.acknowledged)]
         self._acknowledge(done, receivers)
 
     def refuse(self, sequence: int, error: ClusterError) -> None:
@@ -177,8 +180,7 @@ class TopicPublisher:
 
     def refuse_all(self, error: ClusterError) -> None:
         """The topic is not available: everything waiting fails, and what is published later starts over."""
-        waited = {number for number, _ in self._tokens}
-        numbers = range(self.acknowledged + 1, self.sequence + 1)
+        numbers, waited = range(self.acknowledged + 1, self.sequence + 1), {number for number, _ in self._tokens}
         left = sum(self._buffer.empty(number) and number not in waited for number in numbers)
         if left:
             self.client.refusals.note(self.topic, error, left)
@@ -248,42 +250,40 @@ class TopicPublisher:
     def _adopt(self, placement: Placement, now_s: float) -> None:
         if self.placement is not None:
             self.client.tell(moved(f"publications on {decode_topic(self.topic)!r}", placement))
-        self._retire_lanes()
         self.placement, self.epoch = placement, placement.epoch
         if self.upcoming is not None and self.upcoming.epoch <= placement.epoch:
             self.upcoming = None
-        self._open_lanes(placement, now_s)
+        for broker in placement.writers(self._publisher):
+            self._entries.enter(broker, now_s)
+        self._open_lanes()
         self._leave_at_s = now_s + self.client.timing.linger_s
         self.client.attend(self)
 
-    def _open_lanes(self, placement: Placement, now_s: float) -> None:
-        keeper, *others = placement.writers(self._publisher)  # if there are several, the first one keeps
-        first = (
-            KeptLane(self, keeper, self.acknowledged, self.logs) if self.logs else Lane(self, keeper, self.acknowledged)
-        )
-        self.lanes = (first, *(Lane(self, broker, self.acknowledged) for broker in others))
+    def _open_lanes(self) -> None:
+        """Open lanes as the placement and the logs are now."""
+        self._retire_lanes()
+        if self.placement is not None:
+            self.lanes = lanes_to(self, self.placement.writers(self._publisher))
         for lane in self.lanes:
-            lane.link = self._entries.enter(lane.broker, now_s)
+            lane.link = self._entries.link_to(lane.broker)
         self.catch_up()
 
-    def cover(self, logs: tuple[Log, ...], now_s: float) -> None:
-        """The logs have changed; these cover the topic now."""
-        if logs != self.logs:
-            self.logs = logs
-            if self.placement is not None:
-                self._retire_lanes()
-                self._open_lanes(self.placement, now_s)
+    def cover(self) -> None:
+        """The logs have changed. At rest we learn of it with the next message: a client may have 100,000 topics."""
+        self._logs_version, before = self.client.membership.logs_version, self.logs
+        self.logs = covering(self.client.membership.logs, self.topic)
+        if self.logs != before:
+            self._open_lanes()
         self._unblock()
         self.client.attend(self)
 
-    def _life_ended(self, lane: KeptLane, now_s: float) -> None:
+    def _life_ended(self, lane: KeptLane) -> None:
         """The server was restarted. If replicas may have what it had kept, we must know before we go on."""
         if lane.quorum == 1:
             lane.doubted = 0
             self.life_lost()
-        elif self.placement is not None:
-            self._retire_lanes()
-            self._open_lanes(self.placement, now_s)
+        else:
+            self._open_lanes()
 
     def has_kept(self, number: int) -> None:
         """A broker has kept everything up to this number. Somebody else may have written there what was never used."""
@@ -310,7 +310,7 @@ class TopicPublisher:
         self._refused = False
         for lane in self.lanes:
             if isinstance(lane, KeptLane) and lane.broker == link.broker and lane.has_ended:
-                self._life_ended(lane, now_s)
+                self._life_ended(lane)
         self.has_kept(kept)
         if record is not None:
             self.record(record, now_s)
@@ -422,7 +422,7 @@ class TopicPublisher:
             return False
         if self.placement is None or self._entries.unconfirmed:
             return True
-        waiting = [lane.broker for lane in self.lanes if lane.counted < self.sequence]
+        waiting = (lane.broker for lane in self.lanes if lane.counted < self.sequence)
         return not all(self.uses(broker) and self.client.links.serves(broker, now_s) for broker in waiting)
 
     @property

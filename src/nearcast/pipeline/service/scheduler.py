@@ -9,6 +9,7 @@ import logging
 import math
 import threading
 import time
+import zlib
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 
@@ -19,6 +20,15 @@ from nearcast.runtime.workers import Troubles
 
 FIRST_PAUSE_S = 1.0  # after a failure
 LONGEST_PAUSE_S = 300.0
+PHASES = 1024  # into which a period is divided
+
+
+def phase_s(channel: StoredChannel) -> float:
+    """When in its period, counted from its creation, a channel runs.
+
+    Channels are often created together, by one file. Drawn from their names, their ticks spread over the period.
+    """
+    return zlib.crc32(channel.name.encode()) % PHASES / PHASES * channel.period_s
 
 
 class _Entry:
@@ -26,7 +36,7 @@ class _Entry:
 
     def __init__(self, channel: StoredChannel, now_s: float, age_s: float) -> None:
         self.channel = channel
-        self._tick_s = now_s - age_s % channel.period_s  # one of its ticks
+        self._tick_s = now_s - (age_s - phase_s(channel)) % channel.period_s  # one of its ticks
         self.due_s = self.tick_after(now_s)
         self.fresh = True  # there may be new records
         self.running = False
@@ -46,12 +56,12 @@ class _Entry:
 class Schedule:
     """The channels, when each is due, and which of them run: pure bookkeeping, without a clock or threads.
 
-    A repetitive channel is due at whole periods after its creation. The creation time is by the wall clock, which is
-    read once, when the channel is added; all other times are by a clock that does not jump. If ticks pass while an
-    execution runs, and there were new records by then, the channel is due at its end, once: the next execution sees all
-    records since the last. A continuous channel is due at each commit of one of its NEW datasets, but at least a period
-    after it last started. Neither is due without new records. An execution that failed is tried again after a pause,
-    which doubles up to a limit.
+    A repetitive channel is due at whole periods after its creation and its phase. The creation time is by the wall
+    clock, which is read once, when the channel is added; all other times are by a clock that does not jump. If ticks
+    pass while an execution runs, and there were new records by then, the channel is due at its end, once: the next
+    execution sees all records since the last. A continuous channel is due at each commit of one of its NEW datasets,
+    but at least a period after it last started. Neither is due without new records. An execution that failed is tried
+    again after a pause, which doubles up to a limit.
     """
 
     def __init__(self) -> None:
