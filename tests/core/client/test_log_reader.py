@@ -7,6 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from nearcast.core.client import advance
+from nearcast.core.client.group import COMMITS_MAX
 from nearcast.core.client.log_reader import LogReader, Start
 from nearcast.core.model.cursors import decode_cursor
 from nearcast.core.model.logs import FormerLife, Log, cursors_of, format_id, stream_of, totals_of
@@ -15,7 +17,7 @@ from nearcast.core.model.names import INBOX
 from nearcast.core.wire.batches import encode_batch
 from nearcast.core.wire.effects import Done, Failed
 from nearcast.core.wire.link import command
-from nearcast.errors import UsageError
+from nearcast.errors import LimitReached, UsageError
 
 LOG = Log("all", 1, ("*",), 3600.0, 1 << 30)
 
@@ -435,6 +437,34 @@ def test_a_commit_does_not_wait_for_what_the_program_has_not_taken(two: Reading)
     reader.commit("commit", two.world.now_s)
     two.world.run(0.1)
     assert Done("commit") in one.effects
+
+
+def test_commits_that_wait_for_answers_have_a_limit(two: Reading) -> None:
+    one = two.world.client(1)
+    reader = two.read(one, "g")
+    two.keep("b1", b"1")
+    assert two.got(reader, 1.0) == [b"1"]
+    two.world.silent.add("b1")
+    for number in range(COMMITS_MAX):
+        reader.commit(number, two.world.now_s)
+    with pytest.raises(LimitReached, match="1000 commits of the group 'g' wait for answers: await earlier ones"):
+        reader.commit("one too many", two.world.now_s)
+    two.world.speak("b1")
+    assert all(Done(number) in one.effects for number in range(COMMITS_MAX))
+    reader.commit("again", two.world.now_s)
+    assert Done("again") in one.machine.effects
+
+
+def test_marks_that_a_cursor_has_not_passed_have_a_limit(two: Reading, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(advance, "SILENT_MAX", 2)
+    reader = two.read(two.world.client(1), "g")
+    for number in range(4):
+        two.keep("b2", b"a%d" % number)
+        two.mark("b1", {two.life("b2"): two.last("b2")})
+        two.keep("b1", b"b%d" % number)
+    assert sorted(two.got(reader, 1.0)) == [b"a0", b"a1", b"a2", b"a3", b"b0", b"b1"]
+    reader.commit("commit", two.world.now_s)
+    assert two.got(reader, 0.1) == [b"b2", b"b3"], "without a tick"
 
 
 def test_a_cursor_never_goes_back(two: Reading) -> None:

@@ -15,13 +15,14 @@ import msgspec
 from nearcast.core.model.cursors import Cursor, Position
 from nearcast.core.model.settings import NEVER_S
 from nearcast.core.wire.effects import Done, Failed
-from nearcast.errors import Unavailable
+from nearcast.errors import LimitReached, Unavailable
 
 if TYPE_CHECKING:
     from nearcast.core.client.log_reader import LogReader
     from nearcast.core.client.part_reader import PartReader
     from nearcast.core.wire.backend import Taken
 
+COMMITS_MAX = 1000  # without an answer: while a broker is away, a program may try again and again
 LOOK_AGAIN_S = 0.05  # between two looks at a part while something waits for it
 
 
@@ -89,6 +90,7 @@ class Group:
             lambda asked, then: asked.take_cursor(keys, self.name, member, stale, new, wanted=wanted, then=then),
             taken,
             alone=True,
+            repeated=True,
         )
 
     def _taken(self, part: PartReader, found: Taken, now_s: float) -> None:
@@ -193,6 +195,8 @@ class Group:
 
     def commit(self, token: object, now_s: float) -> None:
         """Waits for what the program has taken alone: it may take nothing more before it has its answer."""
+        if len(self._commits) >= COMMITS_MAX:
+            raise LimitReached(f"{COMMITS_MAX} commits of the group {self.name!r} wait for answers: await earlier ones")
         waiting: dict[str, Position] = {}
         for part in list(self._reader.parts.values()):
             if part.owned and not part.ended and part.cursor is not None and part.advance.is_ahead:
@@ -220,6 +224,7 @@ class Group:
             lambda asked, then: asked.commit_cursor(part.keys, self.name, changed, release=release, then=then),
             written,
             alone=not part.advance.is_wanted,
+            repeated=True,
         )
 
     def _write_behind_marks(self, now_s: float) -> None:

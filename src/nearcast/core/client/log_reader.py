@@ -280,7 +280,7 @@ class LogReader:
 
     def _may_deliver(self, part: PartReader, now_s: float) -> bool:
         line = part.lines[0]
-        if self.group is not None and self.group.gives_away(part):
+        if self.group is not None and (self.group.gives_away(part) or not (line.events or part.advance.has_room)):
             return False
         if line.version > self._passed and not self._pass(line.version, now_s):
             return False

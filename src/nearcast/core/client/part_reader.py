@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 PAGE_BYTES = 256 << 10  # of entries asked for at once: more would hold up everything else on the link
 PAGE_ENTRIES = 1000
 BUFFER_BYTES = 1 << 20  # of a part that wait for their turn
+REPEATED_MAX = 64  # answers that wait for replicas: beats and looks at a part go on for as long as replicas are missing
 ALL_READ = 1 << 62  # later than any version of the logs
 
 _RETENTION = "retention removed them before they were read"
@@ -141,17 +142,20 @@ class PartReader:
             self._awaiting, self._news = None, True
             self._reader.go_on(now_s)
 
-    def ask(self, question: Question, then: Then, *, alone: bool = False) -> None:
+    def ask(self, question: Question, then: Then, *, alone: bool = False, repeated: bool = False) -> None:
         """Ask something that ends in a write; if the log has a quorum, wait until it has what the answer says.
 
-        `alone`: a broker without replicas may answer alone. Nothing can have been kept there.
+        `alone`: a broker without replicas may answer alone. Nothing can have been kept there. `repeated`: it is asked
+        again with every beat, so it need not be asked while too many answers wait for replicas.
         """
         link, quorum = self.link, self._log.quorum
         assert link is not None
         info = self._reader.client.membership.brokers.get(self.broker)
         alone = alone and info is not None and not info.replicas
         if quorum > 1 and not self.held and not alone:
-            self._reader.client.side_links.quorum(link).ask(self, quorum - 1, question, then)
+            quorum_link = self._reader.client.side_links.quorum(link)
+            if not repeated or quorum_link.asked_by(self) < REPEATED_MAX:
+                quorum_link.ask(self, quorum - 1, question, then)
         else:
             question(link, then)
 

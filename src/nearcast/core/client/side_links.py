@@ -128,6 +128,8 @@ class SideLinks:
             if isinstance(side, HolderLink) and self._client.membership.holder(side.life) != side.url:
                 self._end(side)
                 side.lost(now_s)
+            elif isinstance(side, QuorumLink) and side.is_full:
+                self._drop(side, "too much waits for replicas there", now_s)
             elif side.link is None:
                 if not side.connecting and now_s >= side.retry_at_s:
                     self._open(side)
