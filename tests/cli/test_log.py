@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -84,5 +87,22 @@ def test_a_log_is_created_read_shown_and_dropped(cluster: dict[str, Any]) -> Non
     assert "orders" in log(cluster, "list").stdout
 
     assert log(cluster, "drop", "orders").exit_code == 0
-    gone = log(cluster, "read", "orders")
-    assert (gone.exit_code, "no log 'orders'; the cluster has: none" in gone.stderr) == (2, True)
+    for command in ("read", "show"):
+        gone = log(cluster, command, "orders")
+        assert (gone.exit_code, "no log 'orders'; the cluster has: none" in gone.stderr) == (2, True)
+
+
+@pytest.mark.live
+def test_what_a_group_has_printed_is_committed_when_ctrl_c_ends_it(cluster: dict[str, Any]) -> None:
+    assert log(cluster, "create", "orders", "--topics", "order.*").exit_code == 0
+    publish(cluster, 7)
+    command = ["log", "read", "orders", "--group", "tail", "--follow", "--url", cluster["store"]]
+    with subprocess.Popen([sys.executable, "-m", "nearcast", *command], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        lines = [process.stdout.readline() for _ in range(7)]
+        process.send_signal(signal.SIGINT)
+        rest, _ = process.communicate(timeout=20)
+    assert (process.returncode, rest) == (130, "")
+    assert len(set(lines)) == 7
+    assert log(cluster, "read", "orders", "--group", "tail").stdout == ""
+    assert log(cluster, "drop", "orders").exit_code == 0

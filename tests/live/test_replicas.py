@@ -94,7 +94,7 @@ def test_a_server_that_restarts_empty_does_not_wipe_its_replica() -> None:
 
 def test_with_too_few_replicas_publishing_fails_and_says_why_and_the_broker_lives_on() -> None:
     async def scenario(cluster: LocalCluster, console: Console) -> None:
-        with pytest.raises(Refused, match="a quorum of 3 takes 2 replicas, and no broker has more than 1"):
+        with pytest.raises(Refused, match="a quorum of 3 takes 2 replicas of a broker, and no broker has more than 1"):
             await console.create_log(Log("orders", 0, ("order.*",), 3600.0, 1 << 28, quorum=3))
         await console.create_log(LOG)
         replica = cluster.pids["replica-b1-1"]

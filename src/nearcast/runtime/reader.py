@@ -111,14 +111,16 @@ def _done(future: asyncio.Future[None]) -> None:
 class Reader:
     """The messages of a log, in each publisher's order, from all brokers. Make it with `client.read(...)`.
 
-        async for event in client.read("orders", group="billing"):
+        reader = await client.read("orders", group="billing")
+        async for event in reader:
             match event:
                 case Message(payload=payload): ...
-                case Lost(): ...
-            await reader.commit()
+                case Lost(count=count, reason=reason): ...
+            await reader.commit()  # or once for many events: what was taken since then is read again after a crash
 
     `await` it to begin: nothing that is acknowledged after that is missed. Iterating begins it if needed. With a group,
     its members share the parts of the log, and after a crash the group continues behind what was last committed.
+    Members wait for each other's commits where a topic has moved.
     """
 
     def __init__(
@@ -177,14 +179,14 @@ class Reader:
     # --- reading
 
     def take(self) -> list[Kept]:
-        """Everything that is there, without waiting."""
+        """Everything that is there, without waiting; nothing before the reader was awaited."""
         events: list[Kept] = []
         while (event := self._next()) is not None:
             events.append(event)
         return events
 
     async def get(self) -> Kept:
-        """The next message, or report of lost ones. Raises Closed at the end."""
+        """The next message, or report of lost ones. Raises Closed at the end, or why it ended: the log was dropped."""
         reader = await self._begin()
         while True:
             event = self._next()
@@ -219,7 +221,8 @@ class Reader:
     async def commit(self, *, timeout_s: Timeout = CLIENT_DEFAULT) -> None:
         """Note on the servers that everything taken so far is done: after a crash, the group continues behind it.
 
-        Raises Unavailable if another member reads some of it by now, which may then be read again.
+        Raises Unavailable if another member reads some of it by now, which may then be read again; go on reading.
+        Raises UsageError without a group, and LimitReached if too many commits wait for their answers.
         """
         reader = await self._begin()
         done = asyncio.get_running_loop().create_future()
