@@ -163,6 +163,14 @@ def test_a_member_that_begins_inside_an_entry_counts_from_there() -> None:
     assert advance.want() == Position((6, 0), 0, 103)
 
 
+def test_the_cursor_says_how_many_messages_come_before_it_once_that_is_known() -> None:
+    advance = Advance(Position((5, 0)))
+    advance.began_behind(40)
+    assert advance.upto(lambda part, entry: True) == Position((5, 0), 0, 40)
+    advance.committed(Position((5, 0)))  # the answer to what was written before that was known
+    assert advance.upto(lambda part, entry: True) == Position((5, 0), 0, 40)
+
+
 def test_lines_without_events_have_a_limit_and_room_again_when_the_cursor_has_passed_them() -> None:
     case = Case()
     for _ in range(SILENT_MAX - 1):

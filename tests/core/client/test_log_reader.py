@@ -425,6 +425,23 @@ def test_a_commit_after_a_part_was_lost_fails_once(two: Reading) -> None:
     assert Done("later") in one.effects, "what was taken since then is none"
 
 
+def test_a_cursor_that_has_vanished_makes_no_commit_fail_if_nothing_was_taken(two: Reading) -> None:
+    one = two.world.client(1)
+    reader = two.read(one, "g")
+    two.keep("b1", b"1")
+    assert two.got(reader, 1.0) == [b"1"]
+    two.world.ask("b2", "HDEL", cursors_of(LOG, two.life("b2")), "g:g")
+    two.world.run(1.0)
+    reader.commit("commit", two.world.now_s)
+    two.world.run(0.5)
+    assert Done("commit") in one.effects
+    two.world.ask("b1", "HDEL", cursors_of(LOG, two.life("b1")), "g:g")
+    two.world.run(1.0)
+    reader.commit("again", two.world.now_s)
+    two.world.settle()
+    assert any(isinstance(effect, Failed) for effect in one.effects), "what was committed is read again"
+
+
 def test_a_commit_does_not_wait_for_what_the_program_has_not_taken(two: Reading) -> None:
     one = two.world.client(1)
     reader = two.read(one, "g")
@@ -627,3 +644,19 @@ def test_a_report_of_a_loss_is_given_again_if_nobody_has_committed_it(two: Readi
     two.world.settle()
     assert Done("commit") in client.effects
     assert two.cursor("b1", "g").position.count == 3
+
+
+@pytest.mark.parametrize("kept", [0, 1])
+def test_what_retention_removes_before_the_first_commit_is_reported_by_the_next_member(two: Reading, kept: int) -> None:
+    first = two.world.client(1)
+    for number in range(kept):
+        two.keep("b1", b"%d" % number)
+    reader = two.read(first, "g")
+    two.world.run(2.0)
+    assert len(reader.ready) == kept
+    two.world.wired.remove(first)
+    for session in first.sessions.values():
+        session.close()
+    two.keep("b1", b"a", b"b")
+    two.world.ask("b1", "XTRIM", stream_of(LOG, two.life("b1")), "MINID", "9999999999999-0")
+    assert two.got(two.read(two.world.client(2), "g"), 5.0) == [(two.life("b1"), kept + 2)]

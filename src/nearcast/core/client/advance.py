@@ -50,10 +50,11 @@ class _Silent(msgspec.Struct, eq=False):
 class Advance:
     """From when a member begins to read a part until it loses it. A member that begins again gets a new one."""
 
-    __slots__ = ("_committed", "_delivered", "_silent", "_taken", "_wanted", "last_event")
+    __slots__ = ("_began", "_committed", "_delivered", "_silent", "_taken", "_wanted", "last_event")
 
     def __init__(self, position: Position) -> None:
         self.last_event = position.entry  # the last delivered entry with something for the program
+        self._began = position.count  # messages of the part before where it began; below 0: not known yet
         self._delivered = 0  # events
         self._taken: tuple[Line, int] | None = None  # the last line of which the program has taken events; how many
         self._wanted: _Point | None = None  # up to where the program has committed, until the server has it
@@ -61,6 +62,12 @@ class Advance:
         self._silent: deque[_Silent] = deque()
 
     # --- what happens
+
+    def began_behind(self, count: int) -> None:
+        """So many messages of the part come before where it began. The cursor says so from now on: what retention
+        removes behind it is missed then, even if nothing was ever committed."""
+        self._began = count
+        self.committed(self._committed.position)
 
     def deliver(self, line: Line, needs: Needs) -> None:
         """A line is delivered; `needs`: what must be committed elsewhere before the cursor passes it."""
@@ -87,6 +94,8 @@ class Advance:
         wanted, events = self._wanted, self._committed.events
         if wanted is not None and position.reaches(wanted.position):
             self._wanted, events = None, wanted.events
+        if position.count < 0:
+            position = msgspec.structs.replace(position, count=self._began)
         self._committed = _Point(events, position)
         while self._silent and self._silent[0].behind.entry <= position.entry:
             self._silent.popleft()
@@ -116,6 +125,11 @@ class Advance:
     def is_wanted(self) -> bool:
         """Whether the program has committed something that the server may not have yet."""
         return self._wanted is not None
+
+    @property
+    def has_taken(self) -> bool:
+        """Whether the program has taken anything."""
+        return self._taken is not None
 
     @property
     def is_ahead(self) -> bool:

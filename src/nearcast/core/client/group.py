@@ -145,7 +145,7 @@ class Group:
 
     def _lose(self, part: PartReader) -> None:
         """Another member reads the part: what was not committed is read again."""
-        ahead = part.cursor is None or part.advance.is_ahead
+        ahead = part.advance.is_ahead or (part.cursor is None and part.advance.has_taken)
         if ahead and not any(part.life in commit.waiting for commit in self._commits):
             self._uncommitted.add(part.life)
         part.stop()

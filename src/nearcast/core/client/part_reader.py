@@ -225,7 +225,9 @@ class PartReader:
             self._add(entry_id, fields, received_at)
         self.drained, self.fetched = len(page.entries) < count, number
         if not page.entries and self._upto.count < page.total:
-            if self._upto.count >= 0:  # otherwise it begins with what is still there, and that is nothing
+            if self._upto.count < 0:  # it begins with what is still there, and that is nothing
+                self.advance.began_behind(page.total)
+            else:
                 self._miss(page.total - self._upto.count, _RETENTION, page.logs)
             self._upto = msgspec.structs.replace(self._upto, count=page.total)
         if self.drained:
@@ -263,7 +265,9 @@ class PartReader:
             self._upto = msgspec.structs.replace(self._upto, entry=entry_id)
             return
         began = line.count - count_in(fields)
-        if 0 <= self._upto.count < began:
+        if self._upto.count < 0:
+            self.advance.began_behind(began)
+        elif self._upto.count < began:
             self._miss(began - self._upto.count, _RETENTION, line.version)
             self._skip = 0
         line.before = Position(self._upto.entry, self._skip, began)
