@@ -21,6 +21,7 @@ from nearcast.core.wire import bus
 from nearcast.core.wire.effects import Done, Failed
 from nearcast.core.wire.frames import UserPayload
 from nearcast.errors import PublishBufferFull
+from nearcast.sim.faults import Profile
 from nearcast.sim.process import Process
 from nearcast.sim.script import Add, Deafen, Intrude, Keep, Lose, LoseStore, Part, Pause, Readdress, Remove, Step
 
@@ -284,6 +285,8 @@ class Operator:
             world.timeline.after(LOOK_S, self._look, broker, abandon)
         elif state is BrokerState.LEFT:
             world.stop_broker(broker, world.rng.uniform(*AWAY_S))
+        elif world.plan.profile is Profile.LOSS:  # a lost store may have brought back a drain that was cancelled
+            world.timeline.after(LOOK_S, self._look, broker, abandon)
 
     # --- the script
 
