@@ -204,6 +204,20 @@ def test_a_page_that_comes_when_the_lease_is_over_is_not_believed(two: Reading) 
     assert two.got(reader, 1.0) == [b"1"]
 
 
+@pytest.mark.parametrize("quorum", [1, 2])
+def test_a_page_that_comes_when_the_reader_is_closed_is_nothing(two: Reading, quorum: int) -> None:
+    two.announce(logs=(msgspec.structs.replace(LOG, quorum=quorum),))
+    reader = two.read(two.world.client())
+    two.got(reader, 0.5)
+    two.world.silent.add("b1")
+    two.keep("b1", b"1")
+    reader.parts[two.life("b1")].fetch(two.world.now_s, again=True)
+    two.world.settle()
+    reader.close()
+    two.world.speak("b1")
+    assert two.got(reader, 1.0) == []
+
+
 def test_what_retention_removed_is_reported_with_its_number(two: Reading) -> None:
     client = two.world.client()
     reader = two.read(client)

@@ -215,7 +215,6 @@ class PartReader:
             self.leave()
             self._reader.client.links.unwant(self)  # the broker may come back with another life
             self.broker, self.held = "", held
-            self._awaiting = None
             self.drained, self._news = False, True
 
     def quorum_lost(self, first: ClientLink, now_s: float) -> None:
@@ -244,7 +243,8 @@ class PartReader:
             self._reader.unlinked(self, now_s)
 
     def leave(self) -> None:
-        link, self.link = self.link, None
+        """Whatever is on its way here is too late."""
+        link, self.link, self._awaiting = self.link, None, None
         if link is not None:
             link.users.pop(self, None)
             self._reader.client.readers.announcements.unfollow(link, self)
