@@ -314,6 +314,21 @@ def test_a_broker_that_left_with_nothing_to_read_is_not_reported(two: Reading, r
     assert two.got(reader, 1.0) == []
 
 
+@pytest.mark.parametrize(("unread", "reports"), [(0, []), (2, [2])])
+def test_a_member_that_never_read_a_part_knows_from_its_group_what_is_lost(
+    two: Reading, unread: int, reports: list[int]
+) -> None:
+    members = [two.read(two.world.client(number), "g") for number in (1, 2)]
+    two.keep("b1", b"1", b"2")
+    two.keep("b2", b"3", b"4")
+    two.world.run(2.0)
+    life, version = two.life("b2"), two.world.membership.version + 1
+    other = next(member for member in members if not member.parts[life].owned)
+    left = FormerLife(life, version, counts={LOG.key: 2}, unread={LOG.key: {"g": unread, "h": 1}})
+    two.announce(brokers={"b1": two.world.membership.brokers["b1"]}, ring=("b1",), former=(left,), logs_version=version)
+    assert [lost for lost in two.got(other, 1.0) if isinstance(lost, tuple)] == [(life, count) for count in reports]
+
+
 def test_a_dropped_log_ends_its_readers(two: Reading) -> None:
     client = two.world.client()
     reader = two.read(client)

@@ -372,10 +372,21 @@ class PartReader:
         self.leave()
         if self._floor >= ALL_READ:
             return  # it was read to its end where it was held
-        total = (former.counts or {}).get(self._log.key) if former is not None else None
-        count = max(0, total - self._upto.count) if total is not None and self._upto.count >= 0 else None
+        count = self._unread(former) if former is not None else None
         if count != 0:
             self._miss(count, "the server that kept them is gone", self._floor)
+
+    def _unread(self, former: FormerLife) -> int | None:
+        """How much was not read of a life that has ended; None if nobody has counted it.
+
+        A member that does not read the part knows it from the group's cursor, as it was in the end.
+        """
+        total, group = (former.counts or {}).get(self._log.key), self._reader.group
+        if not total:
+            return total
+        known = [max(0, total - self._upto.count)] if self.owned and self._upto.count >= 0 else []
+        unread = former.unread.get(self._log.key, {}).get(group.name) if group is not None else None
+        return min([*known, *([unread] if unread is not None else [])], default=None)
 
 
 # --- entries
