@@ -151,6 +151,25 @@ def test_a_mark_that_names_what_retention_has_removed_waits_for_nothing(two: Rea
     assert two.got(reader, 0.5) == [b"2"]
 
 
+@pytest.mark.parametrize("left", [0, 1], ids=["all of it", "not all of it"])
+def test_a_mark_and_what_retention_has_removed_do_not_wait_for_each_other(two: Reading, left: int) -> None:
+    """The mark waits until the loss is reported. By then, the broker that has lost it has later logs."""
+    client = two.world.client()
+    reader = two.read(client)
+    two.got(reader, 0.5)
+    client.deaf |= {"b1", "b2"}
+    two.keep("b1", b"1")
+    two.mark("b2", {two.life("b1"): two.last("b1")})
+    two.keep("b2", b"2")
+    two.world.ask("b1", "XTRIM", stream_of(LOG, two.life("b1")), "MINID", "9999999999999-0")
+    two.announce(logs_version=5)
+    for _ in range(left):
+        two.keep("b1", b"3", version=5)
+    client.deaf.clear()
+    client.hear()
+    assert two.got(reader, 3.0) == [(two.life("b1"), 1), b"2", *[b"3"] * left]
+
+
 def test_a_new_version_of_the_logs_waits_for_everything_older(two: Reading) -> None:
     client = two.world.client()
     reader = two.read(client)

@@ -304,7 +304,7 @@ class PartReader:
         self.drained, self.fetched = len(page.entries) < count, number
         if not page.entries and self._upto.count < page.total:
             if self._upto.count >= 0:  # otherwise it begins with what is still there, and that is nothing
-                self._miss(page.total - self._upto.count, _RETENTION, page.logs)
+                self._miss(page.total - self._upto.count, _RETENTION)
             self._upto = msgspec.structs.replace(self._upto, count=page.total)
         if self.drained:
             self._floor = ALL_READ if self.held else max(self._floor, page.logs)
@@ -337,12 +337,12 @@ class PartReader:
     def _add(self, entry_id: EntryId, fields: list[bytes], received_at: float) -> None:
         line = _line(self._upto, entry_id, fields, received_at)
         if line is None:
-            self._miss(None, _UNREADABLE, self._floor)
+            self._miss(None, _UNREADABLE)
             self._upto = msgspec.structs.replace(self._upto, entry=entry_id)
             return
         began = line.count - sum(_count(batch) for batch in fields[7::2])
         if 0 <= self._upto.count < began:
-            self._miss(began - self._upto.count, _RETENTION, line.version)
+            self._miss(began - self._upto.count, _RETENTION)
             self._skip = 0
         if line.events:  # otherwise it is a mark, or all its numbers were given up
             line.before = Position(self._upto.entry, self._skip, began)
@@ -353,9 +353,10 @@ class PartReader:
         self._entry_bytes = max(64, (7 * self._entry_bytes + line.size_bytes) // 8)
         self._upto = Position(entry_id, 0, line.count)
 
-    def _miss(self, count: int | None, reason: str, version: int) -> None:
+    def _miss(self, count: int | None, reason: str) -> None:
+        """A report waits for no version: marks in other parts may wait for it."""
         lost = Lost(self._log.name, self.life, count, reason)
-        self.lines.append(Line(self._upto.entry, self._upto, max(self._upto.count, 0) + (count or 0), version, [lost]))
+        self.lines.append(Line(self._upto.entry, self._upto, max(self._upto.count, 0) + (count or 0), 0, [lost]))
 
     def next_line(self) -> Line:
         line = self.lines.popleft()
@@ -374,7 +375,7 @@ class PartReader:
             return  # it was read to its end where it was held
         count = self._unread(former) if former is not None else None
         if count != 0:
-            self._miss(count, "the server that kept them is gone", self._floor)
+            self._miss(count, "the server that kept them is gone")
 
     def _unread(self, former: FormerLife) -> int | None:
         """How much was not read of a life that has ended; None if nobody has counted it.
