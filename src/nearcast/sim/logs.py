@@ -11,6 +11,7 @@ from nearcast.core.model.logs import Log
 from nearcast.core.model.membership import Membership
 from nearcast.core.model.names import MEMBERS
 from nearcast.core.wire import bus
+from nearcast.sim.faults import Profile
 from nearcast.sim.script import Drop, Keep
 
 if TYPE_CHECKING:
@@ -76,7 +77,11 @@ class Logs:
         return key in self.all and self.all[key].log.retain_bytes < MUCH_BYTES
 
     def is_dropped(self, key: str) -> bool:
-        return key in self.all and self.all[key].until_s is not None
+        """Whether the log is gone, by a request, or because all who knew it have lost their memory."""
+        membership = self._membership()
+        there = membership is None or any(log.key == key for log in membership.logs)
+        forgotten = not there and self._world.history.memory_lost and self._world.plan.profile is Profile.LOSS
+        return forgotten or (key in self.all and self.all[key].until_s is not None)
 
     def expires(self, key: str) -> bool:
         """Whether retention may have removed something."""
