@@ -153,6 +153,25 @@ def test_a_mark_that_names_what_retention_has_removed_waits_for_nothing(two: Rea
     assert two.got(reader, 0.5) == [b"2"]
 
 
+@pytest.mark.parametrize("left", [0, 1], ids=["all of it", "not all of it"])
+def test_a_mark_and_what_retention_has_removed_do_not_wait_for_each_other(two: Reading, left: int) -> None:
+    """The mark waits until the loss is reported. By then, the broker that has lost it has later logs."""
+    client = two.world.client()
+    reader = two.read(client)
+    two.got(reader, 0.5)
+    client.deaf |= {"b1", "b2"}
+    two.keep("b1", b"1")
+    two.mark("b2", {two.life("b1"): two.last("b1")})
+    two.keep("b2", b"2")
+    two.world.ask("b1", "XTRIM", stream_of(LOG, two.life("b1")), "MINID", "9999999999999-0")
+    two.announce(logs_version=5)
+    for _ in range(left):
+        two.keep("b1", b"3", version=5)
+    client.deaf.clear()
+    client.hear()
+    assert two.got(reader, 3.0) == [(two.life("b1"), 1), b"2", *[b"3"] * left]
+
+
 def test_a_new_version_of_the_logs_waits_for_everything_older(two: Reading) -> None:
     client = two.world.client()
     reader = two.read(client)
@@ -204,6 +223,20 @@ def test_a_page_that_comes_when_the_lease_is_over_is_not_believed(two: Reading) 
     assert two.got(reader, 0.5) == []
     two.world.unleased.discard("b1")
     assert two.got(reader, 1.0) == [b"1"]
+
+
+@pytest.mark.parametrize("quorum", [1, 2])
+def test_a_page_that_comes_when_the_reader_is_closed_is_nothing(two: Reading, quorum: int) -> None:
+    two.announce(logs=(msgspec.structs.replace(LOG, quorum=quorum),))
+    reader = two.read(two.world.client())
+    two.got(reader, 0.5)
+    two.world.silent.add("b1")
+    two.keep("b1", b"1")
+    reader.parts[two.life("b1")].fetch(two.world.now_s, again=True)
+    two.world.settle()
+    reader.close()
+    two.world.speak("b1")
+    assert two.got(reader, 1.0) == []
 
 
 def test_what_retention_removed_is_reported_with_its_number(two: Reading) -> None:
@@ -300,6 +333,21 @@ def test_a_broker_that_left_with_nothing_to_read_is_not_reported(two: Reading, r
     left = FormerLife(life, version, counts={LOG.key: removed})
     two.announce(brokers={"b1": two.world.membership.brokers["b1"]}, ring=("b1",), former=(left,), logs_version=version)
     assert two.got(reader, 1.0) == []
+
+
+@pytest.mark.parametrize(("unread", "reports"), [(0, []), (2, [2])])
+def test_a_member_that_never_read_a_part_knows_from_its_group_what_is_lost(
+    two: Reading, unread: int, reports: list[int]
+) -> None:
+    members = [two.read(two.world.client(number), "g") for number in (1, 2)]
+    two.keep("b1", b"1", b"2")
+    two.keep("b2", b"3", b"4")
+    two.world.run(2.0)
+    life, version = two.life("b2"), two.world.membership.version + 1
+    other = next(member for member in members if not member.parts[life].owned)
+    left = FormerLife(life, version, counts={LOG.key: 2}, unread={LOG.key: {"g": unread, "h": 1}})
+    two.announce(brokers={"b1": two.world.membership.brokers["b1"]}, ring=("b1",), former=(left,), logs_version=version)
+    assert [lost for lost in two.got(other, 1.0) if isinstance(lost, tuple)] == [(life, count) for count in reports]
 
 
 def test_a_dropped_log_ends_its_readers(two: Reading) -> None:

@@ -134,7 +134,6 @@ class PartReader:
             self.leave()
             self._reader.client.links.unwant(self)  # the broker may come back with another life
             self.broker, self.held = "", held
-            self._awaiting = None
             self.drained, self._news = False, True
 
     def quorum_lost(self, first: ClientLink, now_s: float) -> None:
@@ -166,7 +165,8 @@ class PartReader:
             self._reader.unlinked(self, now_s)
 
     def leave(self) -> None:
-        link, self.link = self.link, None
+        """Whatever is on its way here is too late."""
+        link, self.link, self._awaiting = self.link, None, None
         if link is not None:
             link.users.pop(self, None)
             self._reader.client.readers.announcements.unfollow(link, self)
@@ -228,7 +228,7 @@ class PartReader:
             if self._upto.count < 0:  # it begins with what is still there, and that is nothing
                 self.advance.began_behind(page.total)
             else:
-                self._miss(page.total - self._upto.count, _RETENTION, page.logs)
+                self._miss(page.total - self._upto.count, _RETENTION)
             self._upto = msgspec.structs.replace(self._upto, count=page.total)
         if self.drained:
             self._floor = ALL_READ if self.held else max(self._floor, page.logs)
@@ -261,14 +261,14 @@ class PartReader:
     def _add(self, entry_id: EntryId, fields: list[bytes], received_at: float) -> None:
         line = read_line(self._upto, entry_id, fields, received_at)
         if line is None:
-            self._miss(None, _UNREADABLE, self._floor)
+            self._miss(None, _UNREADABLE)
             self._upto = msgspec.structs.replace(self._upto, entry=entry_id)
             return
         began = line.count - count_in(fields)
         if self._upto.count < 0:
             self.advance.began_behind(began)
         elif self._upto.count < began:
-            self._miss(began - self._upto.count, _RETENTION, line.version)
+            self._miss(began - self._upto.count, _RETENTION)
             self._skip = 0
         line.before = Position(self._upto.entry, self._skip, began)
         del line.events[: self._skip]
@@ -278,9 +278,10 @@ class PartReader:
         self._entry_bytes = max(64, (7 * self._entry_bytes + line.size_bytes) // 8)
         self._upto = Position(entry_id, 0, line.count)
 
-    def _miss(self, count: int | None, reason: str, version: int) -> None:
+    def _miss(self, count: int | None, reason: str) -> None:
+        """A report waits for no version: marks in other parts may wait for it."""
         lost = Lost(self._log.name, self.life, count, reason)
-        self.lines.append(Line(self._upto.entry, self._upto, max(self._upto.count, 0) + (count or 0), version, [lost]))
+        self.lines.append(Line(self._upto.entry, self._upto, max(self._upto.count, 0) + (count or 0), 0, [lost]))
 
     def next_line(self) -> Line:
         line = self.lines.popleft()
@@ -295,7 +296,18 @@ class PartReader:
         self.leave()
         if self._floor >= ALL_READ:
             return  # it was read to its end where it was held
-        total = (former.counts or {}).get(self._log.key) if former is not None else None
-        count = max(0, total - self._upto.count) if total is not None and self._upto.count >= 0 else None
+        count = self._unread(former) if former is not None else None
         if count != 0:
-            self._miss(count, "the server that kept them is gone", self._floor)
+            self._miss(count, "the server that kept them is gone")
+
+    def _unread(self, former: FormerLife) -> int | None:
+        """How much was not read of a life that has ended; None if nobody has counted it.
+
+        A member that does not read the part knows it from the group's cursor, as it was in the end.
+        """
+        total, group = (former.counts or {}).get(self._log.key), self._reader.group
+        if not total:
+            return total
+        known = [max(0, total - self._upto.count)] if self.owned and self._upto.count >= 0 else []
+        unread = former.unread.get(self._log.key, {}).get(group.name) if group is not None else None
+        return min([*known, *([unread] if unread is not None else [])], default=None)

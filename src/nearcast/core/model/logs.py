@@ -29,6 +29,7 @@ RETAIN_BYTES_MIN = 1 << 16
 RETAIN_BYTES_MAX = 1 << 50
 QUORUM_MAX = 7
 DIGITS_MAX = 18  # of numbers in logs: scripts calculate with up to 16, and 64 bits are enough for more
+GROUPS_MAX = 64  # whose reading is noted when a life ends; the others hear that something may be lost
 FORMER_MAX = 256  # lives that have ended and are still in the membership; the oldest are forgotten first
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -102,6 +103,7 @@ class FormerLife(msgspec.Struct, frozen=True):
     url: str = ""  # where its parts are read, if they are held
     replicas: dict[str, str] = {}  # that may have something of it: URL -> the replica's run when it was listed
     counts: dict[str, int] | None = None  # log -> messages it had kept in the end; None: not known
+    unread: dict[str, dict[str, int]] = {}  # log -> group -> messages of them that it had not read
 
 
 class Sealed(msgspec.Struct, frozen=True):
