@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Generator
 from contextlib import suppress
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from nearcast.core.client.log_reader import READY_MAX, LogReader, Start
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 Within = Callable[[Timeout, str, Callable[[], str]], "AbstractAsyncContextManager[None]"]
 _ROOM_AT = (0, READY_MAX // 2)  # messages that are left when the next ones are asked for
 
+_TIME_MAX_S = datetime.max.replace(tzinfo=UTC).timestamp()  # a larger number is none of seconds: maybe of milliseconds
 From = str | float | datetime  # "earliest", "latest", or a time (seconds since the Unix epoch)
 
 
@@ -239,9 +240,11 @@ def start_of(from_: From) -> Start | float:
     """Where to begin, as the machine needs it."""
     if isinstance(from_, datetime):
         return from_.timestamp()
-    if isinstance(from_, int | float):
-        return float(from_)
     try:
-        return Start(from_)
+        if not isinstance(from_, int | float):
+            return Start(from_)
+        if abs(from_) <= _TIME_MAX_S:  # not so of NaN
+            return float(from_)
     except ValueError:
-        raise UsageError(f"cannot read from {from_!r}: use 'earliest', 'latest', a datetime or Unix seconds") from None
+        pass
+    raise UsageError(f"cannot read from {from_!r}: use 'earliest', 'latest', a datetime or Unix seconds")

@@ -104,10 +104,11 @@ class PartLink(Link):
             if not isinstance(reply, list):
                 then(None, now_s)
                 return
-            cursor, *members = reply
+            text, *members = reply
             found = zip(members[::2], map(parse_number, members[1::2]), strict=True)
             beats = {member.decode(errors="replace"): beat for member, beat in found if beat is not None}
-            then(Taken(decode_cursor(cursor), beats), now_s)
+            cursor = decode_cursor(text)
+            then(Taken(cursor, beats, text if cursor is None else b""), now_s)
 
         state = encode_state(new) if new is not None else b""
         self.send(taken, "EVAL", TAKE, 1, keys.cursors, group, member, stale, state, int(wanted))

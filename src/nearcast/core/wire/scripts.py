@@ -272,7 +272,8 @@ return advance(KEYS[1], ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5] == '1')
 
 # KEYS: cursors. ARGV: group, member, the beat of the owner that it has seen unchanged for too long (-1: none), the
 # state of a new cursor or nothing, 1 if the member wants the part. Returns the cursor, then the other members that are
-# connected, each with its beat; those that are not are forgotten.
+# connected, each with its beat; those that are not are forgotten. Whoever may read in groups can write anything there:
+# what is no cursor is returned as it is.
 TAKE = b"""
 local function connected(member)
   return redis.call('PUBSUB', 'NUMSUB', 'nc:i:' .. member)[2] > 0
@@ -291,7 +292,7 @@ for i = 1, #all, 2 do
 end
 redis.call('HINCRBY', KEYS[1], prefix .. ARGV[2], 1)
 local cursor = redis.call('HGET', KEYS[1], 'g:' .. ARGV[1])
-if not cursor then
+if not cursor or cursor == '' then
   if ARGV[4] == '' then
     return found
   end
@@ -299,7 +300,7 @@ if not cursor then
   redis.call('HSET', KEYS[1], 'g:' .. ARGV[1], cursor)
 end
 local term, owner, beat, state = string.match(cursor, '^(%d+) (%S+) (%d+) (.+)$')
-if ARGV[5] == '1' and owner ~= ARGV[2] and (owner == '-' or beat == ARGV[3] or not connected(owner)) then
+if term and ARGV[5] == '1' and owner ~= ARGV[2] and (owner == '-' or beat == ARGV[3] or not connected(owner)) then
   term, beat, owner = string.format('%.0f', tonumber(term) + 1), string.format('%.0f', tonumber(beat) + 1), ARGV[2]
   cursor = table.concat({term, owner, beat, state}, ' ')
   redis.call('HSET', KEYS[1], 'g:' .. ARGV[1], cursor)

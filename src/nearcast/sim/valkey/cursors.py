@@ -32,13 +32,14 @@ def take(server: SimServer, keys: list[bytes], arguments: list[bytes]) -> bytes:
     group, member, stale, new, wanted = arguments
     others = _members(server, key, b"m:%b:" % group, member)
     cursor = server.keys.fields(key).get(b"g:" + group)
-    if cursor is None and not new:
+    if not cursor and not new:
         return bulks((b"", *others))
-    if cursor is None:
+    if not cursor:
         cursor = b"0 - 0 " + new
         server.keys.set_fields(key, {b"g:" + group: cursor})
     found = _CURSOR.fullmatch(cursor)
-    assert found is not None
+    if found is None:
+        return bulks((cursor, *others))
     term, owner, beat, state = found.groups()
     free = owner == b"-" or beat == stale or not _is_connected(server, owner)
     if wanted == b"1" and owner != member and free:
