@@ -83,6 +83,9 @@ def test_a_log_is_created_read_shown_and_dropped(cluster: dict[str, Any]) -> Non
     assert "billing: 0" in log(cluster, "show", "orders").stdout
     assert "orders" in log(cluster, "list").stdout
 
+    living = log(cluster, "abandon", shown["parts"][0]["part"])
+    assert (living.exit_code, "has not ended: `nearcast brokers drain b1 --abandon`" in living.stderr) == (1, True)
+
     assert log(cluster, "drop", "orders").exit_code == 0
     gone = log(cluster, "read", "orders")
     assert (gone.exit_code, "no log 'orders'; the cluster has: none" in gone.stderr) == (2, True)

@@ -101,6 +101,10 @@ def show_log(name: Name, url: Url = DEFAULT_URL, output: OutputOption = Output.T
         for part in parts
     ]
     show(output, {**_data(state, log), "parts": parts}, PART_COLUMNS, rows, _title(log))
+    for former in state.former:
+        if former.state == "sealing" and former.ended > log.created:
+            say(f"{former.life} waits until its replicas have answered: {', '.join(former.replicas)}")
+            say(f"if one is gone for good, run: nearcast log abandon {former.life}")
 
 
 @app.command("drop")
@@ -118,6 +122,30 @@ def drop(name: Name, url: Url = DEFAULT_URL) -> None:
 
     run(dropped)
     say(f"log {name} was dropped")
+
+
+@app.command("abandon")
+def abandon(
+    part: Annotated[str, typer.Argument(metavar="PART", help="As `nearcast log show` names it.")],
+    url: Url = DEFAULT_URL,
+) -> None:
+    """Wait no longer for what a server that is gone had kept.
+
+    While a replica that may have something of a part does not answer, the part is `sealing`, and readers and publishers
+    wait. If it will never answer, give it up: what the other replicas have is read, and readers are told that messages
+    may be missing. A part that is `held` is given up as a whole; the replica that holds it is then free again.
+
+    Example: nearcast log abandon b2@17
+    """
+
+    async def given_up() -> None:
+        from nearcast.runtime.console import Console
+
+        async with Console(url) as console:
+            await console.abandon_part(part)
+
+    run(given_up)
+    say(f"{part} was given up")
 
 
 @app.command("read")

@@ -213,6 +213,10 @@ class Console:
         """The logs, and how much there is in each of their parts."""
         return await self._accepted(bus.ShowLogs, timeout_s)
 
+    async def abandon_part(self, life: str, *, timeout_s: float = 10.0) -> None:
+        """Give up what only servers may have of a life that has ended, and that do not come back."""
+        await self._accepted(lambda request: bus.AbandonPart(request, life), timeout_s)
+
     # --- subscribers
 
     async def subscribers(self, *users: str, timeout_s: float = 10.0) -> bus.State:

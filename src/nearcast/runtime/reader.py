@@ -90,8 +90,11 @@ class Readings:
     def why(self, reader: LogReader | None) -> str:
         """What a reader waits for, in words."""
         links, now_s = self._machine.links, self._running().now()
-        brokers = [part.broker for part in reader.parts.values() if not part.ended] if reader is not None else []
-        return next(filter(None, (links.trouble(broker, now_s) for broker in brokers)), "the brokers have not answered")
+        parts = [part for part in reader.parts.values() if not part.ended] if reader is not None else []
+        troubles = [links.trouble(part.broker, now_s) for part in parts if part.broker]
+        gone = [part.life for part in parts if not part.broker and part.link is None]
+        troubles += [self._machine.side_links.trouble_with(life) for life in gone]
+        return next(filter(None, troubles), "the brokers have not answered")
 
     def _running(self) -> Driver:
         if self.driver is None:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from nearcast.core.wire.valkey import ValkeyLink
 
 WAIT_S = 0.2  # how long a server waits for replicas before it says how many there are
+NO_REPLICAS = "it has no replicas: start its agent with --replica"
 
 Then = Callable[[Any, float], None]
 Question = Callable[["ClientLink", Then], None]
@@ -86,7 +87,7 @@ class QuorumLink:
         if admission == self._admission:
             self._begin()
         else:
-            self.problem = "it has no replicas: start its agent with --replica"
+            self.problem = NO_REPLICAS
 
     def _begin(self) -> None:
         self.ready, self.problem = True, ""

@@ -117,6 +117,16 @@ def life_of(broker: str, began: int) -> str:
     return f"{broker}@{began}"
 
 
+def broker_of(life: str) -> str:
+    return life.rpartition("@")[0]
+
+
+def unanswered_of(life: str) -> str:
+    """What replicas may have had of a life that were given up: a part of its own, which is lost."""
+    broker, _, began = life.rpartition("@")
+    return f"{broker}+replicas@{began}"
+
+
 def stream_of(log: Log, life: str) -> bytes:
     """The key of a part: the log's stream on the server of that life, and a channel on which appends are announced."""
     return b"%b%b:%b" % (LOGS, log.key.encode(), life.encode())
