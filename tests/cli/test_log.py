@@ -35,6 +35,9 @@ def test_sizes_are_read_as_people_write_them(text: str, wanted: int) -> None:
         (size, "much", "bad size 'much'"),
         (size, "1QB", "bad size '1QB'"),
         (start, "yesterday", "cannot read from 'yesterday'"),
+        (seconds, "9" * 400, "bad time '9999"),
+        (size, "9" * 400, "bad size '9999"),
+        (start, "9" * 400, "cannot read from '9999"),
     ],
 )
 def test_what_cannot_be_read_is_explained(read: Any, text: str, said: str) -> None:
@@ -53,6 +56,17 @@ def publish(cluster: dict[str, Any], count: int) -> None:
                 await client.publish(f"order.{number % 3}", f"order {number}")
 
     asyncio.run(scenario())
+
+
+NOT_UTF8 = "\udcff"  # as the shell's bytes arrive
+MISTAKES = [
+    (("show", "bills"), "no log 'bills'; the cluster has: none"),
+    (("create", "orders", "--topics", NOT_UTF8), "bad topic pattern '\\udcff'"),
+    (("create", "orders", "--topics", "x" * 600), "bad topic pattern 'xxx"),
+    (("create", "orders", "--topics", "x", "--retain", "9999999d"), "messages cannot be kept for 8.64e+11 s"),
+    (("drop", NOT_UTF8), "is not UTF-8"),
+    (("abandon", NOT_UTF8), "is not UTF-8"),
+]
 
 
 @pytest.mark.live
@@ -87,5 +101,8 @@ def test_a_log_is_created_read_shown_and_dropped(cluster: dict[str, Any]) -> Non
     assert (living.exit_code, "has not ended: `nearcast brokers drain b1 --abandon`" in living.stderr) == (1, True)
 
     assert log(cluster, "drop", "orders").exit_code == 0
+    for mistake, said in MISTAKES:
+        refused = log(cluster, *mistake)
+        assert (refused.exit_code, said in refused.stderr) == (2, True), (mistake, refused.exit_code, refused.stderr)
     gone = log(cluster, "read", "orders")
     assert (gone.exit_code, "no log 'orders'; the cluster has: none" in gone.stderr) == (2, True)

@@ -86,8 +86,12 @@ def show_log(name: Name, url: Url = DEFAULT_URL, output: OutputOption = Output.T
 
     Example: nearcast log show orders
     """
-    state = run(lambda: _ask(url))
-    log = _known(state, name)
+
+    async def asked() -> tuple[State, Log]:
+        state = await _ask(url)
+        return state, _known(state, name)
+
+    state, log = run(asked)
     parts = _parts(state, log)
     rows = [
         (
@@ -316,9 +320,9 @@ def _unread(groups: object) -> str:
 # --- what people write
 
 
-_TIME = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|min|h|d)?", re.IGNORECASE)
+_TIME = re.compile(r"(\d{1,15}(?:\.\d+)?)\s*(ms|s|m|min|h|d)?", re.IGNORECASE)
 _TIMES = {"ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]i?)?b?", re.IGNORECASE)
+_SIZE = re.compile(r"(\d{1,15}(?:\.\d+)?)\s*([kmgt]i?)?b?", re.IGNORECASE)
 _DECIMAL = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 _SIZES = _DECIMAL | {"ki": 1 << 10, "mi": 1 << 20, "gi": 1 << 30, "ti": 1 << 40}
 

@@ -147,7 +147,7 @@ class Replicas:
         """Why a part cannot be given up, in words; empty if it can."""
         membership = self._ledger.journal.membership
         former, broker = membership.former_life(life), broker_of(life)
-        if membership.life(broker) == life:
+        if broker and membership.life(broker) == life:
             return f"{life} has not ended: `nearcast brokers drain {broker} --abandon` lets its broker leave"
         if former is None:
             there = [each.life for each in membership.former if each.state is not PartState.LOST]

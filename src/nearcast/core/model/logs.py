@@ -18,7 +18,7 @@ from enum import StrEnum
 import msgspec
 
 from nearcast.core.model.globs import matcher
-from nearcast.core.model.names import CURSORS, LOGS, NUMBERS, OLDER_NUMBERS, RESERVED, TOTALS
+from nearcast.core.model.names import CURSORS, LOGS, NUMBERS, OLDER_NUMBERS, TOTALS, is_topic
 
 NAME_MAX = 64
 PATTERNS_MAX = 64  # of one log
@@ -205,8 +205,8 @@ def problem_of(log: Log) -> str:
     if not 1 <= len(log.topics) <= PATTERNS_MAX:
         return f"a log of {len(log.topics)} topic patterns: give 1 to {PATTERNS_MAX}"
     for pattern in log.topics:
-        if not pattern or pattern.encode().startswith(RESERVED):
-            return f"bad topic pattern {pattern!r}: give a topic or a pattern such as order.*"
+        if not is_topic(pattern.encode("utf-8", "surrogatepass")):
+            return f"bad topic pattern {pattern[:80]!r}: give a topic or a pattern such as order.*"
     if not RETAIN_S_MIN <= log.retain_s <= RETAIN_S_MAX:
         return f"messages cannot be kept for {log.retain_s:g} s: choose 1 s to 10 years"
     if not RETAIN_BYTES_MIN <= log.retain_bytes <= RETAIN_BYTES_MAX:
