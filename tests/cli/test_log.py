@@ -11,8 +11,12 @@ from typer.testing import CliRunner, Result
 
 import nearcast
 from nearcast.cli.app import app
-from nearcast.cli.log import seconds, size, start
+from nearcast.cli.log import _read, seconds, size, start
+from nearcast.cli.shared import Output
+from nearcast.core.model.logs import Log
 from nearcast.errors import UsageError
+from nearcast.runtime.console import Console
+from nearcast.testing.waiting import until
 
 
 @pytest.mark.parametrize(
@@ -106,3 +110,27 @@ def test_a_log_is_created_read_shown_and_dropped(cluster: dict[str, Any]) -> Non
         assert (refused.exit_code, said in refused.stderr) == (2, True), (mistake, refused.exit_code, refused.stderr)
     gone = log(cluster, "read", "orders")
     assert (gone.exit_code, "no log 'orders'; the cluster has: none" in gone.stderr) == (2, True)
+
+
+@pytest.mark.live
+def test_who_follows_in_a_group_commits_when_nothing_comes(cluster: dict[str, Any]) -> None:
+    """Where topics move, members wait until the others have committed what they have taken."""
+
+    async def scenario() -> None:
+        async with Console(cluster["store"]) as console:
+            await console.create_log(Log("followed", 0, ("followed",), 60.0, 1 << 20))
+            async with nearcast.connect(cluster["brokers"]["b1"]) as client:
+                await client.publish("followed", "one")
+            options: dict[str, Any] = {"follow": True, "limit": None, "output": Output.TABLE}
+            following = asyncio.create_task(_read(cluster["store"], "followed", "billing", "earliest", **options))
+
+            async def committed() -> bool:
+                parts = (await console.logs()).parts.values()
+                return [load.groups for loads in parts for load in loads.values() if load.total] == [{"billing": 0}]
+
+            await until(committed, "what was printed is committed", 5)
+            assert not following.done()
+            following.cancel()
+            await console.drop_log("followed")
+
+    asyncio.run(scenario())

@@ -191,9 +191,13 @@ async def _read(
         with Counting("messages") as counting:
             while limit is None or count < limit:
                 try:
-                    event = await asyncio.wait_for(reader.get(), None if follow else QUIET_S)
+                    event = await asyncio.wait_for(reader.get(), QUIET_S)
                 except TimeoutError:
-                    break
+                    if not follow:
+                        break
+                    if group:  # other members may wait for that
+                        await reader.commit()
+                    continue
                 count += isinstance(event, nearcast.Message)
                 _print(event, output)
                 if not sys.stdout.isatty():
@@ -204,7 +208,7 @@ async def _read(
             await reader.commit()
 
 
-QUIET_S = 1.0  # without --follow: nothing came for this long, so that was all
+QUIET_S = 1.0  # nothing came for this long: without --follow, that was all
 COMMIT_EVERY = 1000
 
 

@@ -122,7 +122,8 @@ class Reader:
             await reader.commit()
 
     `await` it to begin: nothing that is acknowledged after that is missed. Iterating begins it if needed. With a group,
-    its members share the parts of the log, and after a crash the group continues behind what was last committed.
+    its members share the parts of the log, and after a crash the group continues behind what was last committed. Where
+    topics have moved, members wait until what the others have taken is committed: commit also when nothing comes.
     """
 
     def __init__(
