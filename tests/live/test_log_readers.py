@@ -204,6 +204,25 @@ def test_a_reader_that_its_program_has_dropped_leaves() -> None:
     run(scenario, brokers=1)
 
 
+def test_large_messages_are_read_and_a_program_that_takes_none_holds_few() -> None:
+    """A server closes a connection that owes 32 MB, and a page is one answer."""
+
+    async def scenario(cluster: LocalCluster, console: Console, client: nearcast.Client) -> None:
+        for _ in range(60):
+            await client.publish(TOPICS[0], b"small")
+        for number in range(60):
+            await client.publish(TOPICS[0], b"%02d" % number + bytes(10**6))
+        reader = await client.read("orders")
+        await asyncio.sleep(2)  # it could read everything meanwhile
+        ready = [delivery.event for delivery in reader._reader.ready] if reader._reader is not None else []
+        assert len(ready) > 60
+        assert sum(len(event.payload) for event in ready if isinstance(event, nearcast.Message)) < 12 << 20
+        found = await some(reader, 120)
+        assert [message.payload[:2] for message in found[60:]] == [b"%02d" % number for number in range(60)]
+
+    run(scenario, brokers=1, limit_s=40)
+
+
 def test_mistakes_are_explained() -> None:
     async def scenario(cluster: LocalCluster, console: Console, client: nearcast.Client) -> None:
         with pytest.raises(UsageError, match="no log 'bills'; the cluster has: orders"):

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from nearcast.core.wire.backend import ClientLink, Page
 
 READY_MAX = 4096  # messages that wait for the program; the entry that reaches it is delivered whole
+READY_BYTES = 4 << 20  # of them; the entry that reaches it is delivered whole, too
 LOOK_S = 1.0  # between two looks at a part of which nothing was heard
 NUMBER_MAX = (1 << 64) - 1
 
@@ -64,6 +65,7 @@ class LogReader:
         self.start = start
         self.group = Group(self, group, holds=holds) if group else None
         self.ready: deque[Delivery] = deque()
+        self._ready_bytes = 0
         self.closed = False
         self.parts: dict[str, PartReader] = {}
         self._token: object | None = token  # of the caller that waits until it has begun
@@ -235,12 +237,16 @@ class LogReader:
         self._going_on = False
         if len(self.ready) > before:
             self.client.readers.woken.add(self)
-        if len(self.ready) < READY_MAX:
+        if self._has_room:
             for part in list(self.parts.values()):
                 part.fetch(now_s)
         if self._token is not None and all(self._has_begun(part) for part in self.parts.values()):
             self.client.effects.append(Done(self._token))
             self._token = None
+
+    @property
+    def _has_room(self) -> bool:
+        return len(self.ready) < READY_MAX and self._ready_bytes < READY_BYTES
 
     def _has_begun(self, part: PartReader) -> bool:
         return part.position is not None or part.ended or part.cursor is not None
@@ -249,7 +255,7 @@ class LogReader:
         """Deliver what is possible in each part. Returns whether that may have made more possible."""
         moved = False
         for life, part in list(self.parts.items()):
-            while part.owned and part.lines and len(self.ready) < READY_MAX and self._may_deliver(part, now_s):
+            while part.owned and part.lines and self._has_room and self._may_deliver(part, now_s):
                 self._deliver(part, part.next_line())
                 moved = True
             if part.ended and not part.lines:
@@ -260,6 +266,7 @@ class LogReader:
     def _deliver(self, part: PartReader, line: Line) -> None:
         term = part.cursor.term if part.cursor is not None else 0
         self.ready.extend(Delivery(event, part, term, line, number) for number, event in enumerate(line.events, 1))
+        self._ready_bytes += line.size_bytes if line.events else 0
         if not line.events and self.group is not None:
             part.skipped.append(line)
             self._note_needs(part, line)
@@ -325,9 +332,11 @@ class LogReader:
 
     def taken(self, delivery: Delivery) -> bool:
         """The program takes an event. Returns False if another member of the group reads that part by now."""
+        part = delivery.part
+        if delivery.number == len(delivery.line.events):
+            self._ready_bytes -= delivery.line.size_bytes
         if self.group is None:
             return True
-        part = delivery.part
         term = part.cursor.term if part.cursor is not None else 0
         if delivery.term != term or not part.owned:
             return False

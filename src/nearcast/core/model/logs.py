@@ -28,6 +28,7 @@ RETAIN_S_MAX = 10 * 365 * 86400.0
 RETAIN_BYTES_MIN = 1 << 16
 RETAIN_BYTES_MAX = 1 << 50
 QUORUM_MAX = 7
+PAGE_BYTES = 256 << 10  # of entries read at once: more would hold up everything else on the link
 DIGITS_MAX = 18  # of numbers in logs: scripts calculate with up to 16, and 64 bits are enough for more
 FORMER_MAX = 256  # lives that have ended and are still in the membership; the oldest are forgotten first
 

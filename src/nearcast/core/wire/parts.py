@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from nearcast.core.model.cursors import Cursor, decode_cursor, encode_state
-from nearcast.core.model.logs import BEFORE_ALL, EntryId, bytes_field, format_id, parse_id, parse_number
+from nearcast.core.model.logs import BEFORE_ALL, PAGE_BYTES, EntryId, bytes_field, format_id, parse_id, parse_number
 from nearcast.core.model.names import MEMBERS
 from nearcast.core.wire.backend import (
     Entry,
@@ -27,7 +27,7 @@ from nearcast.core.wire.backend import (
     Weight,
 )
 from nearcast.core.wire.link import Link, Reply
-from nearcast.core.wire.scripts import APPEND, COMMIT, TAKE
+from nearcast.core.wire.scripts import APPEND, COMMIT, PAGE, TAKE
 from nearcast.core.wire.steps import Step, calls_of, were_kept
 
 _Where = tuple[int, tuple[bytes, ...], int]  # where steps go: version of the logs, keys, publisher
@@ -71,8 +71,8 @@ class PartLink(Link):
     # --- readers
 
     def read_part(self, keys: PartKeys, after: EntryId, count: int, then: OnPage) -> None:
-        """At most this many entries after an id."""
-        self._read_page(keys, then, "XRANGE", keys.stream, f"({format_id(after)}", "+", "COUNT", count)
+        """At most this many entries after an id; the one that reaches `PAGE_BYTES` is the last."""
+        self._read_page(keys, then, "EVAL", PAGE, 0, keys.stream, format_id(after), count, PAGE_BYTES)
 
     def read_last(self, keys: PartKeys, then: OnPage) -> None:
         """The last entry alone."""

@@ -236,6 +236,27 @@ end
 return replies
 """
 
+# ARGV: stream, id, count, bytes. Returns the entries after the id, at most so many; the one that reaches the bytes is
+# the last. No keys: readers have no right to write there. A server closes a connection that owes too much at once.
+PAGE = b"""
+local found, after, count, size = {}, ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
+repeat
+  local asked = math.min(10, count - #found)
+  local some = redis.call('XRANGE', ARGV[1], '(' .. after, '+', 'COUNT', asked)
+  for _, entry in ipairs(some) do
+    if size <= 0 then
+      return found
+    end
+    found[#found + 1] = entry
+    after = entry[1]
+    for _, field in ipairs(entry[2]) do
+      size = size - #field
+    end
+  end
+until #some < asked or #found >= count
+return found
+"""
+
 # KEYS: last numbers, older last numbers. ARGV: topic and publisher. Returns the last number kept, and writes it again:
 # a WAIT behind a mere reading would say nothing about the replicas.
 CONFIRM = b"""
