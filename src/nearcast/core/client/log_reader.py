@@ -24,7 +24,7 @@ from nearcast.core.model.logs import FormerLife, Log, PartState, parse_id, parse
 from nearcast.core.model.message import Kept
 from nearcast.core.model.settings import NEVER_S
 from nearcast.core.wire.effects import Done, Failed
-from nearcast.errors import NearcastError, UsageError
+from nearcast.errors import NearcastError, Unavailable, UsageError
 
 if TYPE_CHECKING:
     from nearcast.core.client.machine import Client
@@ -73,6 +73,7 @@ class LogReader:
         self._reported = 0  # the group knows of the lives that were lost up to this version
         self._since = client.membership.logs_version  # parts that began later are read from their first message
         self._seen = client.membership.version  # of the last membership that was looked at
+        self._cluster, self._era = client.membership.cluster, client.membership.era
         self._looked_s = NEVER_S
         self._going_on = False
 
@@ -82,8 +83,8 @@ class LogReader:
         membership = self.client.membership
         if self.closed or self.client.leaving is not None:
             return
-        if self.log not in membership.logs:
-            self.fail(UsageError(f"the log {self.log.name!r} was dropped: there is nothing to read any more"))
+        if self.log not in membership.logs or membership.cluster != self._cluster:
+            self.fail(self._gone())
             return
         if not self.parts and self.group is None:
             self.begun(again=False)
@@ -108,6 +109,16 @@ class LogReader:
         for part in new:
             self._want(part, now_s)
         self.go_on(now_s)
+
+    def _gone(self) -> NearcastError:
+        """Why there is nothing to read any more. A log that nobody knows after a loss was not dropped by anybody."""
+        membership = self.client.membership
+        if (membership.cluster, membership.era) == (self._cluster, self._era):
+            return UsageError(f"the log {self.log.name!r} was dropped: there is nothing to read any more")
+        return Unavailable(
+            f"the log {self.log.name!r} is gone, and what it kept: the store and all servers have lost their data, or"
+            " another cluster is there now: create it again, and read again"
+        )
 
     def _may_be_read(self, former: FormerLife) -> bool:
         """Whether a life that has ended may have something for us that is still there, or will be found."""
