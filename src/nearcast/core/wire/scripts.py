@@ -293,25 +293,24 @@ return advance(KEYS[1], ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5] == '1')
 
 # KEYS: cursors. ARGV: group, member, the beat of the owner that it has seen unchanged for too long (-1: none), the
 # state of a new cursor or nothing, 1 if the member wants the part. Returns the cursor, then the other members that are
-# connected, each with its beat; those that are not are forgotten. Whoever may read in groups can write anything there:
-# what is no cursor is returned as it is.
+# connected, each with its beat; those that are not are forgotten. The members of a group are one field, a text of names
+# and beats, so that many groups of one part cost no more than their members. Whoever may read in groups can write
+# anything there: what is no cursor is returned as it is.
 TAKE = b"""
 local function connected(member)
   return redis.call('PUBSUB', 'NUMSUB', 'nc:i:' .. member)[2] > 0
 end
-local prefix, found = 'm:' .. ARGV[1] .. ':', {''}
-local all = redis.call('HGETALL', KEYS[1])
-for i = 1, #all, 2 do
-  local member = string.sub(all[i], #prefix + 1)
-  if string.sub(all[i], 1, #prefix) == prefix and member ~= ARGV[2] then
-    if connected(member) then
-      found[#found + 1], found[#found + 2] = member, all[i + 1]
-    else
-      redis.call('HDEL', KEYS[1], all[i])
-    end
+local field, found, members, own = 'm:' .. ARGV[1], {''}, {}, 0
+for member, beat in string.gmatch(redis.call('HGET', KEYS[1], field) or '', '(%S+) (%d+)') do
+  if member == ARGV[2] then
+    own = tonumber(beat)
+  elseif connected(member) then
+    found[#found + 1], found[#found + 2] = member, beat
+    members[#members + 1] = member .. ' ' .. beat
   end
 end
-redis.call('HINCRBY', KEYS[1], prefix .. ARGV[2], 1)
+members[#members + 1] = string.format('%s %.0f', ARGV[2], own + 1)
+redis.call('HSET', KEYS[1], field, table.concat(members, ' '))
 local cursor = redis.call('HGET', KEYS[1], 'g:' .. ARGV[1])
 if not cursor or cursor == '' then
   if ARGV[4] == '' then
