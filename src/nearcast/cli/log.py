@@ -100,8 +100,12 @@ def show_log(name: Name, url: Url = DEFAULT_URL, output: OutputOption = Output.T
 
     Example: nearcast log show orders
     """
-    state = run(lambda: _ask(url))
-    log = _known(state, name)
+
+    async def asked() -> tuple[State, Log]:
+        state = await _ask(url)
+        return state, _known(state, name)
+
+    state, log = run(asked)
     parts = _parts(state, log)
     rows = [
         (
@@ -115,6 +119,10 @@ def show_log(name: Name, url: Url = DEFAULT_URL, output: OutputOption = Output.T
         for part in parts
     ]
     show(output, {**_data(state, log), "parts": parts}, PART_COLUMNS, rows, _title(log))
+    for former in state.former:
+        if former.state == "sealing" and former.ended > log.created:
+            say(f"{former.life} waits until its replicas have answered: {', '.join(former.replicas)}")
+            say(f"if one is gone for good, run: nearcast log abandon {former.life}")
 
 
 @app.command("drop")
@@ -132,6 +140,30 @@ def drop(name: Name, url: Url = DEFAULT_URL) -> None:
 
     run(dropped)
     say(f"log {name} was dropped")
+
+
+@app.command("abandon")
+def abandon(
+    part: Annotated[str, typer.Argument(metavar="PART", help="As `nearcast log show` names it.")],
+    url: Url = DEFAULT_URL,
+) -> None:
+    """Wait no longer for what a server that is gone had kept.
+
+    While a replica that may have something of a part does not answer, the part is `sealing`, and readers and publishers
+    wait. If it will never answer, give it up: what the other replicas have is read, and readers are told that messages
+    may be missing. A part that is `held` is given up as a whole; the replica that holds it is then free again.
+
+    Example: nearcast log abandon b2@17
+    """
+
+    async def given_up() -> None:
+        from nearcast.runtime.console import Console
+
+        async with Console(url) as console:
+            await console.abandon_part(part)
+
+    run(given_up)
+    say(f"{part} was given up")
 
 
 @app.command("read")
@@ -350,9 +382,9 @@ def _unread(groups: object) -> str:
 # --- what people write
 
 
-_TIME = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|min|h|d)?", re.IGNORECASE)
+_TIME = re.compile(r"(\d{1,15}(?:\.\d+)?)\s*(ms|s|m|min|h|d)?", re.IGNORECASE)
 _TIMES = {"ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]i?)?b?", re.IGNORECASE)
+_SIZE = re.compile(r"(\d{1,15}(?:\.\d+)?)\s*([kmgt]i?)?b?", re.IGNORECASE)
 _DECIMAL = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 _SIZES = _DECIMAL | {"ki": 1 << 10, "mi": 1 << 20, "gi": 1 << 30, "ti": 1 << 40}
 

@@ -15,12 +15,12 @@ from typing import Generic, Protocol, TypeVar
 import msgspec
 
 from nearcast.core.model.journal import BrokerState, Pace
-from nearcast.core.model.logs import Log
+from nearcast.core.model.logs import Log, problem_of
 from nearcast.core.model.membership import decode_membership
 from nearcast.core.model.names import ANSWER_CHANNEL, CONTROLLER_CHANNEL, MEMBERS, TERM_KEY, encode_topic
 from nearcast.core.model.placement import Mode
 from nearcast.core.wire import bus, views
-from nearcast.errors import NotACluster, Refused, Unavailable
+from nearcast.errors import NotACluster, Refused, Unavailable, UsageError
 from nearcast.runtime.driver import parse_url
 from nearcast.runtime.requester import Requester
 
@@ -56,8 +56,11 @@ class Inquiry(Generic[Answer]):
         """`make` gets the request's number."""
         self._asked += 1
         request = f"{self._name}.{self._asked}"
+        try:
+            question = bus.encode(make(request))
+        except UnicodeEncodeError as error:
+            raise UsageError(f"{error.object!r} is not UTF-8: names are text") from None
         answer = self._answers[request] = asyncio.get_running_loop().create_future()
-        question = bus.encode(make(request))
         try:
             async with asyncio.timeout(timeout_s):
                 while not answer.done():
@@ -202,6 +205,8 @@ class Console:
 
     async def create_log(self, log: Log, *, timeout_s: float = 10.0) -> Log:
         """Keep the messages of the log's topics. Returns when everything that is published from now on is kept."""
+        if problem := problem_of(log):
+            raise UsageError(problem)
         state = await self._accepted(lambda request: bus.CreateLog(request, log), timeout_s)
         return next(known for known in state.logs if known.name == log.name)
 
@@ -212,6 +217,10 @@ class Console:
     async def logs(self, *, timeout_s: float = 10.0) -> bus.State:
         """The logs, and how much there is in each of their parts."""
         return await self._accepted(bus.ShowLogs, timeout_s)
+
+    async def abandon_part(self, life: str, *, timeout_s: float = 10.0) -> None:
+        """Give up what only servers may have of a life that has ended, and that do not come back."""
+        await self._accepted(lambda request: bus.AbandonPart(request, life), timeout_s)
 
     # --- subscribers
 

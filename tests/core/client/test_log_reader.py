@@ -624,7 +624,7 @@ def test_members_that_somebody_else_has_written_are_none(two: Reading, beat: byt
     stranger = two.world.servers["b1"].connect(lambda _: None)
     for member in (b"\xff", b"somebody"):
         stranger.feed(command("HELLO", 3) + command("SUBSCRIBE", INBOX + member))
-        two.world.ask("b1", "HSET", cursors_of(LOG, two.life("b1")), b"m:g:" + member, beat)
+        two.world.ask("b1", "HSET", cursors_of(LOG, two.life("b1")), b"m:g", member + b" " + beat)
     reader = two.read(two.world.client(1), "g")
     two.keep("b1", b"1")
     assert two.got(reader, 8.0) == [b"1"]

@@ -81,6 +81,8 @@ class Group:
                 return
             if found is None:
                 self._reader.refused(part)
+            elif found.unreadable:
+                self._reader.fail(_unreadable(part, self.name, found.unreadable))
             else:
                 self._taken(part, found, at_s)
 
@@ -287,6 +289,14 @@ class Group:
             self._looked_s[part.life] = now_s
             self.ask(part, now_s)
             part.look(now_s)
+
+
+def _unreadable(part: PartReader, group: str, found: bytes) -> Unavailable:
+    where = f"HDEL {part.keys.cursors.decode()} g:{group}"
+    return Unavailable(
+        f"{part.broker or part.life}: the cursor of the group {group!r} cannot be read, something else has written"
+        f" {found[:40]!r} there: to begin that part anew, run {where} on its server"
+    )
 
 
 def _not_committed(lives: list[str]) -> Unavailable:

@@ -262,6 +262,11 @@ class FormerLanes:
         return lane in self._lanes
 
     @property
+    def ended(self) -> list[str]:
+        """The lives that have ended and of which it is not known yet what they have kept."""
+        return [lane.life for lane in self._lanes if not lane.lives]
+
+    @property
     def quorum(self) -> int:
         """How many servers must have what a broker says it has kept, by the logs of now and those of the lanes."""
         return max(quorum_of(self._topic_publisher.logs), *(lane.quorum for lane in self._lanes), 1)

@@ -26,13 +26,14 @@ from nearcast.core.model.logs import EntryId, FormerLife, Log, PartState, parse_
 from nearcast.core.model.message import Kept
 from nearcast.core.model.settings import NEVER_S
 from nearcast.core.wire.effects import Done, Failed
-from nearcast.errors import NearcastError, UsageError
+from nearcast.errors import NearcastError, Unavailable, UsageError
 
 if TYPE_CHECKING:
     from nearcast.core.client.machine import Client
     from nearcast.core.wire.backend import ClientLink, Page
 
 READY_MAX = 4096  # messages that wait for the program; the entry that reaches it is delivered whole
+READY_BYTES = 4 << 20  # of them; the entry that reaches it is delivered whole, too
 LOOK_S = 1.0  # between two looks at a part of which nothing was heard
 NUMBER_MAX = (1 << 64) - 1
 
@@ -66,6 +67,7 @@ class LogReader:
         self.start = start
         self.group = Group(self, group, holds=holds) if group else None
         self.ready: deque[Delivery] = deque()
+        self._ready_bytes = 0
         self.closed = False
         self.parts: dict[str, PartReader] = {}
         self._token: object | None = token  # of the caller that waits until it has begun
@@ -74,6 +76,7 @@ class LogReader:
         self._since = client.membership.logs_version  # parts that began later are read from their first message
         self._seen = client.membership.version  # of the last membership that was looked at
         self._ended: list[PartReader] = []  # of lives that are lost; the program may not have taken the report yet
+        self._cluster, self._era = client.membership.cluster, client.membership.era
         self._looked_s = NEVER_S
         self._going_on = False
 
@@ -83,8 +86,8 @@ class LogReader:
         membership = self.client.membership
         if self.closed or self.client.leaving is not None:
             return
-        if self.log not in membership.logs:
-            self.fail(UsageError(f"the log {self.log.name!r} was dropped: there is nothing to read any more"))
+        if self.log not in membership.logs or membership.cluster != self._cluster:
+            self.fail(self._gone())
             return
         if not self.parts and self.group is None:
             self.begun(again=False)
@@ -109,6 +112,16 @@ class LogReader:
         for part in new:
             self._want(part, now_s)
         self.go_on(now_s)
+
+    def _gone(self) -> NearcastError:
+        """Why there is nothing to read any more. A log that nobody knows after a loss was not dropped by anybody."""
+        membership = self.client.membership
+        if (membership.cluster, membership.era) == (self._cluster, self._era):
+            return UsageError(f"the log {self.log.name!r} was dropped: there is nothing to read any more")
+        return Unavailable(
+            f"the log {self.log.name!r} is gone, and what it kept: the store and all servers have lost their data, or"
+            " another cluster is there now: create it again, and read again"
+        )
 
     def _may_be_read(self, former: FormerLife) -> bool:
         """Whether a life that has ended may have something for us that is still there, or will be found."""
@@ -238,12 +251,16 @@ class LogReader:
         self._going_on = False
         if len(self.ready) > before:
             self.client.readers.woken.add(self)
-        if len(self.ready) < READY_MAX:
+        if self._has_room:
             for part in list(self.parts.values()):
                 part.fetch(now_s)
         if self._token is not None and all(self._has_begun(part) for part in self.parts.values()):
             self.client.effects.append(Done(self._token))
             self._token = None
+
+    @property
+    def _has_room(self) -> bool:
+        return len(self.ready) < READY_MAX and self._ready_bytes < READY_BYTES
 
     def _has_begun(self, part: PartReader) -> bool:
         return part.position is not None or part.ended or part.cursor is not None
@@ -252,7 +269,7 @@ class LogReader:
         """Deliver what is possible in each part. Returns whether that may have made more possible."""
         moved = False
         for life, part in list(self.parts.items()):
-            while part.owned and part.lines and len(self.ready) < READY_MAX and self._may_deliver(part, now_s):
+            while part.owned and part.lines and self._has_room and self._may_deliver(part, now_s):
                 self._deliver(part, part.next_line())
                 moved = True
             if part.ended and not part.lines:
@@ -265,6 +282,7 @@ class LogReader:
     def _deliver(self, part: PartReader, line: Line) -> None:
         advance = part.advance
         self.ready.extend(Delivery(event, part, advance, line, number) for number, event in enumerate(line.events, 1))
+        self._ready_bytes += line.size_bytes if line.events else 0
         if self.group is not None:
             advance.deliver(line, self._needs(line))
 
@@ -324,6 +342,8 @@ class LogReader:
 
     def taken(self, delivery: Delivery) -> bool:
         """The program takes an event. Returns False if another member of the group reads that part by now."""
+        if delivery.number == len(delivery.line.events):
+            self._ready_bytes -= delivery.line.size_bytes
         if self.group is None:
             return True
         advance = delivery.part.advance

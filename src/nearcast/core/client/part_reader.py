@@ -11,7 +11,7 @@ import msgspec
 from nearcast.core.client.advance import Advance
 from nearcast.core.client.lines import Line, count_in, has_messages, read_line, version_in
 from nearcast.core.model.cursors import Cursor, Position
-from nearcast.core.model.logs import BEFORE_ALL, EntryId, FormerLife, Log, cursors_of, stream_of, totals_of
+from nearcast.core.model.logs import BEFORE_ALL, PAGE_BYTES, EntryId, FormerLife, Log, cursors_of, stream_of, totals_of
 from nearcast.core.model.message import Lost
 from nearcast.core.model.settings import NEVER_S
 from nearcast.core.wire.backend import Page, PartKeys
@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     from nearcast.core.client.quorum import Question, Then
     from nearcast.core.wire.backend import ClientLink
 
-PAGE_BYTES = 256 << 10  # of entries asked for at once: more would hold up everything else on the link
-PAGE_ENTRIES = 1000
+PAGE_ENTRIES = 1000  # asked for at once
 BUFFER_BYTES = 1 << 20  # of a part that wait for their turn
 REPEATED_MAX = 64  # answers that wait for replicas: beats and looks at a part go on for as long as replicas are missing
 ALL_READ = 1 << 62  # later than any version of the logs
@@ -64,7 +63,6 @@ class PartReader:
         self._upto = Position()
         self._skip = 0  # events of the next line that were read before
         self._bytes = 0
-        self._entry_bytes = 1 << 10
         self._awaiting: ClientLink | None = None  # the link on which a page was asked for
         self._news = True  # something may have been appended since the last page
 
@@ -193,13 +191,12 @@ class PartReader:
             return
         self.fetches += 1
         self._awaiting, self._news = link, False
-        count = max(1, min(PAGE_ENTRIES, PAGE_BYTES // self._entry_bytes))
         number = self.fetches
 
         def read(page: Page | None, at_s: float) -> None:
             if self._awaiting is link and number == self.fetches:
                 self._awaiting = None
-                self._fetched(link, page, count, number, at_s)
+                self._fetched(link, page, number, at_s)
 
         def read_alone(page: Page | None, at_s: float) -> None:
             """Messages must be at the quorum. Marks, and that there is nothing, the broker can say alone."""
@@ -210,9 +207,9 @@ class PartReader:
             else:
                 read(page, at_s)
 
-        link.read_part(self.keys, self._upto.entry, count, read_alone)
+        link.read_part(self.keys, self._upto.entry, PAGE_ENTRIES, read_alone)
 
-    def _fetched(self, link: ClientLink, page: Page | None, count: int, number: int, now_s: float) -> None:
+    def _fetched(self, link: ClientLink, page: Page | None, number: int, now_s: float) -> None:
         if page is None:
             self._reader.refused(self)
             return
@@ -223,7 +220,7 @@ class PartReader:
         received_at = now_s + self._reader.client.wall_offset_s
         for entry_id, fields in page.entries:
             self._add(entry_id, fields, received_at)
-        self.drained, self.fetched = len(page.entries) < count, number
+        self.drained, self.fetched = not _is_full(page), number
         if not page.entries and self._upto.count < page.total:
             if self._upto.count < 0:  # it begins with what is still there, and that is nothing
                 self.advance.began_behind(page.total)
@@ -275,7 +272,6 @@ class PartReader:
         self._skip = 0
         self.lines.append(line)
         self._bytes += line.size_bytes
-        self._entry_bytes = max(64, (7 * self._entry_bytes + line.size_bytes) // 8)
         self._upto = Position(entry_id, 0, line.count)
 
     def _miss(self, count: int | None, reason: str) -> None:
@@ -311,3 +307,12 @@ class PartReader:
         known = [max(0, total - self._upto.count)] if self.owned and self._upto.count >= 0 else []
         unread = former.unread.get(self._log.key, {}).get(group.name) if group is not None else None
         return min([*known, *([unread] if unread is not None else [])], default=None)
+
+
+# --- pages
+
+
+def _is_full(page: Page) -> bool:
+    """Whether there may be more behind it."""
+    size = sum(len(field) for _, fields in page.entries for field in fields)
+    return len(page.entries) >= PAGE_ENTRIES or size >= PAGE_BYTES

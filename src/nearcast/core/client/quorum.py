@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 WAIT_S = 0.2  # how long a server waits for replicas before it says how many there are
 QUESTIONS_MAX = 500_000  # without an answer, on one connection: some for each of 100,000 topics
+NO_REPLICAS = "it has no replicas: start its agent with --replica"
 
 Then = Callable[[Any, float], None]
 Question = Callable[["ClientLink", Then], None]
@@ -100,7 +101,7 @@ class QuorumLink:
         if admission == self._admission:
             self._begin()
         else:
-            self.problem = "it has no replicas: start its agent with --replica"
+            self.problem = NO_REPLICAS
 
     def _begin(self) -> None:
         self.ready, self.problem = True, ""

@@ -360,6 +360,13 @@ class ShowLogs(msgspec.Struct, frozen=True, tag=True):
     request: str
 
 
+class AbandonPart(msgspec.Struct, frozen=True, tag=True):
+    """Wait no longer for what a life that has ended may have kept."""
+
+    request: str
+    life: str
+
+
 class Show(msgspec.Struct, frozen=True, tag=True):
     """Ask for the state: of these topics, or of all if none is named; of SHOWN_MAX of them, from `start` on.
 
@@ -411,9 +418,9 @@ class State(msgspec.Struct, frozen=True, tag=True):
 AboutTopics = MoveTopics | Drain | SetCapacity | AcknowledgeLoss | Show
 AboutLogs = CreateLog | DropLog | ShowLogs
 AboutSubscribers = ShowSubscribers | PlaceSubscriber | ShuffleSubscribers
-Request = AboutTopics | AboutLogs | AboutSubscribers
+Request = AboutTopics | AboutLogs | AbandonPart | AboutSubscribers
 FromGateway = GatewayReport | RegisterUser | RequestBroker
-ToController = Hello | Report | Answer | AboutTopics | AboutLogs | AboutSubscribers | FromGateway
+ToController = Hello | Report | Answer | Request | FromGateway
 ToAgent = Grant | Refusal | Order
 FromController = ToAgent | ToProvider | MoveSubscribers | State | Assignment
 
