@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 RETRY_S = 0.1
 COMMIT_S = 0.7
+ANSWERED_S = 5.0  # a commit that takes longer, when nothing fails any more, waits for something that never comes
 COMMITTED_SHARE = 0.3  # of the times at which something was taken
 SLOW_SHARE = 0.5  # of the times at which something could be taken, but is not yet
 
@@ -34,6 +35,10 @@ class Read(msgspec.Struct, frozen=True):
     after_s: float = 0.0  # it begins so long after the others
     crashes: bool = False  # at some moment, and another one takes its place
     nap_s: float = 0.0  # for so long it is stopped, at some moment
+
+
+class Commit:
+    """A commit of a program, which waits for its answer."""
 
 
 class Got(msgspec.Struct, frozen=True):
@@ -59,6 +64,7 @@ class Reader:
         self.reader: LogReader | None = None
         self.began_s: float | None = None
         self.dropped = False  # its log was
+        self._asked_s: dict[object, float] = {}  # commits that were not answered yet
         self.committed = 0  # answered commits
         self.refused = 0  # commits of what another member reads by now
         world.seed_client(self.machine, self.process.now_s)
@@ -87,9 +93,9 @@ class Reader:
             if isinstance(effect, Done):
                 if effect.token is self and self.began_s is None:
                     self.began_s = self.world.timeline.now_s
-                self.committed += effect.token is not self
+                self.committed += self._asked_s.pop(effect.token, None) is not None
             elif isinstance(effect, Failed):
-                self.refused += 1
+                self.refused += self._asked_s.pop(effect.token, None) is not None
         self.machine.effects.clear()
         self.machine.readers.woken.clear()
         self._take()
@@ -106,14 +112,19 @@ class Reader:
             if reader.taken(delivery):
                 self.events.append(Got(self.world.timeline.now_s, delivery.part.life, delivery.event))
         if self.group and rng.random() < COMMITTED_SHARE:
-            reader.commit("commit", self.process.now_s)
+            self._ask_to_commit(reader)
 
     def _commit(self) -> None:
         """Members wait for what others have not committed, so every program does it now and then."""
         if self.reader is not None and not self.reader.closed:
-            self.reader.commit("commit", self.process.now_s)
+            self._ask_to_commit(self.reader)
             self.process.settle()
         self.world.timeline.after(COMMIT_S, self.process.serve, self._commit)
+
+    def _ask_to_commit(self, reader: LogReader) -> None:
+        token = Commit()
+        self._asked_s[token] = self.world.timeline.now_s
+        reader.commit(token, self.process.now_s)
 
     @property
     def log(self) -> str:
@@ -140,9 +151,13 @@ class Reader:
         ]
 
     def unfinished(self, membership: Membership) -> list[str]:
-        """What it has not read yet, if it is alone."""
-        if self.group or not self.process.alive or self.dropped:
+        """What it has not read yet, if it is alone; commits that are not answered, if it is not."""
+        if not self.process.alive or self.dropped:
             return []
+        if self.group:
+            oldest_s = min(self._asked_s.values(), default=self.world.timeline.now_s)
+            late = self.world.timeline.now_s - oldest_s > ANSWERED_S
+            return [f"{self.name} got no answer to a commit"] if late else []
         if all(log.name != self.read.log for log in membership.logs):
             return []
         if self.reader is None or self.began_s is None:
