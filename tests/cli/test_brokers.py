@@ -16,7 +16,8 @@ from typer.testing import CliRunner, Result
 from nearcast.cli.app import app
 from nearcast.cli.brokers import BROKER_COLUMNS, broker_data, broker_row, busy_share, chosen
 from nearcast.cli.shared import bytes_per_s
-from nearcast.core.wire.bus import BrokerView, Report, State
+from nearcast.core.wire.bus import Report, State
+from nearcast.core.wire.views import BrokerView
 from nearcast.errors import UsageError
 from nearcast.runtime.fanout import NAME
 from nearcast.runtime.requester import Requester

@@ -11,7 +11,8 @@ from rich.console import Console
 
 from nearcast.cli.demo_views import Look, MovesLook, PolicyLook, View
 from nearcast.core.model.placement import Mode, Placement
-from nearcast.core.wire.bus import BrokerView, Report
+from nearcast.core.wire.bus import Report
+from nearcast.core.wire.views import BrokerView
 from nearcast.demo.act import Act, Kind, Summary
 from nearcast.demo.moves import GAMES, SITES, MovesAct, MovesPlan
 from nearcast.demo.policy import CAPACITY_BYTES_PER_S, SCORES, VOTES, PolicyAct, PolicyPlan

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -11,8 +14,12 @@ from typer.testing import CliRunner, Result
 
 import nearcast
 from nearcast.cli.app import app
-from nearcast.cli.log import seconds, size, start
+from nearcast.cli.log import _read, seconds, size, start
+from nearcast.cli.shared import Output
+from nearcast.core.model.logs import Log
 from nearcast.errors import UsageError
+from nearcast.runtime.console import Console
+from nearcast.testing.waiting import until
 
 
 @pytest.mark.parametrize(
@@ -35,6 +42,9 @@ def test_sizes_are_read_as_people_write_them(text: str, wanted: int) -> None:
         (size, "much", "bad size 'much'"),
         (size, "1QB", "bad size '1QB'"),
         (start, "yesterday", "cannot read from 'yesterday'"),
+        (seconds, "9" * 400, "bad time '9999"),
+        (size, "9" * 400, "bad size '9999"),
+        (start, "9" * 400, "cannot read from '9999"),
     ],
 )
 def test_what_cannot_be_read_is_explained(read: Any, text: str, said: str) -> None:
@@ -53,6 +63,17 @@ def publish(cluster: dict[str, Any], count: int) -> None:
                 await client.publish(f"order.{number % 3}", f"order {number}")
 
     asyncio.run(scenario())
+
+
+NOT_UTF8 = "\udcff"  # as the shell's bytes arrive
+MISTAKES = [
+    (("show", "bills"), "no log 'bills'; the cluster has: none"),
+    (("create", "orders", "--topics", NOT_UTF8), "bad topic pattern '\\udcff'"),
+    (("create", "orders", "--topics", "x" * 600), "bad topic pattern 'xxx"),
+    (("create", "orders", "--topics", "x", "--retain", "9999999d"), "messages cannot be kept for 8.64e+11 s"),
+    (("drop", NOT_UTF8), "is not UTF-8"),
+    (("abandon", NOT_UTF8), "is not UTF-8"),
+]
 
 
 @pytest.mark.live
@@ -83,6 +104,53 @@ def test_a_log_is_created_read_shown_and_dropped(cluster: dict[str, Any]) -> Non
     assert "billing: 0" in log(cluster, "show", "orders").stdout
     assert "orders" in log(cluster, "list").stdout
 
+    living = log(cluster, "abandon", shown["parts"][0]["part"])
+    assert (living.exit_code, "has not ended: `nearcast brokers drain b1 --abandon`" in living.stderr) == (1, True)
+
     assert log(cluster, "drop", "orders").exit_code == 0
-    gone = log(cluster, "read", "orders")
-    assert (gone.exit_code, "no log 'orders'; the cluster has: none" in gone.stderr) == (2, True)
+    for mistake, said in MISTAKES:
+        refused = log(cluster, *mistake)
+        assert (refused.exit_code, said in refused.stderr) == (2, True), (mistake, refused.exit_code, refused.stderr)
+    for command in ("read", "show"):
+        gone = log(cluster, command, "orders")
+        assert (gone.exit_code, "no log 'orders'; the cluster has: none" in gone.stderr) == (2, True)
+
+
+@pytest.mark.live
+def test_what_a_group_has_printed_is_committed_when_ctrl_c_ends_it(cluster: dict[str, Any]) -> None:
+    assert log(cluster, "create", "orders", "--topics", "order.*").exit_code == 0
+    publish(cluster, 7)
+    command = ["log", "read", "orders", "--group", "tail", "--follow", "--url", cluster["store"]]
+    with subprocess.Popen([sys.executable, "-m", "nearcast", *command], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        lines = [process.stdout.readline() for _ in range(7)]
+        process.send_signal(signal.SIGINT)
+        rest, _ = process.communicate(timeout=20)
+    assert (process.returncode, rest) == (130, "")
+    assert len(set(lines)) == 7
+    assert log(cluster, "read", "orders", "--group", "tail").stdout == ""
+    assert log(cluster, "drop", "orders").exit_code == 0
+
+
+@pytest.mark.live
+def test_who_follows_in_a_group_commits_when_nothing_comes(cluster: dict[str, Any]) -> None:
+    """Where topics move, members wait until the others have committed what they have taken."""
+
+    async def scenario() -> None:
+        async with Console(cluster["store"]) as console:
+            await console.create_log(Log("followed", 0, ("followed",), 60.0, 1 << 20))
+            async with nearcast.connect(cluster["brokers"]["b1"]) as client:
+                await client.publish("followed", "one")
+            options: dict[str, Any] = {"follow": True, "limit": None, "output": Output.TABLE}
+            following = asyncio.create_task(_read(cluster["store"], "followed", "billing", "earliest", **options))
+
+            async def committed() -> bool:
+                parts = (await console.logs()).parts.values()
+                return [load.groups for loads in parts for load in loads.values() if load.total] == [{"billing": 0}]
+
+            await until(committed, "what was printed is committed", 5)
+            assert not following.done()
+            following.cancel()
+            await console.drop_log("followed")
+
+    asyncio.run(scenario())

@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from nearcast.cli.app import app
-from nearcast.core.wire.bus import BrokerView
+from nearcast.core.wire.views import BrokerView
 from nearcast.errors import ClusterError, Misplaced
 from nearcast.runtime.console import Console
 from nearcast.runtime.controller import check_store

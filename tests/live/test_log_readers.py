@@ -204,6 +204,56 @@ def test_a_reader_that_its_program_has_dropped_leaves() -> None:
     run(scenario, brokers=1)
 
 
+def test_large_messages_are_read_and_a_program_that_takes_none_holds_few() -> None:
+    """A server closes a connection that owes 32 MB, and a page is one answer."""
+
+    async def scenario(cluster: LocalCluster, console: Console, client: nearcast.Client) -> None:
+        for _ in range(60):
+            await client.publish(TOPICS[0], b"small")
+        for number in range(60):
+            await client.publish(TOPICS[0], b"%02d" % number + bytes(10**6))
+        reader = await client.read("orders")
+        await asyncio.sleep(2)  # it could read everything meanwhile
+        ready = [delivery.event for delivery in reader._reader.ready] if reader._reader is not None else []
+        assert len(ready) > 60
+        assert sum(len(event.payload) for event in ready if isinstance(event, nearcast.Message)) < 12 << 20
+        found = await some(reader, 120)
+        assert [message.payload[:2] for message in found[60:]] == [b"%02d" % number for number in range(60)]
+
+    run(scenario, brokers=1, limit_s=40)
+
+
+def test_what_a_member_costs_the_server_does_not_grow_with_the_number_of_groups() -> None:
+    async def scenario(cluster: LocalCluster, console: Console, client: nearcast.Client) -> None:
+        requester = Requester(cluster.urls["b1"])
+
+        async def spent(groups: int) -> float:
+            """The time that scripts take while some groups have nothing to do, for each of them."""
+            readers = [await client.read("orders", group=f"group{number}") for number in range(groups)]
+            before = await script_us(requester)
+            await asyncio.sleep(2)  # some beats of each
+            used = await script_us(requester) - before
+            for reader in readers:
+                reader.close()
+            return used / groups
+
+        try:
+            few, many = await spent(10), await spent(400)
+        finally:
+            await requester.close()
+        assert many < 4 * few, (few, many)
+
+    run(scenario, brokers=1)
+
+
+async def script_us(requester: Requester) -> int:
+    """How much of the server's time scripts have taken."""
+    stats = await requester.ask("INFO", "commandstats")
+    assert isinstance(stats, bytes)
+    (line,) = [line for line in stats.splitlines() if line.startswith(b"cmdstat_eval:")]
+    return int(line.partition(b"usec=")[2].partition(b",")[0])
+
+
 def test_mistakes_are_explained() -> None:
     async def scenario(cluster: LocalCluster, console: Console, client: nearcast.Client) -> None:
         with pytest.raises(UsageError, match="no log 'bills'; the cluster has: orders"):

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import nearcast
+from nearcast.core.controller.replicas import SEAL_S
 from nearcast.core.model.logs import Log
 from nearcast.core.wire.replication import lines_of
 from nearcast.errors import Refused, TimedOut
@@ -94,7 +95,7 @@ def test_a_server_that_restarts_empty_does_not_wipe_its_replica() -> None:
 
 def test_with_too_few_replicas_publishing_fails_and_says_why_and_the_broker_lives_on() -> None:
     async def scenario(cluster: LocalCluster, console: Console) -> None:
-        with pytest.raises(Refused, match="a quorum of 3 takes 2 replicas, and no broker has more than 1"):
+        with pytest.raises(Refused, match="a quorum of 3 takes 2 replicas of a broker, and no broker has more than 1"):
             await console.create_log(Log("orders", 0, ("order.*",), 3600.0, 1 << 28, quorum=3))
         await console.create_log(LOG)
         replica = cluster.pids["replica-b1-1"]
@@ -130,3 +131,79 @@ def test_no_other_replica_can_attach() -> None:
             await primary.close()
 
     run(scenario, brokers=2)
+
+
+async def one_that_waits(cluster: LocalCluster, console: Console, *gone: str) -> str:
+    """Keep 20 messages at b1, and kill its server and some of its replicas. Returns the life that is being sealed."""
+    await console.create_log(LOG)
+    await console.move(TOPICS[0], nearcast.Mode.SINGLE, ["b1"])
+    async with nearcast.connect(cluster.urls["b1"]) as client:
+        for number in range(20):
+            await client.publish(TOPICS[0], b"%d" % number)
+    for name in ("server-b1", *gone):
+        os.kill(cluster.pids[name], signal.SIGKILL)
+
+    async def waits() -> bool:
+        return [former.state for former in (await console.logs()).former] == ["sealing"]
+
+    await until(waits, "the life of b1 is being sealed", 15)
+    return (await console.logs()).former[0].life
+
+
+def test_what_nobody_will_ever_have_again_can_be_given_up() -> None:
+    async def scenario(cluster: LocalCluster, console: Console) -> None:
+        life = await one_that_waits(cluster, console, "replica-b1-1")
+        with pytest.raises(Refused, match="its replicas were asked a moment ago: try again in"):
+            await console.abandon_part(life)
+        async with nearcast.connect(cluster.urls["b2"]) as client:
+            hint = f"{life} has ended, .* `nearcast log abandon {life}`"
+            with pytest.raises(TimedOut, match=hint):
+                await client.read("orders", timeout_s=1.0)
+            reader = client.read("orders")
+
+            await asyncio.sleep(SEAL_S)  # replicas have that long to answer
+            await console.abandon_part(life)
+            event = await asyncio.wait_for(reader.get(), 10)
+            assert isinstance(event, nearcast.Lost)
+            assert (event.part, event.count) == (life, None)
+            await client.publish(TOPICS[0], b"on")
+            message = await asyncio.wait_for(reader.get(), 10)
+            assert isinstance(message, nearcast.Message)
+        with pytest.raises(Refused, match=f"{life} is lost already"):
+            await console.abandon_part(life)
+        with pytest.raises(Refused, match="no part 'b7@1' has ended"):
+            await console.abandon_part("b7@1")
+
+    run(scenario, brokers=2)
+
+
+def test_what_a_replica_still_has_is_read_when_the_other_is_given_up() -> None:
+    async def scenario(cluster: LocalCluster, console: Console) -> None:
+        life = await one_that_waits(cluster, console, "replica-b1-2")
+        await asyncio.sleep(SEAL_S)  # replicas have that long to answer
+        await console.abandon_part(life)
+        async with nearcast.connect(cluster.urls["b2"]) as client:
+            reader = await client.read("orders")
+            events = [await asyncio.wait_for(reader.get(), 10) for _ in range(21)]
+        (lost,) = (event for event in events if isinstance(event, nearcast.Lost))
+        assert (lost.part, lost.count) == (life.replace("@", "+replicas@"), None)
+        assert [event.payload for event in events if isinstance(event, nearcast.Message)] == [
+            b"%d" % number for number in range(20)
+        ]
+
+    run(scenario, brokers=2, replicas=2)
+
+
+def test_a_holder_that_is_given_up_follows_again() -> None:
+    async def scenario(cluster: LocalCluster, console: Console) -> None:
+        await console.create_log(LOG)
+        async with nearcast.connect(cluster.urls["b1"]) as client:
+            await client.publish(TOPICS[0], b"kept")
+            await cluster.restart_server("b1")
+            await cluster.until_members()
+            with pytest.raises(TimedOut, match=r"b1: its replicas hold .*: .* `nearcast log abandon b1@\d+`") as found:
+                await client.publish(TOPICS[0], b"waits", timeout_s=5.0)
+            await console.abandon_part(str(found.value).partition("`nearcast log abandon ")[2].partition("`")[0])
+            await client.publish(TOPICS[0], b"on")
+
+    run(scenario, brokers=1)

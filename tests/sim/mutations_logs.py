@@ -5,14 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
-from planting import KEPT, LOST_LIVES, READ, SHARED, Patch, planting
+from planting import DRAINED, EXPIRING, KEPT, LOST_LIVES, READ, SHARED, Patch, planting
 
+from nearcast.core.agent.retention import Part
+from nearcast.core.client import keeping
+from nearcast.core.client.advance import Advance
 from nearcast.core.client.keeping import FormerLanes, KeptLane
 from nearcast.core.client.log_reader import LogReader
 from nearcast.core.client.part_reader import PartReader
 from nearcast.core.client.publisher import TopicPublisher
 from nearcast.core.client.sending import Lane
-from nearcast.core.model.logs import life_of
+from nearcast.core.model.logs import keys_of, life_of
 from nearcast.core.model.membership import Membership
 from nearcast.core.model.names import RECORDS
 from nearcast.sim.valkey import appending, commands
@@ -65,7 +68,12 @@ def a_server_keeps_whatever_the_number(patch: Patch) -> None:
 
 @mutation("invariant 12", KEPT)
 def a_topic_publisher_does_not_hear_of_logs(patch: Patch) -> None:
-    patch.setattr(TopicPublisher, "cover", lambda self, logs, now_s: None)
+    patch.setattr(TopicPublisher, "cover", lambda self: None)
+
+
+@mutation("invariant 12", EXPIRING)
+def of_several_logs_one_keeps_a_message(patch: Patch) -> None:
+    patch.setattr(keeping, "keys_of", lambda logs, life: keys_of(logs[:1], life))
 
 
 # --- readers
@@ -112,8 +120,29 @@ def what_was_delivered_counts_as_taken(patch: Patch) -> None:
     def deliver(self: LogReader, part: PartReader, line: Any) -> None:
         original(self, part, line)
         if line.events:
-            part._taken = (line, len(line.events))
+            part.advance._taken = (line, len(line.events))
 
     original: Any = LogReader._deliver
-    patch.setattr(PartReader, "take", lambda self, line, number: None)
+    patch.setattr(Advance, "take", lambda self, line, number: None)
     patch.setattr(LogReader, "_deliver", deliver)
+
+
+@mutation("invariant 13", EXPIRING)
+def what_retention_removed_is_passed_in_silence(patch: Patch) -> None:
+    def miss(self: PartReader, count: int | None, reason: str) -> None:
+        if "retention" not in reason:
+            original(self, count, reason)
+
+    original: Any = PartReader._miss
+    patch.setattr(PartReader, "_miss", miss)
+
+
+@mutation("invariant 13", EXPIRING)
+def retention_waits_for_nobody(patch: Patch) -> None:
+    original: Any = Part.expired
+    patch.setattr(Part, "expired", lambda self, now_s, held: original(self, now_s, None))
+
+
+@mutation("invariant 13", DRAINED)
+def a_group_is_told_that_what_it_has_read_is_lost(patch: Patch) -> None:
+    patch.setattr(PartReader, "_unread", lambda self, former: None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from planting import LOST, LOST_WITH_A_BROKER, UNHEARD, WENT_BACK, Patch, planting
+from planting import LOST, LOST_WITH_A_BROKER, LOST_WITH_A_LIFE, UNHEARD, WENT_BACK, Patch, planting
 
 from nearcast.core.agent.machine import Agent
 from nearcast.core.controller import leader as leader
@@ -14,6 +14,7 @@ from nearcast.core.controller.members import Members
 from nearcast.core.controller.office import Roster
 from nearcast.core.controller.recovery import Recovery
 from nearcast.core.model.journal import Journal
+from nearcast.core.model.logs import FormerLife
 from nearcast.core.model.placement import Record
 
 MUTATIONS, mutation = planting()
@@ -73,3 +74,8 @@ def a_broker_that_was_never_heard_is_given_up_in_the_next_version(patch: Patch) 
 @mutation("invariant 7", LOST_WITH_A_BROKER)
 def brokers_are_not_told_that_a_move_was_lost_with_the_store(patch: Patch) -> None:
     patch.setattr(Roster, "may_know_more", lambda self, placement: ())
+
+
+@mutation("invariant 12", LOST_WITH_A_LIFE)
+def replicas_of_a_missing_broker_are_forgotten(patch: Patch) -> None:
+    patch.setattr(recovery, "life_ended", lambda now, broker, version: FormerLife(now.life(broker), version))

@@ -22,8 +22,8 @@ MUTATIONS, mutation = planting()
 def an_answer_counts_before_its_wait(patch: Patch) -> None:
     """As if the script waited itself: there, WAIT returns at once."""
 
-    def answered(self: QuorumLink, replicas: int, then: Any, answer: Any, now_s: float) -> None:
-        original(self, 0, then, answer, now_s)
+    def answered(self: QuorumLink, user: Any, replicas: int, then: Any, answer: Any, now_s: float) -> None:
+        original(self, user, 0, then, answer, now_s)
         self._owed[replicas] -= 1
         self._owed[0] += 1
         if not self._owed[replicas]:

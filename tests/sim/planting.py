@@ -11,7 +11,8 @@ from nearcast.core.model.placement import Mode
 from nearcast.core.model.settings import Limits, Timing
 from nearcast.sim.campaign import BRISK, PATIENT
 from nearcast.sim.faults import Profile
-from nearcast.sim.script import Add, Deafen, Intrude, Keep, Lose, LoseStore, Part, Pause, Place, Readdress
+from nearcast.sim.readers import Read
+from nearcast.sim.script import Add, Deafen, Drop, Intrude, Keep, Lose, LoseStore, Part, Pause, Place, Readdress
 from nearcast.sim.world import Setup
 
 Patch = pytest.MonkeyPatch
@@ -65,6 +66,35 @@ LOST_LIVES = World(
 )
 SHARED = World(
     Setup(topics=4, publishers=4, rate_per_s=60, moves_per_s=6, script=(Keep(1.6, "*"),), members=6), Profile.NETWORK
+)
+# Two logs, one of them created again under its name; readers sleep longer than it keeps messages.
+EXPIRING = World(
+    Setup(
+        topics=2,
+        publishers=4,
+        rate_per_s=60,
+        moves_per_s=6,
+        traffic_s=6.0,
+        script=(Keep(1.6, "*"), Keep(1.7, "topic-*", "more"), Drop(2.0, "more"), Keep(2.1, "*", "more", retain_s=1.0)),
+        reads=(Read("more", nap_s=3.0), Read("more", group="group", holds=True, nap_s=3.0)),
+    ),
+    Profile.CALM,
+)
+DRAINED = World(
+    Setup(topics=4, brokers=4, publishers=4, rate_per_s=60, script=(Keep(1.6, "*"),), members=3, drains=3), Profile.CALM
+)
+# The store and a broker are lost together; replicas have what the broker had kept.
+LOST_WITH_A_LIFE = World(
+    Setup(
+        topics=2,
+        publishers=4,
+        traffic_s=5.0,
+        replicas=2,
+        quorum=2,
+        readers=1,
+        script=(Keep(2.2, "topic-*"), Lose(4.0, "b0", 6.0), LoseStore(4.2, 1.0)),
+    ),
+    Profile.NETWORK,
 )
 # Servers die, one after the other; the last one comes back empty so soon that it is not given up.
 REPLICATED = World(

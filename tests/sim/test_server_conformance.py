@@ -32,6 +32,7 @@ from nearcast.core.wire.scripts import (
     INSTALL,
     INSTALL_MEMBERS,
     KEEP,
+    PAGE,
     READ,
     TAKE,
 )
@@ -50,6 +51,7 @@ SCRIPTS = {
     "$APPEND": APPEND,
     "$COMMIT": COMMIT,
     "$CONFIRM": CONFIRM,
+    "$PAGE": PAGE,
     "$TAKE": TAKE,
 }
 END_OF_STEP = command("ECHO", "end of step")

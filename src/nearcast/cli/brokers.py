@@ -30,7 +30,8 @@ from nearcast.errors import UsageError
 
 if TYPE_CHECKING:
     from nearcast.core.model.reports import Report
-    from nearcast.core.wire.bus import BrokerView, State
+    from nearcast.core.wire.bus import State
+    from nearcast.core.wire.views import BrokerView
     from nearcast.runtime.calibration import Calibration, CalibrationSettings
     from nearcast.runtime.console import Console
 

@@ -17,8 +17,7 @@ from nearcast.cli.shared import printable, say
 from nearcast.core.model.journal import BrokerState
 from nearcast.core.model.placement import Mode
 from nearcast.core.model.reports import Report
-from nearcast.core.wire.bus import BrokerView
-from nearcast.core.wire.views import GatewayView
+from nearcast.core.wire.views import BrokerView, GatewayView
 from nearcast.demo.act import Act, Happening, Kind
 from nearcast.demo.channels import ChannelsAct
 from nearcast.demo.moves import SITES, MovesAct, describe, describe_brokers

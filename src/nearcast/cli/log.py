@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+import time
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -15,6 +16,7 @@ from nearcast.cli.shared import (
     Output,
     OutputOption,
     Url,
+    errors_as_exit_codes,
     printable,
     run,
     say,
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from nearcast.core.model.logs import Log, PartLoad
     from nearcast.core.model.message import Kept
     from nearcast.core.wire.bus import State
+    from nearcast.runtime.reader import Reader
 
 app = typer.Typer(help="Keep the messages of topics, and read them.", no_args_is_help=True)
 
@@ -36,6 +39,7 @@ Name = Annotated[str, typer.Argument(metavar="LOG")]
 
 
 @app.command("create")
+@errors_as_exit_codes()
 def create(
     name: Name,
     topics: Annotated[
@@ -46,13 +50,20 @@ def create(
     retain_bytes: Annotated[
         str, typer.Option("--retain-bytes", metavar="SIZE", help="How much at each broker: 512MB, 2GiB.")
     ] = "512MB",
-    quorum: Annotated[int, typer.Option("--quorum", min=1, help="Servers that have a message before it counts.")] = 1,
+    quorum: Annotated[
+        int,
+        typer.Option("--quorum", min=1, help="Servers that have a message before it counts. 2: a replica too."),
+    ] = 1,
     url: Url = DEFAULT_URL,
     output: OutputOption = Output.TABLE,
 ) -> None:
     """Keep the messages of topics from now on.
 
     When the command returns, everything that is published from then on is kept. Repeating it changes nothing.
+
+    Messages are in the servers' memory. With --quorum 2 they survive the loss of a server: start the agents with
+    --replica for that. What was chosen here stays: to change it, drop the log, with all that it keeps, and create it
+    again.
 
     Example: nearcast log create orders --topics 'order.*' --retain 1h --retain-bytes 512MB
     """
@@ -79,15 +90,22 @@ def list_logs(url: Url = DEFAULT_URL, output: OutputOption = Output.TABLE) -> No
 
 
 @app.command("show")
+@errors_as_exit_codes()
 def show_log(name: Name, url: Url = DEFAULT_URL, output: OutputOption = Output.TABLE) -> None:
     """Show the parts of a log, and how far groups have read them.
 
-    A part is what one broker has kept. If its server was lost, the part says so.
+    A part is what one broker has kept, from when it joined: b1@3 joined with version 3 of the membership. If its server
+    was lost, the part says so. An entry is a batch of messages that were published together; "messages" counts all that
+    were ever kept, "not read" what each group has not committed.
 
     Example: nearcast log show orders
     """
-    state = run(lambda: _ask(url))
-    log = _known(state, name)
+
+    async def asked() -> tuple[State, Log]:
+        state = await _ask(url)
+        return state, _known(state, name)
+
+    state, log = run(asked)
     parts = _parts(state, log)
     rows = [
         (
@@ -101,11 +119,15 @@ def show_log(name: Name, url: Url = DEFAULT_URL, output: OutputOption = Output.T
         for part in parts
     ]
     show(output, {**_data(state, log), "parts": parts}, PART_COLUMNS, rows, _title(log))
+    for former in state.former:
+        if former.state == "sealing" and former.ended > log.created:
+            say(f"{former.life} waits until its replicas have answered: {', '.join(former.replicas)}")
+            say(f"if one is gone for good, run: nearcast log abandon {former.life}")
 
 
 @app.command("drop")
 def drop(name: Name, url: Url = DEFAULT_URL) -> None:
-    """Keep nothing more, and remove what was kept.
+    """Keep nothing more, and remove what was kept. Its groups end with it.
 
     Example: nearcast log drop orders
     """
@@ -120,12 +142,41 @@ def drop(name: Name, url: Url = DEFAULT_URL) -> None:
     say(f"log {name} was dropped")
 
 
+@app.command("abandon")
+def abandon(
+    part: Annotated[str, typer.Argument(metavar="PART", help="As `nearcast log show` names it.")],
+    url: Url = DEFAULT_URL,
+) -> None:
+    """Wait no longer for what a server that is gone had kept.
+
+    While a replica that may have something of a part does not answer, the part is `sealing`, and readers and publishers
+    wait. If it will never answer, give it up: what the other replicas have is read, and readers are told that messages
+    may be missing. A part that is `held` is given up as a whole; the replica that holds it is then free again.
+
+    Example: nearcast log abandon b2@17
+    """
+
+    async def given_up() -> None:
+        from nearcast.runtime.console import Console
+
+        async with Console(url) as console:
+            await console.abandon_part(part)
+
+    run(given_up)
+    say(f"{part} was given up")
+
+
 @app.command("read")
 def read(
     name: Name,
-    group: Annotated[str, typer.Option("--group", help="Continue where this group was, and note how far it is.")] = "",
+    group: Annotated[
+        str, typer.Option("--group", metavar="NAME", help="Continue where this group was, and commit what is printed.")
+    ] = "",
     from_: Annotated[
-        str, typer.Option("--from", metavar="WHERE", help="earliest, latest, or how long ago: 10m.")
+        str,
+        typer.Option(
+            "--from", metavar="WHERE", help="earliest, latest, or how long ago: 10m. A group that was there goes on."
+        ),
     ] = "earliest",
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait for what is published from now on.")] = False,
     last: Annotated[int | None, typer.Option("--max", metavar="N", min=1, help="Stop after this many.")] = None,
@@ -135,9 +186,13 @@ def read(
     """Print the messages of a log, in each publisher's order.
 
     One line for each: time, topic, publisher and number, payload. What is lost is said on stderr. With -o json, one
-    JSON object per line.
+    JSON object per line. Without --follow it ends when nothing came for a second; with it, at Ctrl-C.
+
+    Several commands with the same --group share the messages: each is printed by one of them.
 
     Example: nearcast log read orders --follow
+
+    Example: nearcast log read orders --group billing --max 100
     """
     run(lambda: _read(url, name, group, start(from_), follow=follow, limit=last, output=output))
 
@@ -145,35 +200,74 @@ def read(
 async def _read(
     url: str, name: str, group: str, from_: str | float, *, follow: bool, limit: int | None, output: Output
 ) -> None:
-    import asyncio
-
     import nearcast
     from nearcast.runtime.console import Console
 
     async with Console(url) as console:
         _known(await console.logs(timeout_s=ASK_S), name)
         brokers = [view.url for view in (await console.overview(timeout_s=ASK_S)).brokers.values() if view.alive]
-    count = 0
     async with nearcast.connect(*brokers) as client:
         reader = await client.read(name, group=group, from_=from_)
-        with Counting("messages") as counting:
-            while limit is None or count < limit:
-                try:
-                    event = await asyncio.wait_for(reader.get(), None if follow else QUIET_S)
-                except TimeoutError:
+        committing = Committing(reader) if group else None
+        try:
+            await _print_events(reader, committing, follow=follow, limit=limit, output=output)
+        finally:  # at Ctrl-C too: what is printed is done
+            if committing is not None:
+                await committing.end()
+
+
+async def _print_events(
+    reader: Reader, committing: Committing | None, *, follow: bool, limit: int | None, output: Output
+) -> None:
+    import asyncio
+
+    from nearcast.core.model.message import Message
+
+    count = 0
+    with Counting("messages") as counting:
+        while limit is None or count < limit:
+            event = None
+            try:
+                event = await asyncio.wait_for(reader.get(), QUIET_S)
+            except TimeoutError:
+                if not follow:
                     break
-                count += isinstance(event, nearcast.Message)
+            if event is not None:
+                count += isinstance(event, Message)
                 _print(event, output)
                 if not sys.stdout.isatty():
                     counting.tell(count)
-                if group and not count % COMMIT_EVERY:
-                    await reader.commit()
-        if group:
-            await reader.commit()
+            if committing is not None:
+                await committing.printed(int(event is not None))
 
 
 QUIET_S = 1.0  # without --follow: nothing came for this long, so that was all
-COMMIT_EVERY = 1000
+COMMIT_EVERY = 1000  # events,
+COMMIT_S = 1.0  # or seconds: other members of the group may wait for it
+
+
+class Committing:
+    """Commits what a reader has printed, now and then."""
+
+    def __init__(self, reader: Reader) -> None:
+        self._reader = reader
+        self._count = 0  # events that were printed and not committed
+        self._since_s = time.monotonic()
+
+    async def printed(self, count: int) -> None:
+        from nearcast.errors import Unavailable
+
+        self._count += count
+        if self._count >= COMMIT_EVERY or (self._count and time.monotonic() - self._since_s >= COMMIT_S):
+            try:
+                await self.end()
+            except Unavailable as error:  # another member reads there now: read on
+                say(str(error))
+
+    async def end(self) -> None:
+        count, self._count, self._since_s = self._count, 0, time.monotonic()
+        if count:
+            await self._reader.commit()
 
 
 def _print(event: Kept, output: Output) -> None:
@@ -288,9 +382,9 @@ def _unread(groups: object) -> str:
 # --- what people write
 
 
-_TIME = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|min|h|d)?", re.IGNORECASE)
+_TIME = re.compile(r"(\d{1,15}(?:\.\d+)?)\s*(ms|s|m|min|h|d)?", re.IGNORECASE)
 _TIMES = {"ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]i?)?b?", re.IGNORECASE)
+_SIZE = re.compile(r"(\d{1,15}(?:\.\d+)?)\s*([kmgt]i?)?b?", re.IGNORECASE)
 _DECIMAL = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 _SIZES = _DECIMAL | {"ki": 1 << 10, "mi": 1 << 20, "gi": 1 << 30, "ti": 1 << 40}
 
@@ -313,8 +407,6 @@ def size(text: str) -> int:
 
 def start(text: str) -> str | float:
     """Where to begin to read: a word, or how long ago."""
-    import time
-
     if text in ("earliest", "latest"):
         return text
     if _TIME.fullmatch(text.strip()) is None:

@@ -27,8 +27,8 @@ from nearcast.errors import NearcastError, UsageError
 
 if TYPE_CHECKING:
     from nearcast.core.model.placement import Placement
-    from nearcast.core.wire.bus import BrokerView, State
-    from nearcast.core.wire.views import TopicState
+    from nearcast.core.wire.bus import State
+    from nearcast.core.wire.views import BrokerView, TopicState
 
 
 # --- options

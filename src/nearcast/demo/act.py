@@ -24,7 +24,8 @@ from typing import Generic, TypedDict, TypeVar
 from msgspec.structs import replace
 
 from nearcast.core.model.placement import Placement
-from nearcast.core.wire.bus import BrokerView, State
+from nearcast.core.wire.bus import State
+from nearcast.core.wire.views import BrokerView
 from nearcast.errors import ClusterError, Unavailable
 from nearcast.runtime.console import Console
 from nearcast.testing.audit import Verdict

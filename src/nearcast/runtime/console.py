@@ -17,12 +17,12 @@ import msgspec
 from nearcast.core.model.bounds import Bound
 from nearcast.core.model.distances import TopicDistances
 from nearcast.core.model.journal import BrokerState, Pace
-from nearcast.core.model.logs import Log
+from nearcast.core.model.logs import Log, problem_of
 from nearcast.core.model.membership import decode_membership
 from nearcast.core.model.names import ANSWER_CHANNEL, CONTROLLER_CHANNEL, MEMBERS, TERM_KEY, encode_topic
 from nearcast.core.model.placement import Mode
 from nearcast.core.wire import bus, views
-from nearcast.errors import NotACluster, Refused, Unavailable
+from nearcast.errors import NotACluster, Refused, Unavailable, UsageError
 from nearcast.runtime.driver import parse_url
 from nearcast.runtime.requester import Requester
 
@@ -58,8 +58,11 @@ class Inquiry(Generic[Answer]):
         """`make` gets the request's number."""
         self._asked += 1
         request = f"{self._name}.{self._asked}"
+        try:
+            question = bus.encode(make(request))
+        except UnicodeEncodeError as error:
+            raise UsageError(f"{error.object!r} is not UTF-8: names are text") from None
         answer = self._answers[request] = asyncio.get_running_loop().create_future()
-        question = bus.encode(make(request))
         try:
             async with asyncio.timeout(timeout_s):
                 while not answer.done():
@@ -177,7 +180,7 @@ class Console:
 
     async def drain(
         self, broker: str, *, cancel: bool = False, abandon: bool = False, wait: bool = True, timeout_s: float = 60.0
-    ) -> bus.BrokerView:
+    ) -> views.BrokerView:
         """Let a broker leave in good order and, with `wait`, return when it has left; or call that off.
 
         It stays until what it keeps of logs is read or has expired, unless that is abandoned.
@@ -193,7 +196,7 @@ class Console:
             raise Unavailable(f"{broker} did not leave within {timeout_s:g} s; the drain continues{why}") from None
         return state.brokers[broker]
 
-    async def set_capacity(self, broker: str, bytes_per_s: float, *, timeout_s: float = 10.0) -> bus.BrokerView:
+    async def set_capacity(self, broker: str, bytes_per_s: float, *, timeout_s: float = 10.0) -> views.BrokerView:
         """Set how many bytes per second a broker can send."""
         state = await self._accepted(lambda request: bus.SetCapacity(request, broker, bytes_per_s), timeout_s)
         return state.brokers[broker]
@@ -211,6 +214,8 @@ class Console:
 
     async def create_log(self, log: Log, *, timeout_s: float = 10.0) -> Log:
         """Keep the messages of the log's topics. Returns when everything that is published from now on is kept."""
+        if problem := problem_of(log):
+            raise UsageError(problem)
         state = await self._accepted(lambda request: bus.CreateLog(request, log), timeout_s)
         return next(known for known in state.logs if known.name == log.name)
 
@@ -221,6 +226,10 @@ class Console:
     async def logs(self, *, timeout_s: float = 10.0) -> bus.State:
         """The logs, and how much there is in each of their parts."""
         return await self._accepted(bus.ShowLogs, timeout_s)
+
+    async def abandon_part(self, life: str, *, timeout_s: float = 10.0) -> None:
+        """Give up what only servers may have of a life that has ended, and that do not come back."""
+        await self._accepted(lambda request: bus.AbandonPart(request, life), timeout_s)
 
     # --- subscribers
 
@@ -277,7 +286,7 @@ def _all_there(state: bus.State, goals: dict[str, int]) -> bool:
     )
 
 
-def _kept_by(broker: str, view: bus.BrokerView) -> str:
+def _kept_by(broker: str, view: views.BrokerView) -> str:
     """Why a broker that leaves is still there, if that is because of logs, and what to do."""
     unread = sorted(log.partition("@")[0] for log, load in view.keeps.items() if not load.is_read)
     if not unread:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Generator
 from contextlib import suppress
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from nearcast.core.client.log_reader import READY_MAX, LogReader, Start
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 Within = Callable[[Timeout, str, Callable[[], str]], "AbstractAsyncContextManager[None]"]
 _ROOM_AT = (0, READY_MAX // 2)  # messages that are left when the next ones are asked for
 
+_TIME_MAX_S = datetime.max.replace(tzinfo=UTC).timestamp()  # a larger number is none of seconds: maybe of milliseconds
 From = str | float | datetime  # "earliest", "latest", or a time (seconds since the Unix epoch)
 
 
@@ -89,8 +90,11 @@ class Readings:
     def why(self, reader: LogReader | None) -> str:
         """What a reader waits for, in words."""
         links, now_s = self._machine.links, self._running().now()
-        brokers = [part.broker for part in reader.parts.values() if not part.ended] if reader is not None else []
-        return next(filter(None, (links.trouble(broker, now_s) for broker in brokers)), "the brokers have not answered")
+        parts = [part for part in reader.parts.values() if not part.ended] if reader is not None else []
+        troubles = [links.trouble(part.broker, now_s) for part in parts if part.broker]
+        gone = [part.life for part in parts if not part.broker and part.link is None]
+        troubles += [self._machine.side_links.trouble_with(life) for life in gone]
+        return next(filter(None, troubles), "the brokers have not answered")
 
     def _running(self) -> Driver:
         if self.driver is None:
@@ -111,14 +115,16 @@ def _done(future: asyncio.Future[None]) -> None:
 class Reader:
     """The messages of a log, in each publisher's order, from all brokers. Make it with `client.read(...)`.
 
-        async for event in client.read("orders", group="billing"):
+        reader = await client.read("orders", group="billing")
+        async for event in reader:
             match event:
                 case Message(payload=payload): ...
-                case Lost(): ...
-            await reader.commit()
+                case Lost(count=count, reason=reason): ...
+            await reader.commit()  # or once for many events: what was taken since then is read again after a crash
 
     `await` it to begin: nothing that is acknowledged after that is missed. Iterating begins it if needed. With a group,
-    its members share the parts of the log, and after a crash the group continues behind what was last committed.
+    its members share the parts of the log, and after a crash the group continues behind what was last committed. Where
+    topics have moved, members wait until what the others have taken is committed: commit also when nothing comes.
     """
 
     def __init__(
@@ -177,14 +183,14 @@ class Reader:
     # --- reading
 
     def take(self) -> list[Kept]:
-        """Everything that is there, without waiting."""
+        """Everything that is there, without waiting; nothing before the reader was awaited."""
         events: list[Kept] = []
         while (event := self._next()) is not None:
             events.append(event)
         return events
 
     async def get(self) -> Kept:
-        """The next message, or report of lost ones. Raises Closed at the end."""
+        """The next message, or report of lost ones. Raises Closed at the end, or why it ended: the log was dropped."""
         reader = await self._begin()
         while True:
             event = self._next()
@@ -219,7 +225,8 @@ class Reader:
     async def commit(self, *, timeout_s: Timeout = CLIENT_DEFAULT) -> None:
         """Note on the servers that everything taken so far is done: after a crash, the group continues behind it.
 
-        Raises Unavailable if another member reads some of it by now, which may then be read again.
+        Raises Unavailable if another member reads some of it by now, which may then be read again; go on reading.
+        Raises UsageError without a group, and LimitReached if too many commits wait for their answers.
         """
         reader = await self._begin()
         done = asyncio.get_running_loop().create_future()
@@ -239,9 +246,11 @@ def start_of(from_: From) -> Start | float:
     """Where to begin, as the machine needs it."""
     if isinstance(from_, datetime):
         return from_.timestamp()
-    if isinstance(from_, int | float):
-        return float(from_)
     try:
-        return Start(from_)
+        if not isinstance(from_, int | float):
+            return Start(from_)
+        if abs(from_) <= _TIME_MAX_S:  # not so of NaN
+            return float(from_)
     except ValueError:
-        raise UsageError(f"cannot read from {from_!r}: use 'earliest', 'latest', a datetime or Unix seconds") from None
+        pass
+    raise UsageError(f"cannot read from {from_!r}: use 'earliest', 'latest', a datetime or Unix seconds")

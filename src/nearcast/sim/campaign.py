@@ -12,10 +12,12 @@ from random import Random
 
 import msgspec
 
+from nearcast.core.client.log_reader import Start
 from nearcast.core.model.settings import Limits, Timing
 from nearcast.sim.checkers import CHECKERS
 from nearcast.sim.faults import FaultPlan, Profile
-from nearcast.sim.script import Add, Keep
+from nearcast.sim.readers import Read
+from nearcast.sim.script import Add, Drop, Keep, Step
 from nearcast.sim.world import START_S, Setup, World
 
 BRISK = Timing(heartbeat_s=0.25, lease_s=1.2, dead_s=1.5, leader_s=0.7)
@@ -62,6 +64,8 @@ def draw_plan(seed: int) -> tuple[Setup, FaultPlan]:
         members = logs_rng.choice((0, 1, 2))
         setup = msgspec.structs.replace(setup, script=(keep, *setup.script), readers=1, members=members)
         setup = _with_replicas(setup, Random(seed ^ 0x5EA1)) if profile is not Profile.LOSS else setup
+    elif (several_rng := Random(seed ^ 0x5E7E)).random() < 1 / 8:
+        setup = _with_several_logs(setup, several_rng)
     stops = 0 if profile is Profile.CALM or Random(seed ^ 0x570B).random() > 1 / 4 else 2  # also drawn separately
     return setup, FaultPlan(profile, boundaries, counted_from_s=START_S, stops=stops)
 
@@ -71,6 +75,48 @@ def _with_replicas(setup: Setup, rng: Random) -> Setup:
     if rng.random() < 2 / 3:
         return setup
     return msgspec.structs.replace(setup, quorum=2, replicas=3, members=min(setup.members, 1))
+
+
+def _with_several_logs(setup: Setup, rng: Random) -> Setup:
+    """The same world with logs that overlap, come and go; some keep so little that retention passes their readers."""
+    patterns = ("topic-*", "topic-0", "*")
+    quorum = rng.choice((1, 1, 2))
+    begins_s = START_S + rng.random()
+    limits = rng.choice(({}, {}, {"retain_s": rng.choice((1.0, 2.0))}, {"retain_bytes": 1 << 16}))
+    more = Keep(begins_s + rng.random() * 1.5, rng.choice(patterns), "more", quorum=rng.choice((1, quorum)), **limits)
+    steps: list[Step] = [Keep(begins_s, rng.choice(patterns)), more]
+    if rng.random() < 0.6:
+        dropped, drop_s = rng.choice(("kept", "more")), more.at_s + rng.random() * 1.5
+        steps.append(Drop(drop_s, dropped))
+        if rng.random() < 0.8:
+            steps.append(Keep(drop_s + rng.choice((0.0, 0.5)), rng.choice(patterns), dropped))
+    reads = [Read("more", nap_s=rng.choice((0.0, 0.0, 3.0)))]
+    if rng.random() < 0.5:
+        reads.append(Read("kept", start=Start.LATEST, after_s=rng.random() * 3))
+    reads += [_member(rng) for _ in range(rng.choice((0, 0, 1, 2, 3)))]
+    return msgspec.structs.replace(
+        setup,
+        quorum=quorum,
+        replicas=3 if quorum > 1 else 0,
+        script=tuple(sorted((*steps, *setup.script), key=lambda step: step.at_s)),
+        readers=1,
+        members=rng.choice((0, 1, 2)),
+        reads=tuple(reads),
+        payload_bytes=600 if "retain_bytes" in limits else 0,
+        many_topics=0,
+    )
+
+
+def _member(rng: Random) -> Read:
+    """A member of a second group, which comes late, may sleep, and may crash."""
+    return Read(
+        rng.choice(("kept", "more")),
+        group="second",
+        holds=rng.random() < 0.5,
+        after_s=rng.random() * 2,
+        crashes=rng.random() < 0.5,
+        nap_s=rng.choice((0.0, 0.0, 2.0, 4.0)),
+    )
 
 
 def _with_other_leaders(setup: Setup, rng: Random) -> Setup:

@@ -6,20 +6,17 @@ A checker reads the history and the programs' notes, and returns a text for each
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator
-from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from nearcast.core.model.globs import matcher
 from nearcast.core.model.message import Gap, Interrupted, Message
 from nearcast.core.model.names import decode_topic
 from nearcast.errors import AccessDenied
 from nearcast.sim.faults import Profile
-from nearcast.sim.kept import kept_in, left_lives, lives_of
+from nearcast.sim.kept import check_kept
 from nearcast.sim.network import WALL_BEGINS_S
 from nearcast.sim.programs import SECRET
-from nearcast.sim.readers import check_read
+from nearcast.sim.reading import check_read
 
 if TYPE_CHECKING:
     from nearcast.sim.history import Run
@@ -240,40 +237,6 @@ def check_plans(world: World) -> list[str]:
     _, entries = world.store.load_now()
     rented = [key for key, value in entries.items() if b'"state":"rented"' in value]
     return [f"guarantee 5: {key} was rented by a proposal that was refused" for key in rented]
-
-
-def check_kept(world: World) -> list[str]:
-    """Invariant 12: what is published on kept topics is in the log once if it was acknowledged, else once at most.
-
-    In one stream a publisher's numbers only grow. Without a quorum, what was kept by a broker that was given up may be
-    kept again, and nothing is looked at where a server has lost its memory. With a quorum, a life that has ended is
-    looked at where it is held.
-    """
-    if world.history.memory_lost and world.setup.quorum == 1:
-        return []
-    wrong, times, ended = [], Counter[tuple[bytes, int, int]](), set[tuple[bytes, int, int]]()
-    lives, left = lives_of(world), left_lives(world)
-    for stream, topic, publisher, numbers in kept_in(world):
-        if any(later <= earlier for earlier, later in pairwise(numbers)):
-            wrong.append(f"invariant 12: {stream!r} has {publisher:x} of {topic!r} out of order: {numbers}")
-        kept = [(topic, publisher, number) for number in numbers]
-        if stream.rpartition(b":")[2] in lives:
-            times.update(kept)
-        else:
-            ended.update(kept)
-    wrong += [
-        f"invariant 12: {topic!r} {publisher:x} #{n} is kept twice"
-        for (topic, publisher, n), t in times.items()
-        if t > 1
-    ]
-    for publication in _acknowledged(world):
-        since_s = [at_s for topics, at_s in world.history.kept.items() if matcher(topics.encode())(publication.topic)]
-        known = (publication.topic, publication.publisher, publication.sequence)
-        if any(stream.rpartition(b":")[2] in left for stream in world.history.kept_in[known]):
-            continue
-        if since_s and publication.published_s > min(since_s) and not times[known] and known not in ended:
-            wrong.append(f"invariant 12: {_name(publication)} was acknowledged but is not kept")
-    return wrong
 
 
 def _acknowledged(world: World) -> list[Publication]:

@@ -5,7 +5,7 @@ Servers report what they execute, and the store what was committed. Nothing in t
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
@@ -31,6 +31,9 @@ if TYPE_CHECKING:
     from nearcast.sim.network import Timeline
     from nearcast.sim.valkey.server import Session, SimServer
     from nearcast.sim.world import World
+
+
+Number = tuple[bytes, int, int]  # topic, publisher, sequence
 
 
 class Run(msgspec.Struct, frozen=True, gc=False):
@@ -65,8 +68,9 @@ class History:
         self._doubted: set[str] = set()  # given up by a journal that has since been lost
         self.unready: list[Unready] = []
         self.faults: list[str] = []  # violations noticed as they happened
-        self.kept: dict[str, float] = {}  # pattern of topics -> since when all brokers knew that they are kept
-        self.kept_in: dict[tuple[bytes, int, int], set[bytes]] = defaultdict(set)  # message -> streams
+        self.kept_in: dict[Number, set[bytes]] = defaultdict(set)  # message -> streams
+        self.streams: dict[bytes, list[Number]] = defaultdict(list)  # what each has ever got, in order
+        self.skipped: Counter[bytes] = Counter()  # numbers in each that carry no message
         self.memory_lost = False  # by a server, and with it what was kept there
         self.moves = 0
         self.forced: list[bytes] = []  # topics, once for each move that did not wait for all subscribers
@@ -100,8 +104,11 @@ class History:
         """A server has kept a batch."""
         _, _, publisher, first, _ = HEADER.unpack_from(batch)
         for sequence, (word, _, _) in enumerate(decode_batch(batch) or (), first):
-            if word not in SKIPS:
+            if word in SKIPS:
+                self.skipped[stream] += 1
+            else:
                 self.kept_in[topic, publisher, sequence].add(stream)
+                self.streams[stream].append((topic, publisher, sequence))
 
     def _repaired(self, payload: bytes, receivers: Collection[Session]) -> None:
         """A repair, or a request for one. If all is well, it is on an inbox."""

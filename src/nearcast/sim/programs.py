@@ -11,18 +11,16 @@ import msgspec
 from nearcast.core.client.machine import Client
 from nearcast.core.client.mailbox import Mailbox, Overflow
 from nearcast.core.controller.machine import Controller
-from nearcast.core.model.journal import MEMBERSHIP_KEY, BrokerEntry, BrokerState, broker_key, decode_entry
-from nearcast.core.model.logs import Log
-from nearcast.core.model.membership import Membership
+from nearcast.core.model.journal import BrokerEntry, BrokerState, broker_key, decode_entry
 from nearcast.core.model.message import Event
-from nearcast.core.model.names import MEMBERS
 from nearcast.core.model.placement import Mode
 from nearcast.core.wire import bus
 from nearcast.core.wire.effects import Done, Failed
 from nearcast.core.wire.frames import UserPayload
 from nearcast.errors import PublishBufferFull
+from nearcast.sim.faults import Profile
 from nearcast.sim.process import Process
-from nearcast.sim.script import Add, Deafen, Intrude, Keep, Lose, LoseStore, Part, Pause, Readdress, Remove, Step
+from nearcast.sim.script import Add, Deafen, Drop, Intrude, Keep, Lose, LoseStore, Part, Pause, Readdress, Remove, Step
 
 if TYPE_CHECKING:
     from nearcast.sim.world import World
@@ -77,6 +75,7 @@ class Publisher:
         waits = rng.random() >= setup.unwaited_share
         publication = Publication(topic, self.machine.client_id, 0, timeline.now_s)
         payload = b"%x-%d" % (self.machine.client_id, len(self.publications))
+        payload = payload.ljust(setup.payload_bytes, b".")
         payload = UserPayload.of(self.user, payload) if self.user else payload
         token = publication if waits else None
         try:
@@ -213,6 +212,7 @@ class Operator:
         self._world = world
         self._until_s = until_s
         self._asked = 0
+        self.abandoned: set[str] = set()  # brokers whose messages it was ready to lose
         self.steps = deque(world.setup.script)  # still to be carried out
 
     def begin(self) -> None:
@@ -263,7 +263,8 @@ class Operator:
         world, rng = self._world, self._world.rng
         broker = rng.choice(world.brokers)
         # What no group reads would keep the broker here until it expires.
-        abandon = world.setup.members == 0 or Random(world.seed ^ self._asked).random() < 0.5
+        abandon = not world.logs.all_read_by_groups or Random(world.seed ^ self._asked).random() < 0.5
+        self.abandoned |= {broker} if abandon else set()
         drain = bus.Drain(self._request(), broker, abandon=abandon)
         if world.timeline.now_s > self._until_s or not self.ask(drain):
             return
@@ -284,6 +285,8 @@ class Operator:
             world.timeline.after(LOOK_S, self._look, broker, abandon)
         elif state is BrokerState.LEFT:
             world.stop_broker(broker, world.rng.uniform(*AWAY_S))
+        elif world.plan.profile is Profile.LOSS:  # a lost store may have brought back a drain that was cancelled
+            world.timeline.after(LOOK_S, self._look, broker, abandon)
 
     # --- the script
 
@@ -293,13 +296,13 @@ class Operator:
             self.steps.popleft()
         if self.steps:
             # What is published from the very moment on in which a log is there must be kept.
-            look_s = LOOK_S / 100 if isinstance(self.steps[0], Keep) else LOOK_S
+            look_s = LOOK_S / 100 if isinstance(self.steps[0], Keep | Drop) else LOOK_S
             world.timeline.after(look_s, self._go_on)
 
     def _carry_out(self, step: Step) -> bool:
         """Returns False if the step has to wait."""
-        if isinstance(step, Keep):
-            return self._keep(step)
+        if isinstance(step, Keep | Drop):
+            return self._world.logs.carry_out(step)
         if isinstance(step, Add):
             self._world.add_broker(step.broker)
             return True
@@ -312,6 +315,7 @@ class Operator:
         if isinstance(step, Readdress | Intrude | Pause | Deafen | Part):
             return self._trouble(step)
         if isinstance(step, Remove):
+            self.abandoned.add(step.broker)
             drain = bus.Drain(self._request(), step.broker, abandon=True)
             asked = self._state(step.broker) is BrokerState.MEMBER and self.ask(drain)
             if asked:
@@ -321,20 +325,6 @@ class Operator:
         if any(self._state(broker) is not BrokerState.MEMBER for broker in sorted(named)):
             return False
         return self.ask(bus.MoveTopics(self._request(), step.topics), patient=True)
-
-    def _keep(self, step: Keep) -> bool:
-        """Ask for the log until all brokers know it: a leader may be deposed with the question."""
-        world, value = self._world, self._world.store.load_now()[1].get(MEMBERSHIP_KEY)
-        membership = decode_entry(MEMBERSHIP_KEY, value) if value is not None else None
-        if not isinstance(membership, Membership) or not membership.logs:
-            quorum = world.setup.quorum
-            self.ask(bus.CreateLog("keep", Log("kept", 0, (step.topics,), 3600.0, 1 << 30, quorum)))
-            return False
-        servers = [world.hosts[broker].server for broker in membership.brokers]
-        if any(server.keys.fields(MEMBERS).get(b"logs") != b"%d" % membership.logs_version for server in servers):
-            return False
-        world.history.kept[step.topics] = world.timeline.now_s
-        return True
 
     def _trouble(self, step: Readdress | Intrude | Pause | Deafen | Part) -> bool:
         """Carry out a fault of the script. Returns False if it has to wait."""

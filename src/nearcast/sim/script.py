@@ -93,6 +93,17 @@ class Keep(msgspec.Struct, frozen=True):
 
     at_s: float
     topics: str  # a pattern
+    name: str = "kept"
+    retain_s: float = 3600.0
+    retain_bytes: int = 1 << 30
+    quorum: int = 0  # that of the world if 0
 
 
-Step = Keep | Place | Add | Remove | Lose | LoseStore | Readdress | Intrude | Pause | Deafen | Part
+class Drop(msgspec.Struct, frozen=True):
+    """Drop a log."""
+
+    at_s: float
+    name: str = "kept"
+
+
+Step = Keep | Drop | Place | Add | Remove | Lose | LoseStore | Readdress | Intrude | Pause | Deafen | Part

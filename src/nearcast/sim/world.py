@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import count
 from random import Random
 
 import msgspec
@@ -18,10 +19,11 @@ from nearcast.core.model.settings import Limits, Timing
 from nearcast.core.wire.backend import Credentials
 from nearcast.sim.faults import FaultPlan, Faults, Profile
 from nearcast.sim.history import History
+from nearcast.sim.logs import Logs
 from nearcast.sim.network import Host, HostClock, LinkModel, Network, Timeline, far_link
 from nearcast.sim.process import PLANNING, ControllerProcess, ManyTopics, Process
 from nearcast.sim.programs import SECRET, Operator, Publisher, Subscriber
-from nearcast.sim.readers import Readers
+from nearcast.sim.readers import Read, Readers
 from nearcast.sim.replicas import Replicas
 from nearcast.sim.script import Remove, Step
 from nearcast.sim.store import SimStore
@@ -72,6 +74,8 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
     modes: tuple[Mode, ...] = (Mode.SINGLE, Mode.SINGLE, Mode.ALL_SUBSCRIBERS, Mode.ALL_PUBLISHERS)  # of moves
     readers: int = 0  # programs that read the log alone
     members: int = 0  # of a group that reads it too; one of them crashes and is replaced
+    reads: tuple[Read, ...] = ()  # more readers
+    payload_bytes: int = 0  # payloads are filled up to this
     quorum: int = 1  # of the log
     replicas: int = 0  # of each broker's server, and how far they are behind; drawn from short times if 0
     replica_lag_s: float = 0.0
@@ -96,7 +100,7 @@ class World:
         self.network.slow_connects = setup.slow_connects
         self.history = History(self.timeline, self)
         self.publishers, self.subscribers = list[Publisher](), list[Subscriber]()
-        self.many_topics, self.readers = list[ManyTopics](), Readers(self)
+        self.many_topics, self.readers, self.logs = list[ManyTopics](), Readers(self), Logs(self)
         self.controls: dict[str, Process] = {}  # agents and controllers
         self.intruders: list[Process] = []  # agents that do not belong here
         self._addresses: dict[str, str] = {}  # of brokers whose address does not follow from their name
@@ -273,27 +277,21 @@ class World:
     def run(self) -> None:
         timeline, setup, rng = self.timeline, self.setup, self.rng
         timeline.run_until(setup.start_s)
-        index = 0
+        index = count()
         for _ in range(setup.early_subscribers):
-            self._subscribe(index)
-            index += 1
+            self._subscribe(next(index))
         for _ in range(setup.pattern_subscribers):
-            self._subscribe_pattern(index)
-            index += 1
+            self._subscribe_pattern(next(index))
         for number in range(setup.hasty_subscribers):
-            timeline.after(
-                rng.random() * setup.traffic_s, self._subscribe_in_haste, index, b"t*" if number % 2 else b""
-            )
-            index += 1
+            pattern = b"t*" if number % 2 else b""
+            timeline.after(rng.random() * setup.traffic_s, self._subscribe_in_haste, next(index), pattern)
         for _ in range(setup.late_subscribers):
-            timeline.after(rng.random() * setup.traffic_s, self._subscribe, index)
-            index += 1
+            timeline.after(rng.random() * setup.traffic_s, self._subscribe, next(index))
         for _ in range(setup.late_pattern_subscribers):
-            timeline.after(rng.random() * setup.traffic_s, self._subscribe_pattern, index)
-            index += 1
+            timeline.after(rng.random() * setup.traffic_s, self._subscribe_pattern, next(index))
         if setup.many_topics:
             self.many_topics.append(ManyTopics(self, setup.many_topics, setup.many_topics_scale))
-        self.readers.begin(setup.readers, setup.members, setup.traffic_s)
+        self.readers.begin(setup)
         for number in range(setup.publishers):
             timeline.after(rng.random() * 0.8 * (number % 2) * setup.traffic_s, self._publish, number)
         self.operator.begin()

@@ -7,6 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from nearcast.core.client import advance
+from nearcast.core.client.group import COMMITS_MAX
 from nearcast.core.client.log_reader import LogReader, Start
 from nearcast.core.model.cursors import decode_cursor
 from nearcast.core.model.logs import FormerLife, Log, cursors_of, format_id, stream_of, totals_of
@@ -15,7 +17,7 @@ from nearcast.core.model.names import INBOX
 from nearcast.core.wire.batches import encode_batch
 from nearcast.core.wire.effects import Done, Failed
 from nearcast.core.wire.link import command
-from nearcast.errors import UsageError
+from nearcast.errors import LimitReached, UsageError
 
 LOG = Log("all", 1, ("*",), 3600.0, 1 << 30)
 
@@ -151,6 +153,25 @@ def test_a_mark_that_names_what_retention_has_removed_waits_for_nothing(two: Rea
     assert two.got(reader, 0.5) == [b"2"]
 
 
+@pytest.mark.parametrize("left", [0, 1], ids=["all of it", "not all of it"])
+def test_a_mark_and_what_retention_has_removed_do_not_wait_for_each_other(two: Reading, left: int) -> None:
+    """The mark waits until the loss is reported. By then, the broker that has lost it has later logs."""
+    client = two.world.client()
+    reader = two.read(client)
+    two.got(reader, 0.5)
+    client.deaf |= {"b1", "b2"}
+    two.keep("b1", b"1")
+    two.mark("b2", {two.life("b1"): two.last("b1")})
+    two.keep("b2", b"2")
+    two.world.ask("b1", "XTRIM", stream_of(LOG, two.life("b1")), "MINID", "9999999999999-0")
+    two.announce(logs_version=5)
+    for _ in range(left):
+        two.keep("b1", b"3", version=5)
+    client.deaf.clear()
+    client.hear()
+    assert two.got(reader, 3.0) == [(two.life("b1"), 1), b"2", *[b"3"] * left]
+
+
 def test_a_new_version_of_the_logs_waits_for_everything_older(two: Reading) -> None:
     client = two.world.client()
     reader = two.read(client)
@@ -202,6 +223,20 @@ def test_a_page_that_comes_when_the_lease_is_over_is_not_believed(two: Reading) 
     assert two.got(reader, 0.5) == []
     two.world.unleased.discard("b1")
     assert two.got(reader, 1.0) == [b"1"]
+
+
+@pytest.mark.parametrize("quorum", [1, 2])
+def test_a_page_that_comes_when_the_reader_is_closed_is_nothing(two: Reading, quorum: int) -> None:
+    two.announce(logs=(msgspec.structs.replace(LOG, quorum=quorum),))
+    reader = two.read(two.world.client())
+    two.got(reader, 0.5)
+    two.world.silent.add("b1")
+    two.keep("b1", b"1")
+    reader.parts[two.life("b1")].fetch(two.world.now_s, again=True)
+    two.world.settle()
+    reader.close()
+    two.world.speak("b1")
+    assert two.got(reader, 1.0) == []
 
 
 def test_what_retention_removed_is_reported_with_its_number(two: Reading) -> None:
@@ -298,6 +333,21 @@ def test_a_broker_that_left_with_nothing_to_read_is_not_reported(two: Reading, r
     left = FormerLife(life, version, counts={LOG.key: removed})
     two.announce(brokers={"b1": two.world.membership.brokers["b1"]}, ring=("b1",), former=(left,), logs_version=version)
     assert two.got(reader, 1.0) == []
+
+
+@pytest.mark.parametrize(("unread", "reports"), [(0, []), (2, [2])])
+def test_a_member_that_never_read_a_part_knows_from_its_group_what_is_lost(
+    two: Reading, unread: int, reports: list[int]
+) -> None:
+    members = [two.read(two.world.client(number), "g") for number in (1, 2)]
+    two.keep("b1", b"1", b"2")
+    two.keep("b2", b"3", b"4")
+    two.world.run(2.0)
+    life, version = two.life("b2"), two.world.membership.version + 1
+    other = next(member for member in members if not member.parts[life].owned)
+    left = FormerLife(life, version, counts={LOG.key: 2}, unread={LOG.key: {"g": unread, "h": 1}})
+    two.announce(brokers={"b1": two.world.membership.brokers["b1"]}, ring=("b1",), former=(left,), logs_version=version)
+    assert [lost for lost in two.got(other, 1.0) if isinstance(lost, tuple)] == [(life, count) for count in reports]
 
 
 def test_a_dropped_log_ends_its_readers(two: Reading) -> None:
@@ -423,6 +473,23 @@ def test_a_commit_after_a_part_was_lost_fails_once(two: Reading) -> None:
     assert Done("later") in one.effects, "what was taken since then is none"
 
 
+def test_a_cursor_that_has_vanished_makes_no_commit_fail_if_nothing_was_taken(two: Reading) -> None:
+    one = two.world.client(1)
+    reader = two.read(one, "g")
+    two.keep("b1", b"1")
+    assert two.got(reader, 1.0) == [b"1"]
+    two.world.ask("b2", "HDEL", cursors_of(LOG, two.life("b2")), "g:g")
+    two.world.run(1.0)
+    reader.commit("commit", two.world.now_s)
+    two.world.run(0.5)
+    assert Done("commit") in one.effects
+    two.world.ask("b1", "HDEL", cursors_of(LOG, two.life("b1")), "g:g")
+    two.world.run(1.0)
+    reader.commit("again", two.world.now_s)
+    two.world.settle()
+    assert any(isinstance(effect, Failed) for effect in one.effects), "what was committed is read again"
+
+
 def test_a_commit_does_not_wait_for_what_the_program_has_not_taken(two: Reading) -> None:
     one = two.world.client(1)
     reader = two.read(one, "g")
@@ -435,6 +502,34 @@ def test_a_commit_does_not_wait_for_what_the_program_has_not_taken(two: Reading)
     reader.commit("commit", two.world.now_s)
     two.world.run(0.1)
     assert Done("commit") in one.effects
+
+
+def test_commits_that_wait_for_answers_have_a_limit(two: Reading) -> None:
+    one = two.world.client(1)
+    reader = two.read(one, "g")
+    two.keep("b1", b"1")
+    assert two.got(reader, 1.0) == [b"1"]
+    two.world.silent.add("b1")
+    for number in range(COMMITS_MAX):
+        reader.commit(number, two.world.now_s)
+    with pytest.raises(LimitReached, match="1000 commits of the group 'g' wait for answers: await earlier ones"):
+        reader.commit("one too many", two.world.now_s)
+    two.world.speak("b1")
+    assert all(Done(number) in one.effects for number in range(COMMITS_MAX))
+    reader.commit("again", two.world.now_s)
+    assert Done("again") in one.machine.effects
+
+
+def test_marks_that_a_cursor_has_not_passed_have_a_limit(two: Reading, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(advance, "SILENT_MAX", 2)
+    reader = two.read(two.world.client(1), "g")
+    for number in range(4):
+        two.keep("b2", b"a%d" % number)
+        two.mark("b1", {two.life("b2"): two.last("b2")})
+        two.keep("b1", b"b%d" % number)
+    assert sorted(two.got(reader, 1.0)) == [b"a0", b"a1", b"a2", b"a3", b"b0", b"b1"]
+    reader.commit("commit", two.world.now_s)
+    assert two.got(reader, 0.1) == [b"b2", b"b3"], "without a tick"
 
 
 def test_a_cursor_never_goes_back(two: Reading) -> None:
@@ -529,7 +624,7 @@ def test_members_that_somebody_else_has_written_are_none(two: Reading, beat: byt
     stranger = two.world.servers["b1"].connect(lambda _: None)
     for member in (b"\xff", b"somebody"):
         stranger.feed(command("HELLO", 3) + command("SUBSCRIBE", INBOX + member))
-        two.world.ask("b1", "HSET", cursors_of(LOG, two.life("b1")), b"m:g:" + member, beat)
+        two.world.ask("b1", "HSET", cursors_of(LOG, two.life("b1")), b"m:g", member + b" " + beat)
     reader = two.read(two.world.client(1), "g")
     two.keep("b1", b"1")
     assert two.got(reader, 8.0) == [b"1"]
@@ -572,3 +667,44 @@ def test_what_is_behind_a_mark_is_committed_after_what_it_names(two: Reading) ->
     two.world.speak("b2")
     assert Done("commit") in first.effects, "without a tick"
     assert two.cursor("b1", "g").position.count == 1
+
+
+def test_a_report_of_a_loss_is_given_again_if_nobody_has_committed_it(two: Reading) -> None:
+    first = two.world.client(1)
+    reader = two.read(first, "g")
+    two.keep("b1", b"0")
+    assert two.got(reader, 1.0) == [b"0"]
+    reader.commit("commit", two.world.now_s)
+    two.world.silent.add("b1")
+    two.keep("b1", b"1", b"2")
+    two.world.ask("b1", "XTRIM", stream_of(LOG, two.life("b1")), "MINID", "9999999999999-0")
+    two.mark("b1", {"gone@1": "1-1"})
+    two.world.speak("b1")
+    two.world.run(1.5)
+    assert reader.ready, "the report waits for the program, and the mark stands behind it"
+    two.world.wired.remove(first)
+    for session in first.sessions.values():
+        session.close()
+    client = two.world.client(2)
+    second = two.read(client, "g")
+    assert two.got(second, 5.0) == [(two.life("b1"), 2)]
+    second.commit("commit", two.world.now_s)
+    two.world.settle()
+    assert Done("commit") in client.effects
+    assert two.cursor("b1", "g").position.count == 3
+
+
+@pytest.mark.parametrize("kept", [0, 1])
+def test_what_retention_removes_before_the_first_commit_is_reported_by_the_next_member(two: Reading, kept: int) -> None:
+    first = two.world.client(1)
+    for number in range(kept):
+        two.keep("b1", b"%d" % number)
+    reader = two.read(first, "g")
+    two.world.run(2.0)
+    assert len(reader.ready) == kept
+    two.world.wired.remove(first)
+    for session in first.sessions.values():
+        session.close()
+    two.keep("b1", b"a", b"b")
+    two.world.ask("b1", "XTRIM", stream_of(LOG, two.life("b1")), "MINID", "9999999999999-0")
+    assert two.got(two.read(two.world.client(2), "g"), 5.0) == [(two.life("b1"), kept + 2)]

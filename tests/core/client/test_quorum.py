@@ -5,8 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+import pytest
 
+from nearcast.core.client import quorum
+from nearcast.core.client.log_reader import Start
 from nearcast.core.client.news import for_acknowledgements
+from nearcast.core.client.part_reader import REPEATED_MAX
 from nearcast.core.model.logs import Log, life_of, stream_of
 from nearcast.core.model.names import CLAIM_KEY
 from nearcast.core.model.placement import Placement, settled, single, switch
@@ -227,3 +231,40 @@ def test_a_user_who_may_not_wait_is_told_so(rig: Any) -> None:
     client.publish(T, b"a")
     client.machine.received("b1 quorum", b"-NOPERM User app has no permissions to run WAIT\r\n", world.now_s)
     assert "has no permissions to run WAIT" in why(client)
+
+
+def test_when_too_much_waits_for_replicas_the_connection_is_opened_again(
+    rig: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = rig("b1")
+    covered(world, LOG)
+    replica = Replica(world, "b1")
+    client = world.client()
+    client.publish(T, b"0")
+    replica.catch_up()
+    replica.catch_up()
+    monkeypatch.setattr(quorum, "QUESTIONS_MAX", 5)
+    connection = client.sessions["b1 quorum"]
+    for number in range(1, 8):
+        client.publish(T, b"%d" % number)
+    world.run(0.2)
+    assert client.sessions.get("b1 quorum") is not connection
+    assert client.acked == [b"0"]
+    replica.follow()
+    world.run(1.0)
+    assert client.acked == [b"%d" % number for number in range(8)]
+
+
+def test_beats_of_a_reader_do_not_pile_up_while_replicas_are_missing(rig: Any) -> None:
+    world = rig("b1")
+    info = world.membership.brokers["b1"]
+    brokers = {"b1": msgspec.structs.replace(info, replicas={"redis://r": "run"})}
+    world.membership = msgspec.structs.replace(world.membership, brokers=brokers)
+    covered(world, LOG)
+    Replica(world, "b1")
+    client = world.client()
+    client.machine.readers.read("all", Start.EARLIEST, group="g", token="begun", now_s=world.now_s)
+    world.run(120.0)
+    (part,) = next(iter(client.machine.readers._open)).parts.values()
+    link = client.machine.links.up("b1")
+    assert client.machine.side_links.quorum(link).asked_by(part) == REPEATED_MAX

@@ -474,7 +474,7 @@ def test_what_a_broker_had_kept_is_noted_when_it_leaves(load: PartLoad, abandon:
     one.departures.tick(0.2)
     entries = one.commit()
     assert entries["broker/b2"].state is LEFT
-    assert entries["membership"].former == (FormerLife("b2@0", 8, counts={LOG.key: 9}),)
+    assert entries["membership"].former == (FormerLife("b2@0", 8, counts={LOG.key: 9}, unread={LOG.key: load.groups}),)
 
 
 def test_an_answer_about_another_life_or_other_logs_does_not_count() -> None:

@@ -16,6 +16,7 @@ from nearcast.core.controller.ledger import Ledger
 from nearcast.core.controller.machine import Controller, Role
 from nearcast.core.controller.recovery import Found, Recovery, rebuilding
 from nearcast.core.model.journal import (
+    MEMBERSHIP_KEY,
     BrokerEntry,
     BrokerState,
     Journal,
@@ -27,6 +28,7 @@ from nearcast.core.model.journal import (
     lost,
     topic_key,
 )
+from nearcast.core.model.logs import Log, PartState
 from nearcast.core.model.membership import ERA, BrokerInfo, Membership, ring_of
 from nearcast.core.model.message import Interrupted, Message
 from nearcast.core.model.names import RECORDS
@@ -133,6 +135,18 @@ def test_every_broker_is_told_of_the_end_of_a_switch() -> None:
     move = topic_in(rebuilt(Journal(), records, KNOWN, 3, "")).move
     assert move is not None
     assert move.told == ("b1", "b2", "b3")
+
+
+@pytest.mark.parametrize(("quorum", "state"), [(1, PartState.LOST), (2, PartState.SEALING)])
+def test_what_replicas_of_a_missing_broker_may_have_is_not_lost(quorum: int, state: PartState) -> None:
+    replicas = {"redis://r1": "run-r1"}
+    brokers = {**OLD.brokers, "b3": msgspec.structs.replace(OLD.brokers["b3"], began=4, replicas=replicas)}
+    log = Log("orders", 3, ("t",), 60.0, 1 << 20, quorum)
+    kept = msgspec.structs.replace(OLD, logs=(log,), brokers=brokers)
+    there = {name: Found(hello(name), kept, {}) for name in ("b1", "b2")}
+    (former,) = rebuilt(Journal(), there, KNOWN, 3, "")[MEMBERSHIP_KEY].former
+    assert (former.life, former.state) == ("b3@4", state)
+    assert former.replicas == (replicas if quorum > 1 else {})
 
 
 def test_a_topic_that_has_settled_anywhere_rests() -> None:

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from nearcast.core.model.logs import Log
-from nearcast.core.wire.batches import decode_batch
+from nearcast.core.model.logs import Log, totals_of
+from nearcast.core.wire.batches import decode_batch, encode_batch
 from nearcast.pipeline.sources import parts as parts_module
 from nearcast.pipeline.sources.parts import (
     Entry,
@@ -84,6 +84,34 @@ def test_entries_that_publishers_did_not_make_are_passed_over(brokers: Brokers) 
         assert read(server, part, 0, 2) == [b"1", b"2"]
         server.ask("XTRIM", part.stream, "MAXLEN", 4)
         assert extents(server, [part]) == [Extent(2, 2)]
+
+
+def test_times_beyond_all_numbers_do_not_keep_the_server_busy(valkey: RespConnection) -> None:
+    """Whoever may publish to a log can append with any id: a search between such times must end."""
+    fields = ("publisher", "p", "logs", 1, "count")
+    far = 10**19 // 2048 * 2048  # here a double has no place for anything between these and the next
+    for time_ms, count in ((1000, 1), (far, 2), (far + 2048, 900), ((1 << 64) - 1, 901)):
+        valkey.ask("XADD", "far", f"{time_ms}-1", *fields, count)
+    for after, found in ((0, [1, 2, 900]), (5, [900]), (900, [901])):
+        upto = found[-1]
+        assert [entry.position for page in entries(valkey, "far", after, upto) for entry in page] == found
+
+
+@pytest.mark.parametrize("total", ["none", "1e300", "-5", "nan", "inf"])
+def test_a_total_that_is_none_does_not_keep_others_from_being_read(valkey: RespConnection, total: str) -> None:
+    parts = [Part("bad", "b1@1", ""), Part("good", "b1@1", "")]
+    valkey.ask("HSET", totals_of("b1@1"), "bad", total, "good", 7)
+    bad, good = extents(valkey, parts)
+    assert (good, 0 <= bad.first <= bad.last <= 1 << 53) == (Extent(7, 7), True)
+
+
+def test_large_messages_come_in_small_pages(valkey: RespConnection) -> None:
+    for count in range(1, 41):
+        batch = encode_batch(1, 7, count, [(bytes(10**6), 0)])
+        valkey.ask("XADD", "large", "*", "publisher", "p", "logs", 1, "count", count, "topic", batch)
+    pages = list(entries(valkey, "large", 0, 40))
+    assert [entry.position for page in pages for entry in page] == list(range(1, 41))
+    assert max(len(page) for page in pages) <= 10
 
 
 def test_many_entries_of_one_moment_are_found_by_position(brokers: Brokers) -> None:

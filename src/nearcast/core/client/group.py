@@ -15,13 +15,14 @@ import msgspec
 from nearcast.core.model.cursors import Cursor, Position
 from nearcast.core.model.settings import NEVER_S
 from nearcast.core.wire.effects import Done, Failed
-from nearcast.errors import Unavailable
+from nearcast.errors import LimitReached, Unavailable
 
 if TYPE_CHECKING:
     from nearcast.core.client.log_reader import LogReader
     from nearcast.core.client.part_reader import PartReader
     from nearcast.core.wire.backend import Taken
 
+COMMITS_MAX = 1000  # without an answer: while a broker is away, a program may try again and again
 LOOK_AGAIN_S = 0.05  # between two looks at a part while something waits for it
 
 
@@ -80,6 +81,8 @@ class Group:
                 return
             if found is None:
                 self._reader.refused(part)
+            elif found.unreadable:
+                self._reader.fail(_unreadable(part, self.name, found.unreadable))
             else:
                 self._taken(part, found, at_s)
 
@@ -89,6 +92,7 @@ class Group:
             lambda asked, then: asked.take_cursor(keys, self.name, member, stale, new, wanted=wanted, then=then),
             taken,
             alone=True,
+            repeated=True,
         )
 
     def _taken(self, part: PartReader, found: Taken, now_s: float) -> None:
@@ -110,9 +114,10 @@ class Group:
                 self._watch(part, cursor, now_s)
             return
         self._owners.pop(part.life, None)
-        if not part.owned or before is None or before.term != cursor.term:
+        if part.owned and before is not None and before.term != cursor.term:
+            self._lose(part)  # another member had it meanwhile
+        if not part.owned:
             part.begin(cursor.position)
-        part.skipped = [line for line in part.skipped if line.entry > cursor.position.entry]
         self._committed(part, cursor.position)
 
     def _watch(self, part: PartReader, cursor: Cursor, now_s: float) -> None:
@@ -142,7 +147,8 @@ class Group:
 
     def _lose(self, part: PartReader) -> None:
         """Another member reads the part: what was not committed is read again."""
-        if part.is_ahead and not any(part.life in commit.waiting for commit in self._commits):
+        ahead = part.advance.is_ahead or (part.cursor is None and part.advance.has_taken)
+        if ahead and not any(part.life in commit.waiting for commit in self._commits):
             self._uncommitted.add(part.life)
         part.stop()
         self._leaving_s.pop(part.life, None)
@@ -191,10 +197,12 @@ class Group:
 
     def commit(self, token: object, now_s: float) -> None:
         """Waits for what the program has taken alone: it may take nothing more before it has its answer."""
+        if len(self._commits) >= COMMITS_MAX:
+            raise LimitReached(f"{COMMITS_MAX} commits of the group {self.name!r} wait for answers: await earlier ones")
         waiting: dict[str, Position] = {}
         for part in list(self._reader.parts.values()):
-            if part.owned and not part.ended and part.cursor is not None and part.is_ahead:
-                part.committing = waiting[part.life] = part.taken_upto
+            if part.owned and not part.ended and part.cursor is not None and part.advance.is_ahead:
+                waiting[part.life] = part.advance.want()
                 self._write(part, now_s)
         self._commits.append(Commit(token, waiting, sorted(self._uncommitted)))
         self._uncommitted.clear()
@@ -211,27 +219,27 @@ class Group:
                 self._write_behind_marks(at_s)
                 self._reader.go_on(at_s)
 
-        position = part.before_marks(part.over(part.committing or cursor.position))
+        position = part.advance.upto(self._reader.has_committed)
         floor = cursor.floor if self._reader.owes_reports else max(cursor.floor, self._reader.passed)
         changed = msgspec.structs.replace(cursor, position=position, floor=floor)
         part.ask(
             lambda asked, then: asked.commit_cursor(part.keys, self.name, changed, release=release, then=then),
             written,
-            alone=part.committing is None,
+            alone=not part.advance.is_wanted,
+            repeated=True,
         )
 
     def _write_behind_marks(self, now_s: float) -> None:
         """Something was committed: what waits behind a mark for that can follow."""
         for part in self._reader.parts.values():
-            cursor, wanted = part.cursor, part.committing
-            if not part.marks or wanted is None or cursor is None:
+            cursor, advance = part.cursor, part.advance
+            if cursor is None or not advance.is_wanted or not advance.has_marks:
                 continue
-            if part.before_marks(wanted) != cursor.position:
+            if advance.upto(self._reader.has_committed) != cursor.position:
                 self._write(part, now_s)
 
     def _committed(self, part: PartReader, position: Position) -> None:
-        if part.committing is not None and position.reaches(part.committing):
-            part.committing = None
+        part.advance.committed(position)
         for commit in self._commits:
             wanted = commit.waiting.get(part.life)
             if wanted is not None and position.reaches(wanted):
@@ -272,9 +280,8 @@ class Group:
             self._write(part, now_s)
             return
         since_s = self._leaving_s.setdefault(part.life, now_s)
-        settled = not self._reader.has_ready(part) and part.cursor is not None and part.consumed == part.cursor.position
         late = now_s - since_s > self._reader.client.timing.ready_s
-        self._write(part, now_s, release=settled or late)
+        self._write(part, now_s, release=part.advance.is_settled or late)
 
     def look(self, part: PartReader, now_s: float) -> None:
         """Something waits until another member has read a part up to some place."""
@@ -282,6 +289,14 @@ class Group:
             self._looked_s[part.life] = now_s
             self.ask(part, now_s)
             part.look(now_s)
+
+
+def _unreadable(part: PartReader, group: str, found: bytes) -> Unavailable:
+    where = f"HDEL {part.keys.cursors.decode()} g:{group}"
+    return Unavailable(
+        f"{part.broker or part.life}: the cursor of the group {group!r} cannot be read, something else has written"
+        f" {found[:40]!r} there: to begin that part anew, run {where} on its server"
+    )
 
 
 def _not_committed(lives: list[str]) -> Unavailable:

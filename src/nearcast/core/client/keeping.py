@@ -92,10 +92,14 @@ class KeptLane(Lane):
     def _life_now(self) -> str:
         return self.topic_publisher.client.membership.life(self.broker)
 
-    @property
-    def has_ended(self) -> bool:
-        """Whether the life it wrote to has ended."""
-        return bool(self.life) and not self.lives
+    def must_begin_again(self) -> bool:
+        """Yes if the server was restarted, and replicas may have what it had kept: we must know before we go on."""
+        if not self.life or self.lives:
+            return False
+        if self.quorum == 1:
+            self.doubted = 0
+            self.topic_publisher.life_lost()
+        return self.quorum > 1
 
     @property
     def lives(self) -> bool:
@@ -177,6 +181,14 @@ class KeptLane(Lane):
         self.sent = self.counted + len(self.unleased)
         self.topic_publisher.client.attend(self.topic_publisher)
 
+    def unblock(self) -> None:
+        self.blocked = False
+
+    def retire(self) -> None:
+        super().retire()
+        if self.flying or self.uncertain:
+            self.topic_publisher.former_lanes.add(self)
+
     def reset(self) -> None:
         if self.flying:
             self.doubted = max(self.doubted, self.sent)
@@ -233,10 +245,8 @@ class FormerLanes:
     def __bool__(self) -> bool:
         return bool(self._lanes)
 
-    def add(self, lane: Lane) -> None:
-        """A lane is retired."""
-        if isinstance(lane, KeptLane) and (lane.flying or lane.uncertain):
-            self._lanes += (lane,)
+    def add(self, lane: KeptLane) -> None:
+        self._lanes += (lane,)
 
     def answered(self, lane: KeptLane) -> None:
         """It is known how far a lane has kept, or nobody will ever know."""
@@ -250,6 +260,11 @@ class FormerLanes:
 
     def has(self, lane: KeptLane) -> bool:
         return lane in self._lanes
+
+    @property
+    def ended(self) -> list[str]:
+        """The lives that have ended and of which it is not known yet what they have kept."""
+        return [lane.life for lane in self._lanes if not lane.lives]
 
     @property
     def quorum(self) -> int:

@@ -16,21 +16,24 @@ from collections import deque
 from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple
 
+from nearcast.core.client.advance import Advance, Needs
 from nearcast.core.client.group import LOOK_AGAIN_S, Group
+from nearcast.core.client.lines import Line
 from nearcast.core.client.news import refused
-from nearcast.core.client.part_reader import Line, PartReader
+from nearcast.core.client.part_reader import PartReader
 from nearcast.core.model.cursors import BEGINNING, EARLIEST, Position
-from nearcast.core.model.logs import FormerLife, Log, PartState, parse_id, parse_number
+from nearcast.core.model.logs import EntryId, FormerLife, Log, PartState, parse_id, parse_number
 from nearcast.core.model.message import Kept
 from nearcast.core.model.settings import NEVER_S
 from nearcast.core.wire.effects import Done, Failed
-from nearcast.errors import NearcastError, UsageError
+from nearcast.errors import NearcastError, Unavailable, UsageError
 
 if TYPE_CHECKING:
     from nearcast.core.client.machine import Client
     from nearcast.core.wire.backend import ClientLink, Page
 
 READY_MAX = 4096  # messages that wait for the program; the entry that reaches it is delivered whole
+READY_BYTES = 4 << 20  # of them; the entry that reaches it is delivered whole, too
 LOOK_S = 1.0  # between two looks at a part of which nothing was heard
 NUMBER_MAX = (1 << 64) - 1
 
@@ -47,7 +50,7 @@ class Delivery(NamedTuple):
 
     event: Kept
     part: PartReader
-    term: int  # of the part's cursor: what was delivered under an earlier one is read by another member now
+    advance: Advance  # of the part: if it has another one by now, another member reads this
     line: Line
     number: int  # of the event in the line, counted from 1
 
@@ -64,6 +67,7 @@ class LogReader:
         self.start = start
         self.group = Group(self, group, holds=holds) if group else None
         self.ready: deque[Delivery] = deque()
+        self._ready_bytes = 0
         self.closed = False
         self.parts: dict[str, PartReader] = {}
         self._token: object | None = token  # of the caller that waits until it has begun
@@ -71,6 +75,8 @@ class LogReader:
         self._reported = 0  # the group knows of the lives that were lost up to this version
         self._since = client.membership.logs_version  # parts that began later are read from their first message
         self._seen = client.membership.version  # of the last membership that was looked at
+        self._ended: list[PartReader] = []  # of lives that are lost; the program may not have taken the report yet
+        self._cluster, self._era = client.membership.cluster, client.membership.era
         self._looked_s = NEVER_S
         self._going_on = False
 
@@ -80,8 +86,8 @@ class LogReader:
         membership = self.client.membership
         if self.closed or self.client.leaving is not None:
             return
-        if self.log not in membership.logs:
-            self.fail(UsageError(f"the log {self.log.name!r} was dropped: there is nothing to read any more"))
+        if self.log not in membership.logs or membership.cluster != self._cluster:
+            self.fail(self._gone())
             return
         if not self.parts and self.group is None:
             self.begun(again=False)
@@ -106,6 +112,16 @@ class LogReader:
         for part in new:
             self._want(part, now_s)
         self.go_on(now_s)
+
+    def _gone(self) -> NearcastError:
+        """Why there is nothing to read any more. A log that nobody knows after a loss was not dropped by anybody."""
+        membership = self.client.membership
+        if (membership.cluster, membership.era) == (self._cluster, self._era):
+            return UsageError(f"the log {self.log.name!r} was dropped: there is nothing to read any more")
+        return Unavailable(
+            f"the log {self.log.name!r} is gone, and what it kept: the store and all servers have lost their data, or"
+            " another cluster is there now: create it again, and read again"
+        )
 
     def _may_be_read(self, former: FormerLife) -> bool:
         """Whether a life that has ended may have something for us that is still there, or will be found."""
@@ -206,8 +222,8 @@ class LogReader:
     @property
     def owes_reports(self) -> bool:
         """Whether the program has not taken a report about a life that was lost."""
-        ended = any(part.ended for part in self.parts.values())
-        return ended or any(delivery.part.ended for delivery in self.ready)
+        self._ended = [part for part in self._ended if part.advance.has_ready]
+        return bool(self._ended) or any(part.ended for part in self.parts.values())
 
     def refused(self, part: PartReader) -> None:
         self.fail(refused(part.broker, f"to read the log {self.log.name!r}", "NOPERM, or an error of the server"))
@@ -235,12 +251,16 @@ class LogReader:
         self._going_on = False
         if len(self.ready) > before:
             self.client.readers.woken.add(self)
-        if len(self.ready) < READY_MAX:
+        if self._has_room:
             for part in list(self.parts.values()):
                 part.fetch(now_s)
         if self._token is not None and all(self._has_begun(part) for part in self.parts.values()):
             self.client.effects.append(Done(self._token))
             self._token = None
+
+    @property
+    def _has_room(self) -> bool:
+        return len(self.ready) < READY_MAX and self._ready_bytes < READY_BYTES
 
     def _has_begun(self, part: PartReader) -> bool:
         return part.position is not None or part.ended or part.cursor is not None
@@ -249,39 +269,36 @@ class LogReader:
         """Deliver what is possible in each part. Returns whether that may have made more possible."""
         moved = False
         for life, part in list(self.parts.items()):
-            while part.owned and part.lines and len(self.ready) < READY_MAX and self._may_deliver(part, now_s):
+            while part.owned and part.lines and self._has_room and self._may_deliver(part, now_s):
                 self._deliver(part, part.next_line())
                 moved = True
             if part.ended and not part.lines:
                 del self.parts[life]
+                if self.group is not None:
+                    self._ended.append(part)
                 moved = True
         return moved
 
     def _deliver(self, part: PartReader, line: Line) -> None:
-        term = part.cursor.term if part.cursor is not None else 0
-        self.ready.extend(Delivery(event, part, term, line, number) for number, event in enumerate(line.events, 1))
-        if not line.events and self.group is not None:
-            part.skipped.append(line)
-            self._note_needs(part, line)
+        advance = part.advance
+        self.ready.extend(Delivery(event, part, advance, line, number) for number, event in enumerate(line.events, 1))
+        self._ready_bytes += line.size_bytes if line.events else 0
+        if self.group is not None:
+            advance.deliver(line, self._needs(line))
 
-    def _note_needs(self, part: PartReader, line: Line) -> None:
-        """A mark is delivered: what it names was delivered too, here or to other members, who have committed it."""
+    def _needs(self, line: Line) -> Needs:
+        """What a mark names was delivered: to other members, who have committed it, or here."""
         others = ((self.parts.get(life), parse_id(entry)) for life, entry in line.mark.items())
-        line.needs = {other.life: min(entry, other.last_event) for other, entry in others if other and other.owned}
-        if line.needs:
-            part.marks.append(line)
+        return {other.life: min(entry, other.advance.last_event) for other, entry in others if other and other.owned}
 
-    def has_what_it_needs(self, mark: Line) -> bool:
-        parts = ((self.parts.get(life), entry) for life, entry in mark.needs.items())
-        return all(part is None or part.ended or part.has_committed(entry) for part, entry in parts)
-
-    def has_ready(self, part: PartReader) -> bool:
-        """Whether something of the part waits for the program."""
-        return any(delivery.part is part for delivery in self.ready)
+    def has_committed(self, life: str, entry: EntryId) -> bool:
+        """Whether the group has committed a part up to an entry, or never will."""
+        part = self.parts.get(life)
+        return part is None or part.ended or part.has_committed(entry)
 
     def _may_deliver(self, part: PartReader, now_s: float) -> bool:
         line = part.lines[0]
-        if self.group is not None and self.group.gives_away(part):
+        if self.group is not None and (self.group.gives_away(part) or not (line.events or part.advance.has_room)):
             return False
         if line.version > self._passed and not self._pass(line.version, now_s):
             return False
@@ -325,13 +342,14 @@ class LogReader:
 
     def taken(self, delivery: Delivery) -> bool:
         """The program takes an event. Returns False if another member of the group reads that part by now."""
+        if delivery.number == len(delivery.line.events):
+            self._ready_bytes -= delivery.line.size_bytes
         if self.group is None:
             return True
-        part = delivery.part
-        term = part.cursor.term if part.cursor is not None else 0
-        if delivery.term != term or not part.owned:
+        advance = delivery.part.advance
+        if delivery.advance is not advance:
             return False
-        part.take(delivery.line, delivery.number)
+        advance.take(delivery.line, delivery.number)
         return True
 
     def commit(self, token: object, now_s: float) -> None:

@@ -189,6 +189,7 @@ def _acknowledgement(topic_publisher: TopicPublisher, now_s: float) -> str:
     silent = [lane.broker for lane in owing if lane.link is not None]
     return _first(
         *(client.links.trouble(lane.broker, now_s) for lane in owing),
+        *(client.side_links.trouble_with(life) for life in topic_publisher.former_lanes.ended),
         *(client.side_links.trouble(lane.broker) for lane in owing),
         f"{silent[0]} has not acknowledged it" if silent else _moving(topic_publisher.upcoming),
         *(f"{lane.broker} has not confirmed that it carries the topic" for lane in owing),

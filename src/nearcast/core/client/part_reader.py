@@ -8,59 +8,26 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from nearcast.core.client.advance import Advance
+from nearcast.core.client.lines import Line, count_in, has_messages, read_line, version_in
 from nearcast.core.model.cursors import Cursor, Position
-from nearcast.core.model.logs import (
-    BEFORE_ALL,
-    EntryId,
-    FormerLife,
-    Log,
-    Mark,
-    cursors_of,
-    decode_mark,
-    parse_number,
-    stream_of,
-    totals_of,
-)
-from nearcast.core.model.message import Kept, Lost, Message
-from nearcast.core.model.names import decode_topic
+from nearcast.core.model.logs import BEFORE_ALL, PAGE_BYTES, EntryId, FormerLife, Log, cursors_of, stream_of, totals_of
+from nearcast.core.model.message import Lost
 from nearcast.core.model.settings import NEVER_S
-from nearcast.core.wire.backend import Entry, Page, PartKeys
-from nearcast.core.wire.batches import decode_batch
-from nearcast.core.wire.frames import BATCH, HEADER, HEADER_BYTES, OF_USERS, SKIPS, split_user
+from nearcast.core.wire.backend import Page, PartKeys
 
 if TYPE_CHECKING:
     from nearcast.core.client.log_reader import LogReader
     from nearcast.core.client.quorum import Question, Then
     from nearcast.core.wire.backend import ClientLink
 
-PAGE_BYTES = 256 << 10  # of entries asked for at once: more would hold up everything else on the link
-PAGE_ENTRIES = 1000
+PAGE_ENTRIES = 1000  # asked for at once
 BUFFER_BYTES = 1 << 20  # of a part that wait for their turn
-MARK = b"begin"  # the first field of a mark
+REPEATED_MAX = 64  # answers that wait for replicas: beats and looks at a part go on for as long as replicas are missing
 ALL_READ = 1 << 62  # later than any version of the logs
 
 _RETENTION = "retention removed them before they were read"
 _UNREADABLE = "they cannot be read: something else has written to the log"
-
-
-class Line(msgspec.Struct, eq=False):
-    """An entry that waits for its turn: messages, a mark, or what is missing before the next one."""
-
-    entry: EntryId
-    before: Position  # behind the entry before it
-    count: int  # messages of the part up to this entry
-    version: int  # of the logs when it was written
-    events: list[Kept]
-    mark: Mark = {}
-    size_bytes: int = 0
-    fetches: dict[str, int] = {}  # of the parts that the mark waits for, when it was first looked at
-    needs: dict[str, EntryId] = {}  # part -> what the group must have committed there before its cursor passes the mark
-
-    def behind(self, taken: int) -> Position:
-        """The place behind this many of its events."""
-        if taken == len(self.events):
-            return Position(self.entry, 0, self.count)
-        return Position(self.before.entry, self.before.index + taken, self.before.count)
 
 
 class PartReader:
@@ -88,20 +55,14 @@ class PartReader:
         self.looked_s = NEVER_S  # when something last waited for it, and asked
         # For groups.
         self.cursor: Cursor | None = None  # as last seen on the server
-        self.committing: Position | None = None  # up to where it wants to commit
-        self.skipped: list[Line] = []  # delivered lines without events, which cursors pass with what was before them
-        self.marks: deque[Line] = deque()  # delivered, and what they need was not committed yet
-        self.last_event: EntryId = BEFORE_ALL  # the last delivered line with something for the program
+        self.advance = Advance(Position())  # how far the cursor may advance
         self.first_unread: tuple[EntryId, int] | None = None  # of a part that another member reads: entry and version
-        self._begins = Position()  # where this member has begun
-        self._taken: tuple[Line, int] | None = None  # the last line of which the program has taken events, and how many
         self._reader = reader
         self._log = log
         self._floor = self.began
         self._upto = Position()
         self._skip = 0  # events of the next line that were read before
         self._bytes = 0
-        self._entry_bytes = 1 << 10
         self._awaiting: ClientLink | None = None  # the link on which a page was asked for
         self._news = True  # something may have been appended since the last page
 
@@ -124,68 +85,23 @@ class PartReader:
             return looked and (self.first_unread is None or self.first_unread[0] > entry)
         return self.fetched > since and (self.lines[0].entry > entry if self.lines else self.drained)
 
-    def take(self, line: Line, number: int) -> None:
-        """The program takes an event. Runs for every message."""
-        self._taken = (line, number)
-
-    @property
-    def consumed(self) -> Position:
-        """Up to where the program has taken messages, or has committed before."""
-        place = self.taken_upto
-        if self.cursor is not None and self.cursor.position.reaches(place):
-            place = self.cursor.position
-        return self.over(place)
-
-    @property
-    def taken_upto(self) -> Position:
-        """Behind the last event that the program has taken."""
-        if self._taken is None:
-            return self._begins
-        line, number = self._taken
-        return line.behind(number)
-
-    @property
-    def is_ahead(self) -> bool:
-        """Whether the program has taken something that the group has not committed."""
-        return self.cursor is None or not self.cursor.position.reaches(self.taken_upto)
-
     def has_committed(self, entry: EntryId) -> bool:
         """Whether the group has committed everything up to an entry, as far as retention has left it."""
         if self.cursor is None or self.cursor.position.entry >= entry:
             return self.cursor is not None
         if not self.owned:
             return self.fetched > 0 and (self.first_unread is None or self.first_unread[0] > entry)
-        return self.cursor.position.reaches(self.taken_upto) and not self._reader.has_ready(self)
-
-    def before_marks(self, position: Position) -> Position:
-        """A position, but not behind a mark as long as what comes before it elsewhere was not committed.
-
-        A member that continues behind the mark would not wait for that, and deliver it too late.
-        """
-        while self.marks and self._reader.has_what_it_needs(self.marks[0]):
-            self.marks.popleft()
-        first = self.marks[0] if self.marks else None
-        return first.before if first is not None and position.entry >= first.entry else position
-
-    def over(self, position: Position) -> Position:
-        """A position, moved on over the delivered lines behind it that have nothing for the program."""
-        for line in self.skipped:
-            if not position.index and line.before.entry == position.entry:
-                position = line.behind(0)
-        return position
+        return self.advance.is_done
 
     def begin(self, position: Position) -> None:
         """Read on from here."""
-        self.position = self._begins = position
-        self._taken = None
+        self.position = position
         self.owned = True
+        self.advance = Advance(position)
         self.delivered = position.entry
         self._upto = Position(position.entry, 0, position.count)
         self._skip = position.index
         self.lines.clear()
-        self.skipped = []
-        self.marks.clear()
-        self.last_event = position.entry
         self._bytes = 0
         self._awaiting = None
         self.drained, self._news = False, True
@@ -194,9 +110,10 @@ class PartReader:
     def stop(self) -> None:
         """Another member reads it now. It begins where we had committed, so what we had seen there says nothing."""
         self.owned = False
+        self.advance = Advance(Position())
         self.lines.clear()
         self._bytes = 0
-        self._awaiting = self.committing = None
+        self._awaiting = None
         self.fetched, self._floor = 0, self.began
 
     # --- links
@@ -215,7 +132,6 @@ class PartReader:
             self.leave()
             self._reader.client.links.unwant(self)  # the broker may come back with another life
             self.broker, self.held = "", held
-            self._awaiting = None
             self.drained, self._news = False, True
 
     def quorum_lost(self, first: ClientLink, now_s: float) -> None:
@@ -223,17 +139,20 @@ class PartReader:
             self._awaiting, self._news = None, True
             self._reader.go_on(now_s)
 
-    def ask(self, question: Question, then: Then, *, alone: bool = False) -> None:
+    def ask(self, question: Question, then: Then, *, alone: bool = False, repeated: bool = False) -> None:
         """Ask something that ends in a write; if the log has a quorum, wait until it has what the answer says.
 
-        `alone`: a broker without replicas may answer alone. Nothing can have been kept there.
+        `alone`: a broker without replicas may answer alone. Nothing can have been kept there. `repeated`: it is asked
+        again with every beat, so it need not be asked while too many answers wait for replicas.
         """
         link, quorum = self.link, self._log.quorum
         assert link is not None
         info = self._reader.client.membership.brokers.get(self.broker)
         alone = alone and info is not None and not info.replicas
         if quorum > 1 and not self.held and not alone:
-            self._reader.client.side_links.quorum(link).ask(self, quorum - 1, question, then)
+            quorum_link = self._reader.client.side_links.quorum(link)
+            if not repeated or quorum_link.asked_by(self) < REPEATED_MAX:
+                quorum_link.ask(self, quorum - 1, question, then)
         else:
             question(link, then)
 
@@ -244,7 +163,8 @@ class PartReader:
             self._reader.unlinked(self, now_s)
 
     def leave(self) -> None:
-        link, self.link = self.link, None
+        """Whatever is on its way here is too late."""
+        link, self.link, self._awaiting = self.link, None, None
         if link is not None:
             link.users.pop(self, None)
             self._reader.client.readers.announcements.unfollow(link, self)
@@ -271,26 +191,25 @@ class PartReader:
             return
         self.fetches += 1
         self._awaiting, self._news = link, False
-        count = max(1, min(PAGE_ENTRIES, PAGE_BYTES // self._entry_bytes))
         number = self.fetches
 
         def read(page: Page | None, at_s: float) -> None:
             if self._awaiting is link and number == self.fetches:
                 self._awaiting = None
-                self._fetched(link, page, count, number, at_s)
+                self._fetched(link, page, number, at_s)
 
         def read_alone(page: Page | None, at_s: float) -> None:
             """Messages must be at the quorum. Marks, and that there is nothing, the broker can say alone."""
             current = self._awaiting is link and number == self.fetches
-            messages = page is not None and any(fields[:1] != [MARK] for _, fields in page.entries)
+            messages = page is not None and has_messages(page.entries)
             if current and messages and self._log.quorum > 1 and not self.held:
                 self.ask(lambda asked, then: asked.touch_part(self.keys, partial(then, page)), read)
             else:
                 read(page, at_s)
 
-        link.read_part(self.keys, self._upto.entry, count, read_alone)
+        link.read_part(self.keys, self._upto.entry, PAGE_ENTRIES, read_alone)
 
-    def _fetched(self, link: ClientLink, page: Page | None, count: int, number: int, now_s: float) -> None:
+    def _fetched(self, link: ClientLink, page: Page | None, number: int, now_s: float) -> None:
         if page is None:
             self._reader.refused(self)
             return
@@ -301,10 +220,12 @@ class PartReader:
         received_at = now_s + self._reader.client.wall_offset_s
         for entry_id, fields in page.entries:
             self._add(entry_id, fields, received_at)
-        self.drained, self.fetched = len(page.entries) < count, number
+        self.drained, self.fetched = not _is_full(page), number
         if not page.entries and self._upto.count < page.total:
-            if self._upto.count >= 0:  # otherwise it begins with what is still there, and that is nothing
-                self._miss(page.total - self._upto.count, _RETENTION, page.logs)
+            if self._upto.count < 0:  # it begins with what is still there, and that is nothing
+                self.advance.began_behind(page.total)
+            else:
+                self._miss(page.total - self._upto.count, _RETENTION)
             self._upto = msgspec.structs.replace(self._upto, count=page.total)
         if self.drained:
             self._floor = ALL_READ if self.held else max(self._floor, page.logs)
@@ -325,7 +246,7 @@ class PartReader:
             if page is None or self.owned or at_s > link.lease_until_s:
                 return
             self.fetched, self.delivered = number, cursor.position.entry
-            self.first_unread = _first(page.entries)
+            self.first_unread = next(((entry, version_in(fields)) for entry, fields in page.entries), None)
             at_end = ALL_READ if self.held else page.logs
             self._floor = max(self._floor, self.first_unread[1] if self.first_unread is not None else at_end)
             self._reader.go_on(at_s)
@@ -335,34 +256,33 @@ class PartReader:
     # --- entries
 
     def _add(self, entry_id: EntryId, fields: list[bytes], received_at: float) -> None:
-        line = _line(self._upto, entry_id, fields, received_at)
+        line = read_line(self._upto, entry_id, fields, received_at)
         if line is None:
-            self._miss(None, _UNREADABLE, self._floor)
+            self._miss(None, _UNREADABLE)
             self._upto = msgspec.structs.replace(self._upto, entry=entry_id)
             return
-        began = line.count - sum(_count(batch) for batch in fields[7::2])
-        if 0 <= self._upto.count < began:
-            self._miss(began - self._upto.count, _RETENTION, line.version)
+        began = line.count - count_in(fields)
+        if self._upto.count < 0:
+            self.advance.began_behind(began)
+        elif self._upto.count < began:
+            self._miss(began - self._upto.count, _RETENTION)
             self._skip = 0
-        if line.events:  # otherwise it is a mark, or all its numbers were given up
-            line.before = Position(self._upto.entry, self._skip, began)
-            del line.events[: self._skip]
-            self._skip = 0
+        line.before = Position(self._upto.entry, self._skip, began)
+        del line.events[: self._skip]
+        self._skip = 0
         self.lines.append(line)
         self._bytes += line.size_bytes
-        self._entry_bytes = max(64, (7 * self._entry_bytes + line.size_bytes) // 8)
         self._upto = Position(entry_id, 0, line.count)
 
-    def _miss(self, count: int | None, reason: str, version: int) -> None:
+    def _miss(self, count: int | None, reason: str) -> None:
+        """A report waits for no version: marks in other parts may wait for it."""
         lost = Lost(self._log.name, self.life, count, reason)
-        self.lines.append(Line(self._upto.entry, self._upto, max(self._upto.count, 0) + (count or 0), version, [lost]))
+        self.lines.append(Line(self._upto.entry, self._upto, max(self._upto.count, 0) + (count or 0), 0, [lost]))
 
     def next_line(self) -> Line:
         line = self.lines.popleft()
         self._bytes -= line.size_bytes
         self.delivered = max(self.delivered, line.entry)
-        if line.events:
-            self.last_event = line.entry
         self._floor = max(self._floor, line.version)
         return line
 
@@ -372,57 +292,27 @@ class PartReader:
         self.leave()
         if self._floor >= ALL_READ:
             return  # it was read to its end where it was held
-        total = (former.counts or {}).get(self._log.key) if former is not None else None
-        count = max(0, total - self._upto.count) if total is not None and self._upto.count >= 0 else None
+        count = self._unread(former) if former is not None else None
         if count != 0:
-            self._miss(count, "the server that kept them is gone", self._floor)
+            self._miss(count, "the server that kept them is gone")
+
+    def _unread(self, former: FormerLife) -> int | None:
+        """How much was not read of a life that has ended; None if nobody has counted it.
+
+        A member that does not read the part knows it from the group's cursor, as it was in the end.
+        """
+        total, group = (former.counts or {}).get(self._log.key), self._reader.group
+        if not total:
+            return total
+        known = [max(0, total - self._upto.count)] if self.owned and self._upto.count >= 0 else []
+        unread = former.unread.get(self._log.key, {}).get(group.name) if group is not None else None
+        return min([*known, *([unread] if unread is not None else [])], default=None)
 
 
-# --- entries
+# --- pages
 
 
-def _first(entries: list[Entry]) -> tuple[EntryId, int] | None:
-    if not entries:
-        return None
-    entry_id, fields = entries[0]
-    return entry_id, parse_number(fields[3]) or 0 if len(fields) > 3 else 0
-
-
-def _count(batch: bytes) -> int:
-    """The messages of a batch; 0 if it is none."""
-    if len(batch) < HEADER_BYTES:
-        return 0
-    word, _, _, _, count = HEADER.unpack_from(batch)
-    return count if word == BATCH else 0
-
-
-def _line(upto: Position, entry_id: EntryId, fields: list[bytes], received_at: float) -> Line | None:
-    """An entry, read; None if nearcast has not written it."""
-    if len(fields) < 6 or fields[2] != b"logs":
-        return None
-    version, count = parse_number(fields[3]), parse_number(fields[5])
-    if version is None or count is None:
-        return None
-    if fields[0] == MARK:
-        return Line(entry_id, upto, count, version, [], decode_mark(fields[1]))
-    events: list[Kept] = []
-    for topic, batch in zip(fields[6::2], fields[7::2], strict=False):
-        messages = _messages(decode_topic(topic), batch, received_at)
-        if messages is None:
-            return None
-        events += messages
-    return Line(entry_id, upto, count, version, events, size_bytes=sum(map(len, fields)))
-
-
-def _messages(topic: str, batch: bytes, received_at: float) -> list[Message] | None:
-    items = decode_batch(batch) if len(batch) > HEADER_BYTES and _count(batch) else None
-    if items is None:
-        return None
-    _, _, publisher, first, _ = HEADER.unpack_from(batch)
-    messages = []
-    for sequence, (word, time_ns, body) in enumerate(items, first):
-        if word in SKIPS:
-            continue
-        user, payload = split_user(body) if word in OF_USERS else ("", body)
-        messages.append(Message(topic, payload, publisher, sequence, time_ns / 1e9, received_at, None, user))
-    return messages
+def _is_full(page: Page) -> bool:
+    """Whether there may be more behind it."""
+    size = sum(len(field) for _, fields in page.entries for field in fields)
+    return len(page.entries) >= PAGE_ENTRIES or size >= PAGE_BYTES

@@ -9,7 +9,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from nearcast.core.client.entries import Entries
-from nearcast.core.client.keeping import FormerLanes, KeptLane, lanes_to
+from nearcast.core.client.keeping import FormerLanes, lanes_to
 from nearcast.core.client.news import moved
 from nearcast.core.client.sending import Entry, Lane, Packing, PublishBuffer
 from nearcast.core.model.counters import TopicCounters
@@ -195,9 +195,7 @@ class TopicPublisher:
 
     def _retire_lanes(self) -> None:
         for lane in self.lanes:
-            lane.retired = True
-            self.tried = max(self.tried, lane.sent)
-            self.former_lanes.add(lane)
+            lane.retire()
         self.lanes, self._sole = (), None
 
     def begin_again(self, reason: str, now_s: float) -> None:
@@ -277,14 +275,6 @@ class TopicPublisher:
         self._unblock()
         self.client.attend(self)
 
-    def _life_ended(self, lane: KeptLane) -> None:
-        """The server was restarted. If replicas may have what it had kept, we must know before we go on."""
-        if lane.quorum == 1:
-            lane.doubted = 0
-            self.life_lost()
-        else:
-            self._open_lanes()
-
     def has_kept(self, number: int) -> None:
         """A broker has kept everything up to this number. Somebody else may have written there what was never used."""
         self.logged = max(self.logged, min(number, self.sequence))
@@ -296,8 +286,7 @@ class TopicPublisher:
     def _unblock(self) -> None:
         """Try again where a server was not ready for us."""
         for lane in self.lanes:
-            if isinstance(lane, KeptLane):
-                lane.blocked = False
+            lane.unblock()
         self.catch_up()
 
     # --- links
@@ -308,9 +297,8 @@ class TopicPublisher:
     def entered(self, link: ClientLink, record: Record | None, kept: int, now_s: float) -> None:
         """From now on we may write to this broker, which has kept everything up to a number."""
         self._refused = False
-        for lane in self.lanes:
-            if isinstance(lane, KeptLane) and lane.broker == link.broker and lane.has_ended:
-                self._life_ended(lane)
+        if any(lane.must_begin_again() for lane in self.lanes if lane.broker == link.broker):
+            self._open_lanes()
         self.has_kept(kept)
         if record is not None:
             self.record(record, now_s)

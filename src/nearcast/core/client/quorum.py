@@ -5,6 +5,9 @@ on that connection. So it gets a connection of its own, and there is one WAIT at
 An answer is handed over when a WAIT behind it has found enough replicas. If it has not, it is asked again: nothing ever
 counts with fewer.
 
+Answers wait for as long as replicas are missing, and whoever has given up meanwhile has left his behind. So there is a
+limit: at that, the connection is opened again, and only what is still needed is asked again.
+
 A quorum link is opened when it is first needed, and ends with the first link to its broker. Both lead to the same run
 of the server, so what the first one proves about the lease counts for both.
 """
@@ -24,6 +27,8 @@ if TYPE_CHECKING:
     from nearcast.core.wire.valkey import ValkeyLink
 
 WAIT_S = 0.2  # how long a server waits for replicas before it says how many there are
+QUESTIONS_MAX = 500_000  # without an answer, on one connection: some for each of 100,000 topics
+NO_REPLICAS = "it has no replicas: start its agent with --replica"
 
 Then = Callable[[Any, float], None]
 Question = Callable[["ClientLink", Then], None]
@@ -53,18 +58,28 @@ class QuorumLink:
         self.asked_s: float | None = None  # since when an answer is owed that shows that the server is there
         self.problem = ""
         self.users: dict[QuorumUser, None] = {}
-        self._questions: list[tuple[int, Question, Then]] = []  # until it is ready
+        self._questions: list[tuple[QuorumUser, int, Question, Then]] = []  # until it is ready
+        self._asked = Counter[QuorumUser]()  # who waits for how many answers
         self._owed = Counter[int]()  # replicas needed -> how many answers that were not handed over need so many
-        self._answers: list[tuple[int, Then, Any]] = []  # that wait for replicas
+        self._answers: list[tuple[QuorumUser, int, Then, Any]] = []  # that wait for replicas
         self._waiting = False
 
     def ask(self, user: QuorumUser, replicas: int, question: Question, then: Then) -> None:
         """Ask something that ends in a write; `then` gets the answer when so many replicas have all of it."""
         self.users[user] = None
+        self._asked[user] += 1
         if self.ready:
-            self._put(replicas, question, then)
+            self._put(user, replicas, question, then)
         else:
-            self._questions.append((replicas, question, then))
+            self._questions.append((user, replicas, question, then))
+
+    def asked_by(self, user: QuorumUser) -> int:
+        """How many answers somebody waits for."""
+        return self._asked[user]
+
+    @property
+    def is_full(self) -> bool:
+        return len(self._questions) + self._owed.total() >= QUESTIONS_MAX
 
     def greeted(self, now_s: float) -> None:
         assert self.link is not None
@@ -86,21 +101,21 @@ class QuorumLink:
         if admission == self._admission:
             self._begin()
         else:
-            self.problem = "it has no replicas: start its agent with --replica"
+            self.problem = NO_REPLICAS
 
     def _begin(self) -> None:
         self.ready, self.problem = True, ""
         questions, self._questions = self._questions, []
-        for replicas, question, then in questions:
-            self._put(replicas, question, then)
+        for user, replicas, question, then in questions:
+            self._put(user, replicas, question, then)
 
-    def _put(self, replicas: int, question: Question, then: Then) -> None:
+    def _put(self, user: QuorumUser, replicas: int, question: Question, then: Then) -> None:
         assert self.link is not None
         self._owed[replicas] += 1
-        question(self.link, partial(self._answered, replicas, then))
+        question(self.link, partial(self._answered, user, replicas, then))
 
-    def _answered(self, replicas: int, then: Then, answer: Any, now_s: float) -> None:
-        self._answers.append((replicas, then, answer))
+    def _answered(self, user: QuorumUser, replicas: int, then: Then, answer: Any, now_s: float) -> None:
+        self._answers.append((user, replicas, then, answer))
 
     def take(self, now_s: float) -> bytes:
         """What to write now: what was asked, and a WAIT behind it if there is none on the way."""
@@ -120,15 +135,14 @@ class QuorumLink:
             raise LinkRefused(f"the server does not wait for replicas ({found}): give the user the rights for logs")
         self._waiting, self.asked_s = False, None
         answers, self._answers = self._answers, []
-        needed = max((replicas for replicas, _, _ in answers), default=0)
+        needed = max((replicas for _, replicas, _, _ in answers), default=0)
         self.problem = f"{found} of the {needed} replicas that must have it are in step" if found < needed else ""
-        for replicas, then, answer in answers:
+        for user, replicas, then, answer in answers:
             if replicas > found:
-                self._answers.append((replicas, then, answer))
+                self._answers.append((user, replicas, then, answer))
                 continue
-            self._owed[replicas] -= 1
-            if not self._owed[replicas]:
-                del self._owed[replicas]
+            _count_down(self._owed, replicas)
+            _count_down(self._asked, user)
             then(answer, now_s)
 
     def lost(self, now_s: float) -> None:
@@ -137,8 +151,15 @@ class QuorumLink:
         self.link, self.ready, self._waiting = None, False, False
         self._questions, self._answers = [], []
         self._owed.clear()
+        self._asked.clear()
         for user in users:
             user.quorum_lost(self.first, now_s)
+
+
+def _count_down(counter: Counter[Any], key: Any) -> None:
+    counter[key] -= 1
+    if not counter[key]:
+        del counter[key]
 
 
 def quorum_name(broker: str) -> str:

@@ -197,6 +197,18 @@ class Lane:
             receivers, self.unleased = self.unleased, []
             self.topic_publisher.count(self, receivers)
 
+    def unblock(self) -> None:
+        """The server may be ready for us by now: a lane that keeps nothing never has to wait for that."""
+
+    def must_begin_again(self) -> bool:
+        """The broker is back. Whether it takes a new lane to go on there."""
+        return False
+
+    def retire(self) -> None:
+        """Nothing more is sent on it, and what it answers from now on acknowledges nothing."""
+        self.retired = True
+        self.topic_publisher.tried = max(self.topic_publisher.tried, self.sent)
+
     def reset(self) -> None:
         """The connection is gone: what was not counted is sent again."""
         self.topic_publisher.tried = max(self.topic_publisher.tried, self.sent)

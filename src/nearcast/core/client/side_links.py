@@ -12,7 +12,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from nearcast.core.client.holders import HolderLink, holder_name
-from nearcast.core.client.quorum import QuorumLink, QuorumUser, quorum_name
+from nearcast.core.client.quorum import NO_REPLICAS, QuorumLink, QuorumUser, quorum_name
+from nearcast.core.model.logs import PartState, broker_of
 from nearcast.core.wire.backend import CLIENT_NAMES, Credentials, LinkRefused
 from nearcast.core.wire.effects import Connect, Disconnect
 from nearcast.core.wire.replication import admission_text
@@ -67,7 +68,25 @@ class SideLinks:
     def trouble(self, broker: str) -> str | None:
         """What acknowledgements of a broker's replicas wait for; None if no problem is known."""
         side = self._links.get(quorum_name(broker))
-        return f"{broker}: {side.problem}" if side is not None and side.problem else None
+        if side is None or not side.problem:
+            return None
+        before = [
+            former.life
+            for former in self._client.membership.former
+            if broker_of(former.life) == broker and former.state is not PartState.LOST
+        ]
+        if side.problem == NO_REPLICAS and before:
+            held = f"its replicas hold what it kept before ({', '.join(before)})"
+            return f"{broker}: {held}: give its agent another one, or use `nearcast log abandon {before[0]}`"
+        return f"{broker}: {side.problem}"
+
+    def trouble_with(self, life: str) -> str:
+        """What readers and publishers wait for at a life that has ended."""
+        side = self._links.get(holder_name(life))
+        state = "its replicas are being sealed"
+        if self._client.membership.holder(life):
+            state = side.problem if side is not None and side.problem else "its holder has not answered"
+        return f"{life} has ended, and {state}; if they do not come back, give it up with `nearcast log abandon {life}`"
 
     def _open(self, side: QuorumLink | HolderLink) -> None:
         side.connecting = True
@@ -128,6 +147,8 @@ class SideLinks:
             if isinstance(side, HolderLink) and self._client.membership.holder(side.life) != side.url:
                 self._end(side)
                 side.lost(now_s)
+            elif isinstance(side, QuorumLink) and side.is_full:
+                self._drop(side, "too much waits for replicas there", now_s)
             elif side.link is None:
                 if not side.connecting and now_s >= side.retry_at_s:
                     self._open(side)

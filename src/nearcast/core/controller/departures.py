@@ -228,9 +228,8 @@ class Departures:
     def _leave(self, name: str, entry: BrokerEntry) -> None:
         membership = self._ledger.journal.membership
         brokers = {broker: info for broker, info in membership.brokers.items() if broker != name}
-        counts = {log: load.total for log, load in self.keeps.get(name, {}).items()}
         after = self._members.next_membership(membership, brokers, membership.ring)
-        after = ended_with(after, membership.life(name), counts)
+        after = ended_with(after, membership.life(name), self.keeps.get(name, {}))
 
         def left(now_s: float) -> None:
             self._office.log(f"broker {name} has left")

@@ -139,6 +139,8 @@ class Leader:
             self.bounds.heard(message, now_s)
         elif isinstance(message, bus.AboutLogs):
             self.logs.heard(message, now_s)
+        elif isinstance(message, bus.AbandonPart):
+            self.replicas.heard(message, now_s)
         elif isinstance(message, bus.FromGateway | bus.AboutSubscribers):
             self.coordination.heard(message, now_s)
         else:

@@ -26,8 +26,8 @@ class Lives:
     def after(self, now: Membership, after: Membership) -> Membership:
         """The next membership, with the lives that end with it. Brokers that never carried topics have kept nothing."""
         ended = [
-            _ended(now.life(name), after.version, info.replicas if quorum_of(now.logs) > 1 else {})
-            for name, info in now.brokers.items()
+            life_ended(now, name, after.version)
+            for name in now.brokers
             if now.life(name) != after.life(name) and self._roster.carries(name)
         ]
         known = tuple(former for former in now.former if former.life not in self._expired)
@@ -40,6 +40,7 @@ class Lives:
         self._expired = {life for life, since_s in self._since_s.items() if now_s - since_s > longest_s}
 
 
-def _ended(life: str, version: int, replicas: dict[str, str]) -> FormerLife:
-    """What replicas may have is not lost yet: `replicas.py` finds out."""
-    return FormerLife(life, version, PartState.SEALING if replicas else PartState.LOST, replicas=replicas)
+def life_ended(now: Membership, broker: str, version: int) -> FormerLife:
+    """A life that ends with a version. What its replicas may have is not lost yet: `replicas.py` finds out."""
+    replicas = now.brokers[broker].replicas if quorum_of(now.logs) > 1 else {}
+    return FormerLife(now.life(broker), version, PartState.SEALING if replicas else PartState.LOST, replicas=replicas)

@@ -132,7 +132,7 @@ class Logs:
         if log.quorum - 1 <= most:
             return ""
         return (
-            f"a quorum of {log.quorum} takes {log.quorum - 1} replicas, and no broker has more than {most}:"
+            f"a quorum of {log.quorum} takes {log.quorum - 1} replicas of a broker, and no broker has more than {most}:"
             " start agents with --replica, or choose a smaller quorum"
         )
 
@@ -146,7 +146,8 @@ def _create(logs: dict[str, Log], log: Log) -> str:
     known = logs.get(log.name)
     if known is not None:
         same = msgspec.structs.replace(log, created=known.created) == known
-        return "" if same else f"there is a log {log.name!r} with other settings: drop it first, or choose another name"
+        remedy = "drop it first, with all that it keeps, or choose another name"
+        return "" if same else f"there is a log {log.name!r} with other settings: {remedy}"
     if len(logs) >= LOGS_MAX:
         return f"there are {LOGS_MAX} logs: drop one first"
     problem = problem_of(log)

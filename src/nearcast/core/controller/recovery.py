@@ -35,6 +35,7 @@ from typing import TypeVar
 import msgspec
 
 from nearcast.core.controller.ledger import Ledger
+from nearcast.core.controller.lives import life_ended
 from nearcast.core.controller.office import Orders
 from nearcast.core.model.journal import (
     LOSS_KEY,
@@ -51,7 +52,6 @@ from nearcast.core.model.journal import (
     broker_key,
     topic_key,
 )
-from nearcast.core.model.logs import FormerLife
 from nearcast.core.model.membership import ERA, Membership, parted
 from nearcast.core.model.placement import Record
 from nearcast.core.model.settings import CLOCKS, Timing
@@ -208,7 +208,7 @@ def _membership(
         timers=newest.timers,  # clients use these; a leader with different ones sorts that out (`timers.py`)
     )
     gone = sorted(newest.brokers.keys() - states.keys())
-    return parted(newest, after, [FormerLife(newest.life(name), version) for name in gone])
+    return parted(newest, after, [life_ended(newest, name, version) for name in gone])
 
 
 def _brokers(

@@ -270,7 +270,7 @@ class Requests:
             round_trips_s=self._distances.round_trips_s,
         )
 
-    def _broker_view(self, name: str, now_s: float) -> bus.BrokerView:
+    def _broker_view(self, name: str, now_s: float) -> views.BrokerView:
         entry = self._ledger.journal.brokers[name]
         responds = self._roster.alive(name) and self._members.granted_lately(name, now_s)
         report = self._load.latest(name)
@@ -278,7 +278,7 @@ class Requests:
             report = msgspec.structs.replace(report, topics={}, distances={})  # thousands, and not used here
         capacity = entry.capacity_bytes_per_s
         keeps = self._departures.keeps.get(name, {})
-        return bus.BrokerView(entry.url, entry.site, entry.state, responds, report, capacity, entry.rented, keeps)
+        return views.BrokerView(entry.url, entry.site, entry.state, responds, report, capacity, entry.rented, keeps)
 
     def _topic_state(self, topic: str) -> views.TopicState | None:
         journal = self._ledger.journal

@@ -19,8 +19,8 @@ class Position(msgspec.Struct, frozen=True):
     count: int = -1  # messages of the part up to `entry`; below 0: not known yet
 
     def reaches(self, other: Position) -> bool:
-        """Whether the other place is here, or before."""
-        return (self.entry, self.index) >= (other.entry, other.index)
+        """Whether the other place is here, or before. Behind a report of lost messages only the count is another."""
+        return (self.entry, self.index, self.count) >= (other.entry, other.index, other.count)
 
 
 BEGINNING = Position(count=0)  # of a part that is read from its first message

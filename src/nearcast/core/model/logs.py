@@ -18,7 +18,7 @@ from enum import StrEnum
 import msgspec
 
 from nearcast.core.model.globs import matcher
-from nearcast.core.model.names import CURSORS, LOGS, NUMBERS, OLDER_NUMBERS, RESERVED, TOTALS
+from nearcast.core.model.names import CURSORS, LOGS, NUMBERS, OLDER_NUMBERS, TOTALS, is_topic
 
 NAME_MAX = 64
 PATTERNS_MAX = 64  # of one log
@@ -28,7 +28,9 @@ RETAIN_S_MAX = 10 * 365 * 86400.0
 RETAIN_BYTES_MIN = 1 << 16
 RETAIN_BYTES_MAX = 1 << 50
 QUORUM_MAX = 7
+PAGE_BYTES = 256 << 10  # of entries read at once: more would hold up everything else on the link
 DIGITS_MAX = 18  # of numbers in logs: scripts calculate with up to 16, and 64 bits are enough for more
+GROUPS_MAX = 64  # whose reading is noted when a life ends; the others hear that something may be lost
 FORMER_MAX = 256  # lives that have ended and are still in the membership; the oldest are forgotten first
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -102,6 +104,7 @@ class FormerLife(msgspec.Struct, frozen=True):
     url: str = ""  # where its parts are read, if they are held
     replicas: dict[str, str] = {}  # that may have something of it: URL -> the replica's run when it was listed
     counts: dict[str, int] | None = None  # log -> messages it had kept in the end; None: not known
+    unread: dict[str, dict[str, int]] = {}  # log -> group -> messages of them that it had not read
 
 
 class Sealed(msgspec.Struct, frozen=True):
@@ -115,6 +118,16 @@ class Sealed(msgspec.Struct, frozen=True):
 def life_of(broker: str, began: int) -> str:
     """The name of a life: this run of the broker's server began with this version of the membership."""
     return f"{broker}@{began}"
+
+
+def broker_of(life: str) -> str:
+    return life.rpartition("@")[0]
+
+
+def unanswered_of(life: str) -> str:
+    """What replicas may have had of a life that were given up: a part of its own, which is lost."""
+    broker, _, began = life.rpartition("@")
+    return f"{broker}+replicas@{began}"
 
 
 def stream_of(log: Log, life: str) -> bytes:
@@ -195,8 +208,8 @@ def problem_of(log: Log) -> str:
     if not 1 <= len(log.topics) <= PATTERNS_MAX:
         return f"a log of {len(log.topics)} topic patterns: give 1 to {PATTERNS_MAX}"
     for pattern in log.topics:
-        if not pattern or pattern.encode().startswith(RESERVED):
-            return f"bad topic pattern {pattern!r}: give a topic or a pattern such as order.*"
+        if not is_topic(pattern.encode("utf-8", "surrogatepass")):
+            return f"bad topic pattern {pattern[:80]!r}: give a topic or a pattern such as order.*"
     if not RETAIN_S_MIN <= log.retain_s <= RETAIN_S_MAX:
         return f"messages cannot be kept for {log.retain_s:g} s: choose 1 s to 10 years"
     if not RETAIN_BYTES_MIN <= log.retain_bytes <= RETAIN_BYTES_MAX:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from hashlib import blake2b
+from itertools import islice
 
 import msgspec
 
 from nearcast.core.model.bounds import Bound
-from nearcast.core.model.logs import FORMER_MAX, FormerLife, Log, PartState, life_of
+from nearcast.core.model.logs import FORMER_MAX, GROUPS_MAX, FormerLife, Log, PartLoad, PartState, life_of
 from nearcast.core.model.placement import Placement
 from nearcast.core.model.settings import Agreed
 
@@ -154,10 +155,13 @@ def parted(now: Membership, after: Membership, ended: Iterable[FormerLife] = ())
     return msgspec.structs.replace(after, former=former, logs_version=logs_version)
 
 
-def ended_with(membership: Membership, life: str, counts: dict[str, int]) -> Membership:
+def ended_with(membership: Membership, life: str, keeps: Mapping[str, PartLoad]) -> Membership:
     """Say how much a life had kept when it ended in good order. What nobody has read is given up, by replicas too."""
+    counts = {log: load.total for log, load in keeps.items()}
+    unread = {log: dict(islice(load.groups.items(), GROUPS_MAX)) for log, load in keeps.items() if load.groups}
     former = tuple(
-        FormerLife(life, each.ended, counts=counts) if each.life == life else each for each in membership.former
+        FormerLife(life, each.ended, counts=counts, unread=unread) if each.life == life else each
+        for each in membership.former
     )
     return msgspec.structs.replace(membership, former=former)
 

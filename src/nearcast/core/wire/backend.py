@@ -128,6 +128,7 @@ class Taken(msgspec.Struct, frozen=True):
 
     cursor: Cursor | None  # None: the group has none here
     members: dict[str, int]  # member -> its beat
+    unreadable: bytes = b""  # what somebody else has written instead of a cursor
 
 
 class Weight(msgspec.Struct, frozen=True):

@@ -364,6 +364,13 @@ class ShowLogs(msgspec.Struct, frozen=True, tag=True):
     request: str
 
 
+class AbandonPart(msgspec.Struct, frozen=True, tag=True):
+    """Wait no longer for what a life that has ended may have kept."""
+
+    request: str
+    life: str
+
+
 class Show(msgspec.Struct, frozen=True, tag=True):
     """Ask for the state: of these topics, or of all if none is named; of SHOWN_MAX of them, from `start` on.
 
@@ -378,19 +385,6 @@ class Show(msgspec.Struct, frozen=True, tag=True):
     start: Annotated[int, msgspec.Meta(ge=0, le=TOPICS_MAX)] = 0
 
 
-class BrokerView(msgspec.Struct, frozen=True):
-    """A broker in an answer to the command line."""
-
-    url: str
-    site: str
-    state: str
-    alive: bool
-    report: Report | None = None
-    capacity_bytes_per_s: float = 0.0
-    rented: bool = False
-    keeps: dict[str, PartLoad] = {}  # log -> what a leaving broker waits for
-
-
 class State(msgspec.Struct, frozen=True, tag=True):
     """The answer to every request. `problem` is set if it was refused, and says what to do."""
 
@@ -400,7 +394,7 @@ class State(msgspec.Struct, frozen=True, tag=True):
     version: int = 0
     problem: str = ""
     topics: dict[str, views.TopicState] = {}
-    brokers: dict[str, BrokerView] = {}
+    brokers: dict[str, views.BrokerView] = {}
     decisions: list[views.Decision] = []  # the newest of the policy, oldest first
     gateways: dict[str, views.GatewayView] = {}  # in answers about subscribers
     assignments: dict[str, str] = {}  # where the requested users are; offline users are missing
@@ -418,9 +412,9 @@ class State(msgspec.Struct, frozen=True, tag=True):
 AboutTopics = MoveTopics | Drain | SetCapacity | AcknowledgeLoss | Show
 AboutLogs = CreateLog | DropLog | ShowLogs
 AboutSubscribers = ShowSubscribers | PlaceSubscriber | ShuffleSubscribers
-Request = AboutTopics | SetBound | AboutLogs | AboutSubscribers
+Request = AboutTopics | SetBound | AboutLogs | AbandonPart | AboutSubscribers
 FromGateway = GatewayReport | RegisterUser | RequestBroker
-ToController = Hello | Report | Answer | AboutTopics | SetBound | AboutLogs | AboutSubscribers | FromGateway
+ToController = Hello | Report | Answer | Request | FromGateway
 ToAgent = Grant | Refusal | BrokerDistances | Order
 FromController = ToAgent | ToProvider | MoveSubscribers | State | Assignment
 

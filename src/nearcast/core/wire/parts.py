@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from nearcast.core.model.cursors import Cursor, decode_cursor, encode_state
-from nearcast.core.model.logs import BEFORE_ALL, EntryId, bytes_field, format_id, parse_id, parse_number
+from nearcast.core.model.logs import BEFORE_ALL, PAGE_BYTES, EntryId, bytes_field, format_id, parse_id, parse_number
 from nearcast.core.model.names import MEMBERS
 from nearcast.core.wire.backend import (
     Entry,
@@ -27,7 +27,7 @@ from nearcast.core.wire.backend import (
     Weight,
 )
 from nearcast.core.wire.link import Link, Reply
-from nearcast.core.wire.scripts import APPEND, COMMIT, TAKE
+from nearcast.core.wire.scripts import APPEND, COMMIT, PAGE, TAKE
 from nearcast.core.wire.steps import Step, calls_of, were_kept
 
 _Where = tuple[int, tuple[bytes, ...], int]  # where steps go: version of the logs, keys, publisher
@@ -71,8 +71,8 @@ class PartLink(Link):
     # --- readers
 
     def read_part(self, keys: PartKeys, after: EntryId, count: int, then: OnPage) -> None:
-        """At most this many entries after an id."""
-        self._read_page(keys, then, "XRANGE", keys.stream, f"({format_id(after)}", "+", "COUNT", count)
+        """At most this many entries after an id; the one that reaches `PAGE_BYTES` is the last."""
+        self._read_page(keys, then, "EVAL", PAGE, 0, keys.stream, format_id(after), count, PAGE_BYTES)
 
     def read_last(self, keys: PartKeys, then: OnPage) -> None:
         """The last entry alone."""
@@ -104,10 +104,11 @@ class PartLink(Link):
             if not isinstance(reply, list):
                 then(None, now_s)
                 return
-            cursor, *members = reply
+            text, *members = reply
             found = zip(members[::2], map(parse_number, members[1::2]), strict=True)
             beats = {member.decode(errors="replace"): beat for member, beat in found if beat is not None}
-            then(Taken(decode_cursor(cursor), beats), now_s)
+            cursor = decode_cursor(text)
+            then(Taken(cursor, beats, text if cursor is None else b""), now_s)
 
         state = encode_state(new) if new is not None else b""
         self.send(taken, "EVAL", TAKE, 1, keys.cursors, group, member, stale, state, int(wanted))

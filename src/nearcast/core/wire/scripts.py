@@ -236,6 +236,27 @@ end
 return replies
 """
 
+# ARGV: stream, id, count, bytes. Returns the entries after the id, at most so many; the one that reaches the bytes is
+# the last. No keys: readers have no right to write there. A server closes a connection that owes too much at once.
+PAGE = b"""
+local found, after, count, size = {}, ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
+repeat
+  local asked = math.min(10, count - #found)
+  local some = redis.call('XRANGE', ARGV[1], '(' .. after, '+', 'COUNT', asked)
+  for _, entry in ipairs(some) do
+    if size <= 0 then
+      return found
+    end
+    found[#found + 1] = entry
+    after = entry[1]
+    for _, field in ipairs(entry[2]) do
+      size = size - #field
+    end
+  end
+until #some < asked or #found >= count
+return found
+"""
+
 # KEYS: last numbers, older last numbers. ARGV: topic and publisher. Returns the last number kept, and writes it again:
 # a WAIT behind a mere reading would say nothing about the replicas.
 CONFIRM = b"""
@@ -272,26 +293,26 @@ return advance(KEYS[1], ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5] == '1')
 
 # KEYS: cursors. ARGV: group, member, the beat of the owner that it has seen unchanged for too long (-1: none), the
 # state of a new cursor or nothing, 1 if the member wants the part. Returns the cursor, then the other members that are
-# connected, each with its beat; those that are not are forgotten.
+# connected, each with its beat; those that are not are forgotten. The members of a group are one field, a text of names
+# and beats, so that many groups of one part cost no more than their members. Whoever may read in groups can write
+# anything there: what is no cursor is returned as it is.
 TAKE = b"""
 local function connected(member)
   return redis.call('PUBSUB', 'NUMSUB', 'nc:i:' .. member)[2] > 0
 end
-local prefix, found = 'm:' .. ARGV[1] .. ':', {''}
-local all = redis.call('HGETALL', KEYS[1])
-for i = 1, #all, 2 do
-  local member = string.sub(all[i], #prefix + 1)
-  if string.sub(all[i], 1, #prefix) == prefix and member ~= ARGV[2] then
-    if connected(member) then
-      found[#found + 1], found[#found + 2] = member, all[i + 1]
-    else
-      redis.call('HDEL', KEYS[1], all[i])
-    end
+local field, found, members, own = 'm:' .. ARGV[1], {''}, {}, 0
+for member, beat in string.gmatch(redis.call('HGET', KEYS[1], field) or '', '(%S+) (%d+)') do
+  if member == ARGV[2] then
+    own = tonumber(beat)
+  elseif connected(member) then
+    found[#found + 1], found[#found + 2] = member, beat
+    members[#members + 1] = member .. ' ' .. beat
   end
 end
-redis.call('HINCRBY', KEYS[1], prefix .. ARGV[2], 1)
+members[#members + 1] = string.format('%s %.0f', ARGV[2], own + 1)
+redis.call('HSET', KEYS[1], field, table.concat(members, ' '))
 local cursor = redis.call('HGET', KEYS[1], 'g:' .. ARGV[1])
-if not cursor then
+if not cursor or cursor == '' then
   if ARGV[4] == '' then
     return found
   end
@@ -299,7 +320,7 @@ if not cursor then
   redis.call('HSET', KEYS[1], 'g:' .. ARGV[1], cursor)
 end
 local term, owner, beat, state = string.match(cursor, '^(%d+) (%S+) (%d+) (.+)$')
-if ARGV[5] == '1' and owner ~= ARGV[2] and (owner == '-' or beat == ARGV[3] or not connected(owner)) then
+if term and ARGV[5] == '1' and owner ~= ARGV[2] and (owner == '-' or beat == ARGV[3] or not connected(owner)) then
   term, beat, owner = string.format('%.0f', tonumber(term) + 1), string.format('%.0f', tonumber(beat) + 1), ARGV[2]
   cursor = table.concat({term, owner, beat, state}, ' ')
   redis.call('HSET', KEYS[1], 'g:' .. ARGV[1], cursor)

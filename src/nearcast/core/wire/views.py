@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
+from nearcast.core.model.logs import PartLoad
 from nearcast.core.model.placement import Placement
+from nearcast.core.model.reports import Report
 
 
 class TopicState(msgspec.Struct, frozen=True):
@@ -35,3 +37,16 @@ class GatewayView(msgspec.Struct, frozen=True):
     incoming_bytes_per_s: float  # I_j: each backend subscription once
     outgoing_bytes_per_s: float  # O_j: each frontend subscription once
     moving: int = 0  # subscribers moving from here, or waiting to
+
+
+class BrokerView(msgspec.Struct, frozen=True):
+    """A broker in an answer to the command line."""
+
+    url: str
+    site: str
+    state: str
+    alive: bool
+    report: Report | None = None
+    capacity_bytes_per_s: float = 0.0
+    rented: bool = False
+    keeps: dict[str, PartLoad] = {}  # log -> what a leaving broker waits for

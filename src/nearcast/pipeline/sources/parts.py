@@ -20,6 +20,7 @@ from nearcast.core.model.logs import PartState, stream_of, totals_of
 from nearcast.core.model.membership import Membership, decode_membership
 from nearcast.core.model.names import ENTRIES_KEY, LOGS
 from nearcast.core.wire.frames import HEADER_BYTES
+from nearcast.core.wire.scripts import PAGE
 from nearcast.pipeline.sources.server import RespConnection
 
 # --- which there are
@@ -71,30 +72,37 @@ def life_in(stream: str) -> str:
 
 PAGE_MESSAGES = 2000  # read at once: enough to make a round trip cheap, few enough to keep parsing and reading in step
 PAGE_ENTRIES_MAX = 1000
+PAGE_BYTES = 4 << 20
 _COUNT = 5  # the place of the running count among the fields of an entry
 _BATCHES = 6  # and of the first topic
 _DIGITS_MAX = 16
 
 # KEYS: pairs of totals and stream. Returns for each stream the positions where what is kept begins and ends. An entry's
-# count is its position at the end; the batches in it have the number of their messages in their headers.
+# count is its position at the end; the batches in it have the number of their messages in their headers. Publishers can
+# write anything there, and must not keep the parts of others from being read.
 _EXTENTS = """
+local function number(text)
+  local value = tonumber(text or '')
+  return value and value == value and math.max(0, math.min(value, 2 ^ 53))
+end
 local found = {}
 for k = 1, #KEYS, 2 do
-  local last = tonumber(redis.call('HGET', KEYS[k], KEYS[k + 1]) or '0')
+  local last = number(redis.call('HGET', KEYS[k], KEYS[k + 1])) or 0
   local begins, first = last, redis.call('XRANGE', KEYS[k + 1], '-', '+', 'COUNT', 1)[1]
   if first then
-    begins = tonumber(first[2][6] or '') or last
+    begins = number(first[2][6]) or last
     for f = 8, #first[2], 2 do
       if #first[2][f] >= 32 then begins = begins - struct.unpack('>I8', first[2][f], 25) end
     end
   end
-  found[#found + 1], found[#found + 2] = begins, last
+  found[#found + 1], found[#found + 2] = math.max(0, math.min(begins, last)), last
 end
 return found
 """
 
 # KEYS: stream. ARGV: position. Returns the time of an entry that ends at or before the position, so late that no entry
 # with a later time does: the message after the position is in the first of the next entries that ends after it.
+# Publishers can write any time; between those beyond 2^53 a number may have no middle.
 _SEEK = """
 local function first_from(ms) return redis.call('XRANGE', KEYS[1], string.format('%.0f', ms), '+', 'COUNT', 1)[1] end
 local function time_of(entry) return tonumber(string.match(entry[1], '^%d+')) end
@@ -105,10 +113,11 @@ last = redis.call('XREVRANGE', KEYS[1], '+', '-', 'COUNT', 1)[1]
 local low, high, position = time_of(first), time_of(last) + 1, tonumber(ARGV[1])
 while high - low > 1 do
   local middle = math.floor((low + high) / 2)
+  if middle <= low or middle >= high then break end
   local entry = first_from(middle)
   if entry and ends_at(entry) <= position then low = math.max(middle, time_of(entry)) else high = middle end
 end
-return string.format('%.0f', low)
+return string.format('%.0f', math.min(low, 18446744073709549568))
 """
 
 
@@ -147,14 +156,18 @@ def entries(server: RespConnection, stream: str, after: int, upto: int) -> Itera
         found = server.receive()
         page = [entry for name, fields in found if (entry := _entry(name, fields)) is not None]
         position = page[-1].position if page else after
-        ends = len(found) < size or position >= upto
+        ends = (len(found) < size and _bytes(found) < PAGE_BYTES) or position >= upto
         if not ends:
-            size = _next_size(size, position - after, upto - position)
-            server.send("XRANGE", stream, b"(" + found[-1][0], "+", "COUNT", size)
+            size = _next_size(len(found), position - after, upto - position)
+            server.send("EVAL_RO", PAGE, 0, stream, found[-1][0], size, PAGE_BYTES)
         yield _within(page, after, upto)
         if ends:
             return
         after = max(after, position)
+
+
+def _bytes(found: list[tuple[bytes, list[bytes]]]) -> int:
+    return sum(len(field) for _, fields in found for field in fields)
 
 
 def _entry(name: bytes, fields: list[bytes]) -> Entry | None:

@@ -31,6 +31,7 @@ from nearcast.core.wire.scripts import (
     INSTALL,
     INSTALL_MEMBERS,
     KEEP,
+    PAGE,
     READ,
     TAKE,
 )
@@ -286,6 +287,7 @@ TWINS: dict[bytes, Twin] = {
     CLAIM: claim,
     COMMIT: commit,
     CONFIRM: confirm,
+    PAGE: streams.page,
     TAKE: take,
 }
 

@@ -11,6 +11,7 @@ from nearcast.sim.valkey.replies import bulk, bulks
 if TYPE_CHECKING:
     from nearcast.sim.valkey.server import SimServer
 
+_MEMBER = re.compile(rb"(\S+) ([0-9]+)")
 _CURSOR = re.compile(rb"(\d+) (\S+) (\d+) (.+)")
 
 
@@ -30,15 +31,16 @@ def commit(server: SimServer, keys: list[bytes], arguments: list[bytes]) -> byte
 def take(server: SimServer, keys: list[bytes], arguments: list[bytes]) -> bytes:
     (key,) = keys
     group, member, stale, new, wanted = arguments
-    others = _members(server, key, b"m:%b:" % group, member)
+    others = _members(server, key, b"m:" + group, member)
     cursor = server.keys.fields(key).get(b"g:" + group)
-    if cursor is None and not new:
+    if not cursor and not new:
         return bulks((b"", *others))
-    if cursor is None:
+    if not cursor:
         cursor = b"0 - 0 " + new
         server.keys.set_fields(key, {b"g:" + group: cursor})
     found = _CURSOR.fullmatch(cursor)
-    assert found is not None
+    if found is None:
+        return bulks((cursor, *others))
     term, owner, beat, state = found.groups()
     free = owner == b"-" or beat == stale or not _is_connected(server, owner)
     if wanted == b"1" and owner != member and free:
@@ -47,19 +49,16 @@ def take(server: SimServer, keys: list[bytes], arguments: list[bytes]) -> bytes:
     return bulks((cursor, *others))
 
 
-def _members(server: SimServer, key: bytes, prefix: bytes, member: bytes) -> list[bytes]:
+def _members(server: SimServer, key: bytes, field: bytes, member: bytes) -> list[bytes]:
     """The other members that are connected, each with its beat; those that are not are forgotten."""
     others: list[bytes] = []
-    fields = dict(server.keys.fields(key))
-    for field, beat in fields.items():
-        other = field.removeprefix(prefix)
-        if not field.startswith(prefix) or other == member:
-            continue
-        if _is_connected(server, other):
+    own = 0.0
+    for other, beat in _MEMBER.findall(server.keys.fields(key).get(field, b"")):
+        if other == member:
+            own = float(beat)
+        elif _is_connected(server, other):
             others += (other, beat)
-        else:
-            server.keys.delete_fields(key, [field])
-    server.keys.set_fields(key, {prefix + member: b"%d" % (int(fields.get(prefix + member, b"0")) + 1)})
+    server.keys.set_fields(key, {field: b" ".join((*others, member, f"{own + 1:.0f}".encode()))})
     return others
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from nearcast.sim.valkey.replies import SYNTAX, CommandError, array, bulk, bulks, integer, parse_integer, wrong_number
 
 if TYPE_CHECKING:
-    from nearcast.sim.valkey.server import Session
+    from nearcast.sim.valkey.server import Session, SimServer
 
 
 RecordId = tuple[int, int]  # milliseconds, and a number within that millisecond
@@ -135,6 +135,20 @@ def _range(
     if options:
         records = records[: parse_integer(options[1])]
     return array(array((bulk(b"%d-%d" % record_id), bulks(fields))) for record_id, fields in records)
+
+
+def page(server: SimServer, keys: list[bytes], arguments: list[bytes]) -> bytes:
+    """PAGE in Python (`core/wire/scripts.py`)."""
+    key, after, count, size = arguments
+    stream = server.keys.stream(key)
+    records = stream.between(_bound(b"(" + after, first=True), LAST_ID) if stream is not None else []
+    found, left = [], int(size)
+    for record_id, fields in records[: int(count)]:
+        if left <= 0:
+            break
+        found.append(array((bulk(b"%d-%d" % record_id), bulks(fields))))
+        left -= sum(map(len, fields))
+    return array(found)
 
 
 def _bound(written: bytes, *, first: bool) -> RecordId:
