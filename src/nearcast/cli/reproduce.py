@@ -240,3 +240,5 @@ for _name, _shows in BAD.items():
 
 
 app.command("epulsar-7")(epulsar.migration)
+app.command("epulsar-8")(epulsar.swarms)
+app.command("epulsar-9")(epulsar.game)

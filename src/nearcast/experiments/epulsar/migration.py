@@ -139,7 +139,7 @@ class _Stage:
         self._wan: Endpoint = await network.attach("brokers", SITE)
 
         async def over_the_wan(broker: str, store_url: str) -> str:
-            if store_url not in self._wan.table():
+            if not network.knows(store_url):
                 await network.place(store_url, SITE)
             return self._wan.resolve(store_url)
 

@@ -126,6 +126,10 @@ class EmulatedNetwork:
         for endpoint in self._endpoints.values():
             await endpoint.close()
 
+    def knows(self, address: str) -> bool:
+        """Whether a server was placed there."""
+        return address in self._servers
+
     def site_of(self, address: str) -> str:
         if address not in self._servers:
             raise UsageError(f"no server at {address!r} in the emulated network: place it first")
