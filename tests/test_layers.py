@@ -22,6 +22,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "core.client": _CORE,
     "core.agent": _CORE,
     "core.controller": _CORE,
+    "coordinates": ("errors",),
     "policies": ("errors", "core.model"),
     "runtime": (*_CORE, "core.client", "core.controller"),
     "asyncio": (*_CORE, "core.client", "runtime"),
