@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 from nearcast.coordinates.topics import (
-    BEST,
-    Candidate,
-    best_brokers,
+    QUANTILES,
     centroid_worst_s,
     centroids,
     percentile_one_way_s,
+    topic_distances,
     worst_one_way_s,
 )
+from nearcast.core.model.distances import CANDIDATES_MAX, Candidate
 from nearcast.errors import UsageError
 
 PUBLISHERS = np.array([[0.010, 0.040], [0.020, 0.030]])
@@ -32,12 +32,22 @@ def test_the_worst_is_that_of_all_pairs() -> None:
     assert np.allclose(percentile_one_way_s(publishers, subscribers, 90), np.percentile(pairs, 90, axis=1))
 
 
-def test_the_best_brokers_come_first() -> None:
-    found = best_brokers(PUBLISHERS, SUBSCRIBERS)
-    assert [candidate.broker for candidate in found] == [1, 0]
-    assert found[0] == Candidate(1, pytest.approx(0.022), pytest.approx(0.0217))
-    assert len(best_brokers(np.ones((2, 30)), np.ones((1, 30)))) == BEST
-    assert best_brokers(np.ones((2, 30)), np.ones((1, 30)))[0].broker == 0
+def test_the_broker_of_now_is_reported_and_the_best_come_first() -> None:
+    found = topic_distances(("b0", "b1"), 0, PUBLISHERS, SUBSCRIBERS)
+    assert found.now == Candidate("b0", 0.01, 0.015, pytest.approx(0.0235))
+    assert [candidate.broker for candidate in found.best] == ["b1", "b0"]
+    assert found.best[0] == Candidate("b1", 0.02, 0.002, pytest.approx(0.0217))
+    many = topic_distances([f"b{number}" for number in range(30)], 7, np.ones((2, 30)), np.ones((1, 30)))
+    assert [candidate.broker for candidate in many.best] == [f"b{number}" for number in range(CANDIDATES_MAX)]
+
+
+def test_many_clients_cost_a_grid_of_quantiles_and_the_worst_stays_exact() -> None:
+    rng = np.random.default_rng(3)
+    publishers, subscribers = rng.uniform(0.001, 0.2, (20 * QUANTILES, 4)), rng.uniform(0.001, 0.2, (900, 4))
+    found = topic_distances(("b0", "b1", "b2", "b3"), 0, publishers, subscribers)
+    exact = np.quantile((publishers[:, None, 0] + subscribers[None, :, 0]).ravel() / 2, 0.9)
+    assert found.now.p90_s == pytest.approx(exact, rel=0.01)
+    assert found.now.worst_s == pytest.approx((publishers[:, 0].max() + subscribers[:, 0].max()) / 2, abs=2e-5)
 
 
 @pytest.mark.parametrize(("publishers", "subscribers"), [(0, 1), (1, 0)])

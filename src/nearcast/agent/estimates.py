@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from nearcast.coordinates.aggregates import topic_distances
 from nearcast.coordinates.estimator import Estimator
+from nearcast.coordinates.topics import topic_distances
 from nearcast.core.agent.clients import RoundTrips, TopicClients
 from nearcast.core.model.distances import TopicDistances
 from nearcast.core.wire.probes import NEWS_S, NEWS_SHARE, TARGETS, differ
@@ -47,10 +47,12 @@ class Estimates:
         """Runs in a thread. `known`: what all clients of these topics have measured."""
         self._estimate(known)
         now = self._numbers[self._own]
-        return {
-            one.topic: topic_distances(self._brokers, now, self._of(one.publishers), self._of(one.subscribers))
-            for one in topics
-        }
+        return {one.topic: self._distances(now, self._of(one.publishers), self._of(one.subscribers)) for one in topics}
+
+    def _distances(self, now: int, publishers: Floats, subscribers: Floats) -> TopicDistances | None:
+        if not len(publishers) or not len(subscribers):
+            return None
+        return topic_distances(self._brokers, now, publishers, subscribers)
 
     def _of(self, clients: tuple[int, ...]) -> Floats:
         rows = [self._rows[client][1] for client in clients if client in self._rows]
@@ -74,7 +76,7 @@ class Estimates:
             full[some] = np.where(unknown[some], self._estimated(probed[some]), probed[some])
         for place, client in enumerate(new):
             if some[place]:
-                self._rows[client] = (known[client], full[place] / 2.0)
+                self._rows[client] = (known[client], full[place])
             else:
                 self._rows.pop(client, None)
 

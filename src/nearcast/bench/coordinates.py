@@ -30,8 +30,9 @@ from nearcast.bench.matrix_file import read_round_trips
 from nearcast.coordinates.coordinate import distance_s
 from nearcast.coordinates.estimator import Estimator
 from nearcast.coordinates.probes import Flags, Floats
-from nearcast.coordinates.topics import BEST, worst_one_way_s
+from nearcast.coordinates.topics import worst_one_way_s
 from nearcast.coordinates.vivaldi import SERF, Vivaldi
+from nearcast.core.model.distances import CANDIDATES_MAX
 from nearcast.errors import UsageError
 
 NODES_MIN = 8  # two brokers, of which a client probes one
@@ -204,7 +205,7 @@ def _decisions(estimated_s: Floats, cut: Split, seed: int) -> Floats:
         limit_s = GOOD * true_s.min()
         ranked = np.argsort(guessed_s, kind="stable")
         good.append(true_s[ranked[0]] <= limit_s)
-        measured.append(true_s[ranked[:BEST]].min() <= limit_s)
+        measured.append(true_s[ranked[:CANDIDATES_MAX]].min() <= limit_s)
         predicted.append(np.maximum(guessed_s, MS / 10) / np.maximum(true_s, MS / 10))
     if not good:
         return np.full(3, np.nan)

@@ -12,21 +12,16 @@ above, but loosely.
 
 from __future__ import annotations
 
-import msgspec
+from collections.abc import Sequence
+
 import numpy as np
 
 from nearcast.coordinates.probes import Floats
+from nearcast.core.model.distances import CANDIDATES_MAX, Candidate, Centroids, TopicDistances
 from nearcast.errors import UsageError
 
-BEST = 8  # brokers in a report: the best by measurement is nearly always among the best eight by estimate
-
-
-class Candidate(msgspec.Struct, frozen=True):
-    """A broker that could carry the topic."""
-
-    broker: int
-    worst_s: float
-    p90_s: float  # over all pairs of publisher and subscriber
+QUANTILES = 64  # of publishers and of subscribers, if there are too many pairs to look at each
+DIGITS = 5  # of seconds that are reported: noise below that is no news
 
 
 def worst_one_way_s(publishers_rtt_s: Floats, subscribers_rtt_s: Floats) -> Floats:
@@ -36,21 +31,37 @@ def worst_one_way_s(publishers_rtt_s: Floats, subscribers_rtt_s: Floats) -> Floa
     return worst_s
 
 
+def topic_distances(
+    brokers: Sequence[str], now: int, publishers_rtt_s: Floats, subscribers_rtt_s: Floats, count: int = CANDIDATES_MAX
+) -> TopicDistances:
+    """What an agent reports: the broker it is on, and the best ones by the worst pair.
+
+    Maxima of publishers and of subscribers stand apart: those of several agents can be merged, unlike deviations from
+    a centroid.
+    """
+    worst_s = worst_one_way_s(publishers_rtt_s, subscribers_rtt_s)
+    chosen = [now, *np.argsort(worst_s, kind="stable")[:count].tolist()]
+    ours, theirs = publishers_rtt_s[:, chosen], subscribers_rtt_s[:, chosen]
+    p90_s = percentile_one_way_s(ours, theirs, 90.0)
+    found = [
+        Candidate(brokers[broker], *(round(float(seconds), DIGITS) for seconds in figures))
+        for broker, *figures in zip(chosen, ours.max(axis=0) / 2, theirs.max(axis=0) / 2, p90_s, strict=True)
+    ]
+    return TopicDistances(found[0], tuple(found[1:]))
+
+
 def percentile_one_way_s(publishers_rtt_s: Floats, subscribers_rtt_s: Floats, percentile: float) -> Floats:
-    """The percentile over all pairs, at every broker."""
+    """The percentile over all pairs, at every broker; of a grid of quantiles, if there are many clients."""
     _check(publishers_rtt_s, subscribers_rtt_s)
-    pairs = (publishers_rtt_s[:, None, :] + subscribers_rtt_s[None, :, :]) / 2
+    ours, theirs = _thinned(publishers_rtt_s), _thinned(subscribers_rtt_s)
+    pairs = (ours[:, None, :] + theirs[None, :, :]) / 2
     return np.percentile(pairs.reshape(-1, pairs.shape[2]), percentile, axis=0)
 
 
-def best_brokers(publishers_rtt_s: Floats, subscribers_rtt_s: Floats, count: int = BEST) -> list[Candidate]:
-    """The brokers with the least worst latency, best first; of equal ones, the lower number."""
-    worst_s = worst_one_way_s(publishers_rtt_s, subscribers_rtt_s)
-    chosen = np.argsort(worst_s, kind="stable")[:count]
-    p90_s = percentile_one_way_s(publishers_rtt_s[:, chosen], subscribers_rtt_s[:, chosen], 90.0)
-    return [
-        Candidate(int(broker), float(worst_s[broker]), float(p90)) for broker, p90 in zip(chosen, p90_s, strict=True)
-    ]
+def _thinned(rows: Floats) -> Floats:
+    if len(rows) <= QUANTILES:
+        return rows
+    return np.quantile(rows, (np.arange(QUANTILES) + 0.5) / QUANTILES, axis=0)
 
 
 def _check(publishers_rtt_s: Floats, subscribers_rtt_s: Floats) -> None:
@@ -61,24 +72,17 @@ def _check(publishers_rtt_s: Floats, subscribers_rtt_s: Floats) -> None:
 # --- the paper's centroids
 
 
-class Centroids(msgspec.Struct, frozen=True):
-    """A topic as ePulsar reports it: two centroids, and W(t). Coordinates are positions with the height last."""
-
-    publishers: Floats
-    subscribers: Floats
-    deviation_s: float
-
-
 def centroids(publishers: Floats, subscribers: Floats) -> Centroids:
+    """A topic as ePulsar reports it. Coordinates are positions with the height last, one row for each client."""
     _check(publishers, subscribers)
     of_publishers, of_subscribers = publishers.mean(axis=0), subscribers.mean(axis=0)
     deviation_s = float(_apart_s(publishers, of_publishers).max() + _apart_s(subscribers, of_subscribers).max())
-    return Centroids(of_publishers, of_subscribers, deviation_s)
+    return Centroids(tuple(of_publishers.tolist()), tuple(of_subscribers.tolist()), deviation_s)
 
 
 def centroid_worst_s(topic: Centroids, brokers: Floats) -> Floats:
     """W(t, b) at every broker, one way as the others here."""
-    apart_s = _apart_s(brokers, topic.publishers) + _apart_s(brokers, topic.subscribers)
+    apart_s = _apart_s(brokers, np.array(topic.publishers)) + _apart_s(brokers, np.array(topic.subscribers))
     return (apart_s + topic.deviation_s) / 2
 
 
