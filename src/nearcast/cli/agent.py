@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 import os
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
+import msgspec
 import typer
 
 from nearcast.cli.data import GATEWAY_TOKEN_VARIABLE
@@ -23,6 +24,7 @@ from nearcast.errors import UsageError
 
 if TYPE_CHECKING:
     from nearcast.agent.distances import ProbeOptions
+    from nearcast.agent.gateway import GatewayOptions
     from nearcast.agent.parts import Parts
     from nearcast.core.agent.machine import Identity
 
@@ -152,10 +154,7 @@ def agent(
         identity = Identity(checked_name("broker", broker), url, checked_name("site", site), rate, tuple(replicas))
         options = None
         if gateway:
-            from nearcast.agent.gateway import GatewayOptions
-            from nearcast.gateway.registrar import SECRET_VARIABLE
-
-            options = GatewayOptions(
+            options = _gateway(
                 listen=gateway,
                 url=gateway_url,
                 origins=origin or (),
@@ -164,20 +163,18 @@ def agent(
                 allow=allow or (),
                 forget_days=forget_days,
                 position=position,
-                register_secret=os.environ.get(SECRET_VARIABLE, ""),
-                data_token=os.environ.get(GATEWAY_TOKEN_VARIABLE, ""),
             )
-        parts = assemble(
-            AgentSettings(
-                identity=identity,
-                server_url=server,
-                store_url=store,
-                server_pid=server_pid,
-                gateway=options,
-                probes=_probes(probe, url),
-            )
-        )
+        settings = AgentSettings(identity=identity, server_url=server, store_url=store, server_pid=server_pid)
+        parts = assemble(msgspec.structs.replace(settings, gateway=options, probes=_probes(probe, url)))
     run(lambda: _serve(parts, identity))
+
+
+def _gateway(**given: Any) -> GatewayOptions:
+    from nearcast.agent.gateway import GatewayOptions
+    from nearcast.gateway.registrar import SECRET_VARIABLE
+
+    secret, token = os.environ.get(SECRET_VARIABLE, ""), os.environ.get(GATEWAY_TOKEN_VARIABLE, "")
+    return GatewayOptions(**given, register_secret=secret, data_token=token)
 
 
 def _probes(given: str, url: str) -> ProbeOptions | None:
