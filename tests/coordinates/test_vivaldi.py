@@ -32,7 +32,7 @@ CIRCLE_SEED = 47
 # --- worlds
 
 # Mean and highest relative error after 1000 cycles, as in the tests of Serf's package `coordinate`, of all their
-# versions the tightest. They name a seed too: Vivaldi never rests, and other seeds give up to twice these errors.
+# versions the tightest. They name a seed too: Vivaldi never rests, and most other seeds give larger errors.
 SERF_BOUNDS = [
     ("line", line(10, 0.010), SERF, 1, 0.0018, 0.0092),
     ("grid", grid(25, 0.010), SERF, 1, 0.0015, 0.022),

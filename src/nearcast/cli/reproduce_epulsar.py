@@ -90,7 +90,7 @@ def swarms(
     """
 
     def experiment(progress: Progress) -> Result:
-        from nearcast.experiments.epulsar.end_to_end import HASHING
+        from nearcast.experiments.epulsar.end_to_end import BOUNDS, HASHING
         from nearcast.experiments.epulsar.swarms import SwarmsSettings, run_swarms
         from nearcast.workloads.uav import Swarms, read_stations
 
@@ -98,7 +98,7 @@ def swarms(
             swarms=Swarms(seed=seed),
             seconds=minutes * 60,
             rate_scale=rate_scale,
-            policies=tuple(policy or [HASHING]),
+            policies=tuple(policy or [HASHING, BOUNDS]),
         )
         points = None if stations is None else read_stations(stations)
         return run(lambda: run_swarms(settings, progress, stations=points))
@@ -135,7 +135,7 @@ def game(
     """
 
     def experiment(progress: Progress) -> Result:
-        from nearcast.experiments.epulsar.end_to_end import HASHING
+        from nearcast.experiments.epulsar.end_to_end import BOUNDS, HASHING
         from nearcast.experiments.epulsar.game import GameSettings, run_game
         from nearcast.workloads import mmog
 
@@ -143,7 +143,7 @@ def game(
             seed=seed, distances=mmog.Distances(distances.value), lifetimes=mmog.Lifetimes(lifetimes.value)
         )
         settings = GameSettings(
-            game=played, seconds=minutes * 60, rate_scale=rate_scale, policies=tuple(policy or [HASHING])
+            game=played, seconds=minutes * 60, rate_scale=rate_scale, policies=tuple(policy or [HASHING, BOUNDS])
         )
         named = tuple(city.strip() for city in cities.split(","))
         round_trips_ms = mmog.ROUND_TRIPS_MS if matrix is None else mmog.read_round_trips(matrix, named)

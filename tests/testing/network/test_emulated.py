@@ -8,6 +8,7 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from statistics import median
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -47,7 +48,7 @@ async def stage() -> AsyncIterator[tuple[EmulatedNetwork, str, str]]:
     udp, _ = await asyncio.get_running_loop().create_datagram_endpoint(Echo, local_addr=("127.0.0.1", 0))
     async with await asyncio.start_server(echo_lines, "127.0.0.1", 0) as tcp:
         url = f"redis://127.0.0.1:{tcp.sockets[0].getsockname()[1]}"
-        address = f"127.0.0.1:{udp.get_extra_info('sockname')[1]}"
+        address = f"udp://127.0.0.1:{udp.get_extra_info('sockname')[1]}"
         async with EmulatedNetwork(WORLD, random.Random(1)) as network:
             await network.place(url, "near")
             await network.place(address, "near")
@@ -64,8 +65,11 @@ async def stream_round_trip_s(streams: tuple[asyncio.StreamReader, asyncio.Strea
 
 
 async def datagram_round_trip_s(address: str) -> float:
-    host, _, port = address.partition(":")
-    transport, ears = await asyncio.get_running_loop().create_datagram_endpoint(Ears, remote_addr=(host, int(port)))
+    there = urlsplit(address)
+    assert there.hostname is not None
+    assert there.port is not None
+    where = (there.hostname, there.port)
+    transport, ears = await asyncio.get_running_loop().create_datagram_endpoint(Ears, remote_addr=where)
     begun_s = time.monotonic()
     transport.sendto(b"probe")
     assert await ears.heard.get() == b"probe"

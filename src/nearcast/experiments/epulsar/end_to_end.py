@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
+from urllib.parse import urlsplit
 
 import msgspec
 
+from nearcast.core.model.bounds import Bound
 from nearcast.errors import UsageError
 from nearcast.experiments.result import Progress, silent
 from nearcast.policies.catalog import policy_named
-from nearcast.runtime.console import Console
 from nearcast.testing.cluster import LocalCluster
 from nearcast.testing.load import percentile
 from nearcast.testing.network.emulated import EmulatedNetwork
@@ -24,14 +25,7 @@ from nearcast.workloads.located.live import LiveOutcome, LivePlay
 from nearcast.workloads.located.play import GoTo, Listen, Play
 
 BACK_MOST_S = 15.0  # what we promise after a change of zone
-HASHING = "hash_ring"
-
-# Called before a play begins, with the policy's name: to set bounds, or whatever a policy needs to know.
-Prepare = Callable[[str, Console, Play], Awaitable[None]]
-
-
-async def nothing_to_prepare(policy: str, console: Console, play: Play) -> None:
-    """For policies that need to know nothing."""
+HASHING, BOUNDS = "hash_ring", "epulsar"
 
 
 class PolicyRun(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,19 +70,18 @@ async def run_policies(
     progress: Progress = silent,
     *,
     watched: str = "",
-    prepare: Prepare = nothing_to_prepare,
 ) -> list[Run]:
     """The same play with each policy in turn."""
     check_policies(policies)
     runs: list[Run] = []
     for number, policy in enumerate(policies):
         progress(number, len(policies), f"{policy}: {seconds:g} s with {len(play.clients)} clients")
-        runs.append(await run_policy(play, policy, seconds, watched=watched, prepare=prepare))
+        runs.append(await run_policy(play, policy, seconds, watched=watched))
     progress(len(policies), len(policies), "done")
     return runs
 
 
-async def run_policy(play: Play, policy: str, seconds: float, *, watched: str, prepare: Prepare) -> Run:
+async def run_policy(play: Play, policy: str, seconds: float, *, watched: str) -> Run:
     async with EmulatedNetwork(play.world, random.Random(0)) as network:
 
         async def store_for(broker: str, store_url: str) -> str:
@@ -105,7 +98,9 @@ async def run_policy(play: Play, policy: str, seconds: float, *, watched: str, p
         async with cluster:
             for broker, url in cluster.urls.items():
                 await network.place(url, play.brokers[broker])
-            await prepare(policy, await cluster.console(), play)
+                await network.place(f"udp://{urlsplit(url).netloc}", play.brokers[broker])  # its agent, for probes
+            async with await cluster.console() as console:
+                await console.set_bound("*", Bound(play.bound_s))
             async with LivePlay(play, network, cluster.urls, watched=watched) as live:
                 began_s, cpu_s = time.monotonic(), time.process_time()
                 outcome = await live.run(seconds)

@@ -8,11 +8,10 @@ import msgspec
 
 from nearcast.experiments.chart import Chart, Colour, Limit, Line, Panel
 from nearcast.experiments.epulsar.end_to_end import (
+    BOUNDS,
     HASHING,
     PolicyRun,
-    Prepare,
     Run,
-    nothing_to_prepare,
     rows_of,
     run_policies,
 )
@@ -32,7 +31,7 @@ class GameSettings(msgspec.Struct, frozen=True, kw_only=True):
     game: Game = Game()
     seconds: float = 60.0
     rate_scale: float = 20.0  # the paper's rates divided by this
-    policies: tuple[str, ...] = (HASHING,)
+    policies: tuple[str, ...] = (HASHING, BOUNDS)
 
 
 class GameFigures(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,15 +55,12 @@ async def run_game(
     progress: Progress = silent,
     *,
     round_trips_ms: Mapping[tuple[str, str], float] = ROUND_TRIPS_MS,
-    prepare: Prepare = nothing_to_prepare,
 ) -> Result:
     game = settings.game
     played = msgspec.structs.replace(game, rate_per_s=game.rate_per_s / settings.rate_scale)
     play = mmog_play(played, settings.seconds, round_trips_ms)
     home = homes_of(game, [site.name for site in play.world.sites])[PLAYER]
-    runs = await run_policies(
-        play, settings.policies, settings.seconds, progress, watched=server_of(home), prepare=prepare
-    )
+    runs = await run_policies(play, settings.policies, settings.seconds, progress, watched=server_of(home))
     return report(settings, play, runs)
 
 

@@ -8,11 +8,10 @@ import msgspec
 
 from nearcast.experiments.chart import Chart, Colour, Limit, Line, Panel
 from nearcast.experiments.epulsar.end_to_end import (
+    BOUNDS,
     HASHING,
     PolicyRun,
-    Prepare,
     Run,
-    nothing_to_prepare,
     rows_of,
     run_policies,
 )
@@ -31,7 +30,7 @@ class SwarmsSettings(msgspec.Struct, frozen=True, kw_only=True):
     swarms: Swarms = Swarms()
     seconds: float = 60.0
     rate_scale: float = 10.0  # the paper's rates divided by this
-    policies: tuple[str, ...] = (HASHING,)
+    policies: tuple[str, ...] = (HASHING, BOUNDS)
 
 
 class SwarmsFigures(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,12 +53,11 @@ async def run_swarms(
     progress: Progress = silent,
     *,
     stations: Points | None = None,
-    prepare: Prepare = nothing_to_prepare,
 ) -> Result:
     swarms = settings.swarms
     flown = msgspec.structs.replace(swarms, rate_per_s=swarms.rate_per_s / settings.rate_scale)
     play = uav_play(flown, settings.seconds, stations)
-    runs = await run_policies(play, settings.policies, settings.seconds, progress, prepare=prepare)
+    runs = await run_policies(play, settings.policies, settings.seconds, progress)
     return report(settings, play, runs)
 
 

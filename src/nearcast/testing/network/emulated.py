@@ -2,7 +2,7 @@
 
     network = EmulatedNetwork(world, rng)
     await network.place("redis://127.0.0.1:7001", "paris")  # a server, by its URL
-    await network.place("127.0.0.1:9001", "paris")  # a UDP port, as host:port
+    await network.place("udp://127.0.0.1:9001", "paris")  # where an agent answers probes
     phone = await network.attach("phone", "tokyo", access_delay_s=0.008)
     client = await nearcast.connect("redis://127.0.0.1:7001", resolve=phone.resolve)
     phone.move("paris")
@@ -42,15 +42,15 @@ class Endpoint:
         self._datagrams: dict[str, DatagramRelay] = {}
 
     def delay_s(self, address: str) -> float:
-        """One way, to the server with this URL or UDP address."""
+        """One way, to the server with this URL."""
         return self.access_delay_s + self._network.world.delay_s(self.site, self._network.site_of(address))
 
     def resolve(self, address: str) -> str:
-        """The address that leads to this one through the endpoint's link: a URL for a URL, host:port for host:port."""
+        """The address that leads to this one through the endpoint's link."""
         if address in self._streams:
             return f"redis://{_HOST}:{self._streams[address].port}"
         if address in self._datagrams:
-            return f"{_HOST}:{self._datagrams[address].port}"
+            return f"udp://{_HOST}:{self._datagrams[address].port}"
         raise UsageError(f"no server at {address!r} in the emulated network: place it first")
 
     def table(self) -> dict[str, str]:
@@ -89,7 +89,7 @@ class Endpoint:
     async def open(self, address: str) -> None:
         """Open the link to one more server."""
         rng = self._network.rng
-        if _is_url(address):
+        if not _is_udp(address):
             self._streams[address] = await DelayedRelay.start(_split(address), self._stream_shape(address), rng=rng)
         else:
             self._datagrams[address] = DatagramRelay.start(_split(address), self._datagram_shape(address), rng=rng)
@@ -116,7 +116,7 @@ class EmulatedNetwork:
         self.world = world
         self.rng = rng
         self.loss_share = loss_share
-        self._servers: dict[str, str] = {}  # URL or UDP address -> site
+        self._servers: dict[str, str] = {}  # URL -> site
         self._endpoints: dict[str, Endpoint] = {}
 
     async def __aenter__(self) -> Self:
@@ -136,7 +136,7 @@ class EmulatedNetwork:
         return self._servers[address]
 
     async def place(self, address: str, site: str) -> None:
-        """Put a server at a site, by its URL (TCP) or host:port (UDP), and link all endpoints to it."""
+        """Put a server at a site, by its URL, redis://... or udp://..., and link all endpoints to it."""
         self.world.delay_s(site, site)  # raises if there is no such site
         if address in self._servers:
             raise UsageError(f"{address!r} is already placed, at {self._servers[address]}")
@@ -162,12 +162,12 @@ class EmulatedNetwork:
         self._endpoints[name].move(site)
 
 
-def _is_url(address: str) -> bool:
-    return "://" in address
+def _is_udp(address: str) -> bool:
+    return address.startswith("udp://")
 
 
 def _split(address: str) -> tuple[str, int]:
-    parts = urlsplit(address if _is_url(address) else f"//{address}")
+    parts = urlsplit(address)
     if parts.hostname is None or parts.port is None:
-        raise UsageError(f"bad address {address!r}: use a URL such as redis://host:port, or host:port for UDP")
+        raise UsageError(f"bad address {address!r}: use a URL such as redis://host:port or udp://host:port")
     return parts.hostname, parts.port
