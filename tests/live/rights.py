@@ -77,17 +77,17 @@ async def guarded_cluster(*, replicas: bool = False) -> AsyncIterator[Guarded]:
     parts = [Controller(url(store, "controller")), *agents]
     for part in parts:
         await part.start()
-    async with Console(url(store, "operator")) as console:
-        await until(lambda: _are_members(console, set(brokers)), "all are members", FORM_S)
+    await until(lambda: _are_members(url(store, "operator"), set(brokers)), "all are members", FORM_S)
     yield Guarded(brokers, store, tuple(copies.values()))
     for part in parts:
         await part.stop()
     await asyncio.gather(*(server.stop() for server in (*brokers.values(), *copies.values(), store)))
 
 
-async def _are_members(console: Console, wanted: set[str]) -> bool:
-    with contextlib.suppress(ClusterError):  # nobody leads yet
-        brokers = (await console.state(timeout_s=1.0)).brokers
+async def _are_members(store: str, wanted: set[str]) -> bool:
+    with contextlib.suppress(ClusterError):  # nobody leads yet, or has ever led
+        async with Console(store) as console:
+            brokers = (await console.state(timeout_s=1.0)).brokers
         return {name for name, view in brokers.items() if view.state == "member"} == wanted
     return False
 
