@@ -58,32 +58,36 @@ async def guarded_server(name: str, heading: str) -> LocalServer:
 class Guarded(NamedTuple):
     brokers: dict[str, LocalServer]
     store: LocalServer
+    replicas: tuple[LocalServer, ...] = ()
 
 
 @contextlib.asynccontextmanager
-async def guarded_cluster() -> AsyncIterator[Guarded]:
-    """Two brokers and a store with the page's rules, a controller and agents."""
+async def guarded_cluster(*, replicas: bool = False) -> AsyncIterator[Guarded]:
+    """Two brokers and a store with the page's rules, a controller and agents; and a replica of each broker's server."""
     store, b1, b2 = await asyncio.gather(
         guarded_server("store", STORE), guarded_server("b1", BROKERS), guarded_server("b2", BROKERS)
     )
     brokers = {"b1": b1, "b2": b2}
-    agents = [
-        Agent(Identity(name, server.url), url(server, "agent"), url(store, "agent")) for name, server in brokers.items()
-    ]
+    copies = {name: await guarded_server(f"{name}-replica", BROKERS) for name in (brokers if replicas else ())}
+    identities = {
+        name: Identity(name, server.url, replicas=(copies[name].url,) if replicas else ())
+        for name, server in brokers.items()
+    }
+    agents = [Agent(identities[name], url(server, "agent"), url(store, "agent")) for name, server in brokers.items()]
     parts = [Controller(url(store, "controller")), *agents]
     for part in parts:
         await part.start()
-    async with Console(url(store, "operator")) as console:
-        await until(lambda: _are_members(console, set(brokers)), "all are members", FORM_S)
-    yield Guarded(brokers, store)
+    await until(lambda: _are_members(url(store, "operator"), set(brokers)), "all are members", FORM_S)
+    yield Guarded(brokers, store, tuple(copies.values()))
     for part in parts:
         await part.stop()
-    await asyncio.gather(*(server.stop() for server in (*brokers.values(), store)))
+    await asyncio.gather(*(server.stop() for server in (*brokers.values(), *copies.values(), store)))
 
 
-async def _are_members(console: Console, wanted: set[str]) -> bool:
-    with contextlib.suppress(ClusterError):  # nobody leads yet
-        brokers = (await console.state(timeout_s=1.0)).brokers
+async def _are_members(store: str, wanted: set[str]) -> bool:
+    with contextlib.suppress(ClusterError):  # nobody leads yet, or has ever led
+        async with Console(store) as console:
+            brokers = (await console.state(timeout_s=1.0)).brokers
         return {name for name, view in brokers.items() if view.state == "member"} == wanted
     return False
 

@@ -81,7 +81,8 @@ class World:
 def world() -> Iterator[World]:
     with asyncio.Runner() as runner:
         cluster = guarded_cluster()
-        yield World(runner, *runner.run(cluster.__aenter__()))
+        guarded = runner.run(cluster.__aenter__())
+        yield World(runner, guarded.brokers, guarded.store)
         runner.run(cluster.__aexit__(None, None, None))
 
 
@@ -126,6 +127,27 @@ def test_a_client_publishes_to_kept_topics_with_the_rules_added_for_it(world: Wo
             assert await payloads(subscription, 1) == [b"3"]
 
     world.run(scenario)
+
+
+def test_logs_are_read_alone_and_in_groups_with_the_rules_added_for_it(world: World) -> None:
+    async def scenario() -> None:
+        async with nearcast.connect(*world.urls) as client, Console(url(world.store, "operator")) as console:
+            await console.create_log(Log("read", 0, ("game:read*",), 3600.0, 1 << 20))
+            for number in range(3):
+                await client.publish("game:read", b"%d" % number)
+            assert [await payload_of(client.read("read"))] == [b"0"]
+            async with client.read("read", group="billing") as reader:
+                assert await payload_of(reader) == b"0"
+                await reader.commit()
+            await console.drop_log("read")
+
+    world.run(scenario)
+
+
+async def payload_of(reader: nearcast.Reader) -> bytes:
+    event = await asyncio.wait_for(reader.get(), 10)
+    assert isinstance(event, Message), event
+    return event.payload
 
 
 def test_the_drop_in_counts_with_the_rules_added_for_it(world: World) -> None:
