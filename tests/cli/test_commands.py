@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -10,9 +11,10 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
+from nearcast import connect
 from nearcast.cli import shared
 from nearcast.cli.app import app
-from nearcast.testing.waiting import wait_until
+from nearcast.testing.waiting import until, wait_until
 
 pytestmark = [pytest.mark.live, pytest.mark.xdist_group("cli")]
 
@@ -52,6 +54,31 @@ def test_a_topic_is_moved_and_shown(cluster: dict[str, Any]) -> None:
     assert (shown.pop("distances"), shown.pop("bound")) == (None, None)
     assert {"topic": "moved", **shown} == moved
     assert away in nearcast(cluster, "topic", "show").stdout
+
+
+def test_brokers_say_how_far_they_are(cluster: dict[str, Any]) -> None:
+    def measured() -> bool:
+        found = answer(cluster, "brokers", "distances")["round_trips_s"]
+        return all(found.get(name, {}).keys() == cluster["brokers"].keys() - {name} for name in cluster["brokers"])
+
+    wait_until(measured, "all agents have measured all others")
+    assert " 0." in nearcast(cluster, "brokers", "distances").stdout
+
+
+def test_a_topic_shows_how_far_its_clients_are(cluster: dict[str, Any]) -> None:
+    async def scenario() -> None:
+        urls = list(cluster["brokers"].values())
+        async with connect(urls[0]) as ours, connect(urls[1]) as theirs:
+            await theirs.subscribe("far.1")
+            await ours.publish("far.1", b"x")
+
+            async def known() -> bool:
+                shown = await asyncio.to_thread(answer, cluster, "topic", "show", "far.1")
+                return shown["topics"]["far.1"]["distances"] is not None
+
+            await until(known, "the topic's clients are known")
+
+    asyncio.run(scenario())
 
 
 def test_a_bound_is_set_shown_and_removed(cluster: dict[str, Any]) -> None:

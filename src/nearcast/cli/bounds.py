@@ -1,4 +1,4 @@
-"""`nearcast topic bound`, and how far topics' clients are, for people."""
+"""`nearcast topic bound` and `nearcast brokers distances`: how long messages may take, and how far everything is."""
 
 from __future__ import annotations
 
@@ -74,7 +74,28 @@ def _percentile(bound: Bound) -> str:
     return "all pairs" if bound.percentile is None else f"{bound.percentile:g} %"
 
 
+def distances(url: Url = DEFAULT_URL, output: OutputOption = Output.TABLE) -> None:
+    """Show how far brokers are from each other.
+
+    Agents measure it with small UDP datagrams. The figures are round trips in milliseconds, each as the broker at the
+    beginning of the row has measured it.
+
+    Example: nearcast brokers distances
+    """
+    state = run(lambda: ask_overview(url))
+    names = sorted(name for name, view in state.brokers.items() if view.state in ("member", "leaving"))
+    if not state.round_trips_s and output is Output.TABLE:
+        say("nothing is measured yet: agents need a few seconds, and another broker to measure; is UDP let through?")
+        return
+    rows = [(name, *(_ms(state.round_trips_s.get(name, {}).get(other)) for other in names)) for name in names]
+    show(output, {"round_trips_s": state.round_trips_s}, ("broker", *names), rows)
+
+
+def _ms(seconds: float | None) -> str:
+    return "-" if seconds is None else f"{seconds * 1e3:.1f}"
+
+
 def distance_row(found: TopicDistances | None, bound: Bound | None) -> tuple[str, ...]:
     """What is added to a topic's row."""
-    worst, p90 = ("-", "-") if found is None else (f"{found.now.worst_s * 1e3:.1f}", f"{found.now.p90_s * 1e3:.1f}")
-    return worst, p90, str(bound) if bound is not None else "-"
+    worst_s, p90_s = (None, None) if found is None else (found.now.worst_s, found.now.p90_s)
+    return _ms(worst_s), _ms(p90_s), str(bound) if bound is not None else "-"

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from nearcast.cli.bounds import distances
 from nearcast.cli.shared import (
     ASK_S,
     DEFAULT_URL,
@@ -181,6 +182,7 @@ def brokers(context: typer.Context, url: Url = DEFAULT_URL, output: OutputOption
 
 
 app.command("calibrate")(calibrate)
+app.command("distances")(distances)
 
 
 @app.command("capacity")
