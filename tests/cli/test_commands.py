@@ -69,7 +69,7 @@ def test_a_topic_shows_how_far_its_clients_are(cluster: dict[str, Any]) -> None:
     async def scenario() -> None:
         urls = list(cluster["brokers"].values())
         async with connect(urls[0]) as ours, connect(urls[1]) as theirs:
-            await theirs.subscribe("far.1")
+            subscription = await theirs.subscribe("far.1")
             await ours.publish("far.1", b"x")
 
             async def known() -> bool:
@@ -77,6 +77,7 @@ def test_a_topic_shows_how_far_its_clients_are(cluster: dict[str, Any]) -> None:
                 return shown["topics"]["far.1"]["distances"] is not None
 
             await until(known, "the topic's clients are known")
+            subscription.close()
 
     asyncio.run(scenario())
 

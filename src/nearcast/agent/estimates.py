@@ -69,18 +69,16 @@ class Estimates:
             for name, seconds in known[client].items():
                 if name in self._numbers:
                     probed[place, self._numbers[name]] = seconds
-        some = ~np.isnan(probed).all(axis=1)
-        full = probed.copy()
-        unknown = np.isnan(probed)
-        if unknown[some].any():
-            full[some] = np.where(unknown[some], self._estimated(probed[some]), probed[some])
-        for place, client in enumerate(new):
-            if some[place]:
-                self._rows[client] = (known[client], full[place])
+        for client, measured, row in zip(new, ~np.isnan(probed).all(axis=1), self._completed(probed), strict=True):
+            if measured:
+                self._rows[client] = (known[client], row)
             else:
                 self._rows.pop(client, None)
 
-    def _estimated(self, probed: Floats) -> Floats:
+    def _completed(self, probed: Floats) -> Floats:
+        """Estimates where a client has not probed. In a small cluster it has probed every broker."""
+        if not np.isnan(probed).any():
+            return probed
         if self._estimator is None:
             self._estimator = Estimator(self._matrix(), TARGETS)
         return self._estimator.estimate(probed)

@@ -1,0 +1,109 @@
+"""Distances of topics' clients: measured where they have probed, estimated elsewhere."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from nearcast.agent import estimates as module
+from nearcast.agent.estimates import Estimates
+from nearcast.core.agent.clients import TopicClients
+
+BROKERS = [f"b{number:02}" for number in range(24)]
+
+
+class World:
+    """Brokers and clients on a plane; a round trip is a distance and 2 ms of access."""
+
+    def __init__(self, clients: int = 30, seed: int = 1) -> None:
+        rng = np.random.default_rng(seed)
+        self.places = rng.uniform(0.0, 0.1, (len(BROKERS) + clients, 2))
+
+    def round_trip_s(self, one: int, other: int) -> float:
+        return float(np.linalg.norm(self.places[one] - self.places[other])) + 0.002
+
+    def rows(self) -> dict[str, dict[str, float]]:
+        return {
+            name: {other: self.round_trip_s(one, two) for two, other in enumerate(BROKERS) if other != name}
+            for one, name in enumerate(BROKERS)
+        }
+
+    def of_client(self, client: int) -> list[float]:
+        return [self.round_trip_s(len(BROKERS) + client, broker) for broker in range(len(BROKERS))]
+
+    def probes(self, client: int, count: int = 8) -> dict[str, float]:
+        true_s = self.of_client(client)
+        return {BROKERS[broker]: true_s[broker] for broker in range(0, len(BROKERS), len(BROKERS) // count)}
+
+
+def test_the_best_brokers_of_a_topic_are_near_the_best_although_few_were_probed() -> None:
+    world = World()
+    estimates = Estimates("b00")
+    assert estimates.between(world.rows(), world.rows()["b00"])
+    topics = [TopicClients(f"t{n}", (3 * n,), (3 * n + 1, 3 * n + 2)) for n in range(10)]
+    found = estimates.of(topics, {client: world.probes(client) for client in range(30)})
+    for topic in topics:
+        ours, theirs = (
+            np.array([world.of_client(client) for client in side]) for side in (topic.publishers, topic.subscribers)
+        )
+        worst_s = (ours.max(axis=0) + theirs.max(axis=0)) / 2
+        distances = found[topic.topic]
+        assert distances is not None
+        assert distances.now.broker == "b00"
+        assert distances.now.worst_s == pytest.approx(worst_s[0], abs=1e-4), "it was probed"
+        best_s = min(worst_s[BROKERS.index(one.broker)] for one in distances.best)
+        assert best_s <= 1.05 * worst_s.min()
+
+
+def test_only_news_about_brokers_changes_the_estimates() -> None:
+    world = World()
+    estimates = Estimates("b00")
+    rows = world.rows()
+    assert estimates.between(rows, rows["b00"])
+    assert not estimates.between(rows, rows["b00"])
+    noise = {name: {other: one_s + 0.0005 for other, one_s in row.items()} for name, row in rows.items()}
+    assert not estimates.between(noise, noise["b00"]), "too little"
+    assert estimates.between(rows | {"b01": rows["b01"] | {"b02": 0.5}}, rows["b00"])
+    assert estimates.between({name: row for name, row in rows.items() if name != "b23"}, rows["b00"])
+
+
+def test_a_small_cluster_needs_no_estimates(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "Estimator", None)
+    estimates = Estimates("b1")
+    estimates.between({"b2": {"b1": 0.01}}, {"b2": 0.01})
+    known = {1: {"b1": 0.02, "b2": 0.03}, 2: {"b1": 0.04, "b2": 0.001, "gone": 5.0}}
+    found = estimates.of([TopicClients("t", (1,), (2,)), TopicClients("u", (1,), ())], known)
+    assert found["u"] is None
+    assert found["t"] is not None
+    assert [one.broker for one in found["t"].best] == ["b2", "b1"]
+    assert found["t"].now.worst_s == pytest.approx(0.03)
+
+
+def test_a_client_that_has_moved_is_estimated_again_and_the_others_are_not() -> None:
+    estimates = Estimates("b1")
+    estimates.between({"b2": {"b1": 0.01}}, {"b2": 0.01})
+    known = {1: {"b1": 0.02, "b2": 0.02}, 2: {"b1": 0.02, "b2": 0.02}}
+    topic = [TopicClients("t", (1,), (2,))]
+    estimates.of(topic, known)
+    kept = estimates._rows[1][1]
+    known[2] = {"b1": 0.06, "b2": 0.02}
+    found = estimates.of(topic, known)["t"]
+    assert found is not None
+    assert found.now.worst_s == pytest.approx(0.04)
+    assert estimates._rows[1][1] is kept
+
+
+def test_what_is_remembered_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "CLIENTS_MAX", 5)
+    estimates = Estimates("b1")
+    estimates.between({"b2": {"b1": 0.01}}, {"b2": 0.01})
+    for client in range(20):
+        pair = {client: {"b1": 0.02, "b2": 0.02}, client + 100: {"b1": 0.02, "b2": 0.02}}
+        assert estimates.of([TopicClients("t", (client,), (client + 100,))], pair)["t"] is not None
+        assert len(estimates._rows) <= 5
+
+
+def test_a_client_that_probed_only_brokers_that_are_gone_counts_nowhere() -> None:
+    estimates = Estimates("b1")
+    estimates.between({"b2": {"b1": 0.01}}, {"b2": 0.01})
+    assert estimates.of([TopicClients("t", (1,), (1,))], {1: {"gone": 0.01}}) == {"t": None}
