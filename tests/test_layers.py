@@ -22,6 +22,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "core.client": _CORE,
     "core.agent": _CORE,
     "core.controller": _CORE,
+    "coordinates": ("errors",),
     "policies": ("errors", "core.model"),
     "runtime": (*_CORE, "core.client", "core.controller"),
     "asyncio": (*_CORE, "core.client", "runtime"),
@@ -35,7 +36,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "workloads": (*_CORE, "runtime", "flow", "pipeline", "subscriber", "testing"),
     "demo": (*_CORE, "runtime", "testing", "workloads"),
     "experiments": (*_CORE, "runtime", "policies", "flow", "sim", "testing", "workloads"),
-    "bench": (*_CORE, "runtime", "policies", "flow", "pipeline", "testing", "workloads"),
+    "bench": (*_CORE, "runtime", "coordinates", "policies", "flow", "pipeline", "testing", "workloads"),
     "cli": (*_CORE, "testing", "workloads", "experiments", "demo"),
 }
 

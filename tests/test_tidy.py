@@ -20,7 +20,7 @@ SOURCE = REPOSITORY / "src"
 MAX_FILE_LINES = 450
 MAX_FUNCTION_LINES = 70
 
-PURE_PACKAGES = ("nearcast.core", "nearcast.policies")
+PURE_PACKAGES = ("nearcast.core", "nearcast.coordinates", "nearcast.policies")
 IMPURE_IMPORTS = (
     "asyncio",
     "socket",

@@ -46,6 +46,7 @@ COMMANDS = [
     "plan show",
     "plan decisions",
     "bench client",
+    "bench coordinates",
     "bench plan",
     "bench flow",
     "simulate protocol",
@@ -132,6 +133,9 @@ def test_an_unknown_option_is_a_usage_error(command: str) -> None:
         (["controller"], "--store"),
         (["controller", "--store", "nonsense"], "bad server URL"),
         (["bench", "client", "--seconds", "0"], "--seconds"),
+        (["bench", "coordinates"], "--matrix"),
+        (["bench", "coordinates", "--matrix", "gone.csv"], "cannot read the matrix gone.csv"),
+        (["bench", "coordinates", "--matrix", "gone.csv", "--probes", "0"], "--probes"),
     ],
 )
 def test_a_wrong_call_says_so_and_exits_with_2(arguments: list[str], said: str) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from nearcast.cli.bench_coordinates import coordinates
 from nearcast.cli.bench_data import channels, ingest, rate, ratio, telemetry
 from nearcast.cli.shared import Output, OutputOption, errors_as_exit_codes, run, say, show
 
@@ -239,6 +240,7 @@ def bench() -> None:
 
 
 app.command("channels")(channels)
+app.command("coordinates")(coordinates)
 app.command("flow")(flow)
 app.command("ingest")(ingest)
 app.command("multistage")(multistage)
