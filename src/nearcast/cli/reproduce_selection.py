@@ -60,9 +60,10 @@ def cities(
     as_json: AsJson = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Broker selection for a game: 1,024 players in 128 groups, in cities.
+    """Broker selection for a game in cities.
 
-    Centroids, all pairs and the best eight brokers, beside hashing: which pairs miss 100 ms.
+    1,024 players in 128 groups. Centroids, all pairs and the best eight brokers, beside hashing: which pairs miss
+    100 ms.
 
     Example: nearcast reproduce epulsar-4 --placements 100 --json
     """
@@ -99,9 +100,10 @@ def zones(
     as_json: AsJson = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Broker selection for drones: 16 swarms of 8 over a town of 2 to 10 zones.
+    """Broker selection for swarms of drones over zones.
 
-    Centroids, all pairs and the best eight brokers, beside hashing: which pairs miss 40 ms.
+    16 swarms of 8, 2 to 10 zones. Centroids, all pairs and the best eight brokers, beside hashing: which pairs miss
+    40 ms.
 
     Example: nearcast reproduce epulsar-5 --json
     """

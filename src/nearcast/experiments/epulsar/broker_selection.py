@@ -151,7 +151,9 @@ def _rows(figures: SelectionFigures) -> tuple[tuple[str, str], ...]:
     for way in (Way.CENTROIDS, Way.ESTIMATED, Way.TOP8):
         rows.append((f"  {way}, at most above all_pairs", f"{figures.gap_to_all_pairs[way] * 100:+.2f} points"))
     for way in Way:
-        rows.append((f"worst pair, {way}", ", ".join(f"{ways[way].worst_ms:.0f}" for ways in figures.sizes.values())))
+        rows.append(
+            (f"worst pair (ms), {way}", ", ".join(f"{ways[way].worst_ms:.0f}" for ways in figures.sizes.values()))
+        )
     for way in (Way.CENTROIDS, Way.ALL_PAIRS, Way.TOP8, Way.PERFECT):
         shown = [f"{ways[way].hopeless_ratio:.1%}" for ways in figures.sizes.values()]
         rows.append((f"topics that seem hopeless, {way}", ", ".join(shown)))
@@ -176,27 +178,23 @@ _LABELS = {Way.CENTROIDS: "centroids (the paper's)", Way.TOP8: "top8 (ours)", Wa
 
 
 def _chart(figures: SelectionFigures, selection: Selection) -> Chart:
-    limit = Limit(label=f"bound, {figures.bound_ms:g} ms", y=figures.bound_ms)
     near = tuple(way for way in _COLOURS if way is not Way.HASHING)
-    return Chart(
-        title=selection.title,
-        x_label=selection.x_label,
-        panels=(
-            Panel(
-                y_label="worst pair (ms)",
-                lines=tuple(_line(figures, way, "worst_ms", 1.0, shown=True) for way in _COLOURS),
-                limits=(limit,),
-            ),
-            Panel(
-                y_label="pairs above\nthe bound (%)",
-                lines=tuple(_line(figures, way, "violation_ratio", 100.0) for way in _COLOURS),
-            ),
-            Panel(
-                y_label="without\nhashing (%)",
-                lines=tuple(_line(figures, way, "violation_ratio", 100.0) for way in near),
-            ),
+    ratios = {way: [ways[way].violation_ratio for ways in figures.sizes.values()] for way in near}
+    panels = [
+        Panel(
+            y_label="worst pair (ms)",
+            lines=tuple(_line(figures, way, "worst_ms", 1.0, shown=True) for way in _COLOURS),
+            limits=(Limit(label=f"bound, {figures.bound_ms:g} ms", y=figures.bound_ms),),
         ),
-    )
+        Panel(
+            y_label="pairs above\nthe bound (%)",
+            lines=tuple(_line(figures, way, "violation_ratio", 100.0) for way in _COLOURS),
+        ),
+    ]
+    if any(map(any, ratios.values())):
+        lines = tuple(_line(figures, way, "violation_ratio", 100.0) for way in near)
+        panels.append(Panel(y_label="without\nhashing (%)", lines=lines))
+    return Chart(title=selection.title, x_label=selection.x_label, panels=tuple(panels))
 
 
 def _line(figures: SelectionFigures, way: Way, field: str, unit: float, shown: bool = False) -> Line:
