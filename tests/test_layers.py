@@ -35,7 +35,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "testing": (*_CORE, "runtime"),
     "workloads": (*_CORE, "runtime", "flow", "pipeline", "subscriber", "testing"),
     "demo": (*_CORE, "runtime", "testing", "workloads"),
-    "experiments": (*_CORE, "runtime", "policies", "flow", "sim", "testing", "workloads"),
+    "experiments": (*_CORE, "runtime", "coordinates", "policies", "flow", "sim", "testing", "workloads"),
     "bench": (*_CORE, "runtime", "coordinates", "policies", "flow", "pipeline", "testing", "workloads"),
     "cli": (*_CORE, "testing", "workloads", "experiments", "demo"),
 }

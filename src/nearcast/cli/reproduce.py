@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from nearcast.cli import reproduce_epulsar as epulsar
+from nearcast.cli import reproduce_selection as selection
 from nearcast.cli.conclusion import AsJson, Out, conclude
 from nearcast.cli.shared import Output, OutputOption, run
 from nearcast.errors import UsageError
@@ -239,6 +240,10 @@ for _name, _shows in BAD.items():
     _add_bad(_name, _shows)
 
 
+app.command("epulsar-3")(selection.accuracy)
+app.command("epulsar-4")(selection.cities)
+app.command("epulsar-5")(selection.zones)
+app.command("epulsar-6")(selection.monitoring)
 app.command("epulsar-7")(epulsar.migration)
 app.command("epulsar-8")(epulsar.swarms)
 app.command("epulsar-9")(epulsar.game)

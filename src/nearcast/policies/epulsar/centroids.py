@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import chain
 from math import inf, nan
 
 import numpy as np
@@ -89,7 +90,7 @@ def _spread(rows: Sequence[tuple[float, ...]], there: Flags, length: int) -> Flo
     """The rows as an array, with zeros where there are none."""
     table = np.zeros((len(there), max(length, 1)))
     if rows:
-        table[there] = rows
+        table[there] = np.fromiter(chain.from_iterable(rows), np.float64, len(rows) * length).reshape(-1, length)
     return table
 
 

@@ -70,6 +70,7 @@ class _Session:
         self._must_leave = np.zeros(len(self._loads.topics), np.bool_)  # its broker is overloaded or goes away
         self._predicted: dict[int, float | None] = {}  # R: topics that move, and their latency then
         self._problems = Problems(snapshot, draft, self._today)
+        self._placements = [(name,) for name in self._loads.brokers]
 
     def proposal(self, name: str) -> Proposal:
         """PerformRepartitioning."""
@@ -170,11 +171,10 @@ class _Session:
 
     def _change(self, topic: int) -> PlaceTopic:
         """Line 26."""
-        broker = self._loads.brokers[self._draft.home[topic]]
         return PlaceTopic(
             self._loads.topics[topic],
             Mode.SINGLE,
-            (broker,),
+            self._placements[self._draft.home[topic]],
             self._why[topic],
             float(self._loads.traffic[topic]),
             self._predicted[topic],
