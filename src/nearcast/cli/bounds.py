@@ -1,4 +1,4 @@
-"""`nearcast topic bound` and `nearcast brokers distances`: how long messages may take, and how far everything is."""
+"""`nearcast topic bound|explain`, `nearcast brokers distances`: how long messages may take, and how far things are."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from nearcast.errors import UsageError
 if TYPE_CHECKING:
     from nearcast.core.model.bounds import Bound
     from nearcast.core.model.distances import TopicDistances
+    from nearcast.core.model.planning import Explanation
 
 BOUND_COLUMNS = ("topics", "bound", "percentile")
 DISTANCE_COLUMNS = ("worst ms", "p90 ms", "bound")
@@ -72,6 +73,35 @@ async def _set(url: str, topics: str, bound: Bound | None, *, given: str) -> dic
 
 def _percentile(bound: Bound) -> str:
     return "all pairs" if bound.percentile is None else f"{bound.percentile:g} %"
+
+
+def explain(
+    topic: Annotated[str, typer.Argument(metavar="TOPIC")], url: Url = DEFAULT_URL, output: OutputOption = Output.TABLE
+) -> None:
+    """Show why a topic is where it is.
+
+    All brokers are ranked as the policy ranks them, each with what rules it out.
+
+    Example: nearcast topic explain swarm.7
+    """
+    found = run(lambda: _explain(url, topic))
+    here = ", ".join(found.brokers)
+    limit = f"the bound is {found.bound}" if found.bound is not None else "it has no bound"
+    title = f"{topic} is on {here}: {_ms(found.latency_s)} ms, {limit}" + (f"; {found.stays}" if found.stays else "")
+    rows = [
+        (one.broker + " *" * (one.broker in found.brokers), _ms(one.latency_s), one.ruled_out or "-")
+        for one in found.candidates
+    ]
+    show(output, found, ("broker", "latency ms", "ruled out by"), rows, title)
+
+
+async def _explain(url: str, topic: str) -> Explanation:
+    from nearcast.core.model.names import encode_topic
+    from nearcast.runtime.console import Console
+
+    encode_topic(topic)
+    async with Console(url) as console:
+        return await console.explain(topic)
 
 
 def distances(url: Url = DEFAULT_URL, output: OutputOption = Output.TABLE) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nearcast.cli.bounds import DISTANCE_COLUMNS, bound, distance_row
+from nearcast.cli.bounds import DISTANCE_COLUMNS, bound, distance_row, explain
 from nearcast.cli.shared import (
     DEFAULT_URL,
     TOPIC_COLUMNS,
@@ -124,6 +124,7 @@ def _bound_of(bounds: dict[str, Bound], topic: str) -> Bound | None:
 
 
 app.command("bound")(bound)
+app.command("explain")(explain)
 
 
 # --- plan

@@ -21,6 +21,7 @@ from nearcast.core.model.logs import Log, problem_of
 from nearcast.core.model.membership import decode_membership
 from nearcast.core.model.names import ANSWER_CHANNEL, CONTROLLER_CHANNEL, MEMBERS, TERM_KEY, encode_topic
 from nearcast.core.model.placement import Mode
+from nearcast.core.model.planning import Explanation
 from nearcast.core.wire import bus, views
 from nearcast.errors import NotACluster, Refused, Unavailable, UsageError
 from nearcast.runtime.driver import parse_url
@@ -200,6 +201,12 @@ class Console:
         """Set how many bytes per second a broker can send."""
         state = await self._accepted(lambda request: bus.SetCapacity(request, broker, bytes_per_s), timeout_s)
         return state.brokers[broker]
+
+    async def explain(self, topic: str, *, timeout_s: float = 10.0) -> Explanation:
+        """Why the policy has the topic where it is."""
+        state = await self._accepted(lambda request: bus.ExplainTopic(request, topic), timeout_s)
+        assert state.explanation is not None
+        return state.explanation
 
     async def set_bound(self, topics: str, bound: Bound | None, *, timeout_s: float = 10.0) -> dict[str, Bound]:
         """Set how long messages may take on a topic, or on all that match a pattern. Returns all bounds."""

@@ -137,6 +137,8 @@ class Leader:
             self.distances.heard(message, now_s)
         elif isinstance(message, bus.SetBound):
             self.bounds.heard(message, now_s)
+        elif isinstance(message, bus.ExplainTopic):
+            self.planner.explain(message, now_s)
         elif isinstance(message, bus.AboutLogs):
             self.logs.heard(message, now_s)
         elif isinstance(message, bus.AbandonPart):

@@ -21,6 +21,8 @@ from nearcast.core.controller.planning_input import LoadWindow, PlanningInput
 from nearcast.core.model.journal import BrokerState, Pace
 from nearcast.core.model.planning import (
     AddBroker,
+    ExplainingPolicy,
+    Explanation,
     KeepBroker,
     PlaceTopic,
     Policy,
@@ -74,6 +76,21 @@ class Proposing:
 
     def decide(self, view: PlanningInput) -> Proposal:
         return self._policy.propose(*view.snapshot())
+
+
+class Explaining:
+    """A policy that explains one topic, as a decider. It decides on words if it cannot."""
+
+    def __init__(self, policy: ExplainingPolicy, topic: str) -> None:
+        self.name = f"policy {policy.name}"
+        self._policy = policy
+        self._topic = topic
+
+    def decide(self, view: PlanningInput) -> Explanation | str:
+        try:
+            return self._policy.explain(*view.snapshot(), self._topic)
+        except UsageError as error:
+            return str(error)
 
 
 class ProposalExecutor:
@@ -242,6 +259,25 @@ class Planner:
             spare=max(0, planning.brokers_max - coming - len(carrying)),
             coming=coming,
         )
+
+    def explain(self, message: bus.ExplainTopic, now_s: float) -> None:
+        """Somebody wants to know why a topic is where it is."""
+        planning = self._planning
+        policy = planning.policy if planning is not None else None
+        if planning is None or not isinstance(policy, ExplainingPolicy):
+            name = policy.name if policy is not None else "none"
+            problem = f"the policy is {name}, which explains nothing: start the controllers with --policy epulsar"
+            self._office.reply(self._office.state(message.request, problem))
+            return
+
+        def explained(found: Explanation | str | None, at_s: float) -> None:
+            if isinstance(found, Explanation):
+                state = msgspec.structs.replace(self._office.state(message.request), explanation=found)
+            else:
+                state = self._office.state(message.request, found or "the policy failed: see the controller's log")
+            self._office.reply(state)
+
+        self._questions.ask(Explaining(policy, message.topic), self._view(planning, now_s), explained)
 
     # --- answers
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import msgspec
 
@@ -156,12 +156,44 @@ class Proposal(msgspec.Struct, frozen=True):
         return [change for change in self.changes if isinstance(change, PlaceTopic)]
 
 
+class ExplainedBroker(msgspec.Struct, frozen=True):
+    """One broker for one topic."""
+
+    broker: str
+    latency_s: float | None  # the latency that the bound is about; None if not known
+    ruled_out: str = ""  # why the topic may not be there, in words; empty if it may
+
+
+class Explanation(msgspec.Struct, frozen=True, kw_only=True):
+    """Why a topic is where it is, with the load as it is measured: what other topics do at once is not considered."""
+
+    topic: str
+    brokers: tuple[str, ...] = ()  # where it is
+    bound: Bound | None = None
+    latency_s: float | None = None  # today, the one that the bound is about
+    violated: bool = False
+    stays: str = ""  # why the policy would not move it, whatever the candidates; empty if it would
+    candidates: tuple[ExplainedBroker, ...] = ()  # best first: those of known latency by it, then the others by load
+
+    @property
+    def best(self) -> ExplainedBroker | None:
+        """The first that nothing rules out."""
+        return next((candidate for candidate in self.candidates if not candidate.ruled_out), None)
+
+
 class Policy(Protocol):
     """A pure function: the same snapshot and plan give the same proposal. The plan names every topic that has load."""
 
     name: str
 
     def propose(self, snapshot: Snapshot, plan: Plan) -> Proposal: ...
+
+
+@runtime_checkable
+class ExplainingPolicy(Policy, Protocol):
+    """A policy that can say why a topic is where it is. Raises UsageError for a topic it knows nothing of."""
+
+    def explain(self, snapshot: Snapshot, plan: Plan, topic: str) -> Explanation: ...
 
 
 # --- subscribers and their gateways

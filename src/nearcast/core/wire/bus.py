@@ -19,6 +19,7 @@ from nearcast.core.model.logs import FormerLife, Log, PartLoad, Sealed
 from nearcast.core.model.membership import Membership
 from nearcast.core.model.names import AGENT_CHANNEL
 from nearcast.core.model.placement import Mode, Record
+from nearcast.core.model.planning import Explanation
 from nearcast.core.model.reports import Report
 from nearcast.core.wire import views
 
@@ -311,10 +312,7 @@ class MoveTopics(msgspec.Struct, frozen=True, tag=True):
 
 
 class Drain(msgspec.Struct, frozen=True, tag=True):
-    """Move everything away from a broker and let it leave; or cancel that.
-
-    A broker that keeps messages of logs leaves when they are read or expired. `abandon`: at once, and they are lost.
-    """
+    """Move everything away from a broker and let it leave; or cancel that. `abandon`: what it keeps of logs is lost."""
 
     request: str
     broker: str
@@ -342,6 +340,13 @@ class SetBound(msgspec.Struct, frozen=True, tag=True):
     request: str
     topics: str
     bound: Bound | None = None
+
+
+class ExplainTopic(msgspec.Struct, frozen=True, tag=True):
+    """Ask the policy why a topic is where it is."""
+
+    request: str
+    topic: str
 
 
 class CreateLog(msgspec.Struct, frozen=True, tag=True):
@@ -407,12 +412,13 @@ class State(msgspec.Struct, frozen=True, tag=True):
     bounds: dict[str, Bound] = {}  # all of the cluster
     distances: dict[str, TopicDistances] = {}  # of the topics shown
     round_trips_s: dict[str, dict[str, float]] = {}  # between brokers
+    explanation: Explanation | None = None
 
 
 AboutTopics = MoveTopics | Drain | SetCapacity | AcknowledgeLoss | Show
 AboutLogs = CreateLog | DropLog | ShowLogs
 AboutSubscribers = ShowSubscribers | PlaceSubscriber | ShuffleSubscribers
-Request = AboutTopics | SetBound | AboutLogs | AbandonPart | AboutSubscribers
+Request = AboutTopics | SetBound | ExplainTopic | AboutLogs | AbandonPart | AboutSubscribers
 FromGateway = GatewayReport | RegisterUser | RequestBroker
 ToController = Hello | Report | Answer | Request | FromGateway
 ToAgent = Grant | Refusal | BrokerDistances | Order

@@ -46,7 +46,7 @@ Deviations:
 """
 
 from nearcast.policies.epulsar.config import EPulsarConfig, Ranking
-from nearcast.policies.epulsar.explain import Explained, Explanation, explain
+from nearcast.policies.epulsar.explain import explain
 from nearcast.policies.epulsar.policy import EPulsar
 
-__all__ = ["EPulsar", "EPulsarConfig", "Explained", "Explanation", "Ranking", "explain"]
+__all__ = ["EPulsar", "EPulsarConfig", "Ranking", "explain"]

@@ -4,47 +4,16 @@ from __future__ import annotations
 
 from math import inf, isfinite, nan
 
-import msgspec
 import numpy as np
 
 from nearcast.core.model.placement import Plan
-from nearcast.core.model.planning import Snapshot
+from nearcast.core.model.planning import ExplainedBroker, Explanation, Snapshot
 from nearcast.errors import UsageError
 from nearcast.policies.epulsar.config import EPulsarConfig
 from nearcast.policies.epulsar.draft import Constraint, Draft, Obstacle
 from nearcast.policies.epulsar.policy import DEFAULT, movable, reach_of
 from nearcast.policies.epulsar.reach import Choices, Reach, Today
 from nearcast.policies.loads import NOWHERE
-
-
-class Explained(msgspec.Struct, frozen=True):
-    """One broker for one topic."""
-
-    broker: str
-    latency_s: float | None  # the latency that the bound is about; None if not known
-    obstacles: tuple[Obstacle, ...] = ()  # none: the topic may be there
-
-    @property
-    def ruled_out(self) -> str:
-        return ", ".join(map(str, self.obstacles))
-
-
-class Explanation(msgspec.Struct, frozen=True, kw_only=True):
-    """One topic, with the load as it is measured: what other topics do at the same time is not considered."""
-
-    topic: str
-    brokers: tuple[str, ...]  # where it is
-    bound_s: float | None
-    percentile: float | None
-    latency_s: float | None  # today, the one that the bound is about
-    violated: bool
-    stays: str = ""  # why the policy would not move it, whatever the candidates; empty if it would
-    candidates: tuple[Explained, ...] = ()  # the best first: those of known latency by it, then the others by load
-
-    @property
-    def best(self) -> Explained | None:
-        """The first that nothing rules out."""
-        return next((candidate for candidate in self.candidates if not candidate.obstacles), None)
 
 
 def explain(snapshot: Snapshot, plan: Plan, topic: str, config: EPulsarConfig = DEFAULT) -> Explanation:
@@ -60,8 +29,7 @@ def explain(snapshot: Snapshot, plan: Plan, topic: str, config: EPulsarConfig = 
     return Explanation(
         topic=topic,
         brokers=placement.brokers,
-        bound_s=bound.seconds if bound else None,
-        percentile=bound.percentile if bound else None,
+        bound=bound,
         latency_s=latency_s if isfinite(latency_s) else None,
         violated=bool(today.violated[number]),
         stays=_stays(snapshot, draft, number),
@@ -81,7 +49,7 @@ def _stays(snapshot: Snapshot, draft: Draft, topic: int) -> str:
     return "" if movable(snapshot, draft)[topic] else "it moves, or has just moved"
 
 
-def _candidates(draft: Draft, choices: Choices, reach: Reach) -> tuple[Explained, ...]:
+def _candidates(draft: Draft, choices: Choices, reach: Reach) -> tuple[ExplainedBroker, ...]:
     topic, bound_s = int(choices.topics[0]), float(choices.bound_s[0])
     known = dict(reach.ranked(0))
     # Brokers that the topic may not be on are not ranked, but a person wants to see them too.
@@ -92,7 +60,7 @@ def _candidates(draft: Draft, choices: Choices, reach: Reach) -> tuple[Explained
 
 def _explained(
     draft: Draft, choices: Choices, topic: int, broker: int, latency_s: float | None, bound_s: float
-) -> Explained:
+) -> ExplainedBroker:
     obstacles = []
     if bound_s < inf and latency_s is None:
         obstacles.append(Obstacle(Constraint.UNKNOWN, inf, bound_s))
@@ -102,4 +70,4 @@ def _explained(
     replicas, needed = int(choices.replicas[broker]), int(choices.needed[0])
     if replicas < needed:
         obstacles.append(Obstacle(Constraint.REPLICAS, replicas, needed))
-    return Explained(draft.loads.brokers[broker], latency_s, tuple(obstacles))
+    return ExplainedBroker(draft.loads.brokers[broker], latency_s, ", ".join(map(str, obstacles)))

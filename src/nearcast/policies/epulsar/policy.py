@@ -8,7 +8,16 @@ from typing import assert_never
 import numpy as np
 
 from nearcast.core.model.placement import Mode, Plan
-from nearcast.core.model.planning import AddBroker, Cause, PlaceTopic, Proposal, ProposedChange, Reason, Snapshot
+from nearcast.core.model.planning import (
+    AddBroker,
+    Cause,
+    Explanation,
+    PlaceTopic,
+    Proposal,
+    ProposedChange,
+    Reason,
+    Snapshot,
+)
 from nearcast.policies.epulsar.centroids import CentroidReach
 from nearcast.policies.epulsar.config import EPulsarConfig, Ranking
 from nearcast.policies.epulsar.draft import Draft
@@ -36,6 +45,12 @@ class EPulsar:
             problem = "no broker may carry topics: start one, or cancel a removal"
             return Proposal(self.name, predicted=draft.predicted(), problem=problem)
         return _Session(snapshot, draft).proposal(self.name)
+
+    def explain(self, snapshot: Snapshot, plan: Plan, topic: str) -> Explanation:
+        """Why a topic is where it is."""
+        from nearcast.policies.epulsar.explain import explain
+
+        return explain(snapshot, plan, topic, self._config)
 
 
 def reach_of(snapshot: Snapshot, choices: Choices, ranking: Ranking) -> Reach:
