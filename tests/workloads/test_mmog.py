@@ -95,5 +95,8 @@ def test_round_trips_are_read_from_a_table(tmp_path: Path) -> None:
     assert read_round_trips(file, ("a", "b")) == {("a", "b"): 11.0}
     with pytest.raises(UsageError, match="cannot read round trips of a, d"):
         read_round_trips(file, ("a", "d"))
+    for wrong in (("a",), ("a", "b", "a")):
+        with pytest.raises(UsageError, match="two or more cities"):
+            read_round_trips(file, wrong)
     with pytest.raises(UsageError, match="mmog needs"):
         Game(groups=1)

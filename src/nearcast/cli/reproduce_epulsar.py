@@ -117,6 +117,12 @@ def game(
     lifetimes: Annotated[
         Lifetimes, typer.Option("--lifetimes", help="In a group: 30 to 60 s, or exponential.")
     ] = Lifetimes.UNIFORM,
+    matrix: Annotated[
+        Path | None, typer.Option("--matrix", help="Round trips in ms as CSV with names, instead of our own table.")
+    ] = None,
+    cities: Annotated[
+        str, typer.Option("--cities", help="Names in that file; the controller is in the first.")
+    ] = "NewYork,Chicago,Dallas,LosAngeles,Seattle",
     out: Out = None,
     as_json: AsJson = False,
     output: OutputOption = Output.TABLE,
@@ -139,6 +145,8 @@ def game(
         settings = GameSettings(
             game=played, seconds=minutes * 60, rate_scale=rate_scale, policies=tuple(policy or [HASHING])
         )
-        return run(lambda: run_game(settings, progress))
+        named = tuple(city.strip() for city in cities.split(","))
+        round_trips_ms = mmog.ROUND_TRIPS_MS if matrix is None else mmog.read_round_trips(matrix, named)
+        return run(lambda: run_game(settings, progress, round_trips_ms=round_trips_ms))
 
     conclude("epulsar-9", experiment, out, as_json, output)

@@ -44,7 +44,6 @@ ROUND_TRIPS_MS: Mapping[tuple[str, str], float] = {
     ("losangeles", "seattle"): 30.0,
 }
 CITIES = ("newyork", "chicago", "dallas", "losangeles", "seattle")
-CONTROL_CITY = "newyork"
 
 
 class Distances(StrEnum):
@@ -79,6 +78,8 @@ class Game(msgspec.Struct, frozen=True, kw_only=True):
 
 def read_round_trips(path: Path, cities: tuple[str, ...]) -> dict[tuple[str, str], float]:
     """A square CSV of round trips in ms, cities in the first row and column; both directions are averaged."""
+    if len(set(cities)) < max(2, len(cities)):
+        raise UsageError("name two or more cities, each of them once")
     try:
         with path.open(newline="", encoding="utf-8") as file:
             head, *rows = csv.reader(file)

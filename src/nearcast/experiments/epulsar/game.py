@@ -36,7 +36,7 @@ class GameSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GameFigures(msgspec.Struct, frozen=True, kw_only=True):
-    """What `--json` prints. `representative`: the share of one player's messages within the bound, by policy."""
+    """What `--json` prints."""
 
     bound_ms: float
     seconds: float

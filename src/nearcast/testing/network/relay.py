@@ -14,6 +14,7 @@ timers are no finer.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
 import random
 import socket
@@ -185,7 +186,8 @@ class Conduit:
             reset_connection(self.sink)
         else:
             self.finished = True
-            self.sink.write_eof()
+            with contextlib.suppress(OSError):  # the receiver is gone already, and nobody has told us yet
+                self.sink.write_eof()
             self._on_finished()
 
     def _throttle(self) -> None:
