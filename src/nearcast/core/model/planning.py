@@ -87,7 +87,7 @@ class Cause(StrEnum):
     ASKED = "asked"  # a person wants all subscribers placed again
 
 
-class Reason(msgspec.Struct, frozen=True):
+class Reason(msgspec.Struct, frozen=True, gc=False):  # one per topic of a large plan, and never part of a cycle
     """Why: a measure, its value, and the threshold it crossed."""
 
     cause: Cause
@@ -99,7 +99,7 @@ class Reason(msgspec.Struct, frozen=True):
         return f"{self.cause}: {self.measure} {self.value:.4g}, threshold {self.threshold:.4g}"
 
 
-class PlaceTopic(msgspec.Struct, frozen=True, tag=True):
+class PlaceTopic(msgspec.Struct, frozen=True, tag=True, gc=False):
     """Put the topic on these brokers, in this mode."""
 
     topic: str

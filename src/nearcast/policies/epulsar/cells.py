@@ -17,6 +17,7 @@ from nearcast.policies.loads import Floats, Numbers
 
 CELL_MAX = 16  # brokers
 BLOCK = 4096  # topics at a time, which keeps the memory bounded
+PRODUCT_MAX = 250_000  # multiplications at once: OpenBLAS starts threads for more, which wait for busy cores
 ROUNDING_S = 1e-9  # far above the error of a distance, far below what anyone can measure
 
 
@@ -106,6 +107,9 @@ def apart(coordinates: Floats, factor: Floats) -> Floats:
     """The distances in space, without heights."""
     places = coordinates[:, :-1]
     left = np.hstack((places, (places**2).sum(axis=1, keepdims=True), np.ones((len(places), 1))))
-    squared = left @ factor
+    squared = np.empty((len(left), factor.shape[1]))
+    rows = max(1, PRODUCT_MAX // max(1, factor.size))
+    for first in range(0, len(left), rows):
+        np.matmul(left[first : first + rows], factor, out=squared[first : first + rows])
     np.maximum(squared, 0.0, out=squared)  # rounding may leave a little below zero
     return np.sqrt(squared, out=squared)
