@@ -1,0 +1,79 @@
+"""Topics follow their clients on real servers, over an emulated network."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from contextlib import AsyncExitStack
+from urllib.parse import urlsplit
+
+import pytest
+
+import nearcast
+from nearcast.core.model.bounds import Bound
+from nearcast.testing.cluster import LocalCluster
+from nearcast.testing.network.emulated import EmulatedNetwork
+from nearcast.testing.network.sites import Site, World
+from nearcast.testing.waiting import until
+
+pytestmark = pytest.mark.live
+
+WORLD = World((Site("east", 0.008), Site("west", 0.008)), {("east", "west"): 0.023}, jitter_share=0.0)
+BOUND_S = 0.040  # a message takes 16 ms through the broker of the own site, and 46 ms through the other
+TOPIC = "swarm.1"
+BACK_S = 15.0
+
+
+def test_a_topic_follows_its_swarm_and_nothing_is_lost() -> None:
+    async def scenario() -> None:
+        async with AsyncExitStack() as stack:
+            cluster = await stack.enter_async_context(
+                await LocalCluster.start(
+                    brokers=["b1", "b2"], controller_options=["--policy", "epulsar", "--wait", "2"]
+                )
+            )
+            console = await stack.enter_async_context(await cluster.console())
+            network = await stack.enter_async_context(EmulatedNetwork(WORLD, random.Random(1)))
+            for broker, site in (("b1", "east"), ("b2", "west")):
+                await network.place(cluster.urls[broker], site)
+                await network.place(f"udp://{urlsplit(cluster.urls[broker]).netloc}", site)
+            swarm = await network.attach("swarm", "east")
+            leader, follower = [
+                await stack.enter_async_context(nearcast.connect(cluster.urls["b1"], resolve=swarm.resolve))
+                for _ in range(2)
+            ]
+            await console.set_bound("swarm.*", Bound(BOUND_S))
+            subscription = await follower.subscribe(TOPIC)
+            got: list[tuple[float, float, int]] = []  # when, latency, number
+
+            async def listen() -> None:
+                async for event in subscription:
+                    assert isinstance(event, nearcast.Message), event
+                    got.append((time.monotonic(), event.latency_s, event.sequence))
+
+            async def speak() -> None:
+                while True:
+                    await leader.publish(TOPIC, b"x" * 100)
+                    await asyncio.sleep(0.02)  # the rate of the stream
+
+            async def is_at(broker: str) -> bool:
+                return (await console.state(TOPIC)).topics[TOPIC].placement.brokers == (broker,)
+
+            tasks = [asyncio.create_task(listen()), asyncio.create_task(speak())]
+            for site, broker in (("east", "b1"), ("west", "b2"), ("east", "b1")):
+                swarm.move(site)
+                await until(lambda broker=broker: is_at(broker), f"the topic is at {broker}", BACK_S)
+                before = len(got)
+                await until(lambda before=before: len(got) > before + 50, "messages flow")
+                late = [latency_s for _, latency_s, _ in got[-25:] if latency_s > BOUND_S]
+                assert len(late) < 5, "it is near again"
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            numbers = [number for _, _, number in got]
+            assert numbers == list(range(numbers[0], numbers[0] + len(numbers)))
+            said = [decision.text for decision in (await console.overview()).decisions]
+            assert sum("predicted" in text for text in said) >= 2, said
+
+    asyncio.run(scenario())
