@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from nearcast.core.model.distances import TopicDistances
 
 LOOK_S = 0.5  # between two looks at what clients have said
+LISTEN_AGAIN_S = 2.0
 TOPICS_AT_ONCE = 2000
 PROBED_BROKERS = 1000  # an agent measures its distance to all others
 
@@ -54,18 +55,25 @@ class Distances:
         return self._problem
 
     async def start(self) -> None:
-        try:
-            port = await self._probing.start(self._options.host, self._options.port)
-        except OSError as error:
-            self._problem = (
-                f"cannot answer probes at UDP port {self._options.port} ({error.strerror or error}): topics are not"
-                " kept near clients of this broker; free the port, or choose another with --probe"
-            )
-            return
-        host = urlsplit(self._machine.identity.url).hostname or "127.0.0.1"
-        self._machine.probes = f"udp://{f'[{host}]' if ':' in host else host}:{port}"
         self._estimates = _estimates(self._machine.identity.broker)
         self._task = asyncio.create_task(self._run())
+
+    async def _listen(self) -> None:
+        """Another agent of this broker may have the port, and be about to end: try again until it is free."""
+        while True:
+            try:
+                port = await self._probing.start(self._options.host, self._options.port)
+            except OSError as error:
+                self._problem = (
+                    f"cannot answer probes at UDP port {self._options.port} ({error.strerror or error}): topics are not"
+                    " kept near clients of this broker; free the port, or choose another with --probe"
+                )
+                await asyncio.sleep(LISTEN_AGAIN_S)
+            else:
+                self._problem = ""
+                host = urlsplit(self._machine.identity.url).hostname or "127.0.0.1"
+                self._machine.probes = f"udp://{f'[{host}]' if ':' in host else host}:{port}"
+                return
 
     async def ended(self) -> None:
         await asyncio.Event().wait()
@@ -88,6 +96,7 @@ class Distances:
         self._machine.reporting.probed(self._prober.round_trips_s)
 
     async def _run(self) -> None:
+        await self._listen()
         while True:
             await asyncio.sleep(LOOK_S)
             if self._estimates is not None:

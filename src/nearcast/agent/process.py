@@ -28,7 +28,7 @@ class Agent:
     def __init__(self, identity: Identity, server_url: str, store_url: str, *, timing: Timing = DEFAULT_TIMING) -> None:
         server, credentials = parse_url(server_url)
         store, store_credentials = parse_url(store_url)
-        self.machine = Machine(
+        self._machine = Machine(
             identity,
             store.url,
             random.Random(),
@@ -41,7 +41,7 @@ class Agent:
         self._refused = asyncio.Event()
 
     async def start(self) -> None:
-        self._driver = Driver(self.machine, self._after)
+        self._driver = Driver(self._machine, self._after)
         self._driver.start()
 
     async def stop(self) -> None:
@@ -50,22 +50,26 @@ class Agent:
 
     def server_ended(self) -> None:
         """Called by the watcher of the server's process when it is gone."""
-        self.machine.server_ended()
+        self._machine.server_ended()
+
+    @property
+    def machine(self) -> Machine:
+        return self._machine
 
     @property
     def problem(self) -> str:
         """What keeps the agent from working, in words; empty if nothing does."""
-        return self.machine.problem or (self._driver.troubles.problem if self._driver is not None else "")
+        return self._machine.problem or (self._driver.troubles.problem if self._driver is not None else "")
 
     async def ended(self) -> None:
         """Raise `Misplaced` when another agent holds this one's identity; this one has stopped working then."""
         await self._refused.wait()
-        raise Misplaced(self.machine.refused)
+        raise Misplaced(self._machine.refused)
 
     def _after(self) -> None:
         if self._driver is not None:
-            self.machine.wall_offset_s = self._driver.wall_offset_s()
-        if self.machine.refused:
+            self._machine.wall_offset_s = self._driver.wall_offset_s()
+        if self._machine.refused:
             self._refused.set()
 
 

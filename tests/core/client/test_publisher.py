@@ -674,17 +674,3 @@ def test_a_record_that_was_read_before_the_place_was_forgotten_is_not_believed(r
     assert ear.frames() == []
     assert client.machine.topic_publishers[topic].placement == new
     assert client.acked == [b"a"]
-
-
-def test_a_topic_that_its_hash_placed_warms_its_new_broker_which_has_no_record_yet(rig: Any) -> None:
-    world = rig("b1", "b2")
-    client = world.client()
-    client.publish(T, b"a")
-    topic_publisher = client.machine.topic_publishers[T]
-    old = topic_publisher.placement
-    (home,) = old.brokers
-    other = "b2" if home == "b1" else "b1"
-    world.install(home, T, prepare(old, single(old.epoch + 1, other, world.membership.version), term=1))
-    world.settle()
-    assert topic_publisher._entries.link_to(other) is not None, "it need not wait for a tick, or ask the directory"
-    assert not topic_publisher._entries.unconfirmed

@@ -100,9 +100,8 @@ class Entries:
         if isinstance(record, (Unreadable, Denied)):
             topic_publisher.refuse_all(not_found(broker, topic_publisher.topic, record))
             return
-        if record is None and topic_publisher.unplaced and topic_publisher.is_at(broker):
-            # The server came back with an empty memory: only the directory knows where the topic is now. Where the
-            # topic is about to move there is no record yet.
+        if record is None and topic_publisher.unplaced and topic_publisher.writes_to(broker):
+            # The server came back with an empty memory: only the directory knows where the topic is now.
             self._unconfirmed.add(broker)
             topic_publisher.client.attend(topic_publisher)
             return

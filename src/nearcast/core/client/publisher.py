@@ -347,16 +347,12 @@ class TopicPublisher:
 
     def writes_to(self, broker: str) -> bool:
         """Whether we write to the broker, or are about to."""
-        return self.is_at(broker) or self._is_target(broker, self.upcoming)
-
-    def is_at(self, broker: str) -> bool:
-        """Whether we write to the broker now, as far as we know."""
-        return self._is_target(broker, self.placement)
-
-    def _is_target(self, broker: str, placement: Placement | None) -> bool:
-        if placement is None or broker not in placement.writers(self._publisher):
-            return False
-        return self.client.membership.has(broker, placement)
+        members = self.client.membership
+        return any(
+            broker in placement.writers(self._publisher) and members.has(broker, placement)
+            for placement in (self.placement, self.upcoming)
+            if placement
+        )
 
     # --- the end
 
