@@ -93,7 +93,7 @@ def _with_several_logs(setup: Setup, rng: Random) -> Setup:
     reads = [Read("more", nap_s=rng.choice((0.0, 0.0, 3.0)))]
     if rng.random() < 0.5:
         reads.append(Read("kept", start=Start.LATEST, after_s=rng.random() * 3))
-    reads += [_member(rng) for _ in range(rng.choice((0, 0, 1, 2, 3)))]
+    reads += _members(rng)
     return msgspec.structs.replace(
         setup,
         quorum=quorum,
@@ -107,8 +107,15 @@ def _with_several_logs(setup: Setup, rng: Random) -> Setup:
     )
 
 
+def _members(rng: Random) -> list[Read]:
+    """Members of a second group of each log. They agree whether it holds."""
+    drawn = [_member(rng) for _ in range(rng.choice((0, 0, 1, 2, 3)))]
+    holding = {member.log: member.holds for member in reversed(drawn)}
+    return [msgspec.structs.replace(member, holds=holding[member.log]) for member in drawn]
+
+
 def _member(rng: Random) -> Read:
-    """A member of a second group, which comes late, may sleep, and may crash."""
+    """It comes late, may sleep, and may crash."""
     return Read(
         rng.choice(("kept", "more")),
         group="second",

@@ -166,9 +166,14 @@ class Reader:
             return [f"{self.name} has something to take"]
         found = [f"{self.name} waits for {life}" for life in self.reader.parts if self.reader.parts[life].lines]
         for life, part in self.reader.parts.items():
-            stream = self.world.hosts[part.broker].server.keys.stream(part.keys.stream) if part.broker else None
+            if not part.broker:
+                continue
+            keys = self.world.hosts[part.broker].server.keys
+            stream, total = keys.stream(part.keys.stream), keys.fields(part.keys.totals).get(part.keys.stream, b"0")
             if stream is not None and stream.records and part.delivered < stream.records[-1][0]:
                 found.append(f"{self.name} has not read {life}")
+            elif 0 <= part.passed < int(total):
+                found.append(f"{self.name} does not know yet what it has missed of {life}")
         known = {membership.life(broker) for broker in membership.brokers}
         return found + [f"{self.name} does not know {life}" for life in sorted(known - self.reader.parts.keys())]
 

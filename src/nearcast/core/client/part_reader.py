@@ -75,6 +75,11 @@ class PartReader:
             return self.lines[0].version
         return ALL_READ if self.ended else self._floor
 
+    @property
+    def passed(self) -> int:
+        """How many messages of the part were read or reported as lost; below 0 if that is not known."""
+        return self._upto.count
+
     def has_read(self, entry: EntryId, since: int) -> bool:
         """Whether everything up to an entry was delivered. Retention may have removed it: then a look after `since`
         finds nothing that is left before it."""
