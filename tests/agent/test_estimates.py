@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from nearcast.agent import estimates as module
-from nearcast.agent.estimates import Estimates
+from nearcast.agent.estimates import LEARN_AGAIN_S, Estimates
 from nearcast.core.agent.clients import TopicClients
 
 BROKERS = [f"b{number:02}" for number in range(24)]
@@ -39,7 +39,7 @@ class World:
 def test_the_best_brokers_of_a_topic_are_near_the_best_although_few_were_probed() -> None:
     world = World()
     estimates = Estimates("b00")
-    assert estimates.between(world.rows(), world.rows()["b00"])
+    assert estimates.between(world.rows(), world.rows()["b00"], 0.0)
     topics = [TopicClients(f"t{n}", (3 * n,), (3 * n + 1, 3 * n + 2)) for n in range(10)]
     found = estimates.of(topics, {client: world.probes(client) for client in range(30)})
     for topic in topics:
@@ -59,18 +59,21 @@ def test_only_news_about_brokers_changes_the_estimates() -> None:
     world = World()
     estimates = Estimates("b00")
     rows = world.rows()
-    assert estimates.between(rows, rows["b00"])
-    assert not estimates.between(rows, rows["b00"])
+    assert estimates.between(rows, rows["b00"], 0.0)
+    assert not estimates.between(rows, rows["b00"], 100.0)
     noise = {name: {other: one_s + 0.0005 for other, one_s in row.items()} for name, row in rows.items()}
-    assert not estimates.between(noise, noise["b00"]), "too little"
-    assert estimates.between(rows | {"b01": rows["b01"] | {"b02": 0.5}}, rows["b00"])
-    assert estimates.between({name: row for name, row in rows.items() if name != "b23"}, rows["b00"])
+    assert not estimates.between(noise, noise["b00"], 100.0), "too little"
+    moved = rows | {"b01": rows["b01"] | {"b02": 0.5}}
+    assert not estimates.between(moved, rows["b00"], LEARN_AGAIN_S - 1), "learning takes its time"
+    assert estimates.between(moved, rows["b00"], LEARN_AGAIN_S + 1)
+    fewer = {name: row for name, row in rows.items() if name != "b23"}
+    assert estimates.between(fewer, rows["b00"], LEARN_AGAIN_S + 2), "a broker has left"
 
 
 def test_a_small_cluster_needs_no_estimates(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "Estimator", None)
     estimates = Estimates("b1")
-    estimates.between({"b2": {"b1": 0.01}}, {"b2": 0.01})
+    estimates.between({"b2": {"b1": 0.01}}, {"b2": 0.01}, 0.0)
     known = {1: {"b1": 0.02, "b2": 0.03}, 2: {"b1": 0.04, "b2": 0.001, "gone": 5.0}}
     found = estimates.of([TopicClients("t", (1,), (2,)), TopicClients("u", (1,), ())], known)
     assert found["u"] is None
@@ -81,7 +84,7 @@ def test_a_small_cluster_needs_no_estimates(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_a_client_that_has_moved_is_estimated_again_and_the_others_are_not() -> None:
     estimates = Estimates("b1")
-    estimates.between({"b2": {"b1": 0.01}}, {"b2": 0.01})
+    estimates.between({"b2": {"b1": 0.01}}, {"b2": 0.01}, 0.0)
     known = {1: {"b1": 0.02, "b2": 0.02}, 2: {"b1": 0.02, "b2": 0.02}}
     topic = [TopicClients("t", (1,), (2,))]
     estimates.of(topic, known)
@@ -96,7 +99,7 @@ def test_a_client_that_has_moved_is_estimated_again_and_the_others_are_not() -> 
 def test_what_is_remembered_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "CLIENTS_MAX", 5)
     estimates = Estimates("b1")
-    estimates.between({"b2": {"b1": 0.01}}, {"b2": 0.01})
+    estimates.between({"b2": {"b1": 0.01}}, {"b2": 0.01}, 0.0)
     for client in range(20):
         pair = {client: {"b1": 0.02, "b2": 0.02}, client + 100: {"b1": 0.02, "b2": 0.02}}
         assert estimates.of([TopicClients("t", (client,), (client + 100,))], pair)["t"] is not None
@@ -105,5 +108,5 @@ def test_what_is_remembered_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_client_that_probed_only_brokers_that_are_gone_counts_nowhere() -> None:
     estimates = Estimates("b1")
-    estimates.between({"b2": {"b1": 0.01}}, {"b2": 0.01})
+    estimates.between({"b2": {"b1": 0.01}}, {"b2": 0.01}, 0.0)
     assert estimates.of([TopicClients("t", (1,), (1,))], {1: {"gone": 0.01}}) == {"t": None}

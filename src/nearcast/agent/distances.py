@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import time
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
@@ -107,7 +108,7 @@ class Distances:
 
     async def _look(self, estimates: Estimates) -> None:
         clients = self._machine.reporting.clients
-        if estimates.between(self._machine.broker_round_trips_s, self._prober.round_trips_s):
+        if estimates.between(self._machine.broker_round_trips_s, self._prober.round_trips_s, time.monotonic()):
             clients.all_again()
         changed = clients.take(TOPICS_AT_ONCE)
         if not changed:

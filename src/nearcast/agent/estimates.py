@@ -11,12 +11,14 @@ from nearcast.coordinates.estimator import Estimator
 from nearcast.coordinates.topics import topic_distances
 from nearcast.core.agent.clients import RoundTrips, TopicClients
 from nearcast.core.model.distances import TopicDistances
+from nearcast.core.model.settings import NEVER_S
 from nearcast.core.wire.probes import NEWS_S, NEWS_SHARE, TARGETS, differ
 
 Floats = NDArray[np.float64]
 Rows = dict[str, dict[str, float]]
 
 CLIENTS_MAX = 50_000  # whose distances are remembered
+LEARN_AGAIN_S = 30.0  # if brokers have moved but are the same: learning takes seconds of a core with 60 of them
 
 
 class Estimates:
@@ -27,16 +29,18 @@ class Estimates:
         self._brokers: tuple[str, ...] = (broker,)
         self._numbers: dict[str, int] = {broker: 0}
         self._between: Rows = {}
+        self._learnt_s = NEVER_S
         self._estimator: Estimator | None = None
         self._rows: dict[int, tuple[RoundTrips, Floats]] = {}  # by client: what it has measured, all distances
 
-    def between(self, rows: Mapping[str, Mapping[str, float]], own: RoundTrips) -> bool:
+    def between(self, rows: Mapping[str, Mapping[str, float]], own: RoundTrips, now_s: float) -> bool:
         """The distances between brokers. Returns whether that changes the estimates."""
         after: Rows = {name: dict(row) for name, row in rows.items()}
         after[self._own] = dict(own)
-        if not _changed(self._between, after):
+        same = after.keys() == self._between.keys()
+        if (same and now_s - self._learnt_s < LEARN_AGAIN_S) or not _changed(self._between, after):
             return False
-        self._between = after
+        self._between, self._learnt_s = after, now_s
         self._brokers = tuple(sorted(after.keys() | {name for row in after.values() for name in row}))
         self._numbers = {name: number for number, name in enumerate(self._brokers)}
         self._estimator = None

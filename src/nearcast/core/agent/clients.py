@@ -7,12 +7,14 @@ is not taken. Whoever lies about its own distances misleads only about the topic
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from itertools import islice
 
 import msgspec
 
 from nearcast.core.model.counters import ClientReport, Role
 from nearcast.core.model.globs import matcher
 from nearcast.core.model.names import is_topic
+from nearcast.core.model.settings import NEVER_S
 from nearcast.core.wire.probes import LONGEST_S
 
 CLIENTS_MAX = 20_000
@@ -51,6 +53,7 @@ class Clients:
         self._patterns: dict[str, dict[int, None]] = {}  # pattern -> clients
         self._uses = 0
         self._changed: dict[str, None] = {}
+        self._ticked_s = NEVER_S
 
     def heard(self, report: ClientReport, now_s: float) -> None:
         if not report.uses and not report.patterns and not report.round_trips_s:
@@ -120,7 +123,10 @@ class Clients:
         return [topic for topic in self._topics if matches(topic.encode())]
 
     def tick(self, now_s: float) -> None:
-        """Forget what was not said again."""
+        """Forget what was not said again. That looks at everything, so it is done seldom."""
+        if now_s - self._ticked_s < FORGET_S / 3:
+            return
+        self._ticked_s = now_s
         for client, known in list(self._clients.items()):
             for pattern in [pattern for pattern, said_s in known.patterns.items() if now_s - said_s > FORGET_S]:
                 self._unfollow(client, known, pattern)
@@ -131,7 +137,7 @@ class Clients:
 
     def take(self, count: int) -> list[TopicClients]:
         """The next topics about which something is new, at most so many."""
-        taken = list(self._changed)[:count]
+        taken = list(islice(self._changed, count))
         for topic in taken:
             del self._changed[topic]
         return [self._of(topic) for topic in taken]

@@ -7,8 +7,8 @@ it finds comes back here, and is reported when it has changed, and again in turn
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Mapping
+from itertools import islice
 
 import msgspec
 
@@ -39,7 +39,7 @@ class Reporting:
         self._round_trips_s: dict[str, float] = {}
         self._probed_at_s = NEVER_S  # when the round trips were last reported
         self._distances: dict[str, TopicDistances] = {}
-        self._news: deque[str] = deque()  # topics to report
+        self._news: dict[str, None] = {}  # topics to report: each once, however often it changes
 
     # --- inputs
 
@@ -67,7 +67,7 @@ class Reporting:
                 self._distances.pop(topic, None)
             elif self._distances.get(topic) != found:
                 self._distances[topic] = found
-                self._news.append(topic)
+                self._news[topic] = None
 
     def tick(self, workplace: AgentLink | None, now_s: float, wall_offset_s: float) -> None:
         self._wall_offset_s = wall_offset_s
@@ -97,14 +97,12 @@ class Reporting:
 
     def _distances_due(self) -> dict[str, TopicDistances]:
         """What is new first, then a share of the others in turn."""
-        due: dict[str, TopicDistances] = {}
-        while self._news and len(due) < DISTANCES_MAX:
-            topic = self._news.popleft()
-            if topic in self._distances:
-                due[topic] = self._distances[topic]
+        news = list(islice(self._news, DISTANCES_MAX))
+        due = {topic: self._distances[topic] for topic in news if topic in self._distances}
+        for topic in news:
+            del self._news[topic]
         share = min(DISTANCES_MAX - len(due), -(-len(self._distances) // round(AGAIN_S / EVERY_S)))
-        for topic in list(self._distances)[:share]:  # those reported longest ago
-            due[topic] = self._distances[topic]
+        due |= islice(self._distances.items(), share)  # those reported longest ago
         for topic in due:
             self._distances[topic] = self._distances.pop(topic)
         return due

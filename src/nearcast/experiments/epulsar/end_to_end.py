@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from urllib.parse import urlsplit
 
 import msgspec
 
 from nearcast.core.model.bounds import Bound
 from nearcast.errors import UsageError
+from nearcast.experiments.chart import Limit, Line, Panel
 from nearcast.experiments.result import Progress, silent
 from nearcast.policies.catalog import policy_named
 from nearcast.testing.cluster import LocalCluster
@@ -136,6 +137,22 @@ def judged(play: Play, policy: str, seconds: float, outcome: LiveOutcome, cpu_sh
         back_s_most=_rounded(max(backs_s, default=None)),
         cpu_share=round(cpu_share, 2),
     )
+
+
+Series = dict[str, list[dict[str, object]]]
+
+
+def charted(play: Play, shown: Mapping[str, tuple[Line, ...]], y_max_ms: float) -> tuple[tuple[Panel, ...], Series]:
+    """One panel for each policy, with the bound; and the same as numbers."""
+    limit = Limit(label=f"bound: {play.bound_s * 1e3:g} ms", y=play.bound_s * 1e3)
+    panels = tuple(
+        Panel(y_label=f"{policy} (ms)", lines=lines, limits=(limit,), y_max=y_max_ms) for policy, lines in shown.items()
+    )
+    series: Series = {
+        policy: [{"topic": line.label, "at_s": line.x, "mean_ms": line.y} for line in lines]
+        for policy, lines in shown.items()
+    }
+    return panels, series
 
 
 def disturbances(play: Play, seconds: float) -> list[tuple[float, float, list[str]]]:

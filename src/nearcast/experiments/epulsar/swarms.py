@@ -6,12 +6,13 @@ from collections.abc import Sequence
 
 import msgspec
 
-from nearcast.experiments.chart import Chart, Colour, Limit, Line, Panel
+from nearcast.experiments.chart import Chart, Colour, Line
 from nearcast.experiments.epulsar.end_to_end import (
     BOUNDS,
     HASHING,
     PolicyRun,
     Run,
+    charted,
     rows_of,
     run_policies,
 )
@@ -75,19 +76,7 @@ def report(settings: SwarmsSettings, play: Play, runs: Sequence[Run]) -> Result:
         policies=tuple(run.figures for run in runs),
     )
     shown = {run.figures.policy: _lines(play, run) for run in runs}
-    series = {
-        policy: [{"topic": line.label, "at_s": line.x, "mean_ms": line.y} for line in lines]
-        for policy, lines in shown.items()
-    }
-    panels = tuple(
-        Panel(
-            y_label=f"{policy} (ms)",
-            lines=lines,
-            limits=(Limit(label=f"bound: {play.bound_s * 1e3:g} ms", y=play.bound_s * 1e3),),
-            y_max=CHART_MAX_MS,
-        )
-        for policy, lines in shown.items()
-    )
+    panels, series = charted(play, shown, CHART_MAX_MS)
     title = f"{len(play.endpoints)} swarms over {settings.swarms.zones} zones: latency of one topic each"
     rows = (
         *rows_of(figures.policies, play.bound_s),
