@@ -110,3 +110,49 @@ def test_a_client_that_probed_only_brokers_that_are_gone_counts_nowhere() -> Non
     estimates = Estimates("b1")
     estimates.between({"b2": {"b1": 0.01}}, {"b2": 0.01}, 0.0)
     assert estimates.of([TopicClients("t", (1,), (1,))], {1: {"gone": 0.01}}) == {"t": None}
+
+
+def test_the_best_brokers_that_some_client_has_not_probed_are_sought() -> None:
+    world = World()
+    estimates = Estimates("b00")
+    estimates.between(world.rows(), world.rows()["b00"], 0.0)
+    topic = TopicClients("t", (0,), (1, 2))
+    known = {client: world.probes(client) for client in (0, 1, 2)}
+    found = estimates.of([topic], known)
+    assert found["t"] is not None
+    best = {one.broker for one in found["t"].best}
+    assert estimates.sought([topic], found) == {"t": best - known[0].keys()}
+    for client in (0, 1):
+        true_s = dict(zip(BROKERS, world.of_client(client), strict=True))
+        known[client] = known[client] | {broker: true_s[broker] for broker in best}
+    found = estimates.of([topic], known)
+    assert estimates.sought([topic], found)["t"] >= best - known[2].keys(), "one client is missing"
+
+
+def test_measuring_the_best_brokers_finds_a_better_one() -> None:
+    world = World(clients=60, seed=4)
+    estimates = Estimates("b00")
+    estimates.between(world.rows(), world.rows()["b00"], 0.0)
+    topics = [TopicClients(f"t{n}", (3 * n,), (3 * n + 1, 3 * n + 2)) for n in range(20)]
+    known = {client: world.probes(client, 4) for client in range(60)}
+
+    def regret() -> float:
+        """How much longer the worst pair takes over the brokers that are chosen than over the best ones."""
+        excess = []
+        for topic in topics:
+            worst_s = np.max([world.of_client(client) for client in topic.publishers], axis=0) / 2
+            worst_s += np.max([world.of_client(client) for client in topic.subscribers], axis=0) / 2
+            one = found[topic.topic]
+            assert one is not None
+            excess.append(worst_s[BROKERS.index(one.best[0].broker)] / worst_s.min() - 1)
+        return float(np.mean(excess))
+
+    found = estimates.of(topics, known)
+    before = regret()
+    for topic, brokers in estimates.sought(topics, found).items():
+        for client in (*topics[int(topic[1:])].publishers, *topics[int(topic[1:])].subscribers):
+            true_s = world.of_client(client)
+            known[client] = known[client] | {broker: true_s[BROKERS.index(broker)] for broker in brokers}
+    found = estimates.of(topics, known)
+    assert regret() <= before / 2
+    assert regret() < 0.01

@@ -15,13 +15,15 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from nearcast.core.model.bounds import Bounds, bound_of
+from nearcast.core.model.distances import TopicDistances, latency_s
 from nearcast.core.wire.probes import Prober
 from nearcast.runtime.probing import Probing
 
 if TYPE_CHECKING:
     from nearcast.agent.estimates import Estimates
+    from nearcast.core.agent.clients import RoundTrips, TopicClients
     from nearcast.core.agent.machine import Agent as Machine
-    from nearcast.core.model.distances import TopicDistances
 
 LOOK_S = 0.5  # between two looks at what clients have said
 LISTEN_AGAIN_S = 2.0
@@ -47,6 +49,7 @@ class Distances:
         self._prober = Prober(random.Random(), targets=PROBED_BROKERS)
         self._probing = Probing(self._prober, tick=self._aim, changed=self._measured, answers=True)
         self._members = -1  # version of the membership we aim by
+        self._bounds: Bounds = {}
         self._estimates: Estimates | None = None
         self._task: asyncio.Task[None] | None = None
         self._problem = ""
@@ -107,15 +110,30 @@ class Distances:
                     log.exception("distances could not be estimated")
 
     async def _look(self, estimates: Estimates) -> None:
-        clients = self._machine.reporting.clients
-        if estimates.between(self._machine.broker_round_trips_s, self._prober.round_trips_s, time.monotonic()):
+        clients, membership = self._machine.reporting.clients, self._machine.membership
+        news = estimates.between(self._machine.broker_round_trips_s, self._prober.round_trips_s, time.monotonic())
+        if news or membership.bounds != self._bounds:
+            self._bounds = membership.bounds
             clients.all_again()
         changed = clients.take(TOPICS_AT_ONCE)
         if not changed:
             return
         known = clients.round_trips_s({client for one in changed for client in (*one.publishers, *one.subscribers)})
-        found: dict[str, TopicDistances | None] = await asyncio.to_thread(estimates.of, changed, known)
-        self._machine.reporting.estimated(found)
+        found, sought = await asyncio.to_thread(_estimated, estimates, changed, known, membership.bounds)
+        self._machine.reporting.estimated(found, sought, time.monotonic())
+
+
+def _estimated(
+    estimates: Estimates, topics: list[TopicClients], known: dict[int, RoundTrips], bounds: Bounds
+) -> tuple[dict[str, TopicDistances | None], dict[str, set[str]]]:
+    """Runs in a thread. The distances of topics; and by topic that misses its bound, the brokers to measure."""
+    found = estimates.of(topics, known)
+    return found, estimates.sought([one for one in topics if _misses(found[one.topic], one.topic, bounds)], found)
+
+
+def _misses(found: TopicDistances | None, topic: str, bounds: Bounds) -> bool:
+    bound = bound_of(bounds, topic) if found is not None else None
+    return found is not None and bound is not None and latency_s(found.now, bound) > bound.seconds
 
 
 def _estimates(broker: str) -> Estimates | None:

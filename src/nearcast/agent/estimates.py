@@ -53,6 +53,17 @@ class Estimates:
         now = self._numbers[self._own]
         return {one.topic: self._distances(now, self._of(one.publishers), self._of(one.subscribers)) for one in topics}
 
+    def sought(self, topics: Iterable[TopicClients], found: Mapping[str, TopicDistances | None]) -> dict[str, set[str]]:
+        """The best brokers of these topics whose distance some client has not measured."""
+        return {one.topic: best for one in topics if (best := self._unmeasured(one, found[one.topic]))}
+
+    def _unmeasured(self, topic: TopicClients, found: TopicDistances | None) -> set[str]:
+        best = {one.broker for one in found.best} if found is not None else set()
+        if len(self._brokers) <= TARGETS or not best:
+            return set()
+        clients = {*topic.publishers, *topic.subscribers} & self._rows.keys()
+        return {broker for broker in best if any(broker not in self._rows[client][0] for client in clients)}
+
     def _distances(self, now: int, publishers: Floats, subscribers: Floats) -> TopicDistances | None:
         if not len(publishers) or not len(subscribers):
             return None

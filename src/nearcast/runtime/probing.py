@@ -144,7 +144,7 @@ class ClientProbes:
         self._enabled = enabled
         self._prober = Prober(random.Random())
         self._probing = Probing(self._prober, tick=self._aim, changed=self._measured, resolve=resolve)
-        self._aimed: tuple[int, frozenset[str]] = (-1, frozenset())
+        self._aimed: tuple[int, frozenset[str], frozenset[str]] = (-1, frozenset(), frozenset())
 
     async def start(self) -> None:
         try:
@@ -159,10 +159,11 @@ class ClientProbes:
     def _aim(self) -> None:
         membership = self._machine.membership
         used = frozenset(link.broker for link in self._machine.links.all_up())
-        if (membership.version, used) != self._aimed:
-            self._aimed = (membership.version, used)
+        sought = self._machine.presence.sought(time.monotonic())
+        if (membership.version, used, sought) != self._aimed:
+            self._aimed = (membership.version, used, sought)
             addresses = {name: info.probes for name, info in membership.brokers.items() if info.probes}
-            self._prober.aim(addresses, used)
+            self._prober.aim(addresses, used, sought)
 
     def _measured(self) -> None:
         self._machine.presence.probed(self._prober.round_trips_s)

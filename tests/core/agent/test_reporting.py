@@ -17,7 +17,7 @@ def near(worst_s: float = 0.01) -> TopicDistances:
 def test_news_are_reported_once_and_then_everything_in_turn() -> None:
     reporting = Reporting("b1", 1, NOBODY)
     topics = [f"t{number}" for number in range(50)]
-    reporting.estimated(dict.fromkeys(topics, near()))
+    reporting.estimated(dict.fromkeys(topics, near()), {}, 0.0)
     assert list(reporting._distances_due()) == topics
     turns = round(AGAIN_S / EVERY_S)
     again = [set(reporting._distances_due()) for _ in range(turns)]
@@ -28,14 +28,14 @@ def test_news_are_reported_once_and_then_everything_in_turn() -> None:
 def test_a_topic_that_changes_often_waits_once_and_is_reported_as_it_is_now() -> None:
     reporting = Reporting("b1", 1, NOBODY)
     for number in range(100):
-        reporting.estimated({"t": near(0.01 + number / 1000)})
+        reporting.estimated({"t": near(0.01 + number / 1000)}, {}, 0.0)
     assert len(reporting._news) == 1
     assert reporting._distances_due() == {"t": near(0.109)}
 
 
 def test_a_report_has_a_limited_number_of_topics_and_the_others_come_next() -> None:
     reporting = Reporting("b1", 1, NOBODY)
-    reporting.estimated({f"t{number}": near() for number in range(2 * DISTANCES_MAX + 10)})
+    reporting.estimated({f"t{number}": near() for number in range(2 * DISTANCES_MAX + 10)}, {}, 0.0)
     due = [reporting._distances_due() for _ in range(3)]
     assert [len(one) for one in due[:2]] == [DISTANCES_MAX] * 2
     assert len(due[0] | due[1] | due[2]) == 2 * DISTANCES_MAX + 10
@@ -43,6 +43,6 @@ def test_a_report_has_a_limited_number_of_topics_and_the_others_come_next() -> N
 
 def test_a_topic_without_clients_is_reported_no_more() -> None:
     reporting = Reporting("b1", 1, NOBODY)
-    reporting.estimated({"t": near(), "u": near()})
-    reporting.estimated({"t": None})
+    reporting.estimated({"t": near(), "u": near()}, {}, 0.0)
+    reporting.estimated({"t": None}, {}, 0.0)
     assert reporting._distances_due().keys() == {"u"}

@@ -6,11 +6,14 @@ from functools import partial
 from typing import Any
 
 import msgspec
+import pytest
 
 from nearcast.core.client.mailbox import Mailbox, Overflow
-from nearcast.core.client.presence import TURN_S, TURNS, USES_MAX
+from nearcast.core.client.presence import SEEK_S, TURN_S, TURNS, USES_MAX
 from nearcast.core.model.counters import ClientReport, Role
-from nearcast.core.model.names import COUNTERS
+from nearcast.core.model.distances import Sought
+from nearcast.core.model.names import CONTROL, COUNTERS
+from nearcast.core.wire.frames import encode_sought
 
 P, S = int(Role.PUBLISHES), int(Role.SUBSCRIBES)
 
@@ -108,3 +111,30 @@ def test_many_topics_take_turns(rig: Any) -> None:
     assert USES_MAX * (TURNS - 1) <= len(first) <= USES_MAX * (TURNS + 1)
     world.run(TURNS * TURN_S)
     assert len(first | listening.uses()) > 1.7 * len(first), "the others come next"
+
+
+def test_a_client_probes_for_agents_that_ask_for_a_while_and_within_limits(rig: Any) -> None:
+    world = rig("b1", "b2")
+    client = world.client()
+    client.publish(b"t", b"x")
+    world.run(1.0)
+    presence = client.machine.presence
+    world.ask("b1", "PUBLISH", CONTROL + b"t", encode_sought(Sought(("b2", "nowhere"))))
+    world.ask("b2", "PUBLISH", CONTROL + b"t", encode_sought(Sought(("b2", "nowhere"))))
+    world.run(0.2)
+    assert presence.sought(world.now_s) == {"b2"}
+    assert presence.sought(world.now_s + SEEK_S) == frozenset()
+    presence.seek((f"b{number}" for number in range(1000)), world.now_s)
+    assert presence.sought(world.now_s) == {"b1", "b2"}, "those it knows"
+
+
+@pytest.mark.parametrize("payload", [b"P", b"P{}", b'P{"brokers":[1]}', b'P{"brokers":' + b"[" * 9000, b"P[]"])
+def test_what_is_no_request_is_ignored(rig: Any, payload: bytes) -> None:
+    world = rig("b1")
+    client = world.client()
+    client.publish(b"t", b"x")
+    world.run(1.0)
+    world.ask("b1", "PUBLISH", CONTROL + b"t", payload)
+    client.publish(b"t", b"y")
+    world.run(1.0)
+    assert client.machine.presence.sought(world.now_s) == frozenset()

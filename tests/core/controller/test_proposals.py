@@ -324,6 +324,15 @@ def test_a_topic_that_somebody_moves_is_shown_as_settling() -> None:
     assert snapshot.settling == {"t"}
 
 
+def test_a_topic_whose_clients_measure_distances_is_shown_as_settling() -> None:
+    journal = journal_of("b1", "b2", topics={"t": TopicEntry(single(MEMBERS, "b1", MEMBERS))})
+    one = Planned(journal, PER_TOPIC)
+    for measuring, settling in ((True, {"t"}), (False, set())):
+        near = TopicDistances(Candidate("b1", 0.01, 0.02, 0.03), measuring=measuring)
+        one.distances.heard(Report("b1", 9.0, 1.0, 5.0, 0.0, 1, 50, 0.0, 0.0, distances={"t": near}), 9.0)
+        assert one.planner._view(PER_TOPIC, 10.0).settling == settling
+
+
 def test_policies_see_bounds_distances_and_quorums() -> None:
     journal = journal_of("b1", "b2", topics={"t": TopicEntry(single(MEMBERS, "b1", MEMBERS))})
     journal.membership = msgspec.structs.replace(

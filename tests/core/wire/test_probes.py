@@ -127,6 +127,20 @@ def test_brokers_in_use_are_always_probed() -> None:
     assert network.probed[farthest] >= 8
 
 
+def test_brokers_that_are_sought_are_known_soon_and_beside_the_others() -> None:
+    network = Network(brokers=30)
+    network.run(20)
+    others = [name for name in network.names.values() if network.probed[name] < 8]
+    sought, before = others[-8:], dict(network.probed)
+    network.prober.aim({name: address for address, name in network.names.items()}, sought=[*sought, "unknown"])
+    network.run(0.5)
+    assert network.known.keys() >= set(sought)
+    network.run(20)
+    often = {name for name, count in network.probed.items() if count - before[name] >= 8}
+    assert often >= set(sought)
+    assert len(often) == 8 + len(sought)
+
+
 def test_a_broker_with_another_address_is_measured_anew() -> None:
     network = Network(brokers=2)
     network.run(10)

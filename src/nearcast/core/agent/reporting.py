@@ -7,13 +7,14 @@ it finds comes back here, and is reported when it has changed, and again in turn
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from itertools import islice
 
 import msgspec
 
 from nearcast.core.agent.clients import Clients
 from nearcast.core.agent.load import LoadMeter, ReportLog
+from nearcast.core.agent.measuring import Measuring
 from nearcast.core.model.distances import TopicDistances
 from nearcast.core.model.names import CONTROLLER_CHANNEL, COUNTERS
 from nearcast.core.model.settings import NEVER_S
@@ -33,6 +34,7 @@ class Reporting:
         self.meter = LoadMeter(broker)
         self.log = ReportLog(broker, agent_id)
         self.clients = Clients()
+        self._measuring = Measuring()
         self._wall_offset_s = 0.0
         self._bus = bus_uplink
         self._measure_at_s = NEVER_S
@@ -60,17 +62,30 @@ class Reporting:
         self._round_trips_s = dict(round_trips_s)
         self._probed_at_s = NEVER_S
 
-    def estimated(self, distances: Mapping[str, TopicDistances | None]) -> None:
-        """How far topics' clients are. None: there is nothing to say about the topic any more."""
+    def estimated(
+        self, distances: Mapping[str, TopicDistances | None], sought: Mapping[str, Collection[str]], now_s: float
+    ) -> None:
+        """How far topics' clients are. None: there is nothing to say about the topic any more.
+
+        `sought`: by topic, brokers to which clients should measure the distance before the topic moves.
+        """
         for topic, found in distances.items():
-            if found is None:
+            waits = self._measuring.seek(topic, sought.get(topic, ()), now_s)
+            if found is not None:
+                self._note(topic, msgspec.structs.replace(found, measuring=waits))
+            else:
                 self._distances.pop(topic, None)
-            elif self._distances.get(topic) != found:
-                self._distances[topic] = found
-                self._news[topic] = None
+
+    def _note(self, topic: str, found: TopicDistances) -> None:
+        if self._distances.get(topic) != found:
+            self._distances[topic] = found
+            self._news[topic] = None
 
     def tick(self, workplace: AgentLink | None, now_s: float, wall_offset_s: float) -> None:
         self._wall_offset_s = wall_offset_s
+        for topic in self._measuring.tick(workplace, now_s) if workplace is not None else ():
+            if topic in self._distances:
+                self._note(topic, msgspec.structs.replace(self._distances[topic], measuring=False))
         if now_s - self._measure_at_s >= EVERY_S and workplace is not None:
             self._measure_at_s = now_s
             self.clients.tick(now_s)

@@ -137,7 +137,7 @@ class Recheck:
             topic, _ = self._topics.popitem(last=False)
             if topic in client.topic_publishers or topic in client.topic_subscribers:
                 self._topics[topic] = None
-                client.ask(topic, now_s)
+                client.finder.ask(topic, now_s)
 
 
 _REASON = "the cluster was restarted from scratch"

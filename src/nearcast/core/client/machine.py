@@ -29,6 +29,7 @@ from nearcast.core.client.repairs import ASKS_BURST, ASKS_PER_S, Answers
 from nearcast.core.client.side_links import SideLinks
 from nearcast.core.client.subscriber import TopicSubscriber
 from nearcast.core.client.upkeep import Forgetting, Reporting
+from nearcast.core.model.distances import Sought
 from nearcast.core.model.membership import Membership
 from nearcast.core.model.names import CONTROL, decode_topic, encode_topic
 from nearcast.core.model.placement import Record, Unreadable
@@ -115,7 +116,7 @@ class Client:
             self._check_open(topic)
             topic_publisher = self.topic_publishers[topic] = TopicPublisher(self, topic)
             self.attend(topic_publisher)
-            self.ask(topic, now_s)
+            self.finder.ask(topic, now_s)
         return topic_publisher
 
     def subscribe(self, topic: bytes, mailbox: Mailbox, token: object, now_s: float) -> None:
@@ -125,7 +126,7 @@ class Client:
             self._check_open(topic)
             topic_subscriber = self.topic_subscribers[topic] = TopicSubscriber(self, topic)
             self.attend(topic_subscriber)
-            self.ask(topic, now_s)
+            self.finder.ask(topic, now_s)
         topic_subscriber.mailboxes += (mailbox,)
         if topic_subscriber.joined:
             self.effects.append(Done(token))
@@ -377,6 +378,8 @@ class Client:
         topic, news = channel.removeprefix(CONTROL), decode_control(payload)
         if isinstance(news, Record):
             self._record(link.broker, topic, news, now_s)
+        elif isinstance(news, Sought):
+            self.presence.seek(news.brokers, now_s)
         elif isinstance(news, Unreadable):
             self._refuse(topic, not_found(link.broker, topic, news), now_s)
 
@@ -396,10 +399,6 @@ class Client:
         return (topic_subscriber is not None and topic_subscriber.lost(now_s)) or (
             topic_publisher is not None and topic_publisher.lost(now_s)
         )
-
-    def ask(self, topic: bytes, now_s: float) -> None:
-        """Ask the topic's directory where it is; repeated after a while for as long as it is needed."""
-        self.finder.ask(topic, now_s)
 
     def found(
         self, directory: str, topic: bytes, found: Record | Unreadable | Membership | Denied | None, now_s: float

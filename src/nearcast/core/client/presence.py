@@ -1,11 +1,12 @@
 """Presence: which topics a client uses, even without traffic, and how far it is from brokers.
 
 Agents learn it, and work out where a topic would be near its clients. A client that has measured nothing says nothing.
+An agent that has to choose asks for the distances to a few more brokers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -22,12 +23,14 @@ TURN_S = 1.0
 TURNS = 5  # in which everything is said once
 USES_MAX = 1000  # topics per turn; with more, agents know only some of them
 PATTERNS_MAX = 100
+SEEK_S = 30.0  # how long a broker is probed for an agent that asked
+SOUGHT_MAX = 32  # brokers, for all agents
 
 Uses = dict[str, int]  # topic -> roles
 
 
 class Presence:
-    """Inputs: probed, tick."""
+    """Inputs: probed, seek, tick."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -36,11 +39,27 @@ class Presence:
         self._turn = 0  # position in the round over all topics
         self._pattern_turn = 0
         self._informed: set[str] = set()  # brokers that know the newest round trips
+        self._sought: dict[str, float] = {}  # brokers, and until when they are probed, in this order
 
     def probed(self, round_trips_s: Mapping[str, float]) -> None:
         """How far brokers are, in seconds there and back."""
         self._round_trips_s = dict(round_trips_s)
         self._informed.clear()
+
+    def seek(self, brokers: Iterable[str], now_s: float) -> None:
+        """An agent wants to know how far these are. Anyone may write that: so only for a while, and not too many."""
+        for broker in brokers:
+            self._sought.pop(broker, None)
+            if broker in self._client.membership.brokers:
+                self._sought[broker] = now_s + SEEK_S
+        while len(self._sought) > SOUGHT_MAX:
+            del self._sought[next(iter(self._sought))]
+
+    def sought(self, now_s: float) -> frozenset[str]:
+        """The brokers that agents want probed."""
+        while self._sought and next(iter(self._sought.values())) <= now_s:
+            del self._sought[next(iter(self._sought))]
+        return frozenset(self._sought)
 
     def tick(self, now_s: float) -> None:
         if not self._round_trips_s or now_s - self._told_s < TURN_S:

@@ -396,7 +396,7 @@ class TopicPublisher:
             self._unblock()
         stuck = self.lost(now_s)
         if stuck:
-            self.client.ask(self.topic, now_s)
+            self.client.finder.ask(self.topic, now_s)
             self._entries.confirm()
         if self._leave_at_s is not None and now_s >= self._leave_at_s:
             self._leave_at_s = None

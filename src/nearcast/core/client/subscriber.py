@@ -400,7 +400,7 @@ class TopicSubscriber:
         if not self.whole and self._refused_until_s is None:
             self._attach_needed(now_s)
         if lost:
-            self.client.ask(self.topic, now_s)
+            self.client.finder.ask(self.topic, now_s)
         lingering = any(held.linger_until_s is not None for held in self.attachments.values())
         return not self.whole or lingering or (reception is not None and reception.unsettled)
 

@@ -58,6 +58,10 @@ class Distances:
         found = self._topics.get(topic)
         return found[1] if found is not None else None
 
+    def measuring(self) -> set[str]:
+        """Topics whose clients are measuring the distances to the best brokers."""
+        return {topic for topic, (_, found) in self._topics.items() if found.measuring}
+
     def all(self) -> dict[str, TopicDistances]:
         return {topic: found for topic, (_, found) in self._topics.items()}
 

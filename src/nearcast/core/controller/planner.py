@@ -8,7 +8,8 @@ with its reason.
 
 The policy must not judge on partial data. It is asked only when every broker has reported a whole second since topics
 last moved. A new leader has heard nothing yet, so it waits T_wait first. A policy that judges each topic by itself need
-not wait for the others: a topic that moves, or has just moved, is shown to it as settling.
+not wait for the others: a topic that moves, has just moved, or whose clients still measure where it could move to, is
+shown to it as settling.
 """
 
 from __future__ import annotations
@@ -253,7 +254,7 @@ class Planner:
             topics=dict(journal.topics),
             fresh=self._roster.carriers() - (self._known or frozenset()),
             distances=self._distances.all(),
-            settling=frozenset(self._settling),
+            settling=frozenset(self._settling) | self._distances.measuring(),
             membership=journal.membership,
             capacity_bytes_per_s=planning.capacity_bytes_per_s,
             spare=max(0, planning.brokers_max - coming - len(carrying)),

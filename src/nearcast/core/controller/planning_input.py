@@ -134,7 +134,7 @@ class PlanningInput(msgspec.Struct, frozen=True, kw_only=True):
     topics: Mapping[str, TopicEntry]  # the planned ones
     fresh: frozenset[str]  # brokers that joined after the last change of the plan
     distances: Mapping[str, TopicDistances] = {}
-    settling: frozenset[str] = frozenset()  # topics that have just moved
+    settling: frozenset[str] = frozenset()  # topics that have just moved, or whose clients still measure distances
     membership: Membership | None = None  # with bounds and logs
     capacity_bytes_per_s: float  # of brokers that have not reported theirs
     spare: int = 0

@@ -7,6 +7,9 @@ from __future__ import annotations
 
 import msgspec
 
+from nearcast.core.model.bounds import Bound
+
+PERCENTILE_KNOWN = 90.0  # the one that agents report
 CANDIDATES_MAX = 8  # brokers in one report of a topic
 
 
@@ -24,6 +27,20 @@ class Candidate(msgspec.Struct, frozen=True, array_like=True):
         return self.publisher_s + self.subscriber_s
 
 
+def latency_s(candidate: Candidate, bound: Bound | None) -> float:
+    """The latency that a bound is about.
+
+    A bound for at most 90 % of the pairs is judged by the 90th percentile, one above that by the worst pair: so no
+    bound is taken for kept that may be missed.
+    """
+    return candidate.p90_s if by_percentile(bound) else candidate.worst_s
+
+
+def by_percentile(bound: Bound | None) -> bool:
+    """Whether the 90th percentile decides, not the worst pair."""
+    return bound is not None and bound.percentile is not None and bound.percentile <= PERCENTILE_KNOWN
+
+
 class Centroids(msgspec.Struct, frozen=True, array_like=True):
     """What ePulsar reports of a topic (section 3.2). A coordinate is a position, and a height at its end."""
 
@@ -38,3 +55,10 @@ class TopicDistances(msgspec.Struct, frozen=True, array_like=True):
     now: Candidate  # the broker it is on
     best: tuple[Candidate, ...] = ()  # by their worst latency, the best first
     centroids: Centroids | None = None
+    measuring: bool = False  # clients are measuring how far the best ones are: until then they are estimates
+
+
+class Sought(msgspec.Struct, frozen=True):
+    """An agent's request to a topic's clients: measure how far these brokers are."""
+
+    brokers: tuple[str, ...]

@@ -64,7 +64,7 @@ class Snapshot(msgspec.Struct, frozen=True):
     distances: Mapping[str, TopicDistances] = {}  # by topic, where they are known
     bounds: Mapping[str, Bound] = {}  # by topic, if it has one
     quorums: Mapping[str, int] = {}  # by topic that a log keeps: how many servers must have its messages, if above 1
-    settling: frozenset[str] = frozenset()  # topics that move, or have just moved: leave them where they are
+    settling: frozenset[str] = frozenset()  # topics that move, have just moved, or are measured: leave them there
 
 
 # --- proposals

@@ -17,6 +17,7 @@ from struct import Struct
 
 import msgspec
 
+from nearcast.core.model.distances import CANDIDATES_MAX, Sought
 from nearcast.core.model.placement import Mode, Record, Unreadable
 from nearcast.core.wire.link import publish_prefix
 
@@ -94,9 +95,11 @@ def speaker_of(payload: bytes) -> tuple[int | None, int]:
 
 
 _RECORD = b"R"
+_SOUGHT = b"P"
 RECORD_BYTES_MAX = 16 << 10  # two placements of some hundred brokers each
 _encode = msgspec.json.Encoder().encode
 _decode_record = msgspec.json.Decoder(Record).decode
+_decode_sought = msgspec.json.Decoder(Sought).decode
 
 
 def encode_record(record: Record) -> bytes:
@@ -150,15 +153,32 @@ def _newer(data: bytes) -> Unreadable | None:
     return Unreadable(f"mode {unknown[0]!r}") if unknown else None
 
 
-def decode_control(payload: bytes) -> Record | Unreadable | None:
+def encode_sought(sought: Sought) -> bytes:
+    """For the control channel of a topic. Clients that do not know it ignore it."""
+    return _SOUGHT + _encode(sought)
+
+
+def decode_control(payload: bytes) -> Record | Unreadable | Sought | None:
     """A message from a control channel; None for one that is not ours, which is ignored."""
-    if not payload.startswith(_RECORD) or len(payload) > RECORD_BYTES_MAX + 1:
+    if len(payload) > RECORD_BYTES_MAX + 1:
+        return None
+    if payload.startswith(_SOUGHT):
+        return _sought(payload)
+    if not payload.startswith(_RECORD):
         return None
     try:
         record = _decode_record(payload[1:])
     except (msgspec.DecodeError, RecursionError):
         return _newer(payload[1:])
     return record if record.well_formed else None
+
+
+def _sought(payload: bytes) -> Sought | None:
+    try:
+        sought = _decode_sought(payload[1:])
+    except (msgspec.DecodeError, RecursionError):
+        return None
+    return sought if len(sought.brokers) <= CANDIDATES_MAX else None
 
 
 def encode_repair(topic: bytes, frame: bytes) -> bytes:

@@ -108,6 +108,7 @@ class Prober:
         self._count = targets
         self._addresses: Mapping[str, str] = {}
         self._used: frozenset[str] = frozenset()
+        self._sought: frozenset[str] = frozenset()
         self._distances: dict[str, _Distance] = {}
         self._due_s: dict[str, float] = {}  # of targets
         self._unanswered: dict[int, tuple[str, float]] = {}  # number -> broker, when it was sent
@@ -119,12 +120,13 @@ class Prober:
         """As last told: small changes since then do not count."""
         return self._told
 
-    def aim(self, addresses: Mapping[str, str], used: Iterable[str] = ()) -> None:
-        """The brokers that answer probes, and where; and those in use, which are always probed.
+    def aim(self, addresses: Mapping[str, str], used: Iterable[str] = (), sought: Iterable[str] = ()) -> None:
+        """The brokers that answer probes, and where; those in use, which come first; and those probed in addition.
 
         A broker with another address is measured anew.
         """
         self._used = frozenset(used)
+        self._sought = frozenset(sought)
         for name in [name for name in self._distances if addresses.get(name) != self._addresses.get(name)]:
             del self._distances[name]
         self._addresses = dict(addresses)
@@ -179,7 +181,8 @@ class Prober:
         landmarks = landmarks_of(self._addresses, self._count - self._count // 2)
         others = (name for name in self._addresses if name not in landmarks)
         nearest = sorted(others, key=lambda name: (name not in self._used, self._known_s(name), name))
-        targets = [*landmarks, *nearest[: self._count - len(landmarks)]]
+        sought = sorted(self._sought & self._addresses.keys())
+        targets = [*landmarks, *nearest[: self._count - len(landmarks)], *sought]
         self._due_s = {name: self._due_s.get(name, -math.inf) for name in targets}
 
     def _known_s(self, name: str) -> float:

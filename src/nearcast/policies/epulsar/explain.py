@@ -46,7 +46,9 @@ def _unbound_s(snapshot: Snapshot, topic: str, brokers: tuple[str, ...]) -> floa
 def _stays(snapshot: Snapshot, draft: Draft, topic: int) -> str:
     if draft.loads.home[topic] == NOWHERE:
         return "it is on several brokers, or on one that is not there: this policy moves none of those"
-    return "" if movable(snapshot, draft)[topic] else "it moves, or has just moved"
+    if movable(snapshot, draft)[topic]:
+        return ""
+    return "it moves, has just moved, or its clients are measuring the distances to the best brokers"
 
 
 def _candidates(draft: Draft, choices: Choices, reach: Reach) -> tuple[ExplainedBroker, ...]:

@@ -1,8 +1,6 @@
 """Reach: how long a topic's messages take over the broker it is on, and would take over others.
 
-A bound without a percentile is about the worst pair of a publisher and a subscriber. Agents report one percentile, the
-90th: a bound of at most that is judged by it, a bound above it by the worst pair. So a bound is never taken for kept
-that may be missed.
+A bound without a percentile is about the worst pair of a publisher and a subscriber.
 """
 
 from __future__ import annotations
@@ -16,23 +14,11 @@ import msgspec
 import numpy as np
 
 from nearcast.core.model.bounds import Bound
-from nearcast.core.model.distances import Candidate, TopicDistances
+from nearcast.core.model.distances import Candidate, TopicDistances, by_percentile, latency_s
 from nearcast.core.model.planning import Snapshot
 from nearcast.policies.loads import NOWHERE, Flags, Floats, Loads, Numbers
 
-PERCENTILE_KNOWN = 90.0
-
 Ranked = Iterator[tuple[int, float]]  # brokers and the latency over each in seconds, the best first
-
-
-def by_percentile(bound: Bound | None) -> bool:
-    """Whether the 90th percentile decides, not the worst pair."""
-    return bound is not None and bound.percentile is not None and bound.percentile <= PERCENTILE_KNOWN
-
-
-def measured_s(candidate: Candidate, bound: Bound | None) -> float:
-    """The latency that a bound is about."""
-    return candidate.p90_s if by_percentile(bound) else candidate.worst_s
 
 
 # --- today
@@ -69,7 +55,7 @@ def _here(distances: TopicDistances, brokers: tuple[str, ...], bound: Bound) -> 
     """What was measured at the topic's broker. A report from before a move is about another one."""
     for candidate in (distances.now, *distances.best):
         if candidate.broker in brokers:
-            return measured_s(candidate, bound)
+            return latency_s(candidate, bound)
     return nan
 
 
