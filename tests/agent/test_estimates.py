@@ -88,12 +88,12 @@ def test_a_client_that_has_moved_is_estimated_again_and_the_others_are_not() -> 
     known = {1: {"b1": 0.02, "b2": 0.02}, 2: {"b1": 0.02, "b2": 0.02}}
     topic = [TopicClients("t", (1,), (2,))]
     estimates.of(topic, known)
-    kept = estimates._rows[1][1]
+    kept = estimates._clients[1].all_s
     known[2] = {"b1": 0.06, "b2": 0.02}
     found = estimates.of(topic, known)["t"]
     assert found is not None
     assert found.now.worst_s == pytest.approx(0.04)
-    assert estimates._rows[1][1] is kept
+    assert estimates._clients[1].all_s is kept
 
 
 def test_what_is_remembered_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,7 +103,7 @@ def test_what_is_remembered_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     for client in range(20):
         pair = {client: {"b1": 0.02, "b2": 0.02}, client + 100: {"b1": 0.02, "b2": 0.02}}
         assert estimates.of([TopicClients("t", (client,), (client + 100,))], pair)["t"] is not None
-        assert len(estimates._rows) <= 5
+        assert len(estimates._clients) <= 5
 
 
 def test_a_client_that_probed_only_brokers_that_are_gone_counts_nowhere() -> None:

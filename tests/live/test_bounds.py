@@ -6,7 +6,6 @@ import asyncio
 import random
 import time
 from contextlib import AsyncExitStack
-from urllib.parse import urlsplit
 
 import pytest
 
@@ -14,6 +13,7 @@ import nearcast
 from nearcast.core.model.bounds import Bound
 from nearcast.testing.cluster import LocalCluster
 from nearcast.testing.network.emulated import EmulatedNetwork
+from nearcast.testing.network.placed import place_cluster
 from nearcast.testing.network.sites import Site, World
 from nearcast.testing.waiting import until
 
@@ -25,19 +25,19 @@ TOPIC = "swarm.1"
 BACK_S = 15.0
 
 
-def test_a_topic_follows_its_swarm_and_nothing_is_lost() -> None:
+@pytest.mark.parametrize("ranking", ["top8", "centroids"])
+def test_a_topic_follows_its_swarm_and_nothing_is_lost(ranking: str) -> None:
     async def scenario() -> None:
         async with AsyncExitStack() as stack:
             cluster = await stack.enter_async_context(
                 await LocalCluster.start(
-                    brokers=["b1", "b2"], controller_options=["--policy", "epulsar", "--wait", "2"]
+                    brokers=["b1", "b2"],
+                    controller_options=["--policy", "epulsar", "--set", f"ranking={ranking}", "--wait", "2"],
                 )
             )
             console = await stack.enter_async_context(await cluster.console())
             network = await stack.enter_async_context(EmulatedNetwork(WORLD, random.Random(1)))
-            for broker, site in (("b1", "east"), ("b2", "west")):
-                await network.place(cluster.urls[broker], site)
-                await network.place(f"udp://{urlsplit(cluster.urls[broker]).netloc}", site)
+            await place_cluster(network, cluster, {"b1": "east", "b2": "west"})
             swarm = await network.attach("swarm", "east")
             leader, follower = [
                 await stack.enter_async_context(nearcast.connect(cluster.urls["b1"], resolve=swarm.resolve))

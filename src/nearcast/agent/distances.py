@@ -10,13 +10,16 @@ import asyncio
 import logging
 import random
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import msgspec
 
+from nearcast.agent.detours import Detours
+from nearcast.agent.locating import Locating
 from nearcast.core.model.bounds import Bounds, bound_of
-from nearcast.core.model.distances import TopicDistances, latency_s
+from nearcast.core.model.distances import BrokerDistances, TopicDistances, latency_s
 from nearcast.core.wire.probes import Prober
 from nearcast.runtime.probing import Probing
 
@@ -34,10 +37,11 @@ log = logging.getLogger("nearcast.agent")
 
 
 class ProbeOptions(msgspec.Struct, frozen=True):
-    """Where an agent answers probes. Port 0: any that is free."""
+    """Where an agent answers probes. Port 0: any that is free. `via`: a table of detours to others."""
 
     host: str = "0.0.0.0"
     port: int = 0
+    via: Path | None = None
 
 
 class Distances:
@@ -47,9 +51,14 @@ class Distances:
         self._machine = machine
         self._options = options
         self._prober = Prober(random.Random(), targets=PROBED_BROKERS)
-        self._probing = Probing(self._prober, tick=self._aim, changed=self._measured, answers=True)
+        self._detours = Detours(options.via)
+        self._probing = Probing(
+            self._prober, tick=self._aim, changed=self._measured, answers=True, resolve=self._detours.resolve
+        )
         self._members = -1  # version of the membership we aim by
         self._bounds: Bounds = {}
+        self._locating = Locating(random.Random())
+        self._told: BrokerDistances | None = None  # the leader's last message
         self._estimates: Estimates | None = None
         self._task: asyncio.Task[None] | None = None
         self._problem = ""
@@ -89,6 +98,7 @@ class Distances:
             await asyncio.gather(self._task, return_exceptions=True)
 
     def _aim(self) -> None:
+        self._detours.look()
         membership = self._machine.membership
         if membership.version != self._members:
             self._members = membership.version
@@ -109,10 +119,23 @@ class Distances:
                 except Exception:  # one topic with strange clients must not end all estimates
                     log.exception("distances could not be estimated")
 
+    def _locate(self, estimates: Estimates, told: BrokerDistances) -> bool:
+        """Take one step with every message of the leader. Returns whether that changes the estimates."""
+        if told is self._told:
+            return False
+        self._told = told
+        if not told.centroids:
+            return estimates.located({})
+        own = self._machine.identity.broker
+        here = self._locating.heard(told.coordinates, self._prober.round_trips_s)
+        self._machine.reporting.located(here)
+        return estimates.located(told.coordinates | {own: here})
+
     async def _look(self, estimates: Estimates) -> None:
         clients, membership = self._machine.reporting.clients, self._machine.membership
-        news = estimates.between(self._machine.broker_round_trips_s, self._prober.round_trips_s, time.monotonic())
-        if news or membership.bounds != self._bounds:
+        told = self._machine.broker_distances
+        news = estimates.between(told.round_trips_s, self._prober.round_trips_s, time.monotonic())
+        if self._locate(estimates, told) or news or membership.bounds != self._bounds:
             self._bounds = membership.bounds
             clients.all_again()
         changed = clients.take(TOPICS_AT_ONCE)

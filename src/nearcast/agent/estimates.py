@@ -4,21 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from nearcast.coordinates.embedding import placed
 from nearcast.coordinates.estimator import Estimator
-from nearcast.coordinates.topics import topic_distances
+from nearcast.coordinates.topics import centroids, topic_distances
 from nearcast.core.agent.clients import RoundTrips, TopicClients
-from nearcast.core.model.distances import TopicDistances
+from nearcast.core.model.distances import BrokerCoordinate, TopicDistances
 from nearcast.core.model.settings import NEVER_S
 from nearcast.core.wire.probes import NEWS_S, NEWS_SHARE, TARGETS, differ
 
 Floats = NDArray[np.float64]
+
+
 Rows = dict[str, dict[str, float]]
 
 CLIENTS_MAX = 50_000  # whose distances are remembered
 LEARN_AGAIN_S = 30.0  # if brokers have moved but are the same: learning takes seconds of a core with 60 of them
+
+
+class _Estimate(msgspec.Struct, frozen=True, eq=False):
+    """One client."""
+
+    measured: RoundTrips
+    all_s: Floats  # its round trip to every broker: measured, else estimated
+    point: Floats | None  # its coordinate, if centroids are wanted and it can be said
 
 
 class Estimates:
@@ -31,7 +43,8 @@ class Estimates:
         self._between: Rows = {}
         self._learnt_s = NEVER_S
         self._estimator: Estimator | None = None
-        self._rows: dict[int, tuple[RoundTrips, Floats]] = {}  # by client: what it has measured, all distances
+        self._coordinates: Mapping[str, BrokerCoordinate] = {}  # of brokers, if centroids are wanted
+        self._clients: dict[int, _Estimate] = {}
 
     def between(self, rows: Mapping[str, Mapping[str, float]], own: RoundTrips, now_s: float) -> bool:
         """The distances between brokers. Returns whether that changes the estimates."""
@@ -44,8 +57,15 @@ class Estimates:
         self._brokers = tuple(sorted(after.keys() | {name for row in after.values() for name in row}))
         self._numbers = {name: number for number, name in enumerate(self._brokers)}
         self._estimator = None
-        self._rows.clear()
+        self._clients.clear()
         return True
+
+    def located(self, coordinates: Mapping[str, BrokerCoordinate]) -> bool:
+        """Where brokers are, or nothing if centroids are not wanted. Returns whether that changes what is reported."""
+        changed, self._coordinates = self._coordinates != coordinates, coordinates
+        if changed:
+            self._clients.clear()
+        return changed
 
     def of(self, topics: Iterable[TopicClients], known: Mapping[int, RoundTrips]) -> dict[str, TopicDistances | None]:
         """Runs in a thread. `known`: what all clients of these topics have measured."""
@@ -61,34 +81,58 @@ class Estimates:
         best = {one.broker for one in found.best} if found is not None else set()
         if len(self._brokers) <= TARGETS or not best:
             return set()
-        clients = {*topic.publishers, *topic.subscribers} & self._rows.keys()
-        return {broker for broker in best if any(broker not in self._rows[client][0] for client in clients)}
+        clients = {*topic.publishers, *topic.subscribers} & self._clients.keys()
+        return {broker for broker in best if any(broker not in self._clients[client].measured for client in clients)}
 
-    def _distances(self, now: int, publishers: Floats, subscribers: Floats) -> TopicDistances | None:
-        if not len(publishers) or not len(subscribers):
+    def _distances(self, now: int, publishers: list[_Estimate], subscribers: list[_Estimate]) -> TopicDistances | None:
+        if not publishers or not subscribers:
             return None
-        return topic_distances(self._brokers, now, publishers, subscribers)
+        sides = (publishers, subscribers)
+        ours_s, theirs_s = (np.array([one.all_s for one in side]) for side in sides)
+        found = topic_distances(self._brokers, now, ours_s, theirs_s)
+        ours, theirs = ([one.point for one in side if one.point is not None] for side in sides)
+        if not ours or not theirs:
+            return found
+        return msgspec.structs.replace(found, centroids=centroids(np.array(ours), np.array(theirs)))
 
-    def _of(self, clients: tuple[int, ...]) -> Floats:
-        rows = [self._rows[client][1] for client in clients if client in self._rows]
-        return np.array(rows) if rows else np.empty((0, len(self._brokers)))
+    def _of(self, clients: tuple[int, ...]) -> list[_Estimate]:
+        return [self._clients[client] for client in clients if client in self._clients]
 
     def _estimate(self, known: Mapping[int, RoundTrips]) -> None:
         """Estimate the clients that are new or have moved, all at once."""
-        new = [client for client, measured in known.items() if self._rows.get(client, (None,))[0] is not measured]
-        if len(self._rows) + len(new) > CLIENTS_MAX:
-            self._rows.clear()
+        new = [client for client, measured in known.items() if not self._up_to_date(client, measured)]
+        if len(self._clients) + len(new) > CLIENTS_MAX:
+            self._clients.clear()
             new = list(known)
         probed = np.full((len(new), len(self._brokers)), np.nan)
-        for place, client in enumerate(new):
+        for row, client in enumerate(new):
             for name, seconds in known[client].items():
                 if name in self._numbers:
-                    probed[place, self._numbers[name]] = seconds
-        for client, measured, row in zip(new, ~np.isnan(probed).all(axis=1), self._completed(probed), strict=True):
-            if measured:
-                self._rows[client] = (known[client], row)
+                    probed[row, self._numbers[name]] = seconds
+        measured = ~np.isnan(probed).all(axis=1)
+        columns = (measured, self._completed(probed), self._located(probed))
+        for client, there, all_s, point in zip(new, *columns, strict=True):
+            if there:
+                self._clients[client] = _Estimate(known[client], all_s, point)
             else:
-                self._rows.pop(client, None)
+                self._clients.pop(client, None)
+
+    def _up_to_date(self, client: int, measured: RoundTrips) -> bool:
+        estimate = self._clients.get(client)
+        return estimate is not None and estimate.measured is measured
+
+    def _located(self, probed: Floats) -> list[Floats | None]:
+        """Where clients are, if brokers are anywhere."""
+        if not self._coordinates:
+            return [None] * len(probed)
+        length = len(self._coordinates[self._own].point_s)
+        usable = {
+            self._numbers[name]: one.point_s
+            for name, one in self._coordinates.items()
+            if name in self._numbers and len(one.point_s) == length
+        }
+        found = placed(np.array(list(usable.values())), probed[:, list(usable)])
+        return [None if np.isnan(one).any() else one for one in found]
 
     def _completed(self, probed: Floats) -> Floats:
         """Estimates where a client has not probed. In a small cluster it has probed every broker."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
@@ -97,6 +98,15 @@ ProbeOption = Annotated[
         " host of --advertise. Default: all addresses, at the port of --advertise.",
     ),
 ]
+ProbeViaOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--probe-via",
+        metavar="FILE",
+        help="Where other agents are reached by UDP, if not where they say, as in networks that translate addresses: "
+        'JSON such as {"udp://announced:6379": "udp://10.0.0.7:6379"}. Read again when it changes.',
+    ),
+]
 
 
 log = logging.getLogger("nearcast.agent")
@@ -126,6 +136,7 @@ def agent(
     ] = None,
     replica: ReplicaOption = None,
     probe: ProbeOption = "",
+    probe_via: ProbeViaOption = None,
     gateway: ListenOption = "",
     gateway_url: UrlOption = "",
     origin: OriginOption = None,
@@ -165,7 +176,7 @@ def agent(
                 position=position,
             )
         settings = AgentSettings(identity=identity, server_url=server, store_url=store, server_pid=server_pid)
-        parts = assemble(msgspec.structs.replace(settings, gateway=options, probes=_probes(probe, url)))
+        parts = assemble(msgspec.structs.replace(settings, gateway=options, probes=_probes(probe, url, probe_via)))
     run(lambda: _serve(parts, identity))
 
 
@@ -177,7 +188,7 @@ def _gateway(**given: Any) -> GatewayOptions:
     return GatewayOptions(**given, register_secret=secret, data_token=token)
 
 
-def _probes(given: str, url: str) -> ProbeOptions | None:
+def _probes(given: str, url: str, via: Path | None) -> ProbeOptions | None:
     from nearcast.agent.distances import ProbeOptions
     from nearcast.runtime.driver import parse_url
 
@@ -185,11 +196,11 @@ def _probes(given: str, url: str) -> ProbeOptions | None:
         return None
     if not given:
         address, _ = parse_url(url)
-        return ProbeOptions(port=address.port)
+        return ProbeOptions(port=address.port, via=via)
     host, _, port = given.rpartition(":")
     if not port.isdecimal() or not 0 <= int(port) < 1 << 16:
         raise UsageError(f"--probe {given}: give HOST:PORT, such as 0.0.0.0:6379, or off")
-    return ProbeOptions(host or "0.0.0.0", int(port))
+    return ProbeOptions(host or "0.0.0.0", int(port), via)
 
 
 def _advertised(url: str, given: str) -> str:

@@ -16,6 +16,8 @@ STEPS = 150
 STEPS_LEFT_OUT = 60  # per broker that is left out
 STEPS_CLIENT = 12
 START_SCALE = 0.05
+MS = 1e3
+FIRMNESS = 0.1  # of the spring that holds a client at the broker nearest to it
 LEFT_OUT_MAX = 32  # with more brokers than this, one of them does not matter to the others' places
 
 
@@ -88,6 +90,20 @@ class Embedding:
                     without[left, kept] = embedded(self._matrix[np.ix_(kept, kept)], self._dimensions, STEPS_LEFT_OUT)
             self._without = without
         return self._without
+
+
+def placed(brokers_s: Floats, probe_rtt_s: Floats) -> Floats:
+    """Clients among brokers whose coordinates are known, from rows of probes with NaN where nothing was measured.
+
+    A client starts at the broker that is nearest to it. Without a probe it stays a point nobody knows: NaN.
+    """
+    probes = Probes(probe_rtt_s * MS)
+    anchors = (brokers_s * MS)[probes.broker]
+    nearest = np.where(probes.there, probes.time, np.inf).argmin(axis=1)
+    start = anchors[np.arange(len(probes)), nearest]
+    found = _placed(anchors, probes, start, FIRMNESS) / MS
+    found[~probes.known.any(axis=1)] = np.nan
+    return found
 
 
 def _placed(anchors: Floats, probes: Probes, start: Floats, firmness: float) -> Floats:

@@ -77,7 +77,11 @@ def centroids(publishers: Floats, subscribers: Floats) -> Centroids:
     _check(publishers, subscribers)
     of_publishers, of_subscribers = publishers.mean(axis=0), subscribers.mean(axis=0)
     deviation_s = float(_apart_s(publishers, of_publishers).max() + _apart_s(subscribers, of_subscribers).max())
-    return Centroids(tuple(of_publishers.tolist()), tuple(of_subscribers.tolist()), deviation_s)
+    return Centroids(_rounded(of_publishers), _rounded(of_subscribers), round(deviation_s, DIGITS))
+
+
+def _rounded(point: Floats) -> tuple[float, ...]:
+    return tuple(round(value, DIGITS) for value in point.tolist())
 
 
 def centroid_worst_s(topic: Centroids, brokers: Floats) -> Floats:

@@ -310,7 +310,7 @@ class LocalCluster:
     ) -> LocalProcess:
         store_url = await self._store_for(name, self.store_url) if self._store_for else self.store_url
         arguments = ["agent", "--broker", name, "--site", site, "--server", server.url, "--store", store_url]
-        arguments += ["--server-pid", str(server.pid)]
+        arguments += ["--server-pid", str(server.pid), "--probe-via", str(self.detours(name))]
         for replica in replicas:
             arguments += ["--replica", replica.url]
         if self._capacity_bytes_per_s:
@@ -320,6 +320,10 @@ class LocalCluster:
         if name in self._positions:
             arguments += ["--position", "{},{}".format(*self._positions[name])]
         return await LocalProcess.start(f"agent-{name}", arguments, self._folder)
+
+    def detours(self, broker: str) -> Path:
+        """Where its agent looks for other addresses than those announced by other agents; nothing is there at first."""
+        return self._folder / f"detours-{broker}.json"
 
     def _broker(self, name: str) -> _Broker:
         if name not in self._brokers:

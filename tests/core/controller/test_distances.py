@@ -7,7 +7,7 @@ from typing import Any
 from parts import MEMBERS, Surroundings, journal_of
 
 from nearcast.core.controller.distances import FORGET_S, SHARE_AGAIN_S, SHARE_S, Distances
-from nearcast.core.model.distances import Candidate, TopicDistances
+from nearcast.core.model.distances import BrokerCoordinate, Candidate, TopicDistances
 from nearcast.core.model.journal import TopicEntry
 from nearcast.core.model.membership import BrokerInfo, Membership
 from nearcast.core.model.placement import single
@@ -120,3 +120,14 @@ def test_where_agents_answer_probes_becomes_known_with_the_membership() -> None:
     known.distances.tick(2.0)
     assert known.ledger.membership().brokers["b2"].probes == "udp://h:1"
     assert known.ledger.membership().brokers["b1"].probes == ""
+
+
+def test_coordinates_reach_agents_and_policies_if_they_are_possible() -> None:
+    known = Known()
+    known.distances.tick(1.0)
+    here = BrokerCoordinate((0.01, 0.02, 0.001), 0.3)
+    known.report("b1", 1.0, round_trips_s={"b2": 0.01}, coordinate=here)
+    known.report("b2", 1.0, round_trips_s={"b1": 0.01}, coordinate=BrokerCoordinate((float("nan"), 0.1), 0.1))
+    assert known.distances.coordinates == {"b1": here}
+    known.distances.tick(1.0 + SHARE_S)
+    assert [message.coordinates for message in known.said()] == [{"b1": here}] * 2

@@ -19,6 +19,7 @@ from nearcast.core.agent.records import Collection, Ending, Recollection, look_u
 from nearcast.core.agent.replicas import Replicas
 from nearcast.core.agent.reporting import Reporting
 from nearcast.core.agent.retention import Retention, count_unread
+from nearcast.core.model.distances import BrokerDistances
 from nearcast.core.model.journal import BEGINNING, Known, Position
 from nearcast.core.model.logs import PartLoad
 from nearcast.core.model.membership import Membership, Ready, read_membership
@@ -85,7 +86,7 @@ class Agent:
         self.replicas = Replicas(identity, credentials or Credentials(), timing, rng)
         self.reporting = Reporting(identity.broker, self.agent_id, self.bus)
         self.probes = ""  # where this agent answers probes, if it does
-        self.broker_round_trips_s: dict[str, dict[str, float]] = {}  # between all brokers, as the leader says
+        self.broker_distances = BrokerDistances(0, {})  # between all brokers, as the leader says
         self.refused = ""  # why this agent must not work, in words; if set, it has stopped
         self._claim = Claim(identity.broker, self.agent_id, server_url or identity.url, timing)
         self._inside = False  # the claim was confirmed on this connection
@@ -311,8 +312,8 @@ class Agent:
         self._rest_on(message)
         if isinstance(message, bus.Grant):
             self._granted(message, now_s)
-        elif isinstance(message, bus.BrokerDistances):
-            self.broker_round_trips_s = message.round_trips_s
+        elif isinstance(message, BrokerDistances):
+            self.broker_distances = message
         elif isinstance(message, bus.Seal):  # it is not about our server
             self.replicas.seal(message, self._answer, now_s)
         elif message.order < self._began_with or self._workplace is None or self._resetting:
@@ -320,7 +321,7 @@ class Agent:
         elif self._run_id:  # otherwise we do not know the membership yet, and records would be installed unmarked
             self._orders[type(message)](message, self._workplace)
 
-    def _rest_on(self, message: bus.Grant | bus.BrokerDistances | bus.Order) -> None:
+    def _rest_on(self, message: bus.Grant | BrokerDistances | bus.Order) -> None:
         """What follows depends on this journal position: remember it, so that a journal with less counts as a loss."""
         self._learn(Known(self._known.cluster, term=message.term, journal=message.journal))
         if self._workplace is not None and message.journal > self._noted:

@@ -15,7 +15,7 @@ import msgspec
 from nearcast.core.agent.clients import Clients
 from nearcast.core.agent.load import LoadMeter, ReportLog
 from nearcast.core.agent.measuring import Measuring
-from nearcast.core.model.distances import TopicDistances
+from nearcast.core.model.distances import BrokerCoordinate, TopicDistances
 from nearcast.core.model.names import CONTROLLER_CHANNEL, COUNTERS
 from nearcast.core.model.settings import NEVER_S
 from nearcast.core.wire import bus
@@ -28,7 +28,7 @@ AGAIN_S = 10.0  # within which everything is reported again, as long as there ar
 
 
 class Reporting:
-    """Inputs: entered, reopened, tick, estimated, probed. It speaks to the server and on the bus."""
+    """Inputs: entered, reopened, tick, estimated, probed, located. It speaks to the server and on the bus."""
 
     def __init__(self, broker: str, agent_id: int, bus_uplink: Uplink) -> None:
         self.meter = LoadMeter(broker)
@@ -39,7 +39,8 @@ class Reporting:
         self._bus = bus_uplink
         self._measure_at_s = NEVER_S
         self._round_trips_s: dict[str, float] = {}
-        self._probed_at_s = NEVER_S  # when the round trips were last reported
+        self._coordinate: BrokerCoordinate | None = None
+        self._probed_at_s = NEVER_S  # when round trips and coordinate were last reported
         self._distances: dict[str, TopicDistances] = {}
         self._news: dict[str, None] = {}  # topics to report: each once, however often it changes
 
@@ -60,6 +61,11 @@ class Reporting:
     def probed(self, round_trips_s: Mapping[str, float]) -> None:
         """How far other brokers are."""
         self._round_trips_s = dict(round_trips_s)
+        self._probed_at_s = NEVER_S
+
+    def located(self, coordinate: BrokerCoordinate | None) -> None:
+        """Where this broker is."""
+        self._coordinate = coordinate
         self._probed_at_s = NEVER_S
 
     def estimated(
@@ -99,8 +105,12 @@ class Reporting:
             return
         self.log.append(link, report.at_s, bus.encode(report))
         if self._bus.link is not None:
+            round_trips_s = self._round_trips_due(now_s)
             full = msgspec.structs.replace(
-                report, round_trips_s=self._round_trips_due(now_s), distances=self._distances_due()
+                report,
+                round_trips_s=round_trips_s,
+                coordinate=self._coordinate if round_trips_s is not None else None,
+                distances=self._distances_due(),
             )
             self._bus.link.tell(CONTROLLER_CHANNEL, bus.encode(full))
 

@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from nearcast.core.model.distances import TopicDistances
+from nearcast.core.model.distances import BrokerCoordinate, BrokerDistances, TopicDistances
 from nearcast.core.model.journal import MEMBERSHIP_KEY
 from nearcast.core.model.membership import BrokerInfo
 from nearcast.core.model.reports import Report
 from nearcast.core.model.settings import NEVER_S
-from nearcast.core.wire import bus
 from nearcast.core.wire.probes import LONGEST_S
 
 if TYPE_CHECKING:
@@ -29,8 +28,10 @@ FORGET_S = 30.0  # what no agent has repeated for so long
 class Distances:
     """Inputs: heard, tick. Agents need the distances between brokers to work out those of clients."""
 
-    def __init__(self, office: Office, roster: Roster, members: Members) -> None:
+    def __init__(self, office: Office, roster: Roster, members: Members, *, centroids: bool = False) -> None:
         self.round_trips_s: dict[str, dict[str, float]] = {}  # from -> to
+        self.coordinates: dict[str, BrokerCoordinate] = {}
+        self._centroids = centroids  # the policy wants them
         self._office = office
         self._roster = roster
         self._ledger = office.ledger
@@ -48,6 +49,9 @@ class Distances:
             possible = {name: one_s for name, one_s in report.round_trips_s.items() if 0.0 < one_s <= LONGEST_S}
             self._changed |= self.round_trips_s.get(report.broker) != possible
             self.round_trips_s[report.broker] = possible
+        if report.coordinate is not None and report.coordinate.possible:
+            self._changed |= self.coordinates.get(report.broker) != report.coordinate
+            self.coordinates[report.broker] = report.coordinate
 
     def _speaks_for(self, broker: str, topic: str) -> bool:
         """Whether the topic is at this broker. Where it was before, clients are remembered for a while."""
@@ -98,8 +102,9 @@ class Distances:
         self._shared_s, self._changed = now_s, False
         there = self._roster.carriers()
         self.round_trips_s = {name: row for name, row in self.round_trips_s.items() if name in there}
+        self.coordinates = {name: found for name, found in self.coordinates.items() if name in there}
         self._topics = {topic: known for topic, known in self._topics.items() if now_s - known[0] <= FORGET_S}
-        message = bus.BrokerDistances(self._office.term, self.round_trips_s)
+        message = BrokerDistances(self._office.term, self.round_trips_s, self.coordinates, self._centroids)
         self._informed = {}
         for name in sorted(there):
             agent = self._members.agent_of(name)

@@ -77,7 +77,7 @@ class Leader:
             orders=orders,
             wall_offset_s=wall_offset_s,
         )
-        self._planning = settings.planning
+        self._planning = planning = settings.planning
         self._load = LoadWindow()
         self.questions = Questions(ledger.term)
         roster = Roster(ledger)
@@ -85,7 +85,7 @@ class Leader:
         self.members = Members(office, roster, self.moves, now_s)
         self.departures = Departures(office, roster, self.members, self.moves, self._looks_after)
         self.provisioning = Provisioning(office, self.members)
-        self.distances = Distances(office, roster, self.members)
+        self.distances = Distances(office, roster, self.members, centroids=planning is not None and planning.centroids)
         self.bounds = SetBounds(office, self.members)
         self.requests = Requests(office, roster, self.members, self.moves, self.departures, self._load, self.distances)
         self.logs = Logs(office, roster, self.members)

@@ -25,6 +25,7 @@ from nearcast.core.model.planning import (
     ExplainingPolicy,
     Explanation,
     KeepBroker,
+    LocatingPolicy,
     PlaceTopic,
     Policy,
     Proposal,
@@ -66,6 +67,11 @@ class PlanningSettings(msgspec.Struct, frozen=True, kw_only=True):
                 "planning needs check_s > 0, wait_s >= 0, topic_wait_s >= 0, capacity_bytes_per_s > 0 and "
                 "brokers_max >= 0"
             )
+
+    @property
+    def centroids(self) -> bool:
+        """Whether the policy wants them in reports."""
+        return isinstance(self.policy, LocatingPolicy) and self.policy.wants_centroids
 
 
 class Proposing:
@@ -254,6 +260,7 @@ class Planner:
             topics=dict(journal.topics),
             fresh=self._roster.carriers() - (self._known or frozenset()),
             distances=self._distances.all(),
+            coordinates=dict(self._distances.coordinates),
             settling=frozenset(self._settling) | self._distances.measuring(),
             membership=journal.membership,
             capacity_bytes_per_s=planning.capacity_bytes_per_s,

@@ -13,7 +13,7 @@ import msgspec
 
 from nearcast.core.model.bounds import Bound, bound_of
 from nearcast.core.model.counters import TopicCounters
-from nearcast.core.model.distances import TopicDistances
+from nearcast.core.model.distances import BrokerCoordinate, TopicDistances
 from nearcast.core.model.journal import BrokerEntry, BrokerState, TopicEntry
 from nearcast.core.model.logs import covering, quorum_of
 from nearcast.core.model.membership import Membership
@@ -134,6 +134,7 @@ class PlanningInput(msgspec.Struct, frozen=True, kw_only=True):
     topics: Mapping[str, TopicEntry]  # the planned ones
     fresh: frozenset[str]  # brokers that joined after the last change of the plan
     distances: Mapping[str, TopicDistances] = {}
+    coordinates: Mapping[str, BrokerCoordinate] = {}
     settling: frozenset[str] = frozenset()  # topics that have just moved, or whose clients still measure distances
     membership: Membership | None = None  # with bounds and logs
     capacity_bytes_per_s: float  # of brokers that have not reported theirs
@@ -187,6 +188,7 @@ class PlanningInput(msgspec.Struct, frozen=True, kw_only=True):
             messages_per_s=_messages_per_s(reports),
             connections=last.connections if last is not None else 0,
             replicas=len(info.replicas) if info is not None else 0,
+            coordinate=self.coordinates[name].point_s if name in self.coordinates else (),
             site=entry.site,
             draining=leaving,
             removable=entry.by_policy if leaving else entry.rented,

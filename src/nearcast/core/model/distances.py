@@ -1,4 +1,5 @@
-"""Distances: how far a topic's clients are from brokers, as agents report it and policies read it.
+"""Distances: how far a topic's clients are from brokers, as agents report it and policies read it; and brokers from
+each other.
 
 Everything an agent reports of a topic is constant in the number of its clients.
 """
@@ -8,9 +9,12 @@ from __future__ import annotations
 import msgspec
 
 from nearcast.core.model.bounds import Bound
+from nearcast.core.model.journal import BEGINNING, Position
 
 PERCENTILE_KNOWN = 90.0  # the one that agents report
 CANDIDATES_MAX = 8  # brokers in one report of a topic
+
+# --- topics
 
 
 class Candidate(msgspec.Struct, frozen=True, array_like=True):
@@ -56,6 +60,35 @@ class TopicDistances(msgspec.Struct, frozen=True, array_like=True):
     best: tuple[Candidate, ...] = ()  # by their worst latency, the best first
     centroids: Centroids | None = None
     measuring: bool = False  # clients are measuring how far the best ones are: until then they are estimates
+
+
+# --- brokers
+
+
+POINT_MAX_S = 1000.0  # a value of a coordinate: farther away is a lie or a bug
+DIMENSIONS_MAX = 16
+
+
+class BrokerCoordinate(msgspec.Struct, frozen=True, array_like=True):
+    """Where a broker is (Vivaldi), and how sure its agent is of that."""
+
+    point_s: tuple[float, ...]  # a position, and a height at its end
+    error: float
+
+    @property
+    def possible(self) -> bool:
+        values = (*self.point_s, self.error)
+        return 2 <= len(self.point_s) <= DIMENSIONS_MAX and all(abs(value) <= POINT_MAX_S for value in values)
+
+
+class BrokerDistances(msgspec.Struct, frozen=True, tag=True):
+    """What the leader tells agents: how far brokers are from each other, as they have measured it."""
+
+    term: int
+    round_trips_s: dict[str, dict[str, float]]  # from -> to
+    coordinates: dict[str, BrokerCoordinate] = {}
+    centroids: bool = False  # the policy wants them
+    journal: Position = BEGINNING
 
 
 class Sought(msgspec.Struct, frozen=True):

@@ -196,6 +196,14 @@ class ExplainingPolicy(Policy, Protocol):
     def explain(self, snapshot: Snapshot, plan: Plan, topic: str) -> Explanation: ...
 
 
+@runtime_checkable
+class LocatingPolicy(Policy, Protocol):
+    """A policy that may need to know where brokers and clients are, beside how far they are from each other."""
+
+    @property
+    def wants_centroids(self) -> bool: ...
+
+
 # --- subscribers and their gateways
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from nearcast.core.model.counters import TopicCounters
-from nearcast.core.model.distances import TopicDistances
+from nearcast.core.model.distances import BrokerCoordinate, TopicDistances
 
 
 class Report(msgspec.Struct, frozen=True, tag=True):
@@ -23,4 +23,5 @@ class Report(msgspec.Struct, frozen=True, tag=True):
     topics: dict[str, TopicCounters] = {}
     memory_max_bytes: int = 0  # what the server may use; 0: no limit
     round_trips_s: dict[str, float] | None = None  # to other brokers, if they have changed
+    coordinate: BrokerCoordinate | None = None  # of the broker, together with its round trips, if the leader wants it
     distances: dict[str, TopicDistances] = {}  # topics whose distances have changed, and some others in turn

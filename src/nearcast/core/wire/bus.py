@@ -13,7 +13,7 @@ from typing import Annotated, TypeVar
 import msgspec
 
 from nearcast.core.model.bounds import Bound
-from nearcast.core.model.distances import TopicDistances
+from nearcast.core.model.distances import BrokerDistances, TopicDistances
 from nearcast.core.model.journal import BEGINNING, Known, LossEntry, Pace, Position
 from nearcast.core.model.logs import FormerLife, Log, PartLoad, Sealed
 from nearcast.core.model.membership import Membership
@@ -93,14 +93,6 @@ class Refusal(msgspec.Struct, frozen=True, tag=True):
     reason: str
     other_heard: bool  # lately, so it seems to be alive
     final: bool  # waiting is useless
-    journal: Position = BEGINNING
-
-
-class BrokerDistances(msgspec.Struct, frozen=True, tag=True):
-    """How far brokers are from each other, as they have measured it: from -> to -> round trip in seconds."""
-
-    term: int
-    round_trips_s: dict[str, dict[str, float]]
     journal: Position = BEGINNING
 
 

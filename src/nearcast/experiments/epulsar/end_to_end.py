@@ -10,7 +10,6 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Mapping, Sequence
-from urllib.parse import urlsplit
 
 import msgspec
 
@@ -22,6 +21,7 @@ from nearcast.policies.catalog import policy_named
 from nearcast.testing.cluster import LocalCluster
 from nearcast.testing.load import percentile
 from nearcast.testing.network.emulated import EmulatedNetwork
+from nearcast.testing.network.placed import place_cluster
 from nearcast.workloads.located.live import LiveOutcome, LivePlay
 from nearcast.workloads.located.play import GoTo, Listen, Play
 
@@ -97,9 +97,7 @@ async def run_policy(play: Play, policy: str, seconds: float, *, watched: str) -
             store_for=store_for,
         )
         async with cluster:
-            for broker, url in cluster.urls.items():
-                await network.place(url, play.brokers[broker])
-                await network.place(f"udp://{urlsplit(url).netloc}", play.brokers[broker])  # its agent, for probes
+            await place_cluster(network, cluster, play.brokers)
             async with await cluster.console() as console:
                 await console.set_bound("*", Bound(play.bound_s))
             async with LivePlay(play, network, cluster.urls, watched=watched) as live:

@@ -16,7 +16,8 @@ from enum import StrEnum
 import msgspec
 import numpy as np
 
-from nearcast.core.model.distances import CANDIDATES_MAX, Candidate, Centroids, TopicDistances
+from nearcast.coordinates.topics import DIGITS, centroids, topic_distances
+from nearcast.core.model.distances import TopicDistances
 from nearcast.core.wire.bus import encode
 from nearcast.experiments.chart import Chart, Colour, Line, Panel
 from nearcast.experiments.epulsar.topology import Floats, apart
@@ -30,7 +31,6 @@ PERIOD_S = 5.0  # between two reports (section 4)
 BROKERS = 50
 DIMENSIONS = 8
 SIZE_S = 0.2  # of the world: a round trip from side to side
-DIGITS = 5  # of seconds: 10 microseconds
 
 
 class Kind(StrEnum):
@@ -91,31 +91,13 @@ class _World:
         """What each way reports of a topic; half of the clients publish."""
         places = self._places(clients)
         publishers, subscribers = places[: clients // 2], places[clients // 2 :]
+        here = int(self._rng.integers(BROKERS))
+        found = topic_distances(self._names, here, apart(publishers, self._brokers), apart(subscribers, self._brokers))
         return {
-            Kind.TOP8: self._distances(publishers, subscribers),
-            Kind.CENTROIDS: self._centroids(publishers, subscribers),
+            Kind.TOP8: found,
+            Kind.CENTROIDS: TopicDistances(found.now, (), centroids(publishers, subscribers)),
             Kind.ALL_PAIRS: ([_rounded(one) for one in publishers], [_rounded(one) for one in subscribers]),
         }
-
-    def _distances(self, publishers: Floats, subscribers: Floats) -> TopicDistances:
-        up_s, down_s = apart(publishers, self._brokers) / 2, apart(subscribers, self._brokers) / 2
-        worst_s = up_s.max(axis=0) + down_s.max(axis=0)
-        best = np.argsort(worst_s, kind="stable")[:CANDIDATES_MAX]
-        chosen = [int(self._rng.integers(BROKERS)), *best.tolist()]
-        found = []
-        for broker in chosen:
-            pairs_s = up_s[:, None, broker] + down_s[None, :, broker]
-            values = (up_s[:, broker].max(), down_s[:, broker].max(), np.quantile(pairs_s, 0.9))
-            found.append(Candidate(self._names[broker], *_rounded(np.array(values))))
-        return TopicDistances(found[0], tuple(found[1:]))
-
-    def _centroids(self, publishers: Floats, subscribers: Floats) -> TopicDistances:
-        middles = [points.mean(axis=0) for points in (publishers, subscribers)]
-        away = [
-            apart(points, middle[None]).max() for points, middle in zip((publishers, subscribers), middles, strict=True)
-        ]
-        known = Centroids(_rounded(middles[0]), _rounded(middles[1]), round(float(sum(away)), DIGITS))
-        return TopicDistances(self._distances(publishers, subscribers).now, (), known)
 
 
 def _rounded(values: Floats) -> tuple[float, ...]:

@@ -39,6 +39,10 @@ class EPulsar:
     def __init__(self, config: EPulsarConfig = DEFAULT) -> None:
         self._config = config
 
+    @property
+    def wants_centroids(self) -> bool:
+        return self._config.ranking is Ranking.CENTROIDS
+
     def propose(self, snapshot: Snapshot, plan: Plan) -> Proposal:
         draft = Draft(snapshot, plan, self._config)
         if draft.loads.draining.all():

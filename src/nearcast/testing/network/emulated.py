@@ -19,6 +19,7 @@ pair of queues per connection. What costs CPU is the chunk, which is whatever wa
 from __future__ import annotations
 
 import random
+from collections.abc import Collection
 from typing import Self
 from urllib.parse import urlsplit
 
@@ -33,8 +34,11 @@ _HOST = "127.0.0.1"
 class Endpoint:
     """A client, or several that move together, and its links to all servers. Made by `EmulatedNetwork.attach`."""
 
-    def __init__(self, network: EmulatedNetwork, name: str, site: str, access_delay_s: float) -> None:
+    def __init__(
+        self, network: EmulatedNetwork, name: str, site: str, access_delay_s: float, *, grows: bool = True
+    ) -> None:
         self.name = name
+        self.grows = grows  # with the network: servers that come are linked too
         self.site = site
         self.access_delay_s = access_delay_s
         self._network = network
@@ -143,15 +147,18 @@ class EmulatedNetwork:
         _split(address)
         self._servers[address] = site
         for endpoint in self._endpoints.values():
-            await endpoint.open(address)
+            if endpoint.grows:
+                await endpoint.open(address)
 
-    async def attach(self, name: str, site: str, *, access_delay_s: float = 0.0) -> Endpoint:
-        """A new endpoint at a site, linked to all servers."""
+    async def attach(
+        self, name: str, site: str, *, access_delay_s: float = 0.0, only: Collection[str] | None = None
+    ) -> Endpoint:
+        """A new endpoint at a site, linked to all servers, also to those that come; or to some of those there are."""
         self.world.delay_s(site, site)  # raises if there is no such site
         if name in self._endpoints:
             raise UsageError(f"the emulated network already has an endpoint {name!r}: choose another name")
-        endpoint = self._endpoints[name] = Endpoint(self, name, site, access_delay_s)
-        for address in self._servers:
+        endpoint = self._endpoints[name] = Endpoint(self, name, site, access_delay_s, grows=only is None)
+        for address in self._servers if only is None else only:
             await endpoint.open(address)
         return endpoint
 
