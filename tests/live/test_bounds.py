@@ -23,9 +23,10 @@ WORLD = World((Site("east", 0.008), Site("west", 0.008)), {("east", "west"): 0.0
 BOUND_S = 0.040  # a message takes 16 ms through the broker of the own site, and 46 ms through the other
 TOPIC = "swarm.1"
 BACK_S = 15.0
+SETTLED_S = 40.0  # at first: coordinates take a while
 
 
-@pytest.mark.parametrize("ranking", ["top8", "centroids"])
+@pytest.mark.parametrize("ranking", ["top8", pytest.param("centroids", marks=pytest.mark.slow)])
 def test_a_topic_follows_its_swarm_and_nothing_is_lost(ranking: str) -> None:
     async def scenario() -> None:
         async with AsyncExitStack() as stack:
@@ -33,6 +34,7 @@ def test_a_topic_follows_its_swarm_and_nothing_is_lost(ranking: str) -> None:
                 await LocalCluster.start(
                     brokers=["b1", "b2"],
                     controller_options=["--policy", "epulsar", "--set", f"ranking={ranking}", "--wait", "2"],
+                    emulated=True,
                 )
             )
             console = await stack.enter_async_context(await cluster.console())
@@ -61,9 +63,11 @@ def test_a_topic_follows_its_swarm_and_nothing_is_lost(ranking: str) -> None:
                 return (await console.state(TOPIC)).topics[TOPIC].placement.brokers == (broker,)
 
             tasks = [asyncio.create_task(listen()), asyncio.create_task(speak())]
+            within_s = SETTLED_S
             for site, broker in (("east", "b1"), ("west", "b2"), ("east", "b1")):
                 swarm.move(site)
-                await until(lambda broker=broker: is_at(broker), f"the topic is at {broker}", BACK_S)
+                await until(lambda broker=broker: is_at(broker), f"the topic is at {broker}", within_s)
+                within_s = BACK_S
                 before = len(got)
                 await until(lambda before=before: len(got) > before + 50, "messages flow")
                 late = [latency_s for _, latency_s, _ in got[-25:] if latency_s > BOUND_S]

@@ -13,12 +13,15 @@ _decode = msgspec.json.Decoder(dict[str, str]).decode
 
 
 class Detours:
-    """A table in a JSON file, {announced: used instead}. It is read again when it changes, and may come later."""
+    """A table in a JSON file, {announced: used instead}. It is read again when it changes.
+
+    It may come later. Until then nobody is where it says: distances to the wrong addresses would mislead.
+    """
 
     def __init__(self, path: Path | None) -> None:
         self._path = path
         self._read: tuple[int, int] | None = None  # what the file looked like when it was last read
-        self._table: dict[str, str] = {}
+        self._table: dict[str, str] | None = {} if path is None else None
 
     def look(self) -> None:
         """Read the file if it is new. One that cannot be read changes nothing."""
@@ -33,7 +36,10 @@ class Detours:
             try:
                 self._table = _decode(self._path.read_bytes())
             except (OSError, msgspec.DecodeError) as error:
-                log.warning("%s is not a table of addresses, so the last one is used: %s", self._path, error)
+                log.warning("%s is not a table of addresses, and changes nothing: %s", self._path, error)
 
     def resolve(self, address: str) -> str:
+        """Raises LookupError as long as there is no table."""
+        if self._table is None:
+            raise LookupError(f"{self._path} is not there yet")
         return self._table.get(address, address)

@@ -13,11 +13,9 @@ None of its processes outlives this program, even if the program is killed with 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import shutil
 import signal
 import socket
-import sys
 import tempfile
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -30,83 +28,9 @@ from nearcast.core.model.names import CLAIM_KEY, READY_KEY, WANTED
 from nearcast.errors import ClusterError, ServerFailed, UsageError
 from nearcast.runtime.console import Console
 from nearcast.runtime.requester import Requester
-from nearcast.runtime.servers import LocalServer, guardian, spawn_guarded
+from nearcast.runtime.servers import LocalServer
 from nearcast.testing.following import until_follows
-
-# --- processes
-
-
-_STOP_WAIT_S = 2.0
-
-
-class LocalProcess:
-    """A process `nearcast ARGUMENTS`, such as an agent or a controller, and its log. It never outlives this program.
-
-    Make one with `await LocalProcess.start(...)`.
-    """
-
-    def __init__(self, name: str, arguments: Sequence[str], log: Path, process: asyncio.subprocess.Process) -> None:
-        self.name = name
-        self.arguments = tuple(arguments)
-        self.log = log
-        self._process = process
-        self._ended = asyncio.create_task(self._release_at_exit())
-
-    @classmethod
-    async def start(cls, name: str, arguments: Sequence[str], folder: Path) -> Self:
-        """Returns when the process has started. Its log is in `folder`, which is removed if this program is killed."""
-        log = folder / f"{name}.log"
-        # -P: a file nearcast.py in the current directory must not be taken for the package.
-        command = [sys.executable, "-P", "-m", "nearcast", *arguments]
-        return cls(name, arguments, log, await spawn_guarded(log, command, folder))
-
-    async def again(self) -> Self:
-        """Run the same command in a new process; the old one is killed if it still runs."""
-        await self.kill()
-        return await self.start(self.name, self.arguments, self.log.parent)
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
-
-    @property
-    def alive(self) -> bool:
-        """False once the process has ended and this program has noticed."""
-        return self._process.returncode is None
-
-    @property
-    def returncode(self) -> int | None:
-        """None while it runs."""
-        return self._process.returncode
-
-    def signal(self, number: signal.Signals) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            self._process.send_signal(number)
-
-    async def kill(self) -> None:
-        """End it as a crash would, and return when it has ended."""
-        self.signal(signal.SIGKILL)
-        await asyncio.shield(self._ended)
-
-    async def stop(self, wait_s: float = _STOP_WAIT_S) -> None:
-        """Ask it to end, and kill it if it does not end in time."""
-        self.signal(signal.SIGTERM)
-        self.signal(signal.SIGCONT)  # a paused process handles no other signal
-        try:
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(asyncio.shield(self._ended), wait_s)
-        finally:
-            self.signal(signal.SIGKILL)
-        await asyncio.shield(self._ended)
-
-    def last_lines(self, count: int) -> list[str]:
-        written = self.log.read_text(errors="replace").splitlines() if self.log.exists() else []
-        return written[-count:]
-
-    async def _release_at_exit(self) -> None:
-        await self._process.wait()
-        guardian().release(self.pid)
-
+from nearcast.testing.process import LocalProcess
 
 DEFAULT_SITE = "local"
 _MEMBERS_WAIT_S = 20.0
@@ -145,6 +69,7 @@ class LocalCluster:
         self._replicas = 0
         self._positions: dict[str, tuple[float, float]] = {}
         self._store_for: StoreFor | None = None
+        self._emulated = False
 
     @classmethod
     async def start(
@@ -160,6 +85,7 @@ class LocalCluster:
         positions: Mapping[str, tuple[float, float]] | None = None,
         replicas: int = 0,
         store_for: StoreFor | None = None,
+        emulated: bool = False,
     ) -> Self:
         """Start a cluster and return when all its brokers are members.
 
@@ -168,7 +94,8 @@ class LocalCluster:
         `first_port`: the store's port; brokers get the ports after it. None: any free ports.
         `gateways`: whether each agent runs a gateway, see `gateway_urls`.
         `positions`: latitude and longitude of gateways by broker. `replicas`: of each broker's server.
-        `store_for`: how agents reach the store, if not directly.
+        `store_for`: how agents reach the store, if not directly. `emulated`: agents measure each other when they are
+        placed on an emulated network.
         """
         names = [f"b{number}" for number in range(1, brokers + 1)] if isinstance(brokers, int) else list(brokers)
         if not names or controllers < 1:
@@ -176,7 +103,7 @@ class LocalCluster:
         store = await LocalServer.start(name="store", port=first_port)
         cluster = cls(store, Path(tempfile.mkdtemp(prefix="nearcast-cluster-")), capacity_bytes_per_s)
         cluster._gateways, cluster._replicas = gateways, replicas
-        cluster._positions, cluster._store_for = dict(positions or {}), store_for
+        cluster._positions, cluster._store_for, cluster._emulated = dict(positions or {}), store_for, emulated
         try:
             await cluster._start_controllers(controllers, controller_options)
             for number, name in enumerate(names, start=1):
@@ -310,7 +237,9 @@ class LocalCluster:
     ) -> LocalProcess:
         store_url = await self._store_for(name, self.store_url) if self._store_for else self.store_url
         arguments = ["agent", "--broker", name, "--site", site, "--server", server.url, "--store", store_url]
-        arguments += ["--server-pid", str(server.pid), "--probe-via", str(self.detours(name))]
+        arguments += ["--server-pid", str(server.pid)]
+        if self._emulated:
+            arguments += ["--probe-via", str(self.detours(name))]
         for replica in replicas:
             arguments += ["--replica", replica.url]
         if self._capacity_bytes_per_s:
@@ -322,7 +251,7 @@ class LocalCluster:
         return await LocalProcess.start(f"agent-{name}", arguments, self._folder)
 
     def detours(self, broker: str) -> Path:
-        """Where its agent looks for other addresses than those announced by other agents; nothing is there at first."""
+        """Where its agent looks for the addresses of other agents, if it is to be on an emulated network."""
         return self._folder / f"detours-{broker}.json"
 
     def _broker(self, name: str) -> _Broker:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from nearcast.errors import ClusterError
-from nearcast.testing.cluster import LocalProcess
+from nearcast.testing.process import LocalProcess
 
 START_S = 240.0  # Spark on a busy machine
 _STOP_WAIT_S = 30.0

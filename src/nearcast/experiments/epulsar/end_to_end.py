@@ -95,6 +95,7 @@ async def run_policy(play: Play, policy: str, seconds: float, *, watched: str) -
             sites=play.brokers,
             controller_options=["--policy", policy],
             store_for=store_for,
+            emulated=True,
         )
         async with cluster:
             await place_cluster(network, cluster, play.brokers)

@@ -41,7 +41,7 @@ class Problems:
         topic, best = self._hopeless[0]
         bound_ms = self._today.bound_s[topic] * 1e3
         return (
-            f"{_topics(len(self._hopeless))} find no broker that keeps the bound, such as "
+            f"{_topics(len(self._hopeless), 'find')} no broker that keeps the bound, such as "
             f"{self._name(topic)} within {bound_ms:.4g} ms ({best}): start one nearer to its clients, or allow more"
         )
 
@@ -50,8 +50,8 @@ class Problems:
         if not missed:
             return ""
         return (
-            f"{_topics(len(missed))} must wait, such as {self._name(missed[0])}: the brokers that would keep the bound "
-            "have no room; add one at their site"
+            f"{_topics(len(missed), 'must', 'must')} wait, such as {self._name(missed[0])}: the brokers that would "
+            "keep the bound have no room; add one at their site"
         )
 
     def _replicated(self) -> str:
@@ -59,8 +59,8 @@ class Problems:
         if not missed:
             return ""
         return (
-            f"{_topics(len(missed))} on several brokers miss their bound, such as {self._name(missed[0])}: this policy "
-            "moves none of those; put it on one broker"
+            f"of the topics on several brokers, {_topics(len(missed), 'miss', 'misses')} the bound, such as "
+            f"{self._name(missed[0])}: this policy moves none of those; put it on one broker"
         )
 
     def _leftover(self) -> str:
@@ -69,7 +69,7 @@ class Problems:
         if not left:
             return ""
         broker = self._draft.loads.brokers[self._draft.home[left[0]]]
-        return f"{_topics(len(left))} of {broker} fit on no other broker: add one, or keep {broker}"
+        return f"{_topics(len(left), 'fit')} on no broker but {broker}: add one, or keep {broker}"
 
     def _overloaded(self) -> str:
         over = overloads(self._draft)
@@ -100,5 +100,5 @@ class Problems:
         return repr(self._draft.loads.topics[topic])
 
 
-def _topics(count: int) -> str:
-    return "1 topic" if count == 1 else f"{count:,} topics"
+def _topics(count: int, verb: str, verb_of_one: str = "") -> str:
+    return f"1 topic {verb_of_one or f'{verb}s'}" if count == 1 else f"{count:,} topics {verb}"

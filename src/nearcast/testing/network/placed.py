@@ -12,7 +12,7 @@ from nearcast.testing.network.emulated import EmulatedNetwork
 
 
 async def place_cluster(network: EmulatedNetwork, cluster: LocalCluster, sites: Mapping[str, str]) -> None:
-    """Put every broker of a cluster at a site, for clients and for the probes of other agents."""
+    """Put every broker of a cluster that was started as emulated at a site: for clients, and for other agents."""
     probes = {broker: f"udp://{urlsplit(url).netloc}" for broker, url in cluster.urls.items()}
     for broker, url in cluster.urls.items():
         await network.place(url, sites[broker])
