@@ -156,3 +156,36 @@ def test_measuring_the_best_brokers_finds_a_better_one() -> None:
     found = estimates.of(topics, known)
     assert regret() <= before / 2
     assert regret() < 0.01
+
+
+@pytest.mark.parametrize("brokers", [2, 3, 24])
+def test_a_broker_whose_probes_are_blocked_has_no_distance_but_what_clients_measured(brokers: int) -> None:
+    world, names = World(), BROKERS[:brokers]
+    rows = {
+        name: {other: seconds for other, seconds in row.items() if other in names and other != "b00"}
+        for name, row in world.rows().items()
+        if name in names and name != "b00"
+    }
+    estimates = Estimates("b00")
+    assert estimates.between(rows, {}, 0.0)
+    blind = {client: {name: world.of_client(client)[BROKERS.index(name)] for name in names[1:]} for client in range(3)}
+    topic = TopicClients("t", (0,), (1, 2))
+    assert estimates.of([topic], blind)["t"] is None, "its clients are not judged by a guess"
+    seeing = {client: row | {"b00": world.of_client(client)[0]} for client, row in blind.items()}
+    assert estimates.of([topic], blind | {0: seeing[0]})["t"] is None, "some of them would be"
+    found = estimates.of([topic], seeing)["t"]
+    assert found is not None
+    assert found.now.publisher_s == pytest.approx(seeing[0]["b00"] / 2, abs=1e-4)
+
+
+def test_a_broker_that_nobody_can_measure_is_not_among_the_best() -> None:
+    world = World()
+    rows = {name: {other: s for other, s in row.items() if other != "b01"} for name, row in world.rows().items()}
+    rows["b01"] = {}
+    estimates = Estimates("b00")
+    assert estimates.between(rows, rows["b00"], 0.0)
+    known = {client: {name: s for name, s in world.probes(client).items() if name != "b01"} for client in range(2)}
+    found = estimates.of([TopicClients("t", (0,), (1,))], known)["t"]
+    assert found is not None
+    assert len(found.best) == 8
+    assert "b01" not in {one.broker for one in found.best}

@@ -29,7 +29,7 @@ class _Estimate(msgspec.Struct, frozen=True, eq=False):
     """One client."""
 
     measured: RoundTrips
-    all_s: Floats  # its round trip to every broker: measured, else estimated
+    all_s: Floats  # its round trip to every broker: measured, else estimated; NaN if the broker may be anywhere
     point: Floats | None  # its coordinate, if centroids are wanted and it can be said
 
 
@@ -89,6 +89,8 @@ class Estimates:
             return None
         sides = (publishers, subscribers)
         ours_s, theirs_s = (np.array([one.all_s for one in side]) for side in sides)
+        if np.isnan(ours_s[:, now]).any() or np.isnan(theirs_s[:, now]).any():
+            return None  # better nothing than a guess: the topic would be moved for it
         found = topic_distances(self._brokers, now, ours_s, theirs_s)
         ours, theirs = ([one.point for one in side if one.point is not None] for side in sides)
         if not ours or not theirs:
@@ -135,12 +137,22 @@ class Estimates:
         return [None if np.isnan(one).any() else one for one in found]
 
     def _completed(self, probed: Floats) -> Floats:
-        """Estimates where a client has not probed. In a small cluster it has probed every broker."""
+        """Estimates where a client has not probed. In a small cluster it has probed every broker.
+
+        A broker whose probes are blocked may be anywhere, and says nothing about other brokers either.
+        """
         if not np.isnan(probed).any():
             return probed
+        matrix = self._matrix()
+        reached = np.flatnonzero((~np.isnan(matrix)).sum(axis=1) > 1)  # not only to itself
+        told = np.flatnonzero(~np.isnan(probed[:, reached]).all(axis=1))
+        if not len(told):
+            return probed
         if self._estimator is None:
-            self._estimator = Estimator(self._matrix(), TARGETS)
-        return self._estimator.estimate(probed)
+            self._estimator = Estimator(matrix[np.ix_(reached, reached)], TARGETS)
+        found = probed.copy()
+        found[np.ix_(told, reached)] = self._estimator.estimate(probed[np.ix_(told, reached)])
+        return found
 
     def _matrix(self) -> Floats:
         matrix = np.full((len(self._brokers), len(self._brokers)), np.nan)

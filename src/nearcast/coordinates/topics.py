@@ -37,10 +37,11 @@ def topic_distances(
     """What an agent reports: the broker it is on, and the best ones by the worst pair.
 
     Maxima of publishers and of subscribers stand apart: those of several agents can be merged, unlike deviations from
-    a centroid.
+    a centroid. A broker to which a round trip is NaN is not among the best.
     """
     worst_s = worst_one_way_s(publishers_rtt_s, subscribers_rtt_s)
-    chosen = [now, *np.argsort(worst_s, kind="stable")[:count].tolist()]
+    known = int((~np.isnan(worst_s)).sum())
+    chosen = [now, *np.argsort(worst_s, kind="stable")[: min(count, known)].tolist()]
     ours, theirs = publishers_rtt_s[:, chosen], subscribers_rtt_s[:, chosen]
     p90_s = percentile_one_way_s(ours, theirs, 90.0)
     found = [
