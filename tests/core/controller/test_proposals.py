@@ -360,3 +360,22 @@ def test_what_was_predicted_is_compared_with_what_clients_measure() -> None:
     assert one.decisions[-1] == "t is on b2: worst 14.0 ms, 90 % within 12.0 ms; predicted 12.3 ms"
     one.asked(12.0)
     assert sum("predicted" in text for text in one.decisions) == 1
+
+
+def test_a_topic_that_keeps_moving_for_little_is_shown_as_restless() -> None:
+    one = Planned(journal_of("b1", "b2"), PER_TOPIC)
+    little = Reason(Cause.BOUND, "worst_s", 0.041, 0.040)
+    for now_s in (10.0, 20.0, 30.0):
+        asked = one.asked(now_s)
+        assert asked.view.snapshot()[0].restless == frozenset()
+        one.answer(asked, now_s, PlaceTopic("t", Mode.SINGLE, ("b2",), little, predicted_s=0.039))
+    assert one.asked(40.0).view.snapshot()[0].restless == {"t"}
+    assert one.decisions[-1] == "t keeps moving for little: from now on only for more"
+
+
+@pytest.mark.parametrize("reason", [Reason(Cause.BOUND, "worst_s", 0.080, 0.040), REASON])
+def test_who_moves_for_much_or_for_another_reason_is_not_restless(reason: Reason) -> None:
+    one = Planned(journal_of("b1", "b2"), PER_TOPIC)
+    for now_s in (10.0, 20.0, 30.0):
+        one.answer(one.asked(now_s), now_s, PlaceTopic("t", Mode.SINGLE, ("b2",), reason, predicted_s=0.039))
+    assert one.asked(40.0).view.restless == frozenset()

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from nearcast.core.controller.planning_input import LoadWindow, PlanningInput
+from nearcast.core.controller.restless import Restless
 from nearcast.core.model.journal import BrokerState, Pace
 from nearcast.core.model.planning import (
     AddBroker,
@@ -204,6 +205,7 @@ class Planner:
         self._changed_s = now_s
         self._moved_s = now_s  # when topics were last seen moving
         self._settling: dict[str, float] = {}  # topics that moved by the policy, and until when they are left alone
+        self._restless = Restless()
         self._outcomes = Outcomes(office, distances)
         self._known: frozenset[str] | None = None  # brokers that the policy has seen
         self._shown: frozenset[str] = frozenset()  # brokers of the open question
@@ -240,6 +242,7 @@ class Planner:
                 self._settling[topic] = now_s + planning.topic_wait_s
             elif until_s <= now_s:
                 del self._settling[topic]
+        self._restless.tick(now_s)
         self._outcomes.tick(now_s)
 
     def _reports(self, broker: str) -> tuple[Report, ...]:
@@ -262,6 +265,7 @@ class Planner:
             distances=self._distances.all(),
             coordinates=dict(self._distances.coordinates),
             settling=frozenset(self._settling) | self._distances.measuring(),
+            restless=self._restless.topics(now_s),
             membership=journal.membership,
             capacity_bytes_per_s=planning.capacity_bytes_per_s,
             spare=max(0, planning.brokers_max - coming - len(carrying)),
@@ -313,6 +317,8 @@ class Planner:
             if isinstance(change, PlaceTopic):
                 self._settling[change.topic] = now_s + planning.topic_wait_s
                 self._outcomes.expect(change, now_s)
+                if self._restless.placed(change, now_s):
+                    self._office.decided(f"{change.topic} keeps moving for little: from now on only for more", now_s)
 
 
 def describe(change: ProposedChange) -> str:

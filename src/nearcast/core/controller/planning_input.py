@@ -136,6 +136,7 @@ class PlanningInput(msgspec.Struct, frozen=True, kw_only=True):
     distances: Mapping[str, TopicDistances] = {}
     coordinates: Mapping[str, BrokerCoordinate] = {}
     settling: frozenset[str] = frozenset()  # topics that have just moved, or whose clients still measure distances
+    restless: frozenset[str] = frozenset()  # topics that keep moving for little
     membership: Membership | None = None  # with bounds and logs
     capacity_bytes_per_s: float  # of brokers that have not reported theirs
     spare: int = 0
@@ -161,6 +162,7 @@ class PlanningInput(msgspec.Struct, frozen=True, kw_only=True):
             self._bounds(loads),
             self._quorums(loads),
             self.settling | {topic for topic, entry in self.topics.items() if entry.move is not None},
+            self.restless,
         )
         return snapshot, Plan(self.version, placements)
 

@@ -65,6 +65,7 @@ class Snapshot(msgspec.Struct, frozen=True):
     bounds: Mapping[str, Bound] = {}  # by topic, if it has one
     quorums: Mapping[str, int] = {}  # by topic that a log keeps: how many servers must have its messages, if above 1
     settling: frozenset[str] = frozenset()  # topics that move, have just moved, or are measured: leave them there
+    restless: frozenset[str] = frozenset()  # topics that keep moving for little: they need a better reason
 
 
 # --- proposals

@@ -30,6 +30,8 @@ Interpretations, where the paper is silent or would not work:
 - If no broker keeps the bound, all are candidates, as in the paper. Such a topic is placed last, and moves only if that
   saves `gain_min` of today's latency, or its broker is overloaded or goes away. Otherwise it would flap. Today's
   latency and the predicted one are by the same measure: with centroids, W(t, b) of both.
+- A topic that keeps moving for little (`Snapshot.restless`) also must save `gain_min`, and twice that if no broker
+  keeps its bound: where the bound is just what several brokers offer, noise would keep it moving.
 - A topic without publishers or without subscribers has no E(t). It misses no bound, and may be anywhere.
 - A bound may name a percentile (`reach.py`).
 - A topic on several brokers is reported and not moved. A topic that settles stays, and its load counts.

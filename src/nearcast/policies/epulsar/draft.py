@@ -22,6 +22,7 @@ class Constraint(StrEnum):
     """What rules a broker out for a topic."""
 
     BOUND = "bound"  # messages would take too long
+    GAIN = "gain"  # the topic keeps moving for little, and this would be no more than little
     UNKNOWN = "unknown"  # nobody knows how long they would take
     DRAINING = "draining"  # the broker is being removed
     REPLICAS = "replicas"  # too few for the quorum of the topic's log

@@ -11,7 +11,7 @@ from nearcast.core.model.planning import ExplainedBroker, Explanation, Snapshot
 from nearcast.errors import UsageError
 from nearcast.policies.epulsar.config import EPulsarConfig
 from nearcast.policies.epulsar.draft import Constraint, Draft, Obstacle
-from nearcast.policies.epulsar.policy import DEFAULT, movable, reach_of
+from nearcast.policies.epulsar.policy import DEFAULT, movable, reach_of, worth
 from nearcast.policies.epulsar.reach import Choices, Reach, Today
 from nearcast.policies.loads import NOWHERE
 
@@ -33,7 +33,7 @@ def explain(snapshot: Snapshot, plan: Plan, topic: str, config: EPulsarConfig = 
         latency_s=latency_s if isfinite(latency_s) else None,
         violated=bool(today.violated[number]),
         stays=_stays(snapshot, draft, number),
-        candidates=_candidates(draft, choices, reach_of(snapshot, choices, config.ranking)),
+        candidates=_candidates(draft, choices, reach_of(snapshot, choices, config.ranking), topic in snapshot.restless),
     )
 
 
@@ -51,23 +51,29 @@ def _stays(snapshot: Snapshot, draft: Draft, topic: int) -> str:
     return "it moves, has just moved, or its clients are measuring the distances to the best brokers"
 
 
-def _candidates(draft: Draft, choices: Choices, reach: Reach) -> tuple[ExplainedBroker, ...]:
+def _candidates(draft: Draft, choices: Choices, reach: Reach, restless: bool) -> tuple[ExplainedBroker, ...]:
     topic, bound_s = int(choices.topics[0]), float(choices.bound_s[0])
     known = dict(reach.ranked(0))
+    worth_s = float(worth(reach.today_s, draft.config.gain_min, reach.feasible == 0)[0]) if restless else inf
     # Brokers that the topic may not be on are not ranked, but a person wants to see them too.
     others = [broker for broker in np.argsort(draft.ratio, kind="stable").tolist() if broker not in known]
-    found = [_explained(draft, choices, topic, broker, known.get(broker), bound_s) for broker in (*known, *others)]
+    found = [
+        _explained(draft, choices, topic, broker, known.get(broker), (bound_s, worth_s)) for broker in (*known, *others)
+    ]
     return tuple(found)
 
 
 def _explained(
-    draft: Draft, choices: Choices, topic: int, broker: int, latency_s: float | None, bound_s: float
+    draft: Draft, choices: Choices, topic: int, broker: int, latency_s: float | None, limits_s: tuple[float, float]
 ) -> ExplainedBroker:
     obstacles = []
+    bound_s, worth_s = limits_s
     if bound_s < inf and latency_s is None:
         obstacles.append(Obstacle(Constraint.UNKNOWN, inf, bound_s))
     elif latency_s is not None and latency_s > bound_s:
         obstacles.append(Obstacle(Constraint.BOUND, latency_s, bound_s))
+    if latency_s is not None and latency_s > worth_s and draft.home[topic] != broker:
+        obstacles.append(Obstacle(Constraint.GAIN, latency_s, worth_s))
     obstacles += draft.obstacles(topic, broker)
     replicas, needed = int(choices.replicas[broker]), int(choices.needed[0])
     if replicas < needed:

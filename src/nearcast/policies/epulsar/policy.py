@@ -24,7 +24,7 @@ from nearcast.policies.epulsar.draft import Draft
 from nearcast.policies.epulsar.overload import Shelves, overloads, reason_of, to_migrate
 from nearcast.policies.epulsar.problems import Problems
 from nearcast.policies.epulsar.reach import Choices, Reach, Today, Top8
-from nearcast.policies.loads import NOWHERE, Flags, Numbers
+from nearcast.policies.loads import NOWHERE, Flags, Floats, Loads, Numbers
 
 DEFAULT = EPulsarConfig()
 
@@ -67,12 +67,24 @@ def reach_of(snapshot: Snapshot, choices: Choices, ranking: Ranking) -> Reach:
             assert_never(ranking)
 
 
+def flags(named: frozenset[str], loads: Loads, topics: Numbers) -> Flags:
+    """Which of the topics are among those named."""
+    if not named:
+        return np.zeros(len(topics), np.bool_)
+    return np.fromiter((loads.topics[topic] in named for topic in topics.tolist()), np.bool_, len(topics))
+
+
+def worth(today_s: Floats, gain_min: float, twice: Flags) -> Floats:
+    """By topic: the latency at which a move is worth it."""
+    found: Floats = np.nextafter(today_s * (1 - gain_min * np.where(twice, 2, 1)), -inf)
+    return found
+
+
 def movable(snapshot: Snapshot, draft: Draft) -> Flags:
     """Topics on one known broker that do not settle."""
     loads = draft.loads
-    found: Flags = loads.home != NOWHERE
-    if snapshot.settling:
-        found &= ~np.fromiter((topic in snapshot.settling for topic in loads.topics), np.bool_, len(loads.topics))
+    everything = np.arange(len(loads.topics), dtype=np.int32)
+    found: Flags = (loads.home != NOWHERE) & ~flags(snapshot.settling, loads, everything)
     return found
 
 
@@ -147,13 +159,10 @@ class _Session:
         count = np.where(bounded, reach.feasible, choices.allowed_count)
         hopeless = bounded & (reach.feasible == 0)
         order = np.lexsort((topics, -self._draft.rate[topics], count, hopeless))
-        limit_s = np.where(bounded, choices.bound_s, inf)
-        # Where no broker keeps the bound, all are candidates, but a move must be worth it: else topics would flap.
-        worth_s = np.nextafter(reach.today_s * (1 - self._draft.config.gain_min), -inf)
-        worth_s = np.where(self._must_leave[topics], inf, np.where(np.isnan(worth_s), -inf, worth_s))
-        limit_s = np.where(hopeless, worth_s, limit_s).tolist()
+        restless = self._restless(topics)
+        limit_s = self._limits(topics, reach, np.where(bounded, choices.bound_s, inf), hopeless, restless).tolist()
         anywhere = (~bounded | (hopeless & self._must_leave[topics])).tolist()
-        numbers, without_hope = topics.tolist(), hopeless.tolist()
+        numbers, without_hope, calm = topics.tolist(), hopeless.tolist(), restless.tolist()
         for place in order.tolist():
             topic = numbers[place]
             placed = self._try_known(topic, reach, place, limit_s[place]) or (
@@ -161,8 +170,22 @@ class _Session:
             )
             if without_hope[place]:
                 self._problems.hopeless(topic, reach, place)
-            elif not placed:
+            elif not placed and not calm[place]:
                 self._problems.full(topic)
+
+    def _limits(self, topics: Numbers, reach: Reach, bound_s: Floats, hopeless: Flags, restless: Flags) -> Floats:
+        """What a broker's latency may be.
+
+        Where no broker keeps the bound, all are candidates, but a move must be worth it: else topics would flap.
+        """
+        free = self._must_leave[topics]
+        worth_s = worth(reach.today_s, self._draft.config.gain_min, hopeless & restless)
+        worth_s = np.where(free, inf, np.where(hopeless & np.isnan(worth_s), -inf, worth_s))
+        found: Floats = np.where(hopeless, worth_s, np.where(restless, np.fmin(bound_s, worth_s), bound_s))
+        return found
+
+    def _restless(self, topics: Numbers) -> Flags:
+        return flags(self._snapshot.restless, self._loads, topics) & ~self._must_leave[topics]
 
     def _try_known(self, topic: int, reach: Reach, place: int, limit_s: float) -> bool:
         for broker, latency_s in reach.ranked(place):
