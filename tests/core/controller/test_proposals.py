@@ -40,6 +40,11 @@ class Doing:
         self.impossible = impossible  # brokers
         self.done: list[Any] = []
         self.waiting = 0
+        self.directories: dict[str, str] = {}  # of topics that no plan names
+        self.placing: frozenset[str] = frozenset()
+
+    def waits_for(self, topic: str) -> str:
+        return self.directories.get(topic, "")
 
     def __len__(self) -> int:
         return self.waiting
@@ -81,6 +86,18 @@ def test_several_topics_do_not_move_all_at_once(topics: int, pace: Pace) -> None
     doing = Doing()
     executor(doing).carry_out(Proposal("test", tuple(place(f"t{number}", "b1") for number in range(topics))), 0.0)
     assert doing.done[0].pace is pace
+
+
+def test_topics_that_are_judged_apart_wait_for_no_directory_but_their_own() -> None:
+    doing = Doing()
+    doing.directories = {"u": "b2", "v": "b3", "w": "b2"}
+    changes = tuple(place(topic, "b1") for topic in "tuvwx")
+    ProposalExecutor(TERM, doing, doing, doing, doing, apart=True).carry_out(Proposal("test", changes), 0.0)  # type: ignore[arg-type]
+    assert [list(request.placements) for request in doing.done] == [["t", "x"], ["u", "w"], ["v"]]
+    assert {request.pace for request in doing.done} == {Pace.LAZY}
+    assert len({request.request for request in doing.done}) == 3
+    executor(doing).carry_out(Proposal("test", changes), 0.0)
+    assert list(doing.done[-1].placements) == list("tuvwx"), "not apart: as a whole"
 
 
 def test_no_two_requests_of_policies_have_the_same_name() -> None:
@@ -315,6 +332,12 @@ def test_a_topic_settles_after_its_move_has_ended() -> None:
     assert asked.view.settling == {"t"}
     one.answer(asked, 24.0)
     assert one.asked(26.0).view.settling == frozenset()
+
+
+def test_a_topic_whose_directory_has_not_answered_is_not_proposed_again() -> None:
+    one = Planned(journal_of("b1", "b2"), PER_TOPIC)
+    one.doing.placing = frozenset(("t",))
+    assert one.asked(10.0).view.settling == {"t"}
 
 
 def test_a_topic_that_somebody_moves_is_shown_as_settling() -> None:

@@ -76,6 +76,16 @@ def asked(**topics: str) -> Asked:
 # --- placing topics
 
 
+def test_it_is_known_which_topics_wait_and_for_whom() -> None:
+    one = asked(t="b1")
+    directory = one.roster.directory("new")
+    assert (one.requests.waits_for("t"), one.requests.waits_for("new")) == ("", directory)
+    one.move(1, t="b3", new="b2")
+    assert one.requests.placing == {"t", "new"}
+    one.move(2, t="b3")
+    assert one.requests.placing == {"t", "new"}, "the second has begun"
+
+
 def test_all_topics_of_a_request_begin_in_one_commit_and_then_it_is_answered() -> None:
     one = asked(t="b1", u="b2")
     one.move(1, pace=Pace.LAZY, t="b3", u="b3")

@@ -90,7 +90,14 @@ class Leader:
         self.requests = Requests(office, roster, self.members, self.moves, self.departures, self._load, self.distances)
         self.logs = Logs(office, roster, self.members)
         self.replicas = Replicas(office, self.members)
-        self.executor = ProposalExecutor(ledger.term, self.moves, self.requests, self.departures, self.provisioning)
+        self.executor = ProposalExecutor(
+            ledger.term,
+            self.moves,
+            self.requests,
+            self.departures,
+            self.provisioning,
+            apart=planning is not None and planning.per_topic,
+        )
         self.planner = Planner(
             office, roster, self._load, self.distances, self.questions, self.executor, settings.planning, now_s=now_s
         )

@@ -102,11 +102,22 @@ class Explaining:
 
 
 class ProposalExecutor:
-    """Carries out proposals, each whole or not at all."""
+    """Carries out proposals, each whole or not at all.
+
+    `apart`: topics were judged one by one. Then those whose directory does not answer hold up no others.
+    """
 
     def __init__(
-        self, term: int, moves: Moves, requests: Requests, departures: Departures, provisioning: Provisioning
+        self,
+        term: int,
+        moves: Moves,
+        requests: Requests,
+        departures: Departures,
+        provisioning: Provisioning,
+        *,
+        apart: bool = False,
     ) -> None:
+        self._apart = apart
         self._moves = moves
         self._requests = requests
         self._departures = departures
@@ -117,6 +128,11 @@ class ProposalExecutor:
     def busy(self) -> bool:
         """Whether topics are moving, or about to move."""
         return len(self._moves) > 0 or len(self._requests) > 0
+
+    @property
+    def placing(self) -> frozenset[str]:
+        """Topics that are to be moved, as soon as it is known where they are."""
+        return self._requests.placing
 
     def problem(self, proposal: Proposal) -> str:
         """Why the proposal cannot be carried out now, in words; empty if all of it can."""
@@ -137,10 +153,13 @@ class ProposalExecutor:
             self.change(change)
 
     def _place(self, placements: list[PlaceTopic], now_s: float) -> None:
-        if placements:
-            wanted = {change.topic: (change.mode, change.brokers) for change in placements}
+        groups: dict[str, bus.Placements] = {}
+        for change in placements:
+            waits_for = self._requests.waits_for(change.topic) if self._apart else ""
+            groups.setdefault(waits_for, {})[change.topic] = (change.mode, change.brokers)
+        for wanted in groups.values():
             self._placed += 1
-            request = bus.MoveTopics(f".{self._placed}", wanted, Pace.LAZY if len(wanted) > 1 else Pace.EAGER)
+            request = bus.MoveTopics(f".{self._placed}", wanted, Pace.LAZY if len(placements) > 1 else Pace.EAGER)
             self._requests.heard(request, now_s)
 
     def change(self, change: ProposedChange) -> None:
@@ -264,7 +283,7 @@ class Planner:
             fresh=self._roster.carriers() - (self._known or frozenset()),
             distances=self._distances.all(),
             coordinates=dict(self._distances.coordinates),
-            settling=frozenset(self._settling) | self._distances.measuring(),
+            settling=frozenset(self._settling) | self._executor.placing | self._distances.measuring(),
             restless=self._restless.topics(now_s),
             membership=journal.membership,
             capacity_bytes_per_s=planning.capacity_bytes_per_s,

@@ -75,6 +75,15 @@ class Requests:
         """Requests that have not begun."""
         return len(self._pending)
 
+    @property
+    def placing(self) -> frozenset[str]:
+        """The topics of requests that have not begun."""
+        return frozenset(topic for pending in self._pending for topic in pending.request.placements)
+
+    def waits_for(self, topic: str) -> str:
+        """The directory that a request to place this topic has to ask first; empty if the journal names the topic."""
+        return "" if topic in self._ledger.journal.topics else self._roster.directory(topic) or ""
+
     def heard(self, message: bus.AboutTopics, now_s: float) -> None:
         if isinstance(message, bus.Show):
             self._show(message, now_s)
