@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 from parts import MEMBERS, Surroundings, journal_of
 
 from nearcast.core.controller.distances import FORGET_S, SHARE_AGAIN_S, SHARE_S, Distances
@@ -110,6 +111,16 @@ def test_what_nobody_repeats_is_forgotten() -> None:
     known.report("b1", 20.0, distances={"u": near("b1")}, round_trips_s={"b2": 0.05})
     known.distances.tick(2.0 + FORGET_S)
     assert known.distances.all().keys() == {"u"}
+
+
+def test_it_is_forgotten_although_there_is_nothing_to_tell_agents() -> None:
+    known = Known(t="b1")
+    known.report("b1", 1.0, distances={"t": msgspec.structs.replace(near("b1"), measuring=True)})
+    known.distances.tick(1.0)
+    assert known.distances.measuring() == {"t"}
+    known.distances.tick(2.0 + FORGET_S)
+    assert known.distances.measuring() == set(), "its agent has died: it must not settle for ever"
+    assert known.distances.all() == {}
 
 
 def test_where_agents_answer_probes_becomes_known_with_the_membership() -> None:

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 SHARE_S = 5.0  # between two times that agents are told, if something has changed
 SHARE_AGAIN_S = 60.0  # and if nothing has: an agent may have been restarted
-FORGET_S = 30.0  # what no agent has repeated for so long
+FORGET_S = 30.0  # what no agent has repeated for so long: nobody publishes or nobody subscribes any more
+FORGET_EVERY_S = 5.0
 
 
 class Distances:
@@ -39,6 +40,7 @@ class Distances:
         self._topics: dict[str, tuple[float, TopicDistances]] = {}  # when it was last heard, and what
         self._changed = False
         self._shared_s = NEVER_S
+        self._forgot_s = NEVER_S
         self._informed: dict[str, int] = {}  # broker -> the agent that was told last
 
     def heard(self, report: Report, now_s: float) -> None:
@@ -72,6 +74,9 @@ class Distances:
     def tick(self, now_s: float) -> None:
         if not self._ledger.pending(MEMBERSHIP_KEY):
             self._list_addresses()
+        if now_s - self._forgot_s >= FORGET_EVERY_S:
+            self._forgot_s = now_s
+            self._topics = {topic: known for topic, known in self._topics.items() if now_s - known[0] <= FORGET_S}
         if self._share_due(now_s):
             self._share(now_s)
 
@@ -103,7 +108,6 @@ class Distances:
         there = self._roster.carriers()
         self.round_trips_s = {name: row for name, row in self.round_trips_s.items() if name in there}
         self.coordinates = {name: found for name, found in self.coordinates.items() if name in there}
-        self._topics = {topic: known for topic, known in self._topics.items() if now_s - known[0] <= FORGET_S}
         message = BrokerDistances(self._office.term, self.round_trips_s, self.coordinates, self._centroids)
         self._informed = {}
         for name in sorted(there):
