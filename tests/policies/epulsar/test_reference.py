@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
 import pytest
 from epulsar_reference import Reference
 from geo_model import random_geography
 
-from nearcast.policies.epulsar import EPulsar, EPulsarConfig
+from nearcast.bench.geography import spread_cluster
+from nearcast.policies.epulsar import EPulsar, EPulsarConfig, Ranking
+from nearcast.policies.epulsar.centroids import CentroidReach
+from nearcast.policies.epulsar.reach import Ranked, Top8
 
 SEEDS = 300
 
@@ -47,3 +54,31 @@ def test_most_bounds_are_kept_after_one_plan() -> None:
         assert bool(left) <= bool(proposal.problem), f"seed {seed}"
         after += len(left)
     assert after < before / 2
+
+
+@pytest.mark.parametrize("ranking", list(Ranking))
+def test_brokers_are_not_ranked_for_every_topic_if_all_are_full(
+    ranking: Ranking, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a plan for many topics would take minutes just when every broker is overloaded."""
+    snapshot, plan = spread_cluster(2000, 40)
+    rows = {
+        name: msgspec.structs.replace(row, capacity_bytes_per_s=row.output_bytes_per_s / 1.5)
+        for name, row in snapshot.brokers.items()
+    }
+    ranked: list[int] = []
+    for kind in (Top8, CentroidReach):
+        monkeypatch.setattr(kind, "ranked", _noted(kind.ranked, ranked))
+    full = msgspec.structs.replace(snapshot, brokers=rows)
+    proposal = EPulsar(EPulsarConfig(ranking=ranking)).propose(full, plan)
+    assert proposal.placements == []
+    assert "has room" in proposal.problem
+    assert len(ranked) < 50
+
+
+def _noted(ranked: Callable[[Any, int], Ranked], seen: list[int]) -> Callable[[Any, int], Ranked]:
+    def noting(self: Any, place: int) -> Ranked:
+        seen.append(place)
+        return ranked(self, place)
+
+    return noting

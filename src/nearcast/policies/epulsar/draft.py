@@ -15,6 +15,7 @@ from nearcast.policies.epulsar.config import EPulsarConfig
 from nearcast.policies.loads import NOWHERE, Flags, Floats, Loads
 
 _IDLE = TopicLoad()
+ROUNDING = 1 + 1e-9  # a difference may be a little less than what may be added
 _NOTHING = (0.0, 0.0, 0.0, 0.0)
 
 
@@ -72,6 +73,7 @@ class Draft:
         self.output, self.cpu, self.messages = _view(self._outputs), _view(self._cpus), _view(self._messages)
         self._output_high = _view(self._highs)
         self._closed = (self._full | loads.draining).tolist()
+        self._most: tuple[float, float, float] | None = None  # the most room for each measure; None: not known
         # Of each topic. No tuples: a hundred thousand of them would keep the garbage collector busy.
         self._loads_of = [_view(column) for column in (loads.traffic, self.deliveries, self.cpu_of, self.rate)]
 
@@ -107,6 +109,25 @@ class Draft:
             and self.cpu[broker] + cpu[topic] <= self.config.resource_high
             and self.messages[broker] + deliveries[topic] <= self.config.messages_high_per_s
         )
+
+    def crowded(self, topic: int) -> bool:
+        """Whether it is known that no broker has room for this topic, but perhaps the one it is on."""
+        if self._most is None:
+            return False
+        traffic, deliveries, cpu, _ = self._load_of(topic)
+        return traffic > self._most[0] or deliveries > self._most[1] or cpu > self._most[2]
+
+    def found_no_room(self) -> None:
+        """Look how much room there is at all: topics after this one may not find any either."""
+        if self._most is None:
+            config, open_ = self.config, ~(self._full | self.loads.draining)
+            rooms = (
+                (self._highs, self._outputs),
+                (config.messages_high_per_s, self._messages),
+                (config.resource_high, self._cpus),
+            )
+            most = ((high - used)[open_].max(initial=0.0) * ROUNDING for high, used in rooms)
+            self._most = (next(most), next(most), next(most))
 
     def obstacles(self, topic: int, broker: int) -> list[Obstacle]:
         """Why it cannot host: the same conditions, one by one."""
@@ -165,6 +186,7 @@ class Draft:
             self.cpu[place] += sign * cpu
             self.rate_on[place] += sign * rate
         self.home[topic] = broker
+        self._most = None
 
     def predicted(self) -> dict[str, float]:
         return dict(zip(self.loads.brokers, np.maximum(self.ratio, 0.0).tolist(), strict=True))

@@ -165,9 +165,14 @@ class _Session:
         numbers, without_hope, calm = topics.tolist(), hopeless.tolist(), restless.tolist()
         for place in order.tolist():
             topic = numbers[place]
-            placed = self._try_known(topic, reach, place, limit_s[place]) or (
-                anywhere[place] and self._try_lightest(topic, choices.allowed(place))
-            )
+            if self._draft.crowded(topic):
+                placed = self._may_stay(topic, choices, reach, place, limit_s[place], anywhere[place])
+            else:
+                placed = self._try_known(topic, reach, place, limit_s[place]) or (
+                    anywhere[place] and self._try_lightest(topic, choices.allowed(place))
+                )
+            if not placed:
+                self._draft.found_no_room()
             if without_hope[place]:
                 self._problems.hopeless(topic, reach, place)
             elif not placed and not calm[place]:
@@ -195,6 +200,12 @@ class _Session:
                 self._settle(topic, broker, latency_s)
                 return True
         return False
+
+    def _may_stay(self, topic: int, choices: Choices, reach: Reach, place: int, limit_s: float, anywhere: bool) -> bool:
+        """The same for a topic that no other broker has room for."""
+        home = self._draft.home[topic]
+        near = reach.today_s[place] <= limit_s and choices.allowed(place)[home]
+        return bool(near or anywhere) and self._draft.can_host(topic, home)
 
     def _try_lightest(self, topic: int, allowed: Flags) -> bool:
         """For topics of which no latency is known: where it is if that will do, else the broker with the least load."""
