@@ -60,6 +60,10 @@ PLAIN = "0,1,2\n1,0,3\n2,3,0\n"
         "5,1,2\n1,7,3\n2,3,9\n",
         "0,1,1\n1,0,3\n3,3,0\n",
         "0,,2\n1,0,3\n,nan,0\n",
+        ";a;b;c\r\na;0;1;2\r\nb;1;0;3\r\nc;2;3;0\r\n",
+        "\ta\tb\tc\na\t0\t1\t2\nb\t1\t0\t3\nc\t2\t3\t0\n",
+        "  0 1  2\n1 0 3 \n 2 3 0\n",
+        "0,-,2\n1,0,N/A\nnull,3,0\n   \n",
     ],
     ids=[
         "no names",
@@ -75,6 +79,10 @@ PLAIN = "0,1,2\n1,0,3\n2,3,0\n"
         "diagonal is ignored",
         "mean of both directions",
         "one direction",
+        "semicolons",
+        "tabs",
+        "only spaces",
+        "marks of what is unknown",
     ],
 )
 def test_all_forms_of_a_matrix_are_read(tmp_path: Path, text: str) -> None:

@@ -4,12 +4,14 @@
     Dallas,0.0,112.5
     "Paris, FR",112.1,           blank: not measured
 
-Names may be numbers, if they count up: `,0,1,2` is a line of names.
+Semicolons, tabs or spaces may stand for the commas, and `-`, `NaN` or `n/a` for a blank. Names may be numbers, if they
+count up: `,0,1,2` is a line of names.
 """
 
 from __future__ import annotations
 
 import csv
+import io
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +20,8 @@ from nearcast.coordinates.probes import Floats
 from nearcast.errors import UsageError
 
 RTT_MAX_MS = 10_000.0
+SEPARATORS = (",", ";", "\t")
+UNKNOWN = frozenset(("", "-", "nan", "na", "n/a", "null", "none"))  # what stands where nothing was measured
 
 
 def read_round_trips(path: Path) -> Floats:
@@ -46,10 +50,20 @@ def _lines(path: Path) -> list[tuple[int, list[str]]]:
     """The lines that are not empty, with their numbers."""
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
-            reader = csv.reader(file)
-            return [(reader.line_num, [cell.strip() for cell in row]) for row in reader if row]
+            text = file.read()
+            separator = _separator(text)
+            lines = [line.strip() for line in text.splitlines()] if separator == " " else io.StringIO(text, newline="")
+            reader = csv.reader(lines, delimiter=separator, skipinitialspace=True)
+            rows = [(reader.line_num, [cell.strip() for cell in row]) for row in reader]
+            return [(number, row) for number, row in rows if row not in ([], [""])]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise UsageError(f"cannot read the matrix {path}: {error}") from None
+
+
+def _separator(text: str) -> str:
+    """The first of these that the first line has; without any of them, spaces."""
+    first = text.lstrip().partition("\n")[0]
+    return next((one for one in SEPARATORS if one in first), " ")
 
 
 def _names(lines: list[tuple[int, list[str]]]) -> tuple[bool, bool]:
@@ -75,15 +89,17 @@ def _count_up(cells: list[str]) -> bool:
 
 
 def _is_name(cell: str) -> bool:
+    if cell.lower() in UNKNOWN:
+        return False
     try:
-        float(cell or "0")
+        float(cell)
     except ValueError:
         return True
     return False
 
 
 def _value(path: Path, line: int, column: int, cell: str) -> float:
-    if not cell or cell.lower() == "nan":
+    if cell.lower() in UNKNOWN:
         return np.nan
     try:
         value = float(cell)

@@ -10,14 +10,14 @@ from __future__ import annotations
 import numpy as np
 
 from nearcast.coordinates.probes import Floats, Probes
-from nearcast.coordinates.profiles import likeness
 
 STEPS = 150
 STEPS_LEFT_OUT = 60  # per broker that is left out
 STEPS_CLIENT = 12
-START_SCALE = 0.05
 MS = 1e3
 FIRMNESS = 0.1  # of the spring that holds a client at the broker nearest to it
+PLAIN = 5  # dimensions. More are for networks that are like no map, and those need all they can get
+SPARE = 3  # brokers, that more dimensions leave
 LEFT_OUT_MAX = 32  # with more brokers than this, one of them does not matter to the others' places
 
 
@@ -65,15 +65,17 @@ class Embedding:
     def __init__(self, matrix: Floats, dimensions: int) -> None:
         count = len(matrix)
         self._matrix = matrix
-        self._dimensions = min(dimensions, max(1, count // 3))
+        most = count - SPARE if dimensions > PLAIN else count // 3
+        self._dimensions = min(dimensions, max(1, most))
         self._whole = embedded(matrix, self._dimensions)
         self._without: Floats | None = None
 
-    def estimated(self, probes: Probes, apart: Floats, firmness: float) -> Floats:
+    def estimated(self, probes: Probes, alike: Floats, firmness: float) -> Floats:
+        """`alike`: the weights of the brokers in the middle from which each client starts."""
         places = np.broadcast_to(self._whole, (len(probes), *self._whole.shape))
         if bool((probes.poses_as >= 0).any()) and len(self._matrix) <= LEFT_OUT_MAX:
             places = self._left_out()[probes.poses_as]
-        start = np.matmul(likeness(apart, START_SCALE)[:, None, :], places)[:, 0, :]
+        start = np.matmul(alike[:, None, :], places)[:, 0, :]
         anchors = np.take_along_axis(places, probes.broker[:, :, None], axis=1)
         own = _placed(anchors, probes, start, firmness)
         offset = places[:, :, :-1] - own[:, None, :-1]

@@ -15,11 +15,18 @@ from nearcast.coordinates.probes import Floats, Probes, to_log, with_selves
 from nearcast.coordinates.profiles import dissimilarity, likeness, mean_profile, regressed
 from nearcast.coordinates.residuals import corrected, kinship
 
-FIRM, LOOSE = 0.5, 0.02  # how much a client's coordinate is held where its profile says
+FIRM, SOFT, LOOSE = 0.5, 0.1, 0.02  # how much a client's coordinate is held where its profile says
+NARROW, WIDE = 0.05, 0.3  # how similar profiles must be to have a say in that
 EMBEDDINGS = {  # by dimensions: the globe's surface; what does not fit on it; as many as Serf has
-    2: (FIRM, LOOSE),
-    5: (FIRM, LOOSE),
-    8: (LOOSE,),
+    2: ((FIRM, NARROW), (LOOSE, NARROW)),
+    5: ((FIRM, NARROW), (LOOSE, NARROW)),
+    8: ((LOOSE, NARROW),),
+}
+FEW = 32  # brokers, of which the one with the most similar profile may be far away
+EMBEDDINGS_OF_FEW = {
+    2: ((FIRM, WIDE), (SOFT, WIDE)),
+    5: ((FIRM, WIDE), (SOFT, WIDE)),
+    8: ((LOOSE, WIDE),),
 }
 
 
@@ -30,7 +37,8 @@ class Council:
         self._matrix = matrix  # complete, in ms
         self._seen = with_selves(matrix)
         self._kin = kinship(self._seen)
-        self._embeddings = [(Embedding(matrix, dimensions), firm) for dimensions, firm in EMBEDDINGS.items()]
+        chosen = EMBEDDINGS if len(matrix) > FEW else EMBEDDINGS_OF_FEW
+        self._embeddings = [(Embedding(matrix, dimensions), starts) for dimensions, starts in chosen.items()]
         self._typical = np.median(to_log(self._seen), axis=0)
 
     def opinions(self, probes: Probes) -> Floats:
@@ -46,8 +54,8 @@ class Council:
             regressed(seen, probes, apart, 0.3),
             regressed(seen, probes, apart, 0.15, root=False),
         ]
-        for embedding, firmnesses in self._embeddings:
-            plain += [embedding.estimated(probes, apart, firmness) for firmness in firmnesses]
+        for embedding, starts in self._embeddings:
+            plain += [embedding.estimated(probes, likeness(apart, scale), firmness) for firmness, scale in starts]
         highest = 3 * np.maximum(seen.max(initial=0.0), probes.time.max(axis=1, initial=0.0))[:, None] + 1.0
         plain = [np.clip(estimate, 0.0, highest) for estimate in plain]
         better = [corrected(estimate, probes, self._kin) for estimate in plain]
