@@ -86,7 +86,11 @@ class Estimates:
         behind = {client: topic.behind.get(client, NOBODY_BEHIND) for client in (*topic.publishers, *topic.subscribers)}
         return (
             [self._clients[one].farther(behind[one].publishers_s) for one in topic.publishers if one in self._clients],
-            [self._clients[one].farther(behind[one].subscribers_s) for one in topic.subscribers if one in self._clients],
+            [
+                self._clients[one].farther(behind[one].subscribers_s)
+                for one in topic.subscribers
+                if one in self._clients
+            ],
         )
 
     def sought(self, topics: Iterable[TopicClients], found: Mapping[str, TopicDistances | None]) -> dict[str, set[str]]:

@@ -80,7 +80,7 @@ class Role(IntFlag):
 
 
 class Behind(msgspec.Struct, frozen=True, array_like=True):
-    """How much farther than a client the farthest users behind it are, in seconds there and back. A gateway has users."""
+    """How much farther than a client, which is a gateway, its farthest users are. Seconds, there and back."""
 
     publishers_s: float = 0.0
     subscribers_s: float = 0.0
