@@ -13,6 +13,7 @@ from nearcast.core.model.journal import BEGINNING, Position
 
 PERCENTILE_KNOWN = 90.0  # the one that agents report
 CANDIDATES_MAX = 8  # brokers in one report of a topic
+NEAREST_MAX = 3  # of the brokers that a topic's clients are nearest to
 
 # --- topics
 
@@ -53,6 +54,13 @@ class Centroids(msgspec.Struct, frozen=True, array_like=True):
     deviation_s: float  # W(t): the largest distances from the two centroids, added
 
 
+class Spread(msgspec.Struct, frozen=True, array_like=True):
+    """Where the publishers of a topic are, or its subscribers."""
+
+    count: int
+    nearest: tuple[tuple[str, int], ...] = ()  # brokers, and for how many each is the nearest; the most first
+
+
 class TopicDistances(msgspec.Struct, frozen=True, array_like=True):
     """Where a topic's clients are. Without publishers or without subscribers there is nothing to say."""
 
@@ -60,6 +68,8 @@ class TopicDistances(msgspec.Struct, frozen=True, array_like=True):
     best: tuple[Candidate, ...] = ()  # by their worst latency, the best first
     centroids: Centroids | None = None
     measuring: bool = False  # clients are measuring how far the best ones are: until then they are estimates
+    publishers: Spread | None = None
+    subscribers: Spread | None = None
 
 
 # --- brokers
