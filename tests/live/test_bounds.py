@@ -65,7 +65,7 @@ def test_a_topic_follows_its_swarm_and_nothing_is_lost(ranking: str) -> None:
 
             async def is_near(broker: str) -> bool:
                 found = (await console.state(TOPIC)).distances.get(TOPIC)
-                return found is not None and found.subscribers == Spread(1, ((broker, 1),))
+                return found is not None and found.subscribers == Spread(1, broker, 1)
 
             tasks = [asyncio.create_task(listen()), asyncio.create_task(speak())]
             within_s = SETTLED_S

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 BOUND_COLUMNS = ("topics", "bound", "percentile")
 DISTANCE_COLUMNS = ("worst ms", "p90 ms", "bound")
-SPREAD_COLUMNS = ("publishers near", "subscribers near")
+SPREAD_COLUMNS = ("publishers", "subscribers")
 
 _TIME = re.compile(r"(\d+(?:\.\d+)?)(ms|s)")
 _UNITS_S = {"ms": 1e-3, "s": 1.0}
@@ -138,8 +138,4 @@ def spread_row(found: TopicDistances | None) -> tuple[str, ...]:
 
 
 def _near(found: Spread | None) -> str:
-    if found is None:
-        return "-"
-    others = found.count - sum(count for _, count in found.nearest)
-    shown = [f"{broker} {count}" for broker, count in found.nearest]
-    return ", ".join([*shown, f"others {others}"] if others else shown)
+    return "-" if found is None else f"{found.near} of {found.count} near {found.broker}"

@@ -97,7 +97,7 @@ def show_topics(
 
     Beside each is how long its messages take one way, by the network alone: for the publisher and subscriber that are
     farthest from its broker, and for 90 % of all pairs, as far as clients have measured it. Where that is known, the
-    last columns say which brokers its publishers and subscribers are nearest to, and how many they are.
+    last columns say how many publishers and subscribers it has, and which broker most of them are nearest to.
 
     A long list is fetched in parts, each as of the time of its request.
 

@@ -13,7 +13,6 @@ from nearcast.core.model.journal import BEGINNING, Position
 
 PERCENTILE_KNOWN = 90.0  # the one that agents report
 CANDIDATES_MAX = 8  # brokers in one report of a topic
-NEAREST_MAX = 3  # of the brokers that a topic's clients are nearest to
 
 # --- topics
 
@@ -55,10 +54,11 @@ class Centroids(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Spread(msgspec.Struct, frozen=True, array_like=True):
-    """Where the publishers of a topic are, or its subscribers."""
+    """Where most of a topic's publishers are, or of its subscribers."""
 
     count: int
-    nearest: tuple[tuple[str, int], ...] = ()  # brokers, and for how many each is the nearest; the most first
+    broker: str  # the nearest one for most of them
+    near: int  # for how many
 
 
 class TopicDistances(msgspec.Struct, frozen=True, array_like=True):
