@@ -49,6 +49,15 @@ def test_cities_with_access_links_are_estimated_exactly(dimensions: int, bound: 
     assert median_error(Estimator(brokers, 8).estimate(probed), truth, probed) < bound
 
 
+@pytest.mark.parametrize(("dimensions", "bound"), [(2, 0.02), (5, 0.055), (8, 0.085)])
+def test_few_brokers_are_enough_for_cities_with_access_links(dimensions: int, bound: float) -> None:
+    errors = []
+    for seed in range(6):
+        brokers, truth, probed = cut(cities(48, seed=seed, dimensions=dimensions), 12, 6)
+        errors.append(median_error(Estimator(brokers, 6).estimate(probed), truth, probed))
+    assert np.mean(errors) < bound
+
+
 def test_a_network_that_is_no_map_is_estimated() -> None:
     """Six regions with arbitrary distances, which violate the triangle inequality, and access links."""
     rng = np.random.default_rng(1)

@@ -13,7 +13,7 @@ from geo_model import random_geography
 from nearcast.bench.geography import spread_cluster
 from nearcast.policies.epulsar import EPulsar, EPulsarConfig, Ranking
 from nearcast.policies.epulsar.centroids import CentroidReach
-from nearcast.policies.epulsar.reach import Ranked, Top8
+from nearcast.policies.epulsar.reach import Ranked, Today, Top8
 
 SEEDS = 300
 
@@ -69,11 +69,15 @@ def test_brokers_are_not_ranked_for_every_topic_if_all_are_full(
     ranked: list[int] = []
     for kind in (Top8, CentroidReach):
         monkeypatch.setattr(kind, "ranked", _noted(kind.ranked, ranked))
+    looked: list[Today] = []
+    violated = Today.violated.fget  # type: ignore[attr-defined]
+    monkeypatch.setattr(Today, "violated", property(lambda today: (looked.append(today), violated(today))[1]))
     full = msgspec.structs.replace(snapshot, brokers=rows)
     proposal = EPulsar(EPulsarConfig(ranking=ranking)).propose(full, plan)
     assert proposal.placements == []
     assert "has room" in proposal.problem
     assert len(ranked) < 50
+    assert len(looked) < 5, "each looks at all topics"
 
 
 def _noted(ranked: Callable[[Any, int], Ranked], seen: list[int]) -> Callable[[Any, int], Ranked]:

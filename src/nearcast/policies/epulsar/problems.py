@@ -46,7 +46,8 @@ class Problems:
         )
 
     def _crowded(self) -> str:
-        missed = [topic for topic in self._full if self._today.violated[topic]]
+        violated = self._today.violated  # of all topics, computed
+        missed = [topic for topic in self._full if violated[topic]]
         if not missed:
             return ""
         return (
