@@ -56,7 +56,7 @@ def demo(
     seconds: Annotated[
         float,
         typer.Option("--seconds", min=1, help="How long act 1 lasts. Act 2 ends when the policy has done its work."),
-    ] = 35,
+    ] = 20,
     clients: Annotated[
         int, typer.Option("--clients", min=CLIENTS_MIN, max=240, help="In act 1: half publish, half subscribe.")
     ] = 48,
