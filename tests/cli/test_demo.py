@@ -137,6 +137,14 @@ def test_json_has_the_summaries_of_all_acts(monkeypatch: pytest.MonkeyPatch) -> 
         assert set(COMMON) <= set(summary)
 
 
+def test_json_compares_both_sides_of_the_swap(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, shown, _ = invoke(monkeypatch, {"places": PLACES}, "--output", "json")
+    places = json.loads(shown)["acts"]["places"]
+    assert places["before"]["bound"] == {"p50_ms": 11.2, "p95_ms": 15.9, "within_share": 1.0}
+    assert places["during"]["hashed"]["within_share"] == 0.3333
+    assert (places["after"], places["back_s"]) == (None, None)
+
+
 BROKEN = replace(MOVES, exact=False, examples=["subscriber 1 misses 3"])
 IDLE = replace(POLICY, missed=["not within 40 s: a server is added"])
 

@@ -116,6 +116,11 @@ def _check(context: typer.Context, names: tuple[ActName, ...]) -> None:
         from nearcast.demo.policy import POLICY, THRESHOLDS
 
         chosen_policy(POLICY, list(THRESHOLDS))
+    if ActName.PLACES in names:
+        from nearcast.cli.settings import chosen_policy
+        from nearcast.demo import places
+
+        chosen_policy(places.POLICY, [])
     if ActName.MOVES not in names:
         for option in ("seconds", "clients"):
             source = context.get_parameter_source(option)

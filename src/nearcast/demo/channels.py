@@ -32,7 +32,7 @@ _PERIOD_S = 4
 _SCENARIO_S = 1800.0
 
 
-def channels_plan(seed: int, seconds: float = 45.0, users: int = 30) -> EmergencyPlan:
+def channels_plan(seed: int, seconds: float = 40.0, users: int = 30) -> EmergencyPlan:
     chosen = [channel for channel in EMERGENCY_CHANNELS if channel.name in _SHOWN]
     return EmergencyPlan(
         settings=EmergencySettings(users=users, reports=round(10 * seconds), speed=_SCENARIO_S / seconds),
