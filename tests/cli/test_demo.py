@@ -179,7 +179,7 @@ def test_the_exit_code_says_whether_all_was_as_promised(
                 "bound": "60 ms from publish to receipt",
                 "before the swap: with a bound": "p50 11 ms, p95 16 ms, 100% within the bound",
                 "before the swap: hashed": "p50 165 ms, p95 252 ms, 33% within the bound",
-                "until back: with a bound": "p50 unknown, p95 unknown, unknown within the bound",
+                "meanwhile: with a bound": "p50 unknown, p95 unknown, unknown within the bound",
                 "topics followed": "8.2 s after the swap, with 1 moves in all",
                 "back within the bound": "not seen",
             },

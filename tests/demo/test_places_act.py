@@ -53,6 +53,8 @@ def test_topics_with_a_bound_follow_and_their_twins_stay() -> None:
     assert summary.during is not None
     assert summary.during.bound.p95_ms is not None
     assert summary.during.bound.p95_ms > summary.bound_ms  # they were far away for a while
+    assert summary.after is not None
+    assert (summary.after.bound.within_share or 0.0) > 2 * (summary.after.hashed.within_share or 0.0)
     said = [event.text for event in act.events_since(0)]
     for text in ("the two groups swap places", "(bound: worst_s", "; predicted"):
         assert any(text in line for line in said), (text, said)

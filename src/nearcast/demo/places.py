@@ -89,14 +89,14 @@ class Compared:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacesSummary(Summary):
-    """`during`: from the swap until all topics with a bound were back within it."""
+    """`during`: from the swap until all topics with a bound had followed."""
 
     bound_ms: float
     before: Compared | None  # None: the act ended earlier
     during: Compared | None
     after: Compared | None
     followed_s: float | None  # after the swap, all topics with a bound were on their players' brokers
-    back_s: float | None  # and, for a second, within their bound
+    back_s: float | None  # 95 % of their messages were within the bound, for a second
     moves: int
     decisions: int
 
@@ -125,7 +125,7 @@ class PlacesAct(Act[PlacesSummary]):
         self.decisions = 0
         self._shapes = shapes
         self._groups: dict[str, Endpoint] = {}
-        self._recording = Recording(BOUND_S, 0.0)
+        self._recording = Recording(BOUND_S, 0.0)  # of topics with a bound, by group
 
     # --- start
 
@@ -154,9 +154,10 @@ class PlacesAct(Act[PlacesSummary]):
         for event in events:
             if type(event) is Message:
                 self.topics[event.topic].saw((event,))
-                at_s = event.published_at - self._begun_at_s
-                self.timeline.note(TOPICS[event.topic], at_s, event.latency_s)
-                self._recording.note(event.topic, at_s, event.latency_s)
+                series, at_s = TOPICS[event.topic], event.published_at - self._begun_at_s
+                self.timeline.note(series, at_s, event.latency_s)
+                if series.side is Side.BOUND:
+                    self._recording.note(series.group, at_s, event.latency_s)
 
     # --- the swap
 
@@ -213,16 +214,14 @@ class PlacesAct(Act[PlacesSummary]):
 
     def _summary(self, common: Summary) -> PlacesSummary:
         moments, ended_s = self.moments, self.elapsed_s
-        back_s = self._back_s()
-        back_at_s = None if moments.swapped_s is None or back_s is None else moments.swapped_s + back_s
         return PlacesSummary(
             **asdict(common),
             bound_ms=BOUND_S * 1e3,
             before=self._compared(moments.settled_s, moments.swapped_s or ended_s),
-            during=self._compared(moments.swapped_s, back_at_s or ended_s),
-            after=self._compared(back_at_s, ended_s),
+            during=self._compared(moments.swapped_s, moments.followed_s or ended_s),
+            after=self._compared(moments.followed_s, ended_s),
             followed_s=_between(moments.swapped_s, moments.followed_s),
-            back_s=None if back_s is None else round(back_s, 1),
+            back_s=self._back_s(),
             moves=self.moves,
             decisions=self.decisions,
         )
@@ -235,11 +234,11 @@ class PlacesAct(Act[PlacesSummary]):
         return Compared(bound=found[Side.BOUND], hashed=found[Side.HASHED])
 
     def _back_s(self) -> float | None:
-        """How long after the swap all topics with a bound were within it again, and stayed there."""
+        """How long after the swap the messages of both groups were within the bound again, and stayed there."""
         if self.moments.swapped_s is None:
             return None
-        topics = [topic for topic, series in TOPICS.items() if series.side is Side.BOUND]
-        return self._recording.back_after_s(topics, self.moments.swapped_s, self.elapsed_s)
+        back_s = self._recording.back_after_s(HOMES, self.moments.swapped_s, self.elapsed_s)
+        return None if back_s is None else round(back_s, 1)
 
 
 def _briefly(decision: str) -> str:

@@ -60,8 +60,8 @@ def _places(summary: PlacesSummary) -> Rows:
     return [
         ("bound", f"{summary.bound_ms:.0f} ms from publish to receipt"),
         *_compared("before the swap", summary.before),
-        *_compared("until back", summary.during),
-        *_compared("after that", summary.after),
+        *_compared("meanwhile", summary.during),
+        *_compared("after they followed", summary.after),
         ("topics followed", f"{_after(summary.followed_s)}, with {summary.moves} moves in all"),
         ("back within the bound", _after(summary.back_s)),
     ]
