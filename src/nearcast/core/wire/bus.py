@@ -250,6 +250,7 @@ class RequestBroker(msgspec.Struct, frozen=True, tag=True):
     latitude: float | None = None
     longitude: float | None = None
     home: str = ""  # the broker recorded as the user's home, if the asker has looked
+    round_trips_s: dict[str, float] = {}  # by broker, as the user has measured its gateways
 
 
 class Assignment(msgspec.Struct, frozen=True, tag=True):
