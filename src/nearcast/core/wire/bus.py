@@ -320,6 +320,14 @@ class SetCapacity(msgspec.Struct, frozen=True, tag=True):
     bytes_per_s: float
 
 
+class SetMessagesHigh(msgspec.Struct, frozen=True, tag=True):
+    """How many messages per second a broker may deliver before its latency suffers; 0: as the policy says."""
+
+    request: str
+    broker: str
+    per_s: float
+
+
 class AcknowledgeLoss(msgspec.Struct, frozen=True, tag=True):
     """The operator knows that the store has lost data: names may be registered again."""
 
@@ -407,7 +415,7 @@ class State(msgspec.Struct, frozen=True, tag=True):
     explanation: Explanation | None = None
 
 
-AboutTopics = MoveTopics | Drain | SetCapacity | AcknowledgeLoss | Show
+AboutTopics = MoveTopics | Drain | SetCapacity | SetMessagesHigh | AcknowledgeLoss | Show
 AboutLogs = CreateLog | DropLog | ShowLogs
 AboutSubscribers = ShowSubscribers | PlaceSubscriber | ShuffleSubscribers
 Request = AboutTopics | SetBound | ExplainTopic | AboutLogs | AbandonPart | AboutSubscribers
