@@ -89,7 +89,8 @@ def profile(
     correlation), and the threshold R_out^th: the highest rate of delivered messages that is not slow. The policy
     epulsar takes topics from brokers above it.
 
-    Run this where the clients are, or beside the server, at a quiet time.
+    Run this where the clients are, or beside the server, at a quiet time. A policy sees the load, and may move topics
+    away meanwhile.
 
     Example: nearcast brokers profile b1 --apply
 

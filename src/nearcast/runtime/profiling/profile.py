@@ -72,7 +72,7 @@ class _Session:
                 await self._measure(configuration, total)
         finally:
             await self._requester.close()
-        self._progress(total, total, "")
+        self._progress(total, total, "done")
 
     async def _sweep(self, total: int) -> None:
         settings = self._settings
@@ -93,8 +93,8 @@ class _Session:
 def described(configuration: Configuration) -> str:
     rate_per_s = configuration.rate_per_s
     rate = PEAK if rate_per_s is None else f"{rate_per_s * configuration.deliveries:,.0f} messages/s out"
-    size = f"{configuration.topics} x {configuration.publishers} x {configuration.subscribers}"
-    return f"{size} connections of {configuration.payload_bytes:,} B, {rate}"
+    each = f"{configuration.publishers} publishers and {configuration.subscribers} subscribers"
+    return f"{configuration.topics} topics with {each}, {configuration.payload_bytes:,} B, {rate}"
 
 
 async def profile(
