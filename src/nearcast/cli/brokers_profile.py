@@ -82,12 +82,12 @@ def profile(
     url: Url = DEFAULT_URL,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Find how many messages per second a broker may deliver before its latency suffers.
+    """Find how many messages per second a broker may deliver.
 
-    Topics, publishers, subscribers, message size and rate are varied, run after run, on private channels. Printed are
-    what each run achieved, how strongly each parameter goes with the 95th percentile of latency (Spearman's rank
-    correlation), and the threshold R_out^th: the highest rate of delivered messages that is not slow. The policy
-    epulsar takes topics from brokers above it.
+    More of them would make its latency suffer. Topics, publishers, subscribers, message size and rate are varied, run
+    after run, on private channels. Printed are what each run achieved, how strongly each parameter goes with the 95th
+    percentile of latency (Spearman's rank correlation), and the threshold R_out^th: the highest rate of delivered
+    messages that is not slow. The policy epulsar takes topics from brokers above it.
 
     Run this where the clients are, or beside the server, at a quiet time. A policy sees the load, and may move topics
     away meanwhile.

@@ -1,5 +1,7 @@
 """Clients: who uses which topics of this broker, and how far they are from brokers, as they say.
 
+A gateway is one client, and says how much farther its users are than itself.
+
 Anyone may write to the counters channel. So nothing here grows without a limit, and what is not a possible round trip
 is not taken. Whoever lies about its own distances misleads only about the topics it uses.
 """
@@ -11,11 +13,11 @@ from itertools import islice
 
 import msgspec
 
-from nearcast.core.model.counters import ClientReport, Role
+from nearcast.core.model.counters import NOBODY_BEHIND, Behind, ClientReport, Role
 from nearcast.core.model.globs import matcher
 from nearcast.core.model.names import is_topic
 from nearcast.core.model.settings import NEVER_S
-from nearcast.core.wire.probes import LONGEST_S
+from nearcast.core.wire.probes import LONGEST_S, NEWS_S, NEWS_SHARE, differ
 
 CLIENTS_MAX = 20_000
 USES_MAX = 200_000  # pairs of a client and a topic
@@ -32,13 +34,25 @@ class TopicClients(msgspec.Struct, frozen=True):
     topic: str
     publishers: tuple[int, ...]
     subscribers: tuple[int, ...]
+    behind: Mapping[int, Behind] = {}  # of those clients that have users behind them
+
+
+class _Use(msgspec.Struct, frozen=True):
+    """What a client does on a topic, and when it last said so."""
+
+    roles: int
+    said_s: float
+    behind: Behind = NOBODY_BEHIND
+
+
+_UNUSED = _Use(0, NEVER_S)
 
 
 class _Known:
     """One client."""
 
     def __init__(self) -> None:
-        self.uses: dict[str, tuple[int, float]] = {}  # topic -> roles, and when it was last said
+        self.uses: dict[str, _Use] = {}  # by topic
         self.patterns: dict[str, float] = {}  # and when they were last said
         self.round_trips_s: RoundTrips = {}
 
@@ -66,7 +80,8 @@ class Clients:
             known = self._clients[report.client] = _Known()
         self._measured(known, report.round_trips_s)
         for topic, roles in report.uses.items():
-            self._use(report.client, known, topic, roles & (Role.PUBLISHES | Role.SUBSCRIBES), now_s)
+            behind = self._possible(report.behind.get(topic, NOBODY_BEHIND))
+            self._use(report.client, known, topic, _Use(roles & (Role.PUBLISHES | Role.SUBSCRIBES), now_s, behind))
         for pattern in report.patterns:
             self._follow(report.client, known, pattern, now_s)
 
@@ -79,18 +94,27 @@ class Clients:
             self._changed |= dict.fromkeys(known.uses)
             self._changed |= dict.fromkeys(topic for pattern in known.patterns for topic in self._matching(pattern))
 
-    def _use(self, client: int, known: _Known, topic: str, roles: int, now_s: float) -> None:
-        before, _ = known.uses.get(topic, (0, 0.0))
-        if not before and (not roles or self._uses >= USES_MAX or not is_topic(topic.encode("utf-8", "surrogatepass"))):
+    def _possible(self, behind: Behind) -> Behind:
+        if 0.0 <= behind.publishers_s <= LONGEST_S and 0.0 <= behind.subscribers_s <= LONGEST_S:
+            return behind
+        self.dropped += 1
+        return NOBODY_BEHIND
+
+    def _use(self, client: int, known: _Known, topic: str, use: _Use) -> None:
+        before = known.uses.get(topic, _UNUSED)
+        is_new = not before.roles
+        if is_new and (not use.roles or self._uses >= USES_MAX or not is_topic(topic.encode("utf-8", "surrogatepass"))):
             self.dropped += 1
             return
-        if not roles:
+        if not use.roles:
             self._forget(client, known, topic)
             return
-        self._uses += not before
-        known.uses[topic] = (roles, now_s)
-        if roles != before:
-            self._topics.setdefault(topic, {})[client] = roles
+        if not _moved(before.behind, use.behind):
+            use = msgspec.structs.replace(use, behind=before.behind)
+        self._uses += is_new
+        known.uses[topic] = use
+        if use.roles != before.roles or use.behind is not before.behind:
+            self._topics.setdefault(topic, {})[client] = use.roles
             self._changed[topic] = None
 
     def _forget(self, client: int, known: _Known, topic: str) -> None:
@@ -130,7 +154,7 @@ class Clients:
         for client, known in list(self._clients.items()):
             for pattern in [pattern for pattern, said_s in known.patterns.items() if now_s - said_s > FORGET_S]:
                 self._unfollow(client, known, pattern)
-            for topic in [topic for topic, (_, said_s) in known.uses.items() if now_s - said_s > FORGET_S]:
+            for topic in [topic for topic, use in known.uses.items() if now_s - use.said_s > FORGET_S]:
                 self._forget(client, known, topic)
             if not known.uses and not known.patterns:
                 del self._clients[client]
@@ -161,4 +185,15 @@ class Clients:
             topic,
             tuple(client for client, roles in measured.items() if roles & Role.PUBLISHES),
             tuple(client for client, roles in measured.items() if roles & Role.SUBSCRIBES),
+            {client: behind for client in measured if (behind := self._behind(client, topic)) != NOBODY_BEHIND},
         )
+
+    def _behind(self, client: int, topic: str) -> Behind:
+        return self._clients[client].uses.get(topic, _UNUSED).behind
+
+
+def _moved(before: Behind, now: Behind) -> bool:
+    """Whether that is news: users' distances change a little all the time."""
+    return differ(now.publishers_s, before.publishers_s, NEWS_S, NEWS_SHARE) or differ(
+        now.subscribers_s, before.subscribers_s, NEWS_S, NEWS_SHARE
+    )
