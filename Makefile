@@ -37,7 +37,7 @@ test: check ## check, then the tests
 test-full: check ## check, then all tests, the slow ones too
 	$(PYTEST) -m ""
 
-demo: $(STAMP) ## three acts on local clusters: topics move under fire, a policy follows the load, channels on Spark
+demo: $(STAMP) ## four acts on local clusters: moves under fire, a policy, topics that follow players, channels on Spark
 	$(BIN)/nearcast demo
 
 bench: $(STAMP) ## client, logs, plans, flow simulator, gateways' balancing, feeds, channels and telemetry on this machine

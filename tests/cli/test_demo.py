@@ -14,8 +14,11 @@ from typer.testing import CliRunner
 
 from nearcast.cli import demo
 from nearcast.cli.app import app
+from nearcast.cli.demo_views.summary import summary_rows
 from nearcast.demo.act import Summary
+from nearcast.demo.delays import Delays
 from nearcast.demo.moves import CLIENTS_MIN, SITES, MovesSummary
+from nearcast.demo.places import Compared, PlacesSummary
 from nearcast.demo.policy import PolicySummary
 from nearcast.testing.waiting import wait_until
 
@@ -31,6 +34,18 @@ COMMON = {
 MOVES = MovesSummary(**COMMON, mode_changes=1, agent_kills=1, kept=500, read=500)
 POLICY = PolicySummary(
     **COMMON, servers_added=2, servers_removed=2, topics_replicated=2, topics_collapsed=2, decisions=9
+)
+NEAR, FAR = Delays(11.2, 15.9, 1.0), Delays(165.0, 252.0, 0.3333)
+PLACES_COMMON = {name: value for name, value in COMMON.items() if name != "controller_kills"}
+PLACES = PlacesSummary(
+    **PLACES_COMMON,
+    bound_ms=60.0,
+    before=Compared(bound=NEAR, hashed=FAR),
+    during=Compared(bound=Delays(None, None, None), hashed=FAR),
+    after=None,
+    followed_s=8.2,
+    back_s=None,
+    decisions=12,
 )
 
 
@@ -64,7 +79,11 @@ def test_a_short_run_keeps_every_message_and_prints_json_alone() -> None:
 @pytest.mark.live
 @pytest.mark.parametrize(
     ("arguments", "first_line", "processes"),
-    [(("--seconds", "600"), "Each game is a topic", len(SITES)), (("--act", "policy"), "People come and go", 3)],
+    [
+        (("--seconds", "600"), "Each game is a topic", len(SITES)),
+        (("--act", "policy"), "People come and go", 3),
+        (("--act", "places"), "Two groups of players", len(SITES)),
+    ],
 )
 def test_ctrl_c_ends_it_with_the_summary_so_far_and_leaves_nothing_running(
     arguments: tuple[str, ...], first_line: str, processes: int
@@ -118,6 +137,14 @@ def test_json_has_the_summaries_of_all_acts(monkeypatch: pytest.MonkeyPatch) -> 
         assert set(COMMON) <= set(summary)
 
 
+def test_json_compares_both_sides_of_the_swap(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, shown, _ = invoke(monkeypatch, {"places": PLACES}, "--output", "json")
+    places = json.loads(shown)["acts"]["places"]
+    assert places["before"]["bound"] == {"p50_ms": 11.2, "p95_ms": 15.9, "within_share": 1.0}
+    assert places["during"]["hashed"]["within_share"] == 0.3333
+    assert (places["after"], places["back_s"]) == (None, None)
+
+
 BROKEN = replace(MOVES, exact=False, examples=["subscriber 1 misses 3"])
 IDLE = replace(POLICY, missed=["not within 40 s: a server is added"])
 
@@ -146,13 +173,24 @@ def test_the_exit_code_says_whether_all_was_as_promised(
     [
         (MOVES, {"moves": "1, including 1 changes of mode", "guarantee": "kept", "latency": "p50 12 ms, p99 unknown"}),
         (POLICY, {"servers": "2 added, 2 removed", "hot topics": "2 replicated, 2 collapsed"}),
+        (
+            PLACES,
+            {
+                "bound": "60 ms from publish to receipt",
+                "before the swap: with a bound": "p50 11 ms, p95 16 ms, 100% within the bound",
+                "before the swap: hashed": "p50 165 ms, p95 252 ms, 33% within the bound",
+                "meanwhile: with a bound": "p50 unknown, p95 unknown, unknown within the bound",
+                "topics followed": "8.2 s after the swap, with 1 moves in all",
+                "back within the bound": "not seen",
+            },
+        ),
         (BROKEN, {"guarantee": "BROKEN"}),
         (IDLE, {"policy check": "FAILED"}),
         (replace(POLICY, finished=False), {"time": "1 s, ended early", "policy check": "not finished"}),
     ],
 )
 def test_the_table_of_a_summary(summary: Summary, rows: dict[str, str]) -> None:
-    shown = dict(demo.summary_rows(summary))
+    shown = dict(summary_rows(summary))
     assert {name: shown[name] for name in rows} == rows
 
 

@@ -1,4 +1,4 @@
-"""What keeps the third act from being played, and what is said about it."""
+"""What keeps the last act from being played, and what is said about it."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ def test_a_machine_too_small_is_told_and_plays_the_others(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(demo, "available_bytes", lambda: 1 << 30)
-    assert demo._chosen(ActName.ALL) == (ActName.MOVES, ActName.POLICY)
-    assert "act 3 is left out: it needs 3.2 GB of memory, but 1.1 GB are free" in capsys.readouterr().err
+    assert demo._chosen(ActName.ALL) == (ActName.MOVES, ActName.POLICY, ActName.PLACES)
+    assert "act 4 is left out: it needs 3.2 GB of memory, but 1.1 GB are free" in capsys.readouterr().err
 
 
 def test_the_act_alone_is_refused_where_it_cannot_be_played(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(demo, "available_bytes", lambda: 1 << 30)
     result = CliRunner().invoke(app, ["demo", "--act", "channels"])
     assert result.exit_code == 2
-    assert "act 3 cannot be played" in result.stderr
+    assert "act 4 cannot be played" in result.stderr
 
 
 def test_a_missing_package_is_named_with_what_brings_it(monkeypatch: pytest.MonkeyPatch) -> None:

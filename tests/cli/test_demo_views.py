@@ -9,12 +9,19 @@ from collections.abc import Callable
 import pytest
 from rich.console import Console
 
-from nearcast.cli.demo_views import Look, MovesLook, PolicyLook, View
+from nearcast.cli.demo_views.look import Look
+from nearcast.cli.demo_views.moves import MovesLook
+from nearcast.cli.demo_views.places import HISTORY_S, PlacesLook
+from nearcast.cli.demo_views.policy import PolicyLook
+from nearcast.cli.demo_views.view import View
+from nearcast.core.model.membership import Ring
 from nearcast.core.model.placement import Mode, Placement
 from nearcast.core.wire.bus import Report
 from nearcast.core.wire.views import BrokerView
 from nearcast.demo.act import Act, Kind, Summary
+from nearcast.demo.delays import Side
 from nearcast.demo.moves import GAMES, SITES, MovesAct, MovesPlan
+from nearcast.demo.places import SERIES, TOPICS, Moments, PlacesAct, PlacesPlan
 from nearcast.demo.policy import CAPACITY_BYTES_PER_S, SCORES, VOTES, PolicyAct, PolicyPlan
 
 FOUR = ("b1", "rented-1", "rented-2", "rented-3")
@@ -56,6 +63,23 @@ def busy_policy() -> tuple[Act[Summary], Look]:
     return act, PolicyLook(act)
 
 
+def busy_places(at_s: float = 61.0) -> tuple[Act[Summary], Look]:
+    """All topics with a bound are on one broker, after the swap; in the last second they were near again."""
+    act = PlacesAct(PlacesPlan(), tell=print)
+    act._begun_s, act._ended_s = 0.0, at_s
+    for topic, series in TOPICS.items():
+        broker = "virginia" if series.side is Side.BOUND else Ring(SITES).owner(topic.encode())
+        act.topics[topic].placement = Placement(7, Mode.SINGLE, (broker,))
+    for series in SERIES:
+        for second in range(int(at_s)):
+            back = series.side is Side.BOUND and second == int(at_s) - 1
+            act.timeline.note(series, second + 0.5, 0.011 if back else 2.345)
+    act.moments.settled_s, act.moments.swapped_s = 5.0, 8.0
+    for _ in range(40):
+        act._happened(f"red.arena -> single on paris ({'x' * 100})", Kind.DECISION, 60.0)
+    return act, PlacesLook(act)
+
+
 def screen(make: Callable[[], tuple[Act[Summary], Look]], width: int, height: int) -> list[str]:
     async def scenario() -> list[str]:
         shown = io.StringIO()
@@ -66,7 +90,7 @@ def screen(make: Callable[[], tuple[Act[Summary], Look]], width: int, height: in
     return asyncio.run(scenario())
 
 
-@pytest.mark.parametrize("make", [busy_moves, busy_policy])
+@pytest.mark.parametrize("make", [busy_moves, busy_policy, busy_places])
 @pytest.mark.parametrize(("width", "height"), [(80, 24), (100, 30), (120, 40)])
 def test_the_screen_fits_the_terminal(make: Callable[[], tuple[Act[Summary], Look]], width: int, height: int) -> None:
     lines = screen(make, width, height)
@@ -95,6 +119,37 @@ def test_the_policy_shows_load_ratios_modes_and_decisions() -> None:
     assert sum("a crowd comes to watch" in line for line in lines) == 1  # as what goes on, not as an event
 
 
+def test_places_show_both_sides_over_time_and_what_each_broker_carries() -> None:
+    lines = screen(busy_places, 80, 24)
+    assert "swapped 53 s ago: 6 of 6 topics with a bound are not there yet" in lines
+    rows = [line for line in lines if line.startswith(("red in", "blue in"))]
+    bound, hashed = "█" * (HISTORY_S - 1) + "▁", "█" * HISTORY_S
+    assert [row.split()[-1] for row in rows] == [bound, hashed, bound, hashed]
+    assert rows[0].split()[:-1] == ["red", "in", "paris", "with", "a", "bound", "11", "2345", "50%"]
+    virginia = next(line for line in lines if line.startswith("virginia"))
+    assert virginia.split(maxsplit=1)[1].startswith("red arena court maze, blue arena court maze red arena, blue maze")
+
+
+@pytest.mark.parametrize(
+    ("moments", "said"),
+    [
+        ({}, "the players have come: 6 of 6 topics with a bound are not there yet"),
+        ({"settled_s": 5.0}, "the topics with a bound are near their players"),
+        (
+            {"settled_s": 5.0, "swapped_s": 8.0, "followed_s": 14.2},
+            "swapped: the topics with a bound followed in 6.2 s",
+        ),
+    ],
+)
+def test_places_say_how_far_the_act_is(moments: dict[str, float], said: str) -> None:
+    def at_that_moment() -> tuple[Act[Summary], Look]:
+        act, look = busy_places()
+        act.moments = Moments(**moments)  # type: ignore[attr-defined]
+        return act, look
+
+    assert said in screen(at_that_moment, 80, 24)
+
+
 @pytest.mark.parametrize(
     ("make", "expected"),
     [
@@ -108,6 +163,14 @@ def test_the_policy_shows_load_ratios_modes_and_decisions() -> None:
                 "votes b1+rented-1+rented-2+rented-3, scores > b1+",
             ],
         ),
+        (
+            busy_places,
+            [
+                "One way: paris-virginia 40 ms",
+                "  60 s  red.arena -> single on paris",
+                "red in paris  with a bound  p50   11 ms  p95 2345 ms   50% within the bound",
+            ],
+        ),
     ],
 )
 def test_lines_for_pipes(
@@ -116,8 +179,8 @@ def test_lines_for_pipes(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("nearcast.cli.demo_views.EVENTS_S", 0.01)
-    monkeypatch.setattr("nearcast.cli.demo_views.LINES_S", 0.0)
+    monkeypatch.setattr("nearcast.cli.demo_views.view.EVENTS_S", 0.01)
+    monkeypatch.setattr("nearcast.cli.demo_views.view.LINES_S", 0.0)
 
     async def scenario() -> None:
         act, look = make()

@@ -1,7 +1,6 @@
-"""`nearcast demo`: topics that move during games, a policy at work, and channels on Spark, shown live.
+"""`nearcast demo`: topics that move, a policy at work, topics that follow players, and channels on Spark, shown live.
 
-`summary_rows` makes the rows of an act's summary. `Backstage` prepares the third act, which needs Spark, while the acts
-before it are played.
+`Backstage` prepares the last act, which needs Spark, while the acts before it are played.
 """
 
 from __future__ import annotations
@@ -29,83 +28,12 @@ from nearcast.cli.shared import (
 from nearcast.errors import UsageError
 
 if TYPE_CHECKING:
-    from nearcast.cli.demo_views import Look, View
+    from nearcast.cli.demo_views.look import Look
+    from nearcast.cli.demo_views.view import View
     from nearcast.demo.act import Act, Summary
-    from nearcast.demo.channels import ChannelsSummary
-    from nearcast.demo.moves import MovesPlan, MovesSummary
-    from nearcast.demo.policy import PolicySummary
+    from nearcast.demo.moves import MovesPlan
     from nearcast.workloads.emergency.run import EmergencyPlan
     from nearcast.workloads.emergency.stage import EmergencyStage
-
-
-# --- summaries
-
-
-Rows = list[tuple[str, str]]
-
-
-def summary_rows(summary: Summary) -> Rows:
-    return [
-        ("time", f"{summary.seconds:.0f} s{'' if summary.finished else ', ended early'}"),
-        ("clients", f"{summary.clients}"),
-        ("messages", f"{summary.messages:,}"),
-        ("deliveries", f"{summary.deliveries:,}"),
-        *_what_happened(summary),
-        ("latency", f"p50 {_ms(summary.p50_ms)}, p99 {_ms(summary.p99_ms)}"),
-        ("lost", f"{summary.lost:,}"),
-        ("duplicated", f"{summary.duplicated:,}"),
-        ("reordered", f"{summary.reordered:,}"),
-        ("gaps and interruptions", f"{summary.gaps + summary.interrupted:,}"),
-        ("guarantee", "kept" if summary.exact else "BROKEN"),
-    ]
-
-
-def _what_happened(summary: Summary) -> Rows:
-    from nearcast.demo.moves import MovesSummary
-    from nearcast.demo.policy import PolicySummary
-
-    if isinstance(summary, MovesSummary):
-        return _moves(summary)
-    if isinstance(summary, PolicySummary):
-        return _policy(summary)
-    return _channels(summary)  # type: ignore[arg-type]
-
-
-def _moves(summary: MovesSummary) -> Rows:
-    return [
-        ("moves", f"{summary.moves:,}, including {summary.mode_changes:,} changes of mode"),
-        ("kills", f"{summary.agent_kills} of agents, {summary.controller_kills} of the controller"),
-        ("log", f"{summary.read:,} of {summary.kept:,} messages read after their broker was killed"),
-    ]
-
-
-def _policy(summary: PolicySummary) -> Rows:
-    return [
-        ("servers", f"{summary.servers_added} added, {summary.servers_removed} removed"),
-        ("hot topics", f"{summary.topics_replicated} replicated, {summary.topics_collapsed} collapsed"),
-        ("moves", f"{summary.moves:,}"),
-        ("kills", f"{summary.controller_kills} of the controller"),
-        ("policy check", _verdict(summary)),
-    ]
-
-
-def _channels(summary: ChannelsSummary) -> Rows:
-    return [
-        ("subscriptions", f"{summary.subscriptions:,}, computed as {summary.backend_subscriptions:,}"),
-        ("executions on Spark", f"{summary.executions:,}"),
-        ("rows delivered", f"{summary.rows:,}"),
-        ("people moved", f"{summary.subscriber_moves:,}, with {summary.shuffles} shuffle"),
-    ]
-
-
-def _verdict(summary: PolicySummary) -> str:
-    if summary.missed:
-        return "FAILED"
-    return "passed" if summary.finished else "not finished"
-
-
-def _ms(value: float | None) -> str:
-    return "unknown" if value is None else f"{value:.0f} ms"
 
 
 CLIENTS_MIN = 36  # a test compares it with the demo's, which is slow to import
@@ -114,6 +42,7 @@ CLIENTS_MIN = 36  # a test compares it with the demo's, which is slow to import
 class ActName(StrEnum):
     MOVES = "moves"
     POLICY = "policy"
+    PLACES = "places"
     CHANNELS = "channels"
     ALL = "all"
 
@@ -127,14 +56,14 @@ def demo(
     seconds: Annotated[
         float,
         typer.Option("--seconds", min=1, help="How long act 1 lasts. Act 2 ends when the policy has done its work."),
-    ] = 35,
+    ] = 20,
     clients: Annotated[
         int, typer.Option("--clients", min=CLIENTS_MIN, max=240, help="In act 1: half publish, half subscribe.")
     ] = 48,
     seed: Annotated[int, typer.Option("--seed", min=0, help="For moves, kills, network and traffic.")] = 0,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Watch topics move, a policy at work, and Spark notify people.
+    """Watch topics move, a policy at work, topics follow players, and Spark notify people.
 
     It counts what subscribers notice.
 
@@ -142,7 +71,10 @@ def demo(
 
     Act 2, policy: people come and go; servers are added, hot topics are replicated, and both are undone; about 50 s.
 
-    Act 3, channels: people get notifications that Spark computes, and move between gateways, in about a minute.
+    Act 3, places: two groups of players swap continents; topics with a latency bound follow them, beside twins that
+    stay where hashing puts them; about 25 s.
+
+    Act 4, channels: people get notifications that Spark computes, and move between gateways, in about a minute.
     Without the packages or the memory for Spark, this act is left out.
 
     Each act starts a cluster on this machine and stops it, even on Ctrl-C. The exit code is 1 if a message was lost,
@@ -166,13 +98,13 @@ def demo(
 
 def _chosen(act: ActName) -> tuple[ActName, ...]:
     """The acts to play. One that cannot be played here is left out, unless it is the only one asked for."""
-    everything: tuple[ActName, ...] = (ActName.MOVES, ActName.POLICY, ActName.CHANNELS)
+    everything: tuple[ActName, ...] = (ActName.MOVES, ActName.POLICY, ActName.PLACES, ActName.CHANNELS)
     names = everything if act is ActName.ALL else (act,)
     problem = obstacle() if ActName.CHANNELS in names else ""
     if problem and act is not ActName.ALL:
-        raise UsageError(f"act 3 cannot be played: {problem}")
+        raise UsageError(f"act 4 cannot be played: {problem}")
     if problem:
-        say(f"act 3 is left out: {problem}")
+        say(f"act 4 is left out: {problem}")
         names = names[:-1]
     return names
 
@@ -184,6 +116,11 @@ def _check(context: typer.Context, names: tuple[ActName, ...]) -> None:
         from nearcast.demo.policy import POLICY, THRESHOLDS
 
         chosen_policy(POLICY, list(THRESHOLDS))
+    if ActName.PLACES in names:
+        from nearcast.cli.settings import chosen_policy
+        from nearcast.demo import places
+
+        chosen_policy(places.POLICY, [])
     if ActName.MOVES not in names:
         for option in ("seconds", "clients"):
             source = context.get_parameter_source(option)
@@ -193,7 +130,7 @@ def _check(context: typer.Context, names: tuple[ActName, ...]) -> None:
 
 async def _demo(names: tuple[ActName, ...], plan: MovesPlan, output: Output) -> dict[str, Summary]:
     """The summaries of the acts that were played, by name; those that Ctrl-C prevented are left out."""
-    from nearcast.cli.demo_views import View
+    from nearcast.cli.demo_views.view import View
 
     view = View()
     backstage = _backstage(names, plan.seed)
@@ -229,18 +166,24 @@ def _backstage(names: tuple[ActName, ...], seed: int) -> Backstage | None:
 
 def _act(name: ActName, plan: MovesPlan, view: View, backstage: Backstage | None) -> tuple[Act[Any], Look]:
     if backstage is not None and name is ActName.CHANNELS:
-        from nearcast.cli.demo_views import ChannelsLook
+        from nearcast.cli.demo_views.channels import ChannelsLook
         from nearcast.demo.channels import ChannelsAct
 
         channels = ChannelsAct(backstage.plan, backstage.stage(), view.tell)
         return channels, ChannelsLook(channels)
     if name is ActName.MOVES:
-        from nearcast.cli.demo_views import MovesLook
+        from nearcast.cli.demo_views.moves import MovesLook
         from nearcast.demo.moves import MovesAct
 
         moves = MovesAct(plan, view.tell)
         return moves, MovesLook(moves)
-    from nearcast.cli.demo_views import PolicyLook
+    if name is ActName.PLACES:
+        from nearcast.cli.demo_views.places import PlacesLook
+        from nearcast.demo.places import PlacesAct, PlacesPlan
+
+        places = PlacesAct(PlacesPlan(seed=plan.seed), view.tell)
+        return places, PlacesLook(places)
+    from nearcast.cli.demo_views.policy import PolicyLook
     from nearcast.demo.policy import PolicyAct, PolicyPlan
 
     policy = PolicyAct(PolicyPlan(plan.seed), view.tell)
@@ -269,6 +212,8 @@ async def _perform(
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
     if output is Output.TABLE:
+        from nearcast.cli.demo_views.summary import summary_rows
+
         print()
         print_table((f"summary, {look.name}", ""), summary_rows(summary))
         print(flush=True)
@@ -287,7 +232,7 @@ def _say_what_is_wrong(summaries: dict[str, Summary]) -> None:
             say(f"an act did not show what it should: {goal}")
 
 
-# --- the third act's preparation
+# --- the last act's preparation
 
 
 PACKAGES = {"pyspark": "data", "pyarrow": "data", "numpy": "policies", "httpx": "gateway", "websockets": "gateway"}
@@ -315,7 +260,7 @@ def available_bytes(meminfo: Path = Path("/proc/meminfo")) -> int | None:
 
 
 class Backstage:
-    """Opens the stage of the third act while the acts before it are played."""
+    """Opens the stage of the last act while the acts before it are played."""
 
     def __init__(self, plan: EmergencyPlan) -> None:
         self.plan = plan

@@ -25,7 +25,7 @@ from msgspec.structs import replace
 
 from nearcast.core.model.placement import Placement
 from nearcast.core.wire.bus import State
-from nearcast.core.wire.views import BrokerView
+from nearcast.core.wire.views import BrokerView, Decision
 from nearcast.errors import ClusterError, Unavailable
 from nearcast.runtime.console import Console
 from nearcast.testing.audit import Verdict
@@ -155,6 +155,7 @@ class Act(ABC, Generic[SummaryT]):
         self.stopped = False  # it was asked to end early
         self._tell = tell
         self._loads: list[Load] = []
+        self._decided_at_s = 0.0
         self._begun_s: float | None = None
         self._begun_at_s = 0.0
         self._ended_s: float | None = None
@@ -272,6 +273,12 @@ class Act(ABC, Generic[SummaryT]):
         before = self.topics[topic].moved_to(after)
         if before is not None:
             self._moved(topic, before, after)
+
+    def _fresh(self, decisions: Iterable[Decision]) -> list[Decision]:
+        """Those not told yet. Those from before the act began are about its start. A new leader lists no old ones."""
+        fresh = [decision for decision in decisions if decision.at_s > max(self._decided_at_s, self._begun_at_s)]
+        self._decided_at_s = max([self._decided_at_s, *(decision.at_s for decision in fresh)])
+        return fresh
 
     async def _going_on(self, seconds: float) -> bool:
         """Sleep; returns whether the act continues."""

@@ -48,7 +48,7 @@ RATE_PER_PUBLISHER_S = 15.0
 class MovesPlan:
     """How long the act lasts, and how many clients play the games."""
 
-    seconds: float = 35.0
+    seconds: float = 20.0
     clients: int = 48
     seed: int = 0
 

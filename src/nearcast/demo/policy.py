@@ -170,7 +170,6 @@ class PolicyAct(Act[PolicySummary]):
         self.topics_collapsed = 0
         self.decisions = 0
         self._crowd = Crowd()
-        self._decided_at_s = 0.0
 
     def subscribers(self, topic: str) -> int:
         """How many there are now."""
@@ -264,13 +263,10 @@ class PolicyAct(Act[PolicySummary]):
     def _looked(self, state: State) -> None:
         for topic, view in state.topics.items():
             self.topics[topic].target = view.target
-        # A new leader does not list the old one's decisions. Those from before the act began are about its start.
-        for decision in state.decisions:
-            if decision.at_s > max(self._decided_at_s, self._begun_at_s):
-                self.decisions += 1
-                text = decision.text.removeprefix(f"{POLICY}: ")
-                self._happened(text, Kind.DECISION, decision.at_s - self._begun_at_s)
-        self._decided_at_s = max([self._decided_at_s, *(decision.at_s for decision in state.decisions)])
+        for decision in self._fresh(state.decisions):
+            self.decisions += 1
+            text = decision.text.removeprefix(f"{POLICY}: ")
+            self._happened(text, Kind.DECISION, decision.at_s - self._begun_at_s)
 
     def _moved(self, topic: str, before: Placement, after: Placement) -> None:
         self.topics_replicated += before.mode is Mode.SINGLE and after.mode is not Mode.SINGLE

@@ -1,0 +1,1 @@
+"""What `nearcast demo` looks like: one module per act, what they share, and the summaries."""
