@@ -126,7 +126,7 @@ class Draft:
             config, open_ = self.config, ~(self._full | self.loads.draining)
             rooms = (
                 (self._highs, self._outputs),
-                (config.messages_high_per_s, self._messages),
+                (self._messages_highs, self._messages),
                 (config.resource_high, self._cpus),
             )
             most = ((high - used)[open_].max(initial=0.0) * ROUNDING for high, used in rooms)
