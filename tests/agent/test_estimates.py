@@ -7,7 +7,7 @@ import pytest
 
 from nearcast.agent import estimates as module
 from nearcast.agent.estimates import LEARN_AGAIN_S, Estimates
-from nearcast.core.agent.clients import TopicClients
+from nearcast.core.agent.followers import TopicClients
 
 BROKERS = [f"b{number:02}" for number in range(24)]
 

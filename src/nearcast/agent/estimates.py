@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from nearcast.coordinates.embedding import placed
 from nearcast.coordinates.estimator import Estimator
 from nearcast.coordinates.topics import centroids, topic_distances
-from nearcast.core.agent.clients import RoundTrips, TopicClients
+from nearcast.core.agent.clients import RoundTrips
+from nearcast.core.agent.followers import TopicClients
 from nearcast.core.model.distances import BrokerCoordinate, TopicDistances
 from nearcast.core.model.settings import NEVER_S
 from nearcast.core.wire.probes import NEWS_S, NEWS_SHARE, TARGETS, differ

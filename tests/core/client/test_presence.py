@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from nearcast.core.client.mailbox import Mailbox, Overflow
-from nearcast.core.client.presence import SEEK_S, TURN_S, TURNS, USES_MAX
-from nearcast.core.model.counters import ClientReport, Role
+from nearcast.core.client.presence import SEEK_S, TURN_S, TURNS
+from nearcast.core.model.counters import REPORTED_MAX, ClientReport, Role
 from nearcast.core.model.distances import Sought
 from nearcast.core.model.names import CONTROL, COUNTERS
 from nearcast.core.wire.frames import encode_sought
@@ -101,14 +101,14 @@ def test_patterns_are_told_to_every_broker(rig: Any) -> None:
 def test_many_topics_take_turns(rig: Any) -> None:
     world = rig("b1")
     client = world.client()
-    count = 2 * TURNS * USES_MAX
+    count = 2 * TURNS * REPORTED_MAX
     subscribe(client, *(b"t%d" % number for number in range(count)), now_s=world.now_s)
     world.run(4.0)
     client.machine.presence.probed({"b1": 0.02})
     listening = Listening(client)
     world.run(TURNS * TURN_S + 0.2)
     first = listening.uses()
-    assert USES_MAX * (TURNS - 1) <= len(first) <= USES_MAX * (TURNS + 1)
+    assert REPORTED_MAX * (TURNS - 1) <= len(first) <= REPORTED_MAX * (TURNS + 1)
     world.run(TURNS * TURN_S)
     assert len(first | listening.uses()) > 1.7 * len(first), "the others come next"
 

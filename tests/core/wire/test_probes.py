@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 
 import pytest
 
@@ -170,3 +171,55 @@ def test_unanswered_probes_are_limited() -> None:
     network.silent |= set(network.round_trips_s)
     network.run(60)
     assert len(network.prober._unanswered) <= UNANSWERED_MAX
+
+
+def test_all_of_many_brokers_are_measured_at_once() -> None:
+    network = Network(brokers=600, targets=1000)
+    network.round_trips_s = dict.fromkeys(network.round_trips_s, 0.2)
+    network.run(2)
+    assert len(network.known) == 600
+
+
+def test_answers_of_many_brokers_take_little_time() -> None:
+    """Each once looked at all of them."""
+    prober = Prober(random.Random(1), targets=1000)
+    prober.aim({f"b{number}": f"udp://h:{number}" for number in range(1000)})
+    answers = [answer_to(datagram) for _, datagram in prober.tick(0.0)]
+    began_s = time.perf_counter()
+    for answer in answers:
+        prober.answered(answer or b"", 0.05)
+    prober.tick(0.1)
+    assert len(prober.round_trips_s) == 1000
+    assert time.perf_counter() - began_s < 0.5
+
+
+def test_one_erratic_broker_does_not_make_us_probe_the_others_much_more() -> None:
+    network = Network()
+    network.run(20)
+    before = dict(network.probed)
+    for turn in range(600):
+        network.round_trips_s["b0"] = (0.010, 0.060)[turn % 2]
+        network.run(0.1)
+    count = {name: network.probed[name] - before[name] for name in before}
+    assert count["b0"] > 40
+    assert max(count[name] for name in count if name != "b0") <= 2.5 * 60 / EVERY_S
+
+
+def test_whoever_seeks_other_brokers_again_and_again_does_not_make_us_probe_more() -> None:
+    network = Network(brokers=72)
+    addresses = {name: address for address, name in network.names.items()}
+    names = sorted(addresses)
+    for turn in range(200):
+        sought = names[:32] if turn % 2 else names[32:64]
+        network.prober.aim(addresses, sought=sought)
+        network.run(0.1)
+    most = max(network.probed.values())
+    assert most <= 20 / EVERY_S * 1.2 + 4, "three of them to be sure of a new distance"
+
+
+def test_a_broker_that_is_no_longer_there_is_not_told() -> None:
+    network = Network(brokers=3)
+    network.run(5)
+    network.prober.aim({"b0": "udp://h:0"})
+    network.run(0.1)
+    assert network.known.keys() == {"b0"}
