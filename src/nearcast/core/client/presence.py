@@ -36,6 +36,7 @@ class Presence:
         self._round_trips_s: dict[str, float] = {}
         self._told_s = NEVER_S
         self._turn = 0  # position in the round over all topics
+        self._total = 0  # topics at the last turn
         self._pattern_turn = 0
         self._informed: set[str] = set()  # brokers that know the newest round trips
         self._sought: dict[str, float] = {}  # brokers, and until when they are probed, in this order
@@ -91,8 +92,12 @@ class Presence:
         """The topics whose turn it is, by the broker whose agent should know."""
         client = self._client
         total = len(client.topic_publishers) + len(client.topic_subscribers)
-        count = min(REPORTED_MAX, -(-total // TURNS))
-        start = self._turn if self._turn < total else 0
+        if total <= TURNS and total != self._total:
+            self._turn = 0  # with a few topics, a new one is named at once
+        self._total = total
+        places = max(total, TURNS)  # with fewer topics than turns, some turns are empty
+        count = min(REPORTED_MAX, -(-places // TURNS))
+        start = self._turn if self._turn < places else 0
         self._turn = start + count
         found: dict[str, Uses] = {}
         for topic, role, broker in islice(self._all(), start, start + count):
