@@ -23,7 +23,7 @@ Floats = NDArray[np.float64]
 
 Rows = dict[str, dict[str, float]]
 
-FAR_S = 1.0  # between brokers: where more was measured, an agent is stuck, and must not spoil all other estimates
+FAR_S = 1.0  # between brokers: more counts as not measured. An agent is stuck, which would spoil all estimates
 CLIENTS_MAX = 50_000  # whose distances are remembered
 LEARN_AGAIN_S = 30.0  # if brokers have moved but are the same
 # What brokers' moves may cost: learning takes 5 s of a core with 60 brokers, and then all topics are estimated anew.
@@ -162,8 +162,9 @@ class Estimates:
         for source, row in self._between.items():
             for target, seconds in row.items():
                 one, other = self._numbers[source], self._numbers[target]
-                matrix[one, other] = np.fmin(matrix[one, other], min(seconds, FAR_S))
-                matrix[other, one] = np.fmin(matrix[other, one], min(seconds, FAR_S))
+                matrix[one, other] = np.fmin(matrix[one, other], seconds)
+                matrix[other, one] = np.fmin(matrix[other, one], seconds)
+        matrix[matrix > FAR_S] = np.nan
         np.fill_diagonal(matrix, 0.0)
         return matrix
 
