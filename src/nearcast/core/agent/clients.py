@@ -20,7 +20,7 @@ USES_MAX = 200_000  # pairs of a client and a topic
 USES_EACH_MAX = 20_000  # of one client: it names 1,000 a second, and they are forgotten after 15 s
 NAME_MAX = 256  # characters of a broker's name
 FORGET_S = 15.0  # clients say every few seconds what they use
-LOOKS_MAX = 20_000  # uses that one tick looks at, to forget what was not said again
+LOOKS_MAX = 10_000  # uses that one tick looks at, to forget what was not said again
 PAUSED_S = 5.0  # between two ticks: this process has not run, and clients' reports still wait to be read
 
 RoundTrips = Mapping[str, float]

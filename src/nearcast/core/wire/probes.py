@@ -46,6 +46,9 @@ def _number(datagram: bytes, kind: int) -> int | None:
 SAMPLES = 5  # of which the second smallest counts: a process that was busy when an answer came measures too much
 CONFIRM = 3  # samples in a row that must say that the distance has changed
 CHANGED_S, CHANGED_SHARE = 2e-3, 0.25  # how far a sample is off if it says so
+EVERY_S = 2.0  # between two probes of a broker
+CALM = 10  # samples after a change, before a broker is probed less often: then one of all targets notices a move
+CALM_EVERY_S = 4.0
 LONGEST_S = 10.0  # of a round trip: what takes longer is no answer
 
 
@@ -55,6 +58,7 @@ class _Distance:
     def __init__(self) -> None:
         self._samples: deque[float] = deque(maxlen=SAMPLES)
         self._off: list[float] = []  # the newest samples, if they all say that the distance has changed
+        self._steady = 0  # samples since it has changed
         self.answered_s = -math.inf
 
     @property
@@ -67,18 +71,24 @@ class _Distance:
         """Whether more samples are needed soon."""
         return bool(self._off) or len(self._samples) < CONFIRM
 
+    @property
+    def calm(self) -> bool:
+        return self._steady >= CALM and not self._off
+
     def sample(self, round_trip_s: float, now_s: float) -> None:
         self.answered_s = now_s
         known_s = self.round_trip_s
         if known_s is None or not differ(round_trip_s, known_s, CHANGED_S, CHANGED_SHARE):
             self._off.clear()
             self._samples.append(round_trip_s)
+            self._steady += 1
             return
         self._off.append(round_trip_s)
         if len(self._off) >= CONFIRM:
             self._samples.clear()
             self._samples.extend(self._off)
             self._off.clear()
+            self._steady = 0
 
 
 def differ(one_s: float, other_s: float, least_s: float, share: float) -> bool:
@@ -88,7 +98,6 @@ def differ(one_s: float, other_s: float, least_s: float, share: float) -> bool:
 # --- all brokers
 
 
-EVERY_S = 2.0  # between two probes of a broker
 AGAIN_S = 0.15  # while its distance is in doubt
 FORGET_S = 30.0  # what has not answered for so long is out of reach
 TARGETS = 8  # brokers that are probed all the time: half are the same for everyone, half the nearest
@@ -180,12 +189,18 @@ class Prober:
     def _probe(self, name: str, now_s: float) -> bytes:
         self._probed_s[name] = now_s
         if name in self._due_s:
-            self._due_s[name] = now_s + EVERY_S * self._rng.uniform(0.9, 1.1)
+            self._due_s[name] = now_s + self._interval_s(name)
         number = self._rng.getrandbits(64)
         self._unanswered[number] = (name, now_s)
         while len(self._unanswered) > max(UNANSWERED_MAX, 4 * len(self._due_s)):
             del self._unanswered[next(iter(self._unanswered))]
         return probe(number)
+
+    def _interval_s(self, name: str) -> float:
+        distance = self._distances.get(name)
+        if distance is not None and distance.calm:
+            return CALM_EVERY_S * self._rng.uniform(0.5, 1.5)  # not all targets at the same time
+        return EVERY_S * self._rng.uniform(0.9, 1.1)
 
     def _choose(self) -> None:
         """The targets. Half are landmarks, the same for everyone: they make clients comparable. Half are nearest."""
