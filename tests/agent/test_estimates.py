@@ -14,6 +14,8 @@ from nearcast.agent.estimates import (
     Estimates,
 )
 from nearcast.core.agent.followers import TopicClients
+from nearcast.core.model.counters import Behind
+from nearcast.core.model.distances import BrokerCoordinate
 from nearcast.core.wire.probes import landmarks_of
 
 BROKERS = [f"b{number:02}" for number in range(24)]
@@ -212,3 +214,36 @@ def test_measuring_the_best_brokers_finds_a_better_one() -> None:
     found = estimates.of(topics, known)
     assert regret() <= before / 2
     assert regret() < 0.01
+
+
+def test_a_gateway_counts_as_the_farthest_of_its_users() -> None:
+    estimates = Estimates("b1")
+    estimates.between({"b2": {"b1": 0.01}}, {"b2": 0.01}, 0.0)
+    known = {1: {"b1": 0.02, "b2": 0.06}, 2: {"b1": 0.04, "b2": 0.002}}
+    plain = TopicClients("t", (1,), (1, 2))
+    behind = TopicClients("u", (1,), (1, 2), {2: Behind(0.5, 0.08)})
+    found = estimates.of([plain, behind], known)
+    assert found["t"] is not None
+    assert (found["t"].now.publisher_s, found["t"].now.subscriber_s) == pytest.approx((0.01, 0.02))
+    assert found["u"] is not None
+    assert (found["u"].now.publisher_s, found["u"].now.subscriber_s) == pytest.approx((0.01, 0.06))
+    assert [one.broker for one in found["t"].best] == ["b1", "b2"]
+    assert {one.broker: one.worst_s for one in found["u"].best} == pytest.approx({"b1": 0.07, "b2": 0.071})
+    one_pair = estimates.of([TopicClients("v", (2,), (2,), {2: Behind(0.1, 0.2)})], known)["v"]
+    assert one_pair is not None
+    assert one_pair.now.worst_s == one_pair.now.p90_s == pytest.approx(0.04 + 0.15)
+
+
+def test_users_behind_a_gateway_raise_the_height_of_its_coordinate() -> None:
+    estimates = Estimates("b1")
+    estimates.between({"b2": {"b1": 0.01}}, {"b2": 0.01}, 0.0)
+    estimates.located(
+        {name: BrokerCoordinate((0.01 * number, 0.0, 0.001), 0.1) for number, name in enumerate(["b1", "b2"])}
+    )
+    known = {1: {"b1": 0.02, "b2": 0.02}}
+    topics = [TopicClients("t", (1,), (1,)), TopicClients("u", (1,), (1,), {1: Behind(0.0, 0.08)})]
+    plain, behind = (found.centroids for found in estimates.of(topics, known).values() if found is not None)
+    assert plain is not None
+    assert behind is not None
+    assert behind.publishers == plain.publishers
+    assert behind.subscribers == pytest.approx((*plain.subscribers[:-1], plain.subscribers[-1] + 0.08), abs=1e-5)

@@ -1,4 +1,4 @@
-"""A cluster as `nearcast up` starts it, for the commands that ask one."""
+"""A cluster as `nearcast up` starts it, for the commands that ask one. Makes `asking.py` importable."""
 
 from __future__ import annotations
 
@@ -7,9 +7,12 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
 
 
 @pytest.fixture(scope="module")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
 import os
 import signal
 import subprocess
@@ -11,16 +9,14 @@ import sys
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner, Result
+from asking import answer, heed_ctrl_c, measuring, nearcast
 
-from nearcast.cli.app import app
-from nearcast.cli.brokers import BROKER_COLUMNS, broker_data, broker_row, busy_share, chosen
+from nearcast.cli.brokers import BROKER_COLUMNS, broker_data, broker_row
+from nearcast.cli.quiet import busy_share, chosen
 from nearcast.cli.shared import bytes_per_s
 from nearcast.core.wire.bus import Report, State
 from nearcast.core.wire.views import BrokerView
 from nearcast.errors import UsageError
-from nearcast.runtime.fanout import NAME
-from nearcast.runtime.requester import Requester
 from nearcast.testing.waiting import wait_until
 
 # --- rates
@@ -115,34 +111,6 @@ def test_members_are_calibrated_and_others_are_refused() -> None:
 
 
 # --- on a cluster
-
-
-def nearcast(cluster: dict[str, Any], *arguments: str) -> Result:
-    return CliRunner().invoke(app, list(arguments), env={"NEARCAST_URL": cluster["brokers"]["b1"]})
-
-
-def answer(cluster: dict[str, Any], *arguments: str) -> Any:
-    result = nearcast(cluster, *arguments, "--output", "json")
-    assert result.exit_code == 0, result.stderr
-    return json.loads(result.stdout)
-
-
-def heed_ctrl_c() -> None:
-    """Shells start jobs in the background with SIGINT ignored, and what they start inherits that."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-
-def measuring(url: str) -> int:
-    """How many connections of a calibration the server has."""
-
-    async def asked() -> int:
-        requester = Requester(url)
-        listed = await requester.ask("CLIENT", "LIST")
-        await requester.close()
-        assert isinstance(listed, bytes)
-        return listed.count(f"name={NAME} ".encode())
-
-    return asyncio.run(asked())
 
 
 @pytest.mark.live

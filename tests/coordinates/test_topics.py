@@ -13,7 +13,7 @@ from nearcast.coordinates.topics import (
     topic_distances,
     worst_one_way_s,
 )
-from nearcast.core.model.distances import CANDIDATES_MAX, Candidate
+from nearcast.core.model.distances import CANDIDATES_MAX, Candidate, Spread
 from nearcast.errors import UsageError
 
 PUBLISHERS = np.array([[0.010, 0.040], [0.020, 0.030]])
@@ -39,6 +39,13 @@ def test_the_broker_of_now_is_reported_and_the_best_come_first() -> None:
     assert found.best[0] == Candidate("b1", 0.02, 0.002, pytest.approx(0.0217))
     many = topic_distances([f"b{number}" for number in range(30)], 7, np.ones((2, 30)), np.ones((1, 30)))
     assert [candidate.broker for candidate in many.best] == [f"b{number}" for number in range(CANDIDATES_MAX)]
+
+
+def test_it_is_reported_which_broker_most_clients_are_nearest_to() -> None:
+    near = np.eye(6)[[5, 5, 2, 2, 2, 0, 1]]  # one row for each client
+    found = topic_distances([f"b{number}" for number in range(6)], 0, 1 - near, (1 - near)[:1])
+    assert found.publishers == Spread(7, "b2", 3)
+    assert found.subscribers == Spread(1, "b5", 1)
 
 
 def test_many_clients_cost_a_grid_of_quantiles_and_the_worst_stays_exact() -> None:

@@ -13,7 +13,7 @@ from gateway_world import ROW, WAIT_S, World, Worlds, take_results
 from websockets.asyncio.client import ClientConnection, connect
 
 from nearcast.errors import Refused
-from nearcast.gateway import server, subscriptions
+from nearcast.gateway import protocols, subscriptions
 from nearcast.subscriber.client import Subscriber
 from nearcast.subscriber.transport import register
 from nearcast.testing.waiting import until
@@ -162,8 +162,8 @@ def test_what_is_sent_by_halves_is_cut(world: Worlds, monkeypatch: pytest.Monkey
     async def scenario() -> None:
         async with world() as w:
             host, _, port = (await w.start_gateway()).removeprefix("http://").partition(":")
-            monkeypatch.setattr(server, "HEAD_S", 0.5)
-            monkeypatch.setattr(server, "BODY_S", 0.5)
+            monkeypatch.setattr(protocols, "HEAD_S", 0.5)
+            monkeypatch.setattr(protocols, "BODY_S", 0.5)
             reader, writer = await asyncio.open_connection(host, int(port))
             for part in sent:
                 writer.write(part)
@@ -191,7 +191,7 @@ def test_a_connection_that_is_used_again_and_again_is_not_cut(world: Worlds, mon
     async def scenario() -> None:
         async with world() as w:
             host, _, port = (await w.start_gateway()).removeprefix("http://").partition(":")
-            monkeypatch.setattr(server, "HEAD_S", 0.5)
+            monkeypatch.setattr(protocols, "HEAD_S", 0.5)
             reader, writer = await asyncio.open_connection(host, int(port))
             for _ in range(8):
                 writer.write(WHOLE[:7])

@@ -11,6 +11,7 @@ import pytest
 
 import nearcast
 from nearcast.core.model.bounds import Bound
+from nearcast.core.model.distances import Spread
 from nearcast.testing.cluster import LocalCluster
 from nearcast.testing.network.emulated import EmulatedNetwork
 from nearcast.testing.network.placed import place_cluster
@@ -62,11 +63,16 @@ def test_a_topic_follows_its_swarm_and_nothing_is_lost(ranking: str) -> None:
             async def is_at(broker: str) -> bool:
                 return (await console.state(TOPIC)).topics[TOPIC].placement.brokers == (broker,)
 
+            async def is_near(broker: str) -> bool:
+                found = (await console.state(TOPIC)).distances.get(TOPIC)
+                return found is not None and found.subscribers == Spread(1, broker, 1)
+
             tasks = [asyncio.create_task(listen()), asyncio.create_task(speak())]
             within_s = SETTLED_S
             for site, broker in (("east", "b1"), ("west", "b2"), ("east", "b1")):
                 swarm.move(site)
                 await until(lambda broker=broker: is_at(broker), f"the topic is at {broker}", within_s)
+                await until(lambda broker=broker: is_near(broker), f"clients are shown near {broker}", BACK_S)
                 within_s = BACK_S
                 before = len(got)
                 await until(lambda before=before: len(got) > before + 50, "messages flow")

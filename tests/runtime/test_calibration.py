@@ -12,7 +12,8 @@ import pytest
 from nearcast.core.wire.backend import Credentials
 from nearcast.errors import ClusterError, ConnectFailed, Unavailable, UsageError
 from nearcast.runtime.calibration import HEADROOM, CalibrationSettings, LimitedBy, calibrate
-from nearcast.runtime.fanout import NAME, Fanout
+from nearcast.runtime.ends import NAME
+from nearcast.runtime.fanout import Fanout
 from nearcast.runtime.requester import Requester
 from nearcast.runtime.servers import LocalServer
 from nearcast.testing.network.sites import Capacities

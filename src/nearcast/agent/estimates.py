@@ -14,6 +14,7 @@ from nearcast.coordinates.estimator import Estimator
 from nearcast.coordinates.topics import centroids, topic_distances
 from nearcast.core.agent.clients import RoundTrips
 from nearcast.core.agent.followers import TopicClients
+from nearcast.core.model.counters import NOBODY_BEHIND
 from nearcast.core.model.distances import BROKERS_MAX, BrokerCoordinate, TopicDistances
 from nearcast.core.model.settings import NEVER_S
 from nearcast.core.wire.probes import NEWS_S, NEWS_SHARE, TARGETS, differ, landmarks_of
@@ -37,6 +38,13 @@ class _Estimate(msgspec.Struct, frozen=True, eq=False):
     measured: RoundTrips
     all_s: Floats  # its round trip to every broker: measured, else estimated
     point: Floats | None  # its coordinate, if centroids are wanted and it can be said
+
+    def farther(self, behind_s: float) -> _Estimate:
+        """A user who reaches the brokers through this client, which is a gateway: farther from all of them."""
+        if not behind_s:
+            return self
+        point = None if self.point is None else np.append(self.point[:-1], self.point[-1] + behind_s)
+        return _Estimate(self.measured, self.all_s + behind_s, point)
 
 
 class Estimates:
@@ -84,9 +92,21 @@ class Estimates:
         began_s = time.thread_time()
         self._estimate(known)
         now = self._numbers[self._own]
-        found = {one.topic: self._distances(now, self._of(one.publishers), self._of(one.subscribers)) for one in topics}
+        found = {one.topic: self._distances(now, *self._sides(one)) for one in topics}
         self._spent_s += time.thread_time() - began_s
         return found
+
+    def _sides(self, topic: TopicClients) -> tuple[list[_Estimate], list[_Estimate]]:
+        """Publishers and subscribers. A gateway counts as the farthest of its users."""
+        behind = {client: topic.behind.get(client, NOBODY_BEHIND) for client in (*topic.publishers, *topic.subscribers)}
+        return (
+            [self._clients[one].farther(behind[one].publishers_s) for one in topic.publishers if one in self._clients],
+            [
+                self._clients[one].farther(behind[one].subscribers_s)
+                for one in topic.subscribers
+                if one in self._clients
+            ],
+        )
 
     def sought(self, topics: Iterable[TopicClients], found: Mapping[str, TopicDistances | None]) -> dict[str, set[str]]:
         """The best brokers of these topics whose distance some client has not measured."""
@@ -109,9 +129,6 @@ class Estimates:
         if not ours or not theirs:
             return found
         return msgspec.structs.replace(found, centroids=centroids(np.array(ours), np.array(theirs)))
-
-    def _of(self, clients: tuple[int, ...]) -> list[_Estimate]:
-        return [self._clients[client] for client in clients if client in self._clients]
 
     def _estimate(self, known: Mapping[int, RoundTrips]) -> None:
         """Estimate the clients that are new or have moved, all at once."""

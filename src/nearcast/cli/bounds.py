@@ -12,11 +12,12 @@ from nearcast.errors import UsageError
 
 if TYPE_CHECKING:
     from nearcast.core.model.bounds import Bound
-    from nearcast.core.model.distances import TopicDistances
+    from nearcast.core.model.distances import Spread, TopicDistances
     from nearcast.core.model.planning import Explanation
 
 BOUND_COLUMNS = ("topics", "bound", "percentile")
 DISTANCE_COLUMNS = ("worst ms", "p90 ms", "bound")
+SPREAD_COLUMNS = ("publishers", "subscribers")
 
 _TIME = re.compile(r"(\d+(?:\.\d+)?)(ms|s)")
 _UNITS_S = {"ms": 1e-3, "s": 1.0}
@@ -129,3 +130,12 @@ def distance_row(found: TopicDistances | None, bound: Bound | None) -> tuple[str
     """What is added to a topic's row."""
     worst_s, p90_s = (None, None) if found is None else (found.now.worst_s, found.now.p90_s)
     return _ms(worst_s), _ms(p90_s), str(bound) if bound is not None else "-"
+
+
+def spread_row(found: TopicDistances | None) -> tuple[str, ...]:
+    """What is added to it if it is known of any topic where its clients are."""
+    return ("-", "-") if found is None else (_near(found.publishers), _near(found.subscribers))
+
+
+def _near(found: Spread | None) -> str:
+    return "-" if found is None else f"{found.near} of {found.count} near {found.broker}"

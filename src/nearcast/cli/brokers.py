@@ -1,6 +1,7 @@
 """`nearcast brokers`: the brokers of the cluster, their load and their capacity.
 
-`nearcast brokers calibrate` measures how many bytes per second brokers can send.
+`nearcast brokers calibrate` measures how many bytes per second brokers can send. `nearcast brokers profile`, which is
+in `brokers_profile.py`, finds how many messages per second they may deliver.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from nearcast.cli.bounds import distances
+from nearcast.cli.brokers_profile import profile
+from nearcast.cli.quiet import chosen, quiet
 from nearcast.cli.shared import (
     ASK_S,
     DEFAULT_URL,
@@ -31,18 +34,12 @@ from nearcast.errors import UsageError
 
 if TYPE_CHECKING:
     from nearcast.core.model.reports import Report
-    from nearcast.core.wire.bus import State
     from nearcast.core.wire.views import BrokerView
     from nearcast.runtime.calibration import Calibration, CalibrationSettings
-    from nearcast.runtime.console import Console
 
 
 # --- brokers calibrate
 
-
-BUSY_SHARE = 0.2  # of a core, or of the capacity known so far: busier brokers need --force
-QUIET_WAIT_S = 3.0  # reports are means over a second: load that has just ended, as of a calibration, still shows
-LOOK_S = 0.5
 
 CALIBRATION_COLUMNS = (
     *("broker", "capacity MB/s", "messages/s", "p99 ms", "CPU %"),
@@ -95,48 +92,12 @@ async def _calibrate(
     found: dict[str, Calibration] = {}
     async with Console(url) as console:
         for name in chosen(await console.overview(timeout_s=ASK_S), names):
-            view = await _quiet(console, name, force=force)
+            view = await quiet(console, name, force=force)
             say(f"{name}: measuring for at most {settings.seconds:g} s ...")
             found[name] = await calibration.calibrate(view.url, credentials, settings)
             if apply:
                 await console.set_capacity(name, found[name].capacity_bytes_per_s)
     return found
-
-
-def chosen(state: State, names: list[str]) -> list[str]:
-    """The brokers to measure: those named, or all members."""
-    for name in names:
-        if (view := known(state, name)).state != "member":
-            raise UsageError(f"broker {name!r} is {view.state}: calibrate it while it is a member")
-    members = sorted(name for name, view in state.brokers.items() if view.state == "member")
-    if not members:
-        raise UsageError("the cluster has no member to measure: start `nearcast agent` beside a server")
-    return list(dict.fromkeys(names)) or members
-
-
-async def _quiet(console: Console, name: str, *, force: bool) -> BrokerView:
-    """The broker, once it carries little load. Raises UsageError if it stays busy."""
-    import asyncio
-
-    for _ in range(round(QUIET_WAIT_S / LOOK_S)):
-        view = known(await console.overview(timeout_s=ASK_S), name)
-        share = busy_share(view)
-        if force or (share is not None and share <= BUSY_SHARE):
-            return view
-        await asyncio.sleep(LOOK_S)
-    load = "has sent no report" if share is None else f"is at {share:.0%} of what it can carry"
-    raise UsageError(
-        f"broker {name!r} {load}: calibrate it at a quiet time, or use --force, which disturbs its clients"
-    )
-
-
-def busy_share(view: BrokerView) -> float | None:
-    """How busy the broker is, by its CPU and, if its capacity is known, by that; None without a report."""
-    report = view.report
-    if report is None:
-        return None
-    capacity = view.capacity_bytes_per_s
-    return max(report.cpu_share, report.output_bytes_per_s / capacity if capacity else 0.0)
 
 
 def _row(name: str, found: Calibration) -> tuple[str, ...]:
@@ -163,6 +124,9 @@ BROKER_COLUMNS = (
     *("out kB/s", "in kB/s", "capacity MB/s", "load ratio", "CPU %", "memory MB"),
 )
 
+MESSAGES_COLUMN = "messages/s at most"  # shown if a broker has its own threshold
+MESSAGES_PER_S_MAX = 1e12  # more is a typo
+
 Broker = Annotated[str, typer.Argument(metavar="BROKER")]
 
 
@@ -182,6 +146,7 @@ def brokers(context: typer.Context, url: Url = DEFAULT_URL, output: OutputOption
 
 
 app.command("calibrate")(calibrate)
+app.command("profile")(profile)
 app.command("distances")(distances)
 
 
@@ -207,6 +172,33 @@ async def _set_capacity(url: str, broker: str, rate: str) -> BrokerView:
     async with Console(url) as console:
         known(await console.overview(timeout_s=ASK_S), broker)
         return await console.set_capacity(broker, wanted)
+
+
+@app.command("messages")
+def messages(
+    broker: Broker,
+    per_s: Annotated[float, typer.Argument(metavar="MESSAGES_PER_S", help="Delivered; 0: as the policy says.")],
+    url: Url = DEFAULT_URL,
+    output: OutputOption = Output.TABLE,
+) -> None:
+    """Set how many messages per second a broker may deliver.
+
+    Above it, the policy epulsar takes topics away. `nearcast brokers profile` measures it.
+
+    Example: nearcast brokers messages b1 400000
+    """
+    _show({broker: run(lambda: _set_messages_high(url, broker, per_s))}, output)
+
+
+async def _set_messages_high(url: str, broker: str, per_s: float) -> BrokerView:
+    from nearcast.runtime.console import Console
+
+    checked_name("broker", broker)
+    if not 0 <= per_s <= MESSAGES_PER_S_MAX:
+        raise UsageError(f"{per_s:g} messages per second: use 0 to {MESSAGES_PER_S_MAX:g}")
+    async with Console(url) as console:
+        known(await console.overview(timeout_s=ASK_S), broker)
+        return await console.set_messages_high(broker, per_s)
 
 
 @app.command("drain")
@@ -246,7 +238,16 @@ async def _drain(url: str, broker: str, *, cancel: bool, abandon: bool, wait: bo
 
 def _show(views: dict[str, BrokerView], output: Output) -> None:
     data = {"brokers": {name: broker_data(view) for name, view in views.items()}}
-    show(output, data, BROKER_COLUMNS, [broker_row(name, view) for name, view in sorted(views.items())])
+    columns: tuple[str, ...] = BROKER_COLUMNS
+    rows = [broker_row(name, view) for name, view in sorted(views.items())]
+    if any(view.messages_high_per_s for view in views.values()):
+        columns = (*columns, MESSAGES_COLUMN)
+        rows = [(*row, _messages_high(views[row[0]])) for row in rows]
+    show(output, data, columns, rows)
+
+
+def _messages_high(view: BrokerView) -> str:
+    return f"{view.messages_high_per_s:,.0f}" if view.messages_high_per_s else "as the policy says"
 
 
 def broker_data(view: BrokerView) -> dict[str, object]:
@@ -257,6 +258,7 @@ def broker_data(view: BrokerView) -> dict[str, object]:
         "alive": _alive(view),
         "rented": view.rented,
         "capacity_bytes_per_s": view.capacity_bytes_per_s or None,
+        "messages_high_per_s": view.messages_high_per_s or None,
         "load_ratio": load_ratio(view),
         "load": _load(view.report) if view.report is not None else None,
     }

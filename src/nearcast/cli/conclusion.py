@@ -27,7 +27,7 @@ def conclude(
         from nearcast.experiments.result import open_folder, write
 
         folder = open_folder(out or Path("results") / name)
-        with _shown_progress() as progress:
+        with shown_progress() as progress:
             result = experiment(progress)
         files = write(result, folder)
     say(f"picture: {files.png}")
@@ -36,7 +36,7 @@ def conclude(
 
 
 @contextlib.contextmanager
-def _shown_progress() -> Iterator[Progress]:
+def shown_progress() -> Iterator[Progress]:
     """A bar on a terminal; one line per step elsewhere."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn

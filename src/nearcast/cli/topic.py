@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nearcast.cli.bounds import DISTANCE_COLUMNS, bound, distance_row, explain
+from nearcast.cli.bounds import DISTANCE_COLUMNS, SPREAD_COLUMNS, bound, distance_row, explain, spread_row
 from nearcast.cli.shared import (
     DEFAULT_URL,
     TOPIC_COLUMNS,
@@ -98,7 +98,8 @@ def show_topics(
     """Show where topics are: those named, or all that have been placed.
 
     Beside each is how long its messages take one way, by the network alone: for the publisher and subscriber that are
-    farthest from its broker, and for 90 % of all pairs, as far as clients have measured it.
+    farthest from its broker, and for 90 % of all pairs, as far as clients have measured it. Where that is known, the
+    last columns say how many publishers and subscribers it has, and which broker most of them are nearest to.
 
     A long list is fetched in parts, each as of the time of its request.
 
@@ -112,11 +113,16 @@ def show_topics(
             for topic, state in found.topics.items()
         }
     }
+    columns = (*TOPIC_COLUMNS, *DISTANCE_COLUMNS, *(SPREAD_COLUMNS if found.distances else ()))
     rows = [
-        (*topic_row(topic, state), *distance_row(found.distances.get(topic), bounds[topic]))
+        (
+            *topic_row(topic, state),
+            *distance_row(found.distances.get(topic), bounds[topic]),
+            *(spread_row(found.distances.get(topic)) if found.distances else ()),
+        )
         for topic, state in sorted(found.topics.items())
     ]
-    show(output, data, (*TOPIC_COLUMNS, *DISTANCE_COLUMNS), rows)
+    show(output, data, columns, rows)
 
 
 def _bounds_of(bounds: dict[str, Bound], topics: Iterable[str]) -> dict[str, Bound | None]:

@@ -5,7 +5,8 @@ of its farthest publisher plus that of its farthest subscriber: E(t) of ePulsar.
 itself, so the two may be one client. Latencies are one way: half the round trip. The paper adds whole round trips;
 double the result for its convention.
 
-An agent reports the best brokers of a topic, by exact worst latency: about 50 bytes, however many clients there are.
+An agent reports the best brokers of a topic, by exact worst latency, and the broker that most clients are nearest to:
+some hundred bytes, however many clients there are.
 The paper's way, two centroids and the largest deviations from them, is here as baseline. W(t, b) bounds E(t) from
 above, but loosely.
 """
@@ -17,7 +18,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from nearcast.coordinates.probes import Floats
-from nearcast.core.model.distances import CANDIDATES_MAX, Candidate, Centroids, TopicDistances
+from nearcast.core.model.distances import CANDIDATES_MAX, Candidate, Centroids, Spread, TopicDistances
 from nearcast.errors import UsageError
 
 QUANTILES = 64  # of publishers and of subscribers, if there are too many pairs to look at each
@@ -47,7 +48,15 @@ def topic_distances(
         Candidate(brokers[broker], *(round(float(seconds), DIGITS) for seconds in figures))
         for broker, *figures in zip(chosen, ours.max(axis=0) / 2, theirs.max(axis=0) / 2, p90_s, strict=True)
     ]
-    return TopicDistances(found[0], tuple(found[1:]))
+    ours_near, theirs_near = spread(brokers, publishers_rtt_s), spread(brokers, subscribers_rtt_s)
+    return TopicDistances(found[0], tuple(found[1:]), publishers=ours_near, subscribers=theirs_near)
+
+
+def spread(brokers: Sequence[str], clients_rtt_s: Floats) -> Spread:
+    """Which broker most clients are nearest to. Naming them all would not be constant in the number of clients."""
+    counts = np.bincount(clients_rtt_s.argmin(axis=1))
+    most = int(counts.argmax())
+    return Spread(len(clients_rtt_s), brokers[most], int(counts[most]))
 
 
 def percentile_one_way_s(publishers_rtt_s: Floats, subscribers_rtt_s: Floats, percentile: float) -> Floats:

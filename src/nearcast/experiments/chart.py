@@ -61,6 +61,7 @@ class Panel(msgspec.Struct, frozen=True, kw_only=True):
     lines: tuple[Line, ...] = ()
     marks: tuple[Marks, ...] = ()
     limits: tuple[Limit, ...] = ()
+    y_is_log: bool = False
     y_max: float | None = None  # cut off above it: values that explode would flatten the rest
     right_label: str = ""
     right_lines: tuple[Line, ...] = ()
@@ -69,5 +70,6 @@ class Panel(msgspec.Struct, frozen=True, kw_only=True):
 class Chart(msgspec.Struct, frozen=True, kw_only=True):
     title: str
     x_label: str
+    x_is_log: bool = False
     x_is_time: bool = False  # x is seconds since 1970, shown as times of the day in UTC
     panels: tuple[Panel, ...]

@@ -40,6 +40,8 @@ def draw(chart: Chart, path: Path) -> None:
     for axes, panel in zip(all_axes, chart.panels, strict=True):
         _draw_panel(axes, panel)
     all_axes[-1].set_xlabel(chart.x_label)
+    if chart.x_is_log:
+        all_axes[-1].set_xscale("log")
     if chart.x_is_time:
         _show_times(all_axes[-1], chart)
     figure.savefig(path, metadata={"Software": None})  # the same bytes with every version
@@ -77,7 +79,10 @@ def _draw_panel(axes: Axes, panel: Panel) -> None:
         shape = {"color": marks.colour.value, "edgecolors": "white", "linewidths": 0.6, "zorder": 3.0}
         axes.scatter(marks.x, marks.y, marker=marks.sign.value, s=MARK_AREA, label=marks.label, **shape)  # type: ignore[arg-type]
     axes.set_ylabel(panel.y_label)
-    axes.set_ylim(0, panel.y_max if panel.y_max is not None else _top(panel))
+    if panel.y_is_log:
+        axes.set_yscale("log")
+    else:
+        axes.set_ylim(0, panel.y_max if panel.y_max is not None else _top(panel))
     axes.grid(color="#dddddd", linewidth=0.6)
     axes.set_axisbelow(True)
     axes.margins(x=0.02)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 import msgspec
@@ -94,10 +94,18 @@ class BusCoordination:
         await self._ask(lambda request: bus.RegisterUser(request, user))
 
     async def request(
-        self, user: str, latitude: float | None = None, longitude: float | None = None, *, home: str = ""
+        self,
+        user: str,
+        latitude: float | None = None,
+        longitude: float | None = None,
+        round_trips_s: Mapping[str, float] | None = None,
+        *,
+        home: str = "",
     ) -> tuple[str, str]:
         """requestbroker: broker and URL of the gateway that serves the user. `home`: what the directory says."""
-        assignment = await self._ask(lambda request: bus.RequestBroker(request, user, latitude, longitude, home))
+        assignment = await self._ask(
+            lambda request: bus.RequestBroker(request, user, latitude, longitude, home, dict(round_trips_s or {}))
+        )
         return assignment.broker, assignment.url
 
     async def _ask(self, make: Callable[[str], bus.RegisterUser | bus.RequestBroker]) -> bus.Assignment:

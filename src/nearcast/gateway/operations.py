@@ -243,7 +243,7 @@ class Operations:
     async def _publish(self, session: Session, message: Publish) -> None:
         payload = unpacked(message.payload, message.encoding)
         self._use_topic(session, Act.PUBLISH, message.topic)
-        await self._gateway.topics.publish(session.user, message.topic, payload)
+        await self._gateway.topics.publish(session, message.topic, payload)
 
     def _use_topic(self, session: Session, act: Act, topic: str) -> None:
         """Raises if the user may not use this topic."""

@@ -3,10 +3,10 @@
 WebSocket at /ws, long polls at /session, and what comes before a login:
 
 POST /register {"user"}                       -> {"user", "token"}
+GET  /gateways                                -> {broker: URL}: which there are
 GET  /broker?user=ann&lat=48.8&lon=2.3        -> {"broker", "url"}: where to log in
+     &rtt=b1:0.0123&rtt=b2:0.0345             round trips to gateways, in seconds, if the user has measured some
 GET  /health
-
-Uvicorn's protocols are extended with limits.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from typing import TypeVar
 
-import h11
 import msgspec
 import uvicorn
 from starlette.applications import Starlette
@@ -30,21 +29,21 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route, WebSocketRoute
 from starlette.websockets import WebSocket
-from uvicorn.protocols.http.h11_impl import H11Protocol
-from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
-from websockets.frames import Frame
 
-from nearcast.core.wire.gateway import Bye, Login, Number, encode
+from nearcast.core.wire.gateway import Login, Number
+from nearcast.core.wire.probes import LONGEST_S
 from nearcast.errors import AccessDenied, ClusterError, NearcastError, Refused, UsageError
+from nearcast.gateway.protocols import HttpProtocol, WebSocketProtocol
 from nearcast.gateway.registrar import Applicant
 from nearcast.gateway.service import Gateway
-from nearcast.gateway.transports import CUT_EXTENSION, TOO_BIG, WAIT_MAX_S, LongPoll, WebSocketSession
+from nearcast.gateway.transports import WAIT_MAX_S, LongPoll, WebSocketSession
 
 log = logging.getLogger("nearcast.gateway")
 
 T = TypeVar("T")
 Handler = Callable[[Request], Awaitable[Response]]
 
+ROUND_TRIPS_MAX = 64  # of one user that asks where to log in
 _NO_SESSION = "no such session: log in again"
 
 
@@ -68,6 +67,7 @@ def create_app(gateway: Gateway) -> Starlette:
     routes = [
         WebSocketRoute("/ws", doors.ws),
         Route("/register", doors.guarded(doors.register), methods=["POST"]),
+        Route("/gateways", doors.guarded(doors.gateways)),
         Route("/broker", doors.guarded(doors.broker)),
         Route("/session", doors.guarded(doors.login), methods=["POST"]),
         Route("/session/{session}/frames", doors.guarded(doors.fetch)),
@@ -113,10 +113,14 @@ class _Doors:
         token = await self._gateway.register(applicant, asked.token)
         return JSONResponse({"user": asked.user, "token": token}, 201)
 
+    async def gateways(self, request: Request) -> Response:
+        return JSONResponse(await self._gateway.directory.gateways())
+
     async def broker(self, request: Request) -> Response:
         query = request.query_params
         latitude, longitude = (_number(query.get(name), name) for name in ("lat", "lon"))
-        name, url = await self._gateway.request(query.get("user", ""), latitude, longitude)
+        round_trips_s = _round_trips_s(query.getlist("rtt"))
+        name, url = await self._gateway.request(query.get("user", ""), latitude, longitude, round_trips_s)
         return JSONResponse({"broker": name, "url": url})
 
     async def health(self, request: Request) -> Response:
@@ -218,109 +222,21 @@ def _number(text: str | None, name: str) -> float | None:
     return number
 
 
+def _round_trips_s(given: list[str]) -> dict[str, float]:
+    if len(given) > ROUND_TRIPS_MAX:
+        raise UsageError(f"{len(given)} round trips: give at most {ROUND_TRIPS_MAX}, of the nearest gateways")
+    found: dict[str, float] = {}
+    for text in given:
+        broker, _, seconds = text.rpartition(":")
+        one_s = _number(seconds, "rtt")
+        if not broker or one_s is None or not 0.0 < one_s <= LONGEST_S:
+            raise UsageError(f"rtt={text[:40]!r}: give BROKER:SECONDS, such as b1:0.0123, at most {LONGEST_S:g} s")
+        found[broker] = one_s
+    return found
+
+
 def _problem(status: int, problem: str) -> JSONResponse:
     return JSONResponse({"problem": problem}, status)
-
-
-# --- uvicorn's protocols
-
-
-HEAD_S = 5.0  # for the line and headers of a request: from the connection, or from its first byte on a used one
-BODY_S = 10.0  # for its body, which is at most one frame
-SOCKETS = 20_000  # connections in all, logged in or not; more are cut at once
-FRAGMENTS = 1000  # of one message: empty ones do not count towards its size
-_CUT_S = 10.0  # after this long, output for a subscriber that reads nothing is thrown away
-
-
-class HttpProtocol(H11Protocol):
-    """Limits the number of connections, and the time for a request.
-
-    Uvicorn sets no deadline for a request, so silent connections, half a request or a body sent in tiny pieces would
-    stay forever.
-    """
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
-        self._owed: tuple[object, str] | None = None  # what is due from the peer: after which request, head or body
-        self._deadline: asyncio.TimerHandle | None = None
-        if len(self.connections) > SOCKETS:
-            transport.abort()
-        self._watch()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        super().connection_lost(exc)
-        self._await(None)
-
-    def data_received(self, data: bytes) -> None:
-        super().data_received(data)
-        self._watch()
-
-    def on_response_complete(self) -> None:
-        super().on_response_complete()
-        self._watch()
-
-    def _watch(self) -> None:
-        """Set the deadline for the part that the peer has begun and owes us; each part gets a new deadline."""
-        state, begun = self.conn.their_state, bool(self.conn.trailing_data[0])
-        if state is h11.SEND_BODY:
-            self._await((self.cycle, "body"))
-        elif state is h11.IDLE and (begun or self.cycle is None):
-            self._await((self.cycle, "head"))
-        else:
-            self._await(None)
-
-    def _await(self, owed: tuple[object, str] | None) -> None:
-        if owed == self._owed:
-            return
-        if self._deadline is not None:
-            self._deadline.cancel()
-        self._owed = owed
-        if owed is None:
-            self._deadline = None
-        else:
-            self._deadline = self.loop.call_later(BODY_S if owed[1] == "body" else HEAD_S, self._too_late)
-
-    def _too_late(self) -> None:
-        became_websocket = self.transport.get_protocol() is not self
-        if not became_websocket:
-            self.transport.abort()
-
-
-class WebSocketProtocol(WebSocketsSansIOProtocol):
-    """Limits what a peer that reads nothing can cost.
-
-    Uvicorn writes nothing to such a peer, so the last frame, which says why, would never be sent. It also answers every
-    ping and keeps every fragment of a message, so a peer that only sends could fill the memory.
-    """
-
-    async def run_asgi(self) -> None:
-        self.scope["extensions"][CUT_EXTENSION] = {"cut": self.cut}
-        await super().run_asgi()
-
-    def handle_ping(self) -> None:
-        """RFC 6455 allows us to skip pongs: those for a peer that reads nothing would pile up here."""
-        if self.writable.is_set():
-            super().handle_ping()
-        else:
-            self.conn.data_to_send()
-
-    def handle_cont(self, event: Frame) -> None:
-        if len(self.frames) < FRAGMENTS:
-            super().handle_cont(event)
-        else:
-            self.frames = []
-            reason = f"a message has more than {FRAGMENTS} fragments: send larger ones"
-            self.cut(encode(Bye(reason)), TOO_BIG, reason)
-
-    def cut(self, last_frame: bytes, code: int, reason: str) -> None:
-        """Write the last frame whether there is room or not, close, and do not wait long."""
-        if not self.close_sent and not self.transport.is_closing():
-            self.conn.send_text(last_frame)
-            self.conn.send_close(code, reason)
-            self.transport.write(b"".join(self.conn.data_to_send()))
-            self.close_sent = True
-            self.transport.close()
-        self.loop.call_later(_CUT_S, self.transport.abort)
 
 
 # --- the server

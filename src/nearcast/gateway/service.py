@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 import time
 from collections import Counter
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
 from nearcast.core.model import tokens
@@ -20,6 +21,7 @@ from nearcast.errors import ClusterError, Refused, UsageError
 from nearcast.gateway.access import Admission, NewTopics
 from nearcast.gateway.data_cluster import DataCluster, Wanted
 from nearcast.gateway.directory import Attendance, Directory, StoreConnection
+from nearcast.gateway.distances import Pings
 from nearcast.gateway.operations import FAILED, Operations
 from nearcast.gateway.registrar import Applicant, registrar
 from nearcast.gateway.results import CatchUp, Listeners, NotificationLoop, Results
@@ -115,7 +117,13 @@ class Coordination(Protocol):
         """registeruser: returns if the user may have this name; nearcast.errors.Refused says why not."""
 
     async def request(
-        self, user: str, latitude: float | None = None, longitude: float | None = None, *, home: str = ""
+        self,
+        user: str,
+        latitude: float | None = None,
+        longitude: float | None = None,
+        round_trips_s: Mapping[str, float] | None = None,
+        *,
+        home: str = "",
     ) -> tuple[str, str]:
         """requestbroker: broker and URL of the gateway where the user should log in. `home`: where she last was."""
         ...
@@ -148,6 +156,7 @@ class Gateway:
         self.directory = Directory(self._store)
         self.sharing = Sharing()
         self._troubles = Troubles(log)
+        self.pings = Pings(random.Random())
         self.topics = Topics(server_url, self._troubles)
         self.rights = Rights(settings.allow)
         self.new_topics = NewTopics(settings.new_topics_per_minute)
@@ -177,6 +186,7 @@ class Gateway:
         await self._from_store(lambda: self.directory.announce(self.broker, self.url))
         self.workers.start("backend subscriptions", self.backend_subscriptions.run)
         self.workers.start("topics", self.topics.connect)
+        self.workers.start("pings", self.pings.run)
         self.workers.start("notifications", self._notifications.run)
         self.workers.start("cursors", self.upkeep.store_cursors)
         self.workers.start("sweep", self.upkeep.sweep)
@@ -264,13 +274,15 @@ class Gateway:
             await self._coordination.register(user)
         return await self.users.register(user)
 
-    async def request(self, user: str, latitude: float | None, longitude: float | None) -> tuple[str, str]:
+    async def request(
+        self, user: str, latitude: float | None, longitude: float | None, round_trips_s: Mapping[str, float]
+    ) -> tuple[str, str]:
         """The broker and gateway where the user should log in."""
         tokens.checked_user(user)
         if self._coordination is None:
             return self.broker, self.url
         home = (await self.directory.homes([user]))[user]
-        return await self._coordination.request(user, latitude, longitude, home=home)
+        return await self._coordination.request(user, latitude, longitude, round_trips_s, home=home)
 
     @property
     def problem(self) -> str:
@@ -360,6 +372,7 @@ class Gateway:
         if task is None:
             return
         task.cancel()
+        self.pings.remove(session)
         self._operations.forget(session)
         self.admission.closed(session.address, known=bool(session.user))
         session.end("the connection was lost")

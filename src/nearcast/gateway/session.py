@@ -16,6 +16,7 @@ from enum import Enum
 
 import msgspec
 
+from nearcast.core.model.settings import NEVER_S
 from nearcast.core.model.tokens import Token
 from nearcast.core.wire.gateway import (
     Ack,
@@ -36,6 +37,7 @@ from nearcast.core.wire.gateway import (
     decode_for_gateway,
     encode,
 )
+from nearcast.core.wire.probes import Distance
 from nearcast.gateway.settings import GatewaySettings
 
 
@@ -253,6 +255,8 @@ class Session:
         self.deliveries: dict[str, Delivery] = {}  # by subscription
         self.subscribing = 0  # subscriptions asked for that have no delivery yet
         self.topics: set[str] = set()
+        self.published_s = NEVER_S  # to a topic, the last time
+        self.distance = Distance()  # of the user from the gateway
         self.ending = ""  # why it ended
         self.has_work: Callable[[], None] = _nothing  # called when a delivery has something to catch up on
         self._settings = settings
@@ -361,6 +365,10 @@ class Session:
         return frame
 
     # --- life
+
+    def uses_topics(self, now_s: float, within_s: float) -> bool:
+        """Whether it subscribes to some, or has published within this time."""
+        return bool(self.topics) or now_s - self.published_s <= within_s
 
     def welcomed(self, user: str, token: Token, welcome: Welcome) -> None:
         if self.state is SessionState.LOGGING_IN:

@@ -1,7 +1,8 @@
 """Plain topics through a gateway: one client of the cluster for all its users, one subscription per topic.
 
 A message is encoded once and goes to every session that asked for its topic. A message that a user publishes carries
-her name. Which user may use which topic is decided by `Rights` in rights.py, and was checked before.
+her name. Which user may use which topic is decided by `Rights` in rights.py, and was checked before. Agents hear how
+far the farthest users of each topic are.
 """
 
 from __future__ import annotations
@@ -9,10 +10,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import time
 
 import nearcast
+from nearcast.core.model.counters import NOBODY_BEHIND, Behind
 from nearcast.core.wire.gateway import TopicGap, TopicMessage, encode, packed
 from nearcast.errors import Closed, ClusterError, NearcastError
+from nearcast.gateway.distances import Publishers, farthest_s
 from nearcast.gateway.session import Session
 from nearcast.runtime.workers import Pauses, Troubles
 
@@ -38,6 +42,7 @@ class Topics:
         self._server_url = server_url
         self._troubles = troubles
         self._topics: dict[str, _Topic] = {}
+        self._publishers = Publishers()
         self._client: nearcast.Client | None = None
         self._connected = asyncio.Event()
 
@@ -58,12 +63,15 @@ class Topics:
             except ClusterError as error:
                 log.info("topics: %s", error)
                 await asyncio.sleep(pauses.next_s())
+        self._client.probes.count_behind(self.behind)
         self._connected.set()
 
-    async def publish(self, user: str, topic: str, payload: bytes) -> None:
+    async def publish(self, session: Session, topic: str, payload: bytes) -> None:
+        session.published_s = time.monotonic()
+        self._publishers.published(session, topic, session.published_s)
         try:
             async with asyncio.timeout(ATTACH_S):
-                await (await self._connection()).publish(topic, payload, user=user)
+                await (await self._connection()).publish(topic, payload, user=session.user)
         except TimeoutError:
             raise ClusterError(f"topic {topic!r}: no acknowledgement within {ATTACH_S:.0f} s; try again") from None
 
@@ -96,6 +104,15 @@ class Topics:
         if not found.sessions:
             del self._topics[topic]
             found.subscription.close()
+
+    def behind(self, topic: str) -> Behind | None:
+        """How far the farthest users of the topic are from this gateway; None if that is not known of any."""
+        found = self._topics.get(topic)
+        behind = Behind(
+            farthest_s(self._publishers.of(topic, time.monotonic())),
+            farthest_s(found.sessions) if found is not None else 0.0,
+        )
+        return behind if behind != NOBODY_BEHIND else None
 
     async def settle(self, session: Session) -> None:
         """Hand out what was published before now; from now on the subscriber listens elsewhere.

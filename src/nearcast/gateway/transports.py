@@ -19,6 +19,7 @@ import asyncio
 import contextlib
 import logging
 import secrets
+import time
 from collections import deque
 
 import msgspec
@@ -147,6 +148,7 @@ class LongPoll:
 log = logging.getLogger("nearcast.gateway")
 
 NORMAL, POLICY, TOO_BIG = 1000, 1008, 1009  # close codes of RFC 6455
+PING_EXTENSION = "nearcast.ping"  # the server's way to measure a round trip
 CUT_EXTENSION = "nearcast.cut"  # the server's way to end a connection whose peer reads nothing
 _CLOSE_S = 1.0
 
@@ -172,6 +174,7 @@ class WebSocketSession:
             return
         try:
             await socket.accept()
+            self._gateway.pings.add(session, socket.scope["extensions"][PING_EXTENSION]["ping"], time.monotonic())
             await self._run(session)
         except WebSocketDisconnect:
             pass

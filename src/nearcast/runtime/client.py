@@ -83,7 +83,7 @@ class Client:
         self._publishers: dict[str | bytes, TopicPublisher] = {}  # by the name the program uses
         self.consumers = Consumers(self._machine)
         self.readings = Readings(self._machine, self._within)
-        self._probes = ClientProbes(self._machine, resolve, enabled=probes)
+        self.probes = ClientProbes(self._machine, resolve, enabled=probes)
         self._room: asyncio.Event | None = None
 
     # --- life
@@ -151,7 +151,7 @@ class Client:
         self._driver.start()
         try:
             await self._bootstrap()
-            await self._probes.start()
+            await self.probes.start()
         except BaseException:
             await self.close()
             raise
@@ -181,7 +181,7 @@ class Client:
         driver = self._driver
         if driver is None or self._machine.closed:
             return
-        self._probes.stop()
+        self.probes.stop()
         self.consumers.close()
         self._publishers.clear()
         self._machine.close(driver.now())

@@ -202,6 +202,11 @@ class Console:
         state = await self._accepted(lambda request: bus.SetCapacity(request, broker, bytes_per_s), timeout_s)
         return state.brokers[broker]
 
+    async def set_messages_high(self, broker: str, per_s: float, *, timeout_s: float = 10.0) -> views.BrokerView:
+        """Set how many messages per second a broker may deliver; 0: as the policy says."""
+        state = await self._accepted(lambda request: bus.SetMessagesHigh(request, broker, per_s), timeout_s)
+        return state.brokers[broker]
+
     async def explain(self, topic: str, *, timeout_s: float = 10.0) -> Explanation:
         """Why the policy has the topic where it is."""
         state = await self._accepted(lambda request: bus.ExplainTopic(request, topic), timeout_s)

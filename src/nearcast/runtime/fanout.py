@@ -13,109 +13,30 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from functools import partial
 from struct import Struct
 from types import TracebackType
 from typing import Self
 
 from nearcast.core.model.names import MEASURING
-from nearcast.core.wire.backend import Credentials, LinkRefused
+from nearcast.core.wire.backend import Credentials
 from nearcast.core.wire.frames import CRLF, DATA, HEADER_BYTES, publish_command
-from nearcast.core.wire.link import Reply, is_error
 from nearcast.core.wire.valkey import ValkeyLink
-from nearcast.errors import ClusterError, ConnectFailed, Unavailable
-from nearcast.runtime.driver import Connection, open_connection, parse_url, unreachable
+from nearcast.errors import ClusterError
+from nearcast.runtime.ends import End, PublisherEnd
 
-NAME = "nc-calibration"  # in the server's list of clients; not named like a client, so no agent cuts it off
 PUBLISHERS = 4  # in one turn a server reads some commands from each, as it does from many clients
-ATTACH_S = 5.0
 PACE_S = 0.002  # between two writes when the rate is given
 
 _TIME = Struct(">Q")
 _TIME_AT = HEADER_BYTES - _TIME.size  # the last field of the header
 
 
-class _End:
-    """One connection: greeted and attached through a link; after that its bytes go to `heard`."""
+class _Subscriber(End):
+    received_bytes = 0
 
     def __init__(self, fanout: Fanout) -> None:
+        super().__init__(fanout)
         self.fanout = fanout
-        self.link: ValkeyLink | None = ValkeyLink(NAME)
-        self.attached = asyncio.get_running_loop().create_future()
-        self.connection: Connection | None = None
-
-    async def open(self, url: str, credentials: Credentials) -> None:
-        address, own = parse_url(url)
-        link = self.link
-        assert link is not None
-        link.greet(address.url, own if own.password else credentials, NAME, self._greeted)
-        self.prepare(link)
-        link.barrier(lambda _: self._attached())
-        try:
-            self.connection = await open_connection(address, partial(Connection, NAME, self))
-            self.connection.write(link.take())
-            async with asyncio.timeout(ATTACH_S):
-                await self.attached
-        except (OSError, TimeoutError) as error:
-            raise ConnectFailed(f"{address.url}: {unreachable(address, error)}") from None
-
-    def prepare(self, link: ValkeyLink) -> None:
-        """What must happen before bytes are counted."""
-
-    def _greeted(self, problem: ClusterError | None, now_s: float) -> None:
-        if problem is not None:
-            self.fail(problem)
-
-    def _attached(self) -> None:
-        self.link = None
-        if not self.attached.done():
-            self.attached.set_result(None)
-
-    def fail(self, problem: ClusterError) -> None:
-        if self.attached.done():
-            self.fanout.fail(problem)
-        else:
-            self.attached.set_exception(problem)
-
-    def close(self) -> None:
-        if self.connection is not None:
-            self.connection.close()
-
-    # --- what the connection reports
-
-    def opened(self, connection: Connection) -> None:
-        pass
-
-    def arrived(self, connection: Connection, data: bytes) -> None:
-        if self.link is None:
-            self.heard(data)
-            return
-        try:
-            self.link.feed(data, 0.0)
-        except LinkRefused as refused:
-            self.fail(ConnectFailed(f"{NAME}: {refused}"))
-
-    def ended(self, connection: Connection, reason: str) -> None:
-        self.fail(ConnectFailed(f"the server ended a connection of the measurement: {reason}"))
-
-    def heard(self, data: bytes) -> None: ...
-
-
-class _Publisher(_End):
-    def prepare(self, link: ValkeyLink) -> None:
-        link.send(self._tried, "PUBLISH", self.fanout.channel, b"")
-
-    def _tried(self, reply: Reply, now_s: float) -> None:
-        if is_error(reply):
-            self.fail(_no_right(str(reply)))
-
-    def heard(self, data: bytes) -> None:
-        if b"-" in data:  # replies are numbers
-            self.fail(_no_right(data[:80].decode(errors="replace")))
-
-
-class _Subscriber(_End):
-    received_bytes = 0
 
     def prepare(self, link: ValkeyLink) -> None:
         link.subscribe(self.fanout.channel)
@@ -151,7 +72,7 @@ class Fanout:
         )
         self.time_at = len(head) + _TIME_AT
         self.push_bytes = len(head) + HEADER_BYTES + payload_bytes + len(CRLF)
-        self._publishers = [_Publisher(self) for _ in range(PUBLISHERS)]
+        self._publishers = [PublisherEnd(self, self.channel) for _ in range(PUBLISHERS)]
         self._subscribers: list[_Subscriber] = []
         self._problem: asyncio.Future[ClusterError] = asyncio.get_running_loop().create_future()
 
@@ -258,7 +179,3 @@ class Fanout:
             if (part := share + (number < rest)) and end.connection is not None:
                 end.connection.write(message * part)
         self.sent += count
-
-
-def _no_right(reply: str) -> Unavailable:
-    return Unavailable(f"the server refused to publish ({reply}): let this user publish on nc:x:*")

@@ -12,6 +12,7 @@ from typing import cast
 from urllib.parse import urlsplit
 
 from nearcast.core.client.machine import Client
+from nearcast.core.client.presence import BehindOf
 from nearcast.core.model.settings import RateLimit
 from nearcast.core.wire.probes import Prober, answer_to
 
@@ -155,6 +156,10 @@ class ClientProbes:
 
     def stop(self) -> None:
         self._probing.stop()
+
+    def count_behind(self, behind: BehindOf) -> None:
+        """For a gateway: from now on, agents also hear how far its users are, as this function says by topic."""
+        self._machine.presence.behind = behind
 
     def _aim(self) -> None:
         membership = self._machine.membership

@@ -50,6 +50,7 @@ from nearcast.core.wire.gateway import Refused as RefusedFrame
 from nearcast.errors import AuthenticationFailed, Closed, ClusterError, ConnectFailed, NearcastError, Unavailable
 from nearcast.runtime.workers import Pauses
 from nearcast.subscriber import transport as carriers
+from nearcast.subscriber.nearest import nearest as nearest_gateway
 from nearcast.subscriber.passport import Passport
 from nearcast.subscriber.transport import Line, Progress
 
@@ -68,7 +69,9 @@ Event = Result | Missed | TopicMessage | TopicGap | Lagging | RefusedFrame
 class Subscriber:
     """One user's session with the cluster, at any of its gateways. Make it with `Subscriber.connect`."""
 
-    def __init__(self, passport: Passport, others: Iterable[str], carrier: type[carriers.Carrier]) -> None:
+    def __init__(
+        self, passport: Passport, others: Iterable[str], carrier: type[carriers.Carrier], *, nearest: bool = False
+    ) -> None:
         self.user = passport.user
         self.url = passport.url
         self.broker = ""
@@ -77,6 +80,7 @@ class Subscriber:
         self.reconnects = 0
         self._others = [other.rstrip("/") for other in others]
         self._passport = passport
+        self._nearest = nearest
         self._carrier = carrier
         self._progress = Progress()
         self._topics: dict[str, None] = {}
@@ -105,19 +109,23 @@ class Subscriber:
         tokens: str | os.PathLike[str] | None = "",
         secret: str = "",
         others: Iterable[str] = (),
+        nearest: bool = False,
         long_poll: bool = False,
     ) -> Self:
-        """Use it with `async with`. `others`: more gateways.
+        """Use it with `async with`. `others`: more gateways. `nearest`: measure how far they are, then choose.
 
         Without a token the user is registered first, with the `secret` if the gateway wants one. The token is kept for
         next time: in the file `tokens`, by default one in the user's configuration folder, or nowhere if that is None.
         """
         carrier = carriers.LongPollCarrier if long_poll else carriers.WebSocketCarrier
         passport = Passport(url.rstrip("/"), user, token, tokens, secret)
-        return cls(passport, others, carrier)
+        return cls(passport, others, carrier, nearest=nearest)
 
     async def __aenter__(self) -> Self:
         await self._passport.obtain()
+        if self._nearest:
+            self._others.append(self.url)
+            self.url = await nearest_gateway(self.url, self.user)
         try:
             async with asyncio.timeout(CONNECT_S):
                 await self._first_login()

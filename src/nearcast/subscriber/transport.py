@@ -7,7 +7,7 @@ import contextlib
 import logging
 import ssl
 from collections import OrderedDict, deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from functools import cache
 from typing import Any, Protocol
 
@@ -125,7 +125,7 @@ class LongPollCarrier:
 
     def __init__(self, url: str) -> None:
         self._url = url.rstrip("/")
-        self._http = HttpClient(REQUESTS_AT_ONCE, verify=_trust())
+        self._http = HttpClient(REQUESTS_AT_ONCE, verify=trust())
         self._session = ""
         self._frames: deque[FromGateway] = deque()
         self._last = 0
@@ -164,7 +164,7 @@ class LongPollCarrier:
 
 
 @cache
-def _trust() -> ssl.SSLContext:
+def trust() -> ssl.SSLContext:
     """Made once: reading all certificates takes longer than a login."""
     return ssl.create_default_context()
 
@@ -176,18 +176,28 @@ async def register(url: str, user: str, token: str = "", secret: str = "") -> st
     return str(answer["token"])
 
 
+async def gateways(url: str) -> dict[str, str]:
+    """The cluster's gateways by broker, as one of them knows them."""
+    return {broker: str(found) for broker, found in (await _ask("GET", f"{url}/gateways")).items()}
+
+
 async def request_broker(
-    url: str, user: str, latitude: float | None = None, longitude: float | None = None
+    url: str,
+    user: str,
+    latitude: float | None = None,
+    longitude: float | None = None,
+    round_trips_s: Mapping[str, float] | None = None,
 ) -> tuple[str, str]:
-    """requestbroker: the broker and the gateway where the user should log in."""
+    """requestbroker: the broker and the gateway where the user should log in. `round_trips_s`: measured, by broker."""
     where = {"lat": latitude, "lon": longitude}
-    query = {"user": user, **{name: value for name, value in where.items() if value is not None}}
+    query: dict[str, Any] = {"user": user, **{name: value for name, value in where.items() if value is not None}}
+    query["rtt"] = [f"{broker}:{one_s:.6f}" for broker, one_s in (round_trips_s or {}).items()]
     answer = await _ask("GET", f"{url}/broker", params=query)
     return str(answer["broker"]), str(answer["url"])
 
 
 async def _ask(method: str, url: str, **request: Any) -> dict[str, Any]:
-    async with httpx.AsyncClient(timeout=ANSWER_S, trust_env=False, verify=_trust()) as http:
+    async with httpx.AsyncClient(timeout=ANSWER_S, trust_env=False, verify=trust()) as http:
         try:
             answer = await http.request(method, url, **request)
         except httpx.HTTPError as error:

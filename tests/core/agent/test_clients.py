@@ -10,7 +10,7 @@ from nearcast.core.agent import clients as module
 from nearcast.core.agent import followers
 from nearcast.core.agent.clients import FORGET_S, PAUSED_S, USES_EACH_MAX, Clients
 from nearcast.core.agent.followers import TopicClients
-from nearcast.core.model.counters import PROBED_MAX, ClientReport, Role
+from nearcast.core.model.counters import PROBED_MAX, Behind, ClientReport, Role
 
 NEAR = {"b1": 0.01}
 P, S = int(Role.PUBLISHES), int(Role.SUBSCRIBES)
@@ -200,3 +200,42 @@ def test_an_agent_that_was_paused_first_listens() -> None:
     assert take(clients) == []
     tick(clients, late_s + FORGET_S, late_s + 3 * FORGET_S)
     assert take(clients) == [TopicClients("t", (), ())], "it is silent in fact"
+
+
+# --- users behind a gateway
+
+
+def through_gateway(behind: Behind | None, uses: int = P | S, client: int = 1) -> ClientReport:
+    found = {} if behind is None else {"t": behind, "another": Behind(1.0, 1.0)}
+    return ClientReport(client, 0.0, {}, uses={"t": uses}, round_trips_s=NEAR, behind=found)
+
+
+def test_users_behind_a_client_are_known_by_topic_until_they_leave() -> None:
+    clients = Clients()
+    clients.heard(report(2, {"t": P}), 0.0)
+    clients.heard(through_gateway(Behind(0.0, 0.08)), 0.0)
+    assert take(clients) == [TopicClients("t", (2, 1), (1,), {1: Behind(0.0, 0.08)})]
+    clients.heard(through_gateway(None), 5.0)
+    assert take(clients) == [TopicClients("t", (2, 1), (1,))]
+
+
+def test_small_changes_of_users_distances_are_no_news_until_they_add_up() -> None:
+    clients = Clients()
+    clients.heard(through_gateway(Behind(0.0, 0.08)), 0.0)
+    take(clients)
+    for behind_s in (0.0801, 0.079, 0.087, 0.074):
+        clients.heard(through_gateway(Behind(0.0, behind_s)), 1.0)
+    assert take(clients) == []
+    clients.heard(through_gateway(Behind(0.0, 0.089)), 2.0)
+    assert take(clients)[0].behind == {1: Behind(0.0, 0.089)}
+    clients.heard(through_gateway(Behind(0.0011, 0.089)), 3.0)
+    assert take(clients)[0].behind == {1: Behind(0.0011, 0.089)}
+
+
+@pytest.mark.parametrize("lie", [-0.01, 10.1, 1e300, float("nan"), float("inf")])
+def test_users_at_an_impossible_distance_are_not_counted(lie: float) -> None:
+    clients = Clients()
+    for number, behind in enumerate([Behind(lie, 0.0), Behind(0.01, lie)], start=1):
+        clients.heard(through_gateway(behind), 0.0)
+        assert clients._of("t") == TopicClients("t", (1,), (1,))
+        assert clients.dropped == number

@@ -27,6 +27,7 @@ from nearcast.core.model.names import (
     RECORDS,
     REPORT_STREAM,
     WANTED,
+    agent_channel,
     pattern_readiness,
     readiness_channel,
 )
@@ -67,7 +68,7 @@ class Office:
     def order(self, order: Any) -> list[bus.Answer]:
         """Tell the agent, and return what it answers."""
         self.heard.clear()
-        self.rig.ask("store", "PUBLISH", bus.agent_channel("b1", self.agent.agent_id), bus.encode(order))
+        self.rig.ask("store", "PUBLISH", agent_channel("b1", self.agent.agent_id), bus.encode(order))
         return [message for message in self.heard if isinstance(message, bus.Answer)]
 
     def hello(self) -> bus.Hello:
@@ -421,7 +422,7 @@ def test_an_agent_that_has_not_looked_at_its_server_yet_carries_out_nothing(
 
 @pytest.mark.parametrize("payload", [b"", b"garbage", b"{}", b'{"type": "Grant"}', b'{"type": "Nobody"}', b"\xff"])
 def test_garbage_on_the_bus_is_ignored(office: Office, payload: bytes) -> None:
-    office.rig.ask("store", "PUBLISH", bus.agent_channel("b1", office.agent.agent_id), payload)
+    office.rig.ask("store", "PUBLISH", agent_channel("b1", office.agent.agent_id), payload)
     assert office.hello().answering
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from nearcast.core.client.mailbox import Mailbox, Overflow
 from nearcast.core.client.presence import SEEK_S, TURN_S, TURNS
-from nearcast.core.model.counters import PROBED_MAX, REPORTED_MAX, ClientReport, Role
+from nearcast.core.model.counters import PROBED_MAX, REPORTED_MAX, Behind, ClientReport, Role
 from nearcast.core.model.distances import Sought
 from nearcast.core.model.names import CONTROL, COUNTERS
 from nearcast.core.wire.frames import encode_sought
@@ -65,8 +65,9 @@ def test_quiet_publishers_and_subscribers_are_named_within_a_round_and_again(rig
         said: dict[str, int] = {}
         for report in reports:
             assert report.round_trips_s == {"b1": 0.02}
-            for topic, roles in report.uses.items():
-                said[topic] = said.get(topic, 0) | roles
+            assert report.behind == {}
+            assert report.uses.items() <= {"t": P | S, "u": S}.items(), "an agent takes the newest report for the whole"
+            said |= report.uses
         assert said == {"t": P | S, "u": S}
         listening.reports.clear()
 
@@ -96,6 +97,20 @@ def test_the_nearest_of_too_many_brokers_are_told(rig: Any) -> None:
     world.run(1.2)
     report = next(report for _, report in listening.reports if report.round_trips_s)
     assert report.round_trips_s.keys() == {f"b{number}" for number in range(PROBED_MAX)}
+
+
+def test_a_gateway_says_how_far_its_users_are_with_each_topic_it_names(rig: Any) -> None:
+    world = rig("b1")
+    client = world.client()
+    subscribe(client, b"t", b"u", now_s=world.now_s)
+    world.run(1.0)
+    client.machine.presence.behind = {"t": Behind(0.0, 0.08)}.get
+    client.machine.presence.probed({"b1": 0.02})
+    listening = Listening(client)
+    world.run(TURNS * TURN_S + 0.2)
+    assert {topic for _, report in listening.reports for topic in report.uses} == {"t", "u"}
+    for _, report in listening.reports:
+        assert report.behind == ({"t": Behind(0.0, 0.08)} if "t" in report.uses else {})
 
 
 def test_news_about_distances_reach_every_broker_in_use_at_once(rig: Any) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from parts import LEAVING, TERM, Surroundings, broker, calls, journal_of
 
+from nearcast.core.controller.distances import Distances
 from nearcast.core.controller.effects import Questions
 from nearcast.core.controller.gateways import Gateways
 from nearcast.core.controller.subscribers import (
@@ -156,15 +157,19 @@ class Coordinating(Surroundings):
     def __init__(self, journal: Journal, settings: CoordinationSettings = SETTINGS) -> None:
         super().__init__(journal)
         self.questions = Questions(TERM)
-        self.coordination = Coordination(self.office, self.roster, self.questions, settings, rng=Random(1), now_s=0.0)
+        nobody: Any = None
+        self.distances = Distances(self.office, self.roster, nobody)
+        self.coordination = Coordination(
+            self.office, self.roster, self.distances, self.questions, settings, rng=Random(1), now_s=0.0
+        )
 
     def report(self, now_s: float, **online: tuple[str, ...]) -> None:
         for name, there in online.items():
             self.coordination.heard(report(name, *there), now_s)
 
-    def where(self, user: str, now_s: float, home: str = "") -> Any:
+    def where(self, user: str, now_s: float, home: str = "", **round_trips_s: float) -> Any:
         """The answer to a user who asks for its gateway; None if there is none."""
-        self.coordination.heard(bus.RequestBroker("me.1", user, home=home), now_s)
+        self.coordination.heard(bus.RequestBroker("me.1", user, home=home, round_trips_s=round_trips_s), now_s)
         answers = self.said()
         return answers[0] if answers else None
 
@@ -198,6 +203,26 @@ def test_a_new_leader_answers_nobody_before_it_has_heard_every_gateway_or_waited
     two = Coordinating(journal_of("b1", "b2"))
     two.report(0.0, b1=(), b2=())
     assert two.where("ada", 0.0) is not None
+
+
+def test_a_user_that_has_measured_gets_the_nearest_gateway_and_leaves_a_home_that_is_far() -> None:
+    one = coordinating(b2=("eve",))
+    assert one.where("ada", 2.0, b1=0.08, b2=0.01).broker == "b2"
+    assert one.where("ada", 2.1, b1=0.01, b2=0.08).broker == "b1", "it has travelled since it was promised b2"
+    assert one.where("bob", 2.0, home="b1", b1=0.08, b2=0.01).broker == "b2"
+    assert one.where("cyd", 2.0, home="b1", b1=0.012, b2=0.01).broker == "b1", "not clearly farther"
+    assert one.where("eve", 2.0, b1=0.01, b2=0.08).broker == "b2", "it is online there"
+
+
+def test_a_gateway_that_a_user_has_not_measured_is_estimated_from_the_distances_between_brokers() -> None:
+    one = Coordinating(journal_of("b1", "b2", "b3"))
+    one.distances.round_trips_s = {"b1": {"b2": 0.08, "b3": 0.07}, "b2": {"b3": 0.01}}
+    one.report(0.0, b1=(), b2=(), b3=())
+    assert one.where("ada", 2.0, b1=0.08, b2=0.03).broker == "b3", "between 0.02 and 0.04: more likely nearer than b2"
+    assert one.where("bob", 2.0, b1=0.01).broker == "b1"
+    assert one.where("cyd", 2.0, nobody=0.01).broker == "b1", "in turn, as nothing is known"
+    assert one.where("dan", 2.0, nobody=0.01).broker == "b2"
+    assert one.where("eve", 2.0, b1=-1.0, b2=1e300).broker == "b3", "impossible ones are not taken"
 
 
 def test_a_user_gets_the_same_gateway_again_until_it_is_online_elsewhere() -> None:

@@ -193,6 +193,20 @@ def test_a_capacity_is_written_down(cluster: Any) -> None:
     assert "no broker 'b9'" in cluster.ask(bus.SetCapacity("me.2", "b9", 5e6)).problem
 
 
+@pytest.mark.parametrize("per_s", [-1.0, float("nan"), float("inf")])
+def test_a_limit_of_messages_must_be_one(cluster: Any, per_s: float) -> None:
+    assert "must be above 0, or 0 for" in cluster.ask(bus.SetMessagesHigh("me.1", "b1", per_s)).problem
+
+
+def test_a_limit_of_messages_is_written_down_and_can_be_taken_back(cluster: Any) -> None:
+    cluster.ask(bus.SetCapacity("me.1", "b1", 5e6))
+    view = cluster.ask(bus.SetMessagesHigh("me.2", "b1", 2e5)).brokers["b1"]
+    assert (view.messages_high_per_s, view.capacity_bytes_per_s) == (2e5, 5e6)
+    assert cluster.journal.brokers["b1"].messages_high_per_s == 2e5
+    assert cluster.ask(bus.SetMessagesHigh("me.3", "b1", 0.0)).brokers["b1"].messages_high_per_s == 0.0
+    assert "no broker 'b9'" in cluster.ask(bus.SetMessagesHigh("me.4", "b9", 5e6)).problem
+
+
 def test_a_leaving_broker_stays_if_the_last_other_one_dies(cluster_of: Any) -> None:
     cluster = cluster_of("b1", "b2")
     cluster.run(3.0)

@@ -241,12 +241,13 @@ def test_who_has_left_comes_back_in_another_run_only(state: BrokerState, run_id:
     assert (one.commit().keys() == {"broker/b2"}) is comes_back
 
 
-def test_who_comes_back_keeps_its_capacity_and_that_it_was_rented() -> None:
+def test_who_comes_back_keeps_its_figures_and_that_it_was_rented() -> None:
     journal = journal_of("b1")
-    journal.brokers["b2"] = broker("b2", DEAD, capacity_bytes_per_s=5.0, rented=True)
+    journal.brokers["b2"] = broker("b2", DEAD, capacity_bytes_per_s=5.0, messages_high_per_s=7.0, rented=True)
     one = Joining(journal)
     one.hello("b2")
-    assert one.commit()["broker/b2"] == broker("b2", JOINING, capacity_bytes_per_s=5.0, rented=True)
+    entry = broker("b2", JOINING, capacity_bytes_per_s=5.0, messages_high_per_s=7.0, rented=True)
+    assert one.commit()["broker/b2"] == entry
 
 
 def test_a_step_without_an_answer_is_asked_for_again_and_answers_count_once() -> None:

@@ -6,7 +6,7 @@ from parts import COMMITS, TERM, Surroundings, journal_of
 
 from nearcast.core.controller.office import DECISIONS_KEPT, Office, Orders
 from nearcast.core.model.journal import LossEntry
-from nearcast.core.model.names import ANSWER_CHANNEL
+from nearcast.core.model.names import ANSWER_CHANNEL, agent_channel
 from nearcast.core.model.settings import DEFAULT_TIMING, Timing
 from nearcast.core.wire import bus, views
 
@@ -15,7 +15,7 @@ def test_what_an_agent_is_told_says_how_far_the_journal_is() -> None:
     around = Surroundings(journal_of("b1"))
     around.office.tell("b1", 0xA1, bus.Reset(order=1, term=TERM))
     ((channel, payload),) = around.office.outbox
-    assert channel == bus.agent_channel("b1", 0xA1)
+    assert channel == agent_channel("b1", 0xA1)
     assert bus.decode_for_agent(payload) == bus.Reset(1, TERM, journal=(0, COMMITS))
 
 

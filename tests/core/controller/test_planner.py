@@ -78,6 +78,7 @@ def test_the_policy_sees_loads_and_where_topics_are(planned: Any) -> None:
     planned.move("t", Mode.SINGLE, "b1")
     planned.run(1.0)
     planned.ask(bus.SetCapacity("me.1", "b1", 1000.0))
+    planned.ask(bus.SetMessagesHigh("me.2", "b1", 70.0))
     answer(planned, question(planned))
     counters = TopicCounters(published=10, published_bytes=100, received=20, received_bytes=200, publishers=1)
     report(planned, "b1", 500.0, t=counters)
@@ -85,9 +86,10 @@ def test_the_policy_sees_loads_and_where_topics_are(planned: Any) -> None:
     asked = question(planned, 0.6)
     snapshot, plan = asked.view.snapshot()
     load = snapshot.brokers["b1"]
-    assert load.capacity_bytes_per_s == 1000.0
+    assert (load.capacity_bytes_per_s, load.messages_high_per_s) == (1000.0, 70.0)
     assert 0 < load.load_ratio < 0.6  # a mean over the last seconds, most of them quiet
     assert snapshot.brokers["b2"].capacity_bytes_per_s == PLANNING.capacity_bytes_per_s
+    assert snapshot.brokers["b2"].messages_high_per_s == 0.0
     assert plan.topics["t"].brokers == ("b1",)
     assert plan.topics["u"].brokers == ("b2",)  # nobody has placed it: it lives where it is reported
     assert snapshot.topics["t"].publications_per_s > 0

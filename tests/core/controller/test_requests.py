@@ -282,14 +282,18 @@ def test_a_departure_is_passed_on_and_answered_when_it_is_written(how: dict[str,
     assert one.problem() == "no"
 
 
-def test_a_capacity_is_not_written_over_a_state_that_changes_this_moment() -> None:
+@pytest.mark.parametrize(
+    ("request_", "figure"),
+    [(bus.SetCapacity, "capacity_bytes_per_s"), (bus.SetMessagesHigh, "messages_high_per_s")],
+)
+def test_a_figure_is_not_written_over_a_state_that_changes_this_moment(request_: Any, figure: str) -> None:
     one = asked()
     one.ledger.write_broker("b2", broker("b2", LEAVING))
-    one.requests.heard(bus.SetCapacity("me.1", "b2", 5e6), 0.0)
+    one.requests.heard(request_("me.1", "b2", 5e6), 0.0)
     assert "is just changing its state" in one.problem()
     one.commit()
-    one.requests.heard(bus.SetCapacity("me.2", "b2", 5e6), 0.0)
-    assert one.commit() == {"broker/b2": broker("b2", LEAVING, capacity_bytes_per_s=5e6)}
+    one.requests.heard(request_("me.2", "b2", 5e6), 0.0)
+    assert one.commit() == {"broker/b2": broker("b2", LEAVING, **{figure: 5e6})}
 
 
 def test_a_loss_is_acknowledged_when_nobody_else_writes_it() -> None:

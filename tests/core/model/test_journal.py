@@ -54,6 +54,12 @@ def test_an_entry_survives_the_way_there_and_back(entry: TopicEntry | BrokerEntr
     assert decode_entry(key, encode_entry(entry)) == entry
 
 
+def test_an_entry_of_before_profiling_is_read() -> None:
+    stored = b'{"url":"redis://b1","site":"s","run_id":"r","state":"member","capacity_bytes_per_s":5.0}'
+    entry = BrokerEntry("redis://b1", "s", "r", BrokerState.MEMBER, 5.0, messages_high_per_s=0.0)
+    assert decode_entry(broker_key("b1"), stored) == entry
+
+
 def test_a_journal_is_read_from_the_entries_of_the_store() -> None:
     topic, broker = TopicEntry(P), BrokerEntry("redis://b1", "paris", "run", BrokerState.MEMBER)
     stored = {

@@ -53,6 +53,17 @@ def test_a_quorum_and_full_memory_rule_out() -> None:
     assert said["middle"] == "bound 0.1 > 0.04"
 
 
+def test_the_threshold_of_a_profiled_broker_rules_out() -> None:
+    cluster = world()
+    cluster.rows = {
+        "also east": {"messages_per_s": 90.0, "messages_high_per_s": 100.0},
+        "middle": {"messages_per_s": 90.0},
+    }
+    said = {one.broker: one.ruled_out for one in of(cluster, "game", messages_high_per_s=150.0).candidates}
+    assert said["also east"] == "messages 190 > 100"
+    assert said["middle"] == "bound 0.1 > 0.04, messages 190 > 150"
+
+
 def test_why_a_topic_stays_is_said() -> None:
     cluster = world()
     cluster.settling = frozenset({"game"})

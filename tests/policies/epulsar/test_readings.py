@@ -193,6 +193,20 @@ def test_output_messages_have_a_threshold_of_their_own() -> None:
     assert moves(cluster, messages_high_per_s=290) == {"in": "east", "t0": "middle"}  # one of unknown latency
 
 
+def test_a_profiled_broker_has_its_own_threshold_of_messages() -> None:
+    cluster = coast_to_coast()
+    for number in range(3):
+        cluster.topic(f"t{number}", "west", [WEST], [WEST])
+    cluster.rows["west"] = {"messages_per_s": 310.0}
+    assert moves(cluster) == {}  # the configured threshold is far away
+    cluster.rows["west"] = {"messages_per_s": 310.0, "messages_high_per_s": 250.0}
+    assert moves(cluster) == {"t0": "middle"}
+    cluster.rows["middle"] = {"messages_high_per_s": 50.0}  # too low for any of them
+    assert moves(cluster) == {"t0": "east"}
+    cluster.rows["west"] = {"messages_per_s": 310.0, "messages_high_per_s": 400.0}
+    assert moves(cluster, messages_high_per_s=250) == {}  # its own counts, also if it is the higher one
+
+
 def test_topics_that_miss_their_bound_count_for_the_overload() -> None:
     cluster = coast_to_coast()
     cluster.topic("game", "west", [EAST], [EAST], 0.04, load=300.0)

@@ -1,5 +1,7 @@
 """Clients: who uses which topics of this broker, and how far they are from brokers, as they say.
 
+A gateway is one client, and says how much farther its users are than itself.
+
 Anyone may write to the counters channel. So nothing here grows without a limit, nothing takes long, and what is not a
 possible round trip is not taken. Whoever lies about its own distances misleads only about the topics it uses.
 """
@@ -9,11 +11,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from itertools import islice
 
+import msgspec
+
 from nearcast.core.agent.followers import Followers, Taken, TopicClients
-from nearcast.core.model.counters import PROBED_MAX, REPORTED_MAX, ClientReport, Role
+from nearcast.core.model.counters import NOBODY_BEHIND, PROBED_MAX, REPORTED_MAX, Behind, ClientReport, Role
 from nearcast.core.model.names import is_topic
 from nearcast.core.model.settings import NEVER_S
-from nearcast.core.wire.probes import LONGEST_S
+from nearcast.core.wire.probes import LONGEST_S, NEWS_S, NEWS_SHARE, differ
 
 CLIENTS_MAX = 20_000
 USES_MAX = 200_000  # pairs of a client and a topic
@@ -29,11 +33,22 @@ _ROLES = int(Role.PUBLISHES | Role.SUBSCRIBES)  # plain numbers: flags are slow
 _PUBLISHES, _SUBSCRIBES = int(Role.PUBLISHES), int(Role.SUBSCRIBES)
 
 
+class _Use(msgspec.Struct, frozen=True):
+    """What a client does on a topic, and when it last said so."""
+
+    roles: int
+    said_s: float
+    behind: Behind = NOBODY_BEHIND
+
+
+_UNUSED = _Use(0, NEVER_S)
+
+
 class _Known:
     """One client."""
 
     def __init__(self) -> None:
-        self.uses: dict[str, tuple[int, float]] = {}  # topic -> roles, and when it was last said
+        self.uses: dict[str, _Use] = {}  # by topic
         self.round_trips_s: RoundTrips = {}
 
 
@@ -63,7 +78,8 @@ class Clients:
             known = self._clients[report.client] = _Known()
         self._measured(report.client, known, report.round_trips_s)
         for topic, roles in islice(report.uses.items(), REPORTED_MAX):
-            self._use(report.client, known, topic, roles & _ROLES, now_s)
+            behind = self._plausible(report.behind.get(topic, NOBODY_BEHIND))
+            self._use(report.client, known, topic, _Use(roles & _ROLES, now_s, behind))
         self.dropped += max(0, len(report.uses) - REPORTED_MAX)
         self.dropped += self._followers.heard(report.client, report.patterns, now_s)
 
@@ -75,18 +91,27 @@ class Clients:
             self._changed |= dict.fromkeys(known.uses)
             self._followers.moved(client)
 
-    def _use(self, client: int, known: _Known, topic: str, roles: int, now_s: float) -> None:
-        before, _ = known.uses.get(topic, (0, 0.0))
-        if not before and (not roles or not self._room(known) or not is_topic(topic.encode("utf-8", "surrogatepass"))):
+    def _plausible(self, behind: Behind) -> Behind:
+        if 0.0 <= behind.publishers_s <= LONGEST_S and 0.0 <= behind.subscribers_s <= LONGEST_S:
+            return behind
+        self.dropped += 1
+        return NOBODY_BEHIND
+
+    def _use(self, client: int, known: _Known, topic: str, use: _Use) -> None:
+        before = known.uses.get(topic, _UNUSED)
+        is_new = not before.roles
+        if is_new and (not use.roles or not self._room(known) or not is_topic(topic.encode("utf-8", "surrogatepass"))):
             self.dropped += 1
             return
-        if not roles:
+        if not use.roles:
             self._forget(client, known, topic)
             return
-        self._uses += not before
-        known.uses[topic] = (roles, now_s)
-        if roles != before:
-            self._topics.setdefault(topic, {})[client] = roles
+        if not _moved(before.behind, use.behind):
+            use = msgspec.structs.replace(use, behind=before.behind)
+        self._uses += is_new
+        known.uses[topic] = use
+        if use.roles != before.roles or use.behind is not before.behind:
+            self._topics.setdefault(topic, {})[client] = use.roles
             self._changed[topic] = None
 
     def _room(self, known: _Known) -> bool:
@@ -122,7 +147,7 @@ class Clients:
         """Returns how much there was to look at."""
         known = self._clients[client]
         looks = 1 + len(known.uses)
-        for topic in [topic for topic, (_, said_s) in known.uses.items() if now_s - said_s > FORGET_S]:
+        for topic in [topic for topic, use in known.uses.items() if now_s - use.said_s > FORGET_S]:
             self._forget(client, known, topic)
         self._followers.forget(client, now_s - FORGET_S)
         if not known.uses and client not in self._followers:
@@ -165,7 +190,11 @@ class Clients:
             topic,
             tuple([client for client in measuring if users[client] & _PUBLISHES]),
             tuple([client for client in measuring if users[client] & _SUBSCRIBES]),
+            {client: behind for client in measuring if (behind := self._behind(client, topic)) != NOBODY_BEHIND},
         )
+
+    def _behind(self, client: int, topic: str) -> Behind:
+        return self._clients[client].uses.get(topic, _UNUSED).behind
 
     def _measuring(self, clients: Iterable[int]) -> tuple[int, ...]:
         """Those that have measured something."""
@@ -175,3 +204,10 @@ class Clients:
 def _possible(measured: tuple[str, float]) -> bool:
     broker, round_trip_s = measured
     return 0.0 < round_trip_s <= LONGEST_S and len(broker) <= NAME_MAX
+
+
+def _moved(before: Behind, now: Behind) -> bool:
+    """Whether that is news: users' distances change a little all the time."""
+    return differ(now.publishers_s, before.publishers_s, NEWS_S, NEWS_SHARE) or differ(
+        now.subscribers_s, before.subscribers_s, NEWS_S, NEWS_SHARE
+    )

@@ -12,6 +12,7 @@ from itertools import islice
 import msgspec
 
 from nearcast.core.model.counters import PATTERNS_MAX as EACH_MAX
+from nearcast.core.model.counters import Behind
 from nearcast.core.model.globs import Globs, matcher
 from nearcast.core.model.names import TOPIC_BYTES_MAX
 
@@ -26,6 +27,7 @@ class TopicClients(msgspec.Struct, frozen=True):
     topic: str
     publishers: tuple[int, ...]
     subscribers: tuple[int, ...]
+    behind: Mapping[int, Behind] = {}  # of those clients that have users behind them
 
 
 class Taken(msgspec.Struct, frozen=True):

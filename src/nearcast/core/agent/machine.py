@@ -28,6 +28,7 @@ from nearcast.core.model.names import (
     COUNTERS,
     PATTERNS,
     WANTED,
+    agent_channel,
     pattern_readiness,
     readiness_channel,
 )
@@ -270,7 +271,7 @@ class Agent:
             part.timing = self.timing
 
     def _bus_open(self, link: ServerLink, now_s: float) -> None:
-        channel = bus.agent_channel(self.identity.broker, self.agent_id)
+        channel = agent_channel(self.identity.broker, self.agent_id)
         link.control[channel] = self._heard
         link.subscribe(channel)
 

@@ -1,19 +1,19 @@
 """Presence: which topics a client uses, even without traffic, and how far it is from brokers.
 
 Agents learn it, and work out where a topic would be near its clients. A client that has measured nothing says nothing.
-An agent that has to choose asks for the distances to a few more brokers.
+An agent that has to choose asks for the distances to a few more brokers. A gateway also says how far its users are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from heapq import nsmallest
-from itertools import islice
+from itertools import chain, islice
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from nearcast.core.model.counters import PATTERNS_MAX, PROBED_MAX, REPORTED_MAX, ClientReport, Role
+from nearcast.core.model.counters import PATTERNS_MAX, PROBED_MAX, REPORTED_MAX, Behind, ClientReport, Role
 from nearcast.core.model.names import COUNTERS, decode_topic
 from nearcast.core.model.settings import NEVER_S
 
@@ -26,12 +26,18 @@ SEEK_S = 30.0  # how long a broker is probed for an agent that asked
 SOUGHT_MAX = 32  # brokers, for all agents
 
 Uses = dict[str, int]  # topic -> roles
+BehindOf = Callable[[str], Behind | None]
+
+
+def _nobody(topic: str) -> None:
+    return None
 
 
 class Presence:
-    """Inputs: probed, seek, tick."""
+    """Inputs: probed, seek, tick. `behind` says of a topic who uses it through this client."""
 
     def __init__(self, client: Client) -> None:
+        self.behind: BehindOf = _nobody
         self._client = client
         self._round_trips_s: dict[str, float] = {}
         self._told_s = NEVER_S
@@ -71,15 +77,18 @@ class Presence:
             broker = link.broker
             if broker in uses or patterns or broker not in self._informed:
                 self._informed.add(broker)
-                report = ClientReport(
-                    self._client.client_id,
-                    0.0,
-                    {},
-                    uses=uses.get(broker, {}),
-                    patterns=patterns,
-                    round_trips_s=self._round_trips_s,
-                )
-                link.tell(COUNTERS, msgspec.json.encode(report))
+                link.tell(COUNTERS, msgspec.json.encode(self._report(uses.get(broker, {}), patterns)))
+
+    def _report(self, uses: Uses, patterns: tuple[str, ...]) -> ClientReport:
+        return ClientReport(
+            self._client.client_id,
+            0.0,
+            {},
+            uses=uses,
+            patterns=patterns,
+            round_trips_s=self._round_trips_s,
+            behind={topic: behind for topic in uses if (behind := self.behind(topic)) is not None},
+        )
 
     def _patterns(self) -> tuple[str, ...]:
         """All of them, in one turn of a round."""
@@ -100,16 +109,18 @@ class Presence:
         start = self._turn if self._turn < places else 0
         self._turn = start + count
         found: dict[str, Uses] = {}
-        for topic, role, broker in islice(self._all(), start, start + count):
-            if broker is not None:
+        for topic in islice(chain(client.topic_publishers, client.topic_subscribers), start, start + count):
+            name = decode_topic(topic)
+            for broker, role in self._roles(topic):
                 uses = found.setdefault(broker, {})
-                name = decode_topic(topic)
                 uses[name] = uses.get(name, 0) | role
         return found
 
-    def _all(self) -> Iterator[tuple[bytes, Role, str | None]]:
-        client = self._client
-        for topic, topic_publisher in client.topic_publishers.items():
-            yield topic, Role.PUBLISHES, topic_publisher.lanes[0].broker if topic_publisher.lanes else None
-        for topic, topic_subscriber in client.topic_subscribers.items():
-            yield topic, Role.SUBSCRIBES, topic_subscriber.told_by
+    def _roles(self, topic: bytes) -> Iterator[tuple[str, Role]]:
+        """Both, whichever's turn it is: an agent takes what is said of a topic for all there is to say."""
+        publisher = self._client.topic_publishers.get(topic)
+        if publisher is not None and publisher.lanes:
+            yield publisher.lanes[0].broker, Role.PUBLISHES
+        subscriber = self._client.topic_subscribers.get(topic)
+        if subscriber is not None and subscriber.told_by is not None:
+            yield subscriber.told_by, Role.SUBSCRIBES

@@ -6,11 +6,12 @@ from collections import Counter, deque
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from functools import cached_property
-from math import cos, dist, radians, sin
+from math import cos, dist, inf, radians, sin
 from random import Random
 
 from nearcast.core.model.planning import SubscriberSnapshot, mean_rates
 from nearcast.core.wire import bus
+from nearcast.core.wire.probes import CHANGED_S, CHANGED_SHARE, LONGEST_S, differ
 
 RATE_REPORTS = 15  # rates are means over this many: thirty seconds, to smooth out peaks (BAD, section 6.1.2)
 
@@ -96,6 +97,12 @@ class Gateways:
 # --- where a newcomer goes
 
 
+RoundTrips = Mapping[str, float]  # seconds, by broker
+NOT_MEASURED: RoundTrips = {}
+# Where between the bounds an estimate is. Half of the way, a gateway that was not measured is hardly ever the nearest.
+UPWARDS = 0.2
+
+
 class AssignmentRule(StrEnum):
     """How the gateway of a newcomer is chosen."""
 
@@ -117,12 +124,21 @@ class Assigner:
         self._rng = rng
         self._next = 0
 
-    def choose(self, gateways: Mapping[str, Gateway], latitude: float | None, longitude: float | None) -> str:
+    def choose(
+        self,
+        gateways: Mapping[str, Gateway],
+        latitude: float | None,
+        longitude: float | None,
+        round_trips_s: RoundTrips = NOT_MEASURED,
+    ) -> str:
         """Choose one of the gateways; there must be at least one. Among equals, the first by name.
 
-        The nearest is unknown if the user, or every gateway, has no position. Then gateways are taken in turn.
+        The nearest is the one with the shortest round trip, if any is known: measured or estimated. Otherwise it is
+        unknown if the user, or every gateway, has no position. Then gateways are taken in turn.
         """
         names = sorted(gateways)
+        if self._rule is AssignmentRule.NR and round_trips_s:
+            return min(names, key=lambda name: round_trips_s.get(name, inf))
         if self._rule is AssignmentRule.RND:
             return self._rng.choice(names)
         if self._rule is AssignmentRule.LL:
@@ -134,6 +150,36 @@ class Assigner:
                 return min(sites, key=lambda name: dist(user, sites[name]))
         self._next += 1
         return names[(self._next - 1) % len(names)]
+
+    def stays(self, home: str, round_trips_s: RoundTrips) -> bool:
+        """Whether a user that has measured stays where it was, as nothing else is clearly nearer."""
+        if self._rule is not AssignmentRule.NR or not round_trips_s:
+            return True
+        nearest_s, home_s = min(round_trips_s.values()), round_trips_s.get(home, inf)
+        return not differ(home_s, nearest_s, CHANGED_S, CHANGED_SHARE)
+
+
+def estimated_s(measured: RoundTrips, between: Mapping[str, RoundTrips], brokers: Iterable[str]) -> dict[str, float]:
+    """The round trips of a user to these brokers: measured, or within what the triangle inequality allows.
+
+    `between`: the round trips between brokers. A broker that is not known to be any distance from those is left out.
+    """
+    possible = {name: one_s for name, one_s in measured.items() if 0.0 < one_s <= LONGEST_S}
+    found: dict[str, float] = {}
+    for broker in brokers:
+        apart = [(user_s, _apart_s(between, broker, name)) for name, user_s in possible.items()]
+        bounds = [(abs(user_s - apart_s), user_s + apart_s) for user_s, apart_s in apart if apart_s is not None]
+        if broker in possible:
+            found[broker] = possible[broker]
+        elif bounds:
+            low_s, high_s = max(low_s for low_s, _ in bounds), min(high_s for _, high_s in bounds)
+            found[broker] = low_s + UPWARDS * (high_s - low_s)
+    return found
+
+
+def _apart_s(between: Mapping[str, RoundTrips], one: str, other: str) -> float | None:
+    both = (between.get(one, {}).get(other), between.get(other, {}).get(one))
+    return min((seconds for seconds in both if seconds is not None), default=None)
 
 
 def on_sphere(latitude: float, longitude: float) -> tuple[float, float, float]:

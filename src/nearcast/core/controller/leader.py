@@ -95,7 +95,7 @@ class Leader:
             office, roster, self._load, self.distances, self.questions, self.executor, settings.planning, now_s=now_s
         )
         self.coordination = Coordination(
-            office, roster, self.questions, settings.coordinating, settings.dice, now_s=now_s
+            office, roster, self.distances, self.questions, settings.coordinating, settings.dice, now_s=now_s
         )
 
     @property

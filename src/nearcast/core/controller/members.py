@@ -190,6 +190,7 @@ class Members:
             BrokerState.JOINING,
             hello.capacity_bytes_per_s or (before.capacity_bytes_per_s if before is not None else 0.0),
             before is not None and before.rented,
+            messages_high_per_s=before.messages_high_per_s if before is not None else 0.0,
         )
         self._granted_s[hello.broker] = now_s
         self._ledger.write_broker(hello.broker, entry)

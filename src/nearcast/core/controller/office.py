@@ -15,7 +15,7 @@ import msgspec
 from nearcast.core.controller.ledger import Ledger
 from nearcast.core.model.journal import BrokerState, Journal, Position
 from nearcast.core.model.membership import ERA, ring_of
-from nearcast.core.model.names import ANSWER_CHANNEL
+from nearcast.core.model.names import ANSWER_CHANNEL, agent_channel
 from nearcast.core.model.placement import Placement, single
 from nearcast.core.model.settings import NEVER_S, Timing
 from nearcast.core.wire import bus, views
@@ -113,7 +113,7 @@ class Office:
 
     def tell(self, broker: str, agent: int, message: bus.ToAgent) -> None:
         stamped = msgspec.structs.replace(message, journal=self.position)
-        self.publish(bus.agent_channel(broker, agent), stamped)
+        self.publish(agent_channel(broker, agent), stamped)
 
     def reply(self, answer: bus.State | bus.Assignment) -> None:
         asker, _, _ = answer.request.partition(".")

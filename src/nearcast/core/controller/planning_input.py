@@ -187,6 +187,7 @@ class PlanningInput(msgspec.Struct, frozen=True, kw_only=True):
             cpu_share=last.cpu_share if last is not None else 0.0,
             memory_share=_share(last.memory_bytes, last.memory_max_bytes) if last is not None else 0.0,
             messages_per_s=_messages_per_s(reports),
+            messages_high_per_s=entry.messages_high_per_s,
             connections=last.connections if last is not None else 0,
             replicas=len(info.replicas) if info is not None else 0,
             coordinate=self.coordinates[name].point_s if name in self.coordinates else (),

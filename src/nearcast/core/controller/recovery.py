@@ -53,6 +53,7 @@ from nearcast.core.model.journal import (
     topic_key,
 )
 from nearcast.core.model.membership import ERA, Membership, parted
+from nearcast.core.model.names import agent_channel
 from nearcast.core.model.placement import Record
 from nearcast.core.model.settings import CLOCKS, Timing
 from nearcast.core.wire import bus
@@ -336,7 +337,7 @@ class Recovery:
 
     def _flush_orders(self) -> None:
         for broker, order in self.orders.outgoing:
-            channel = bus.agent_channel(broker, self._recalled[broker].hello.agent)
+            channel = agent_channel(broker, self._recalled[broker].hello.agent)
             self.outbox.append((channel, bus.encode(order)))
         self.orders.outgoing.clear()
 

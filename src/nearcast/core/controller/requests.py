@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from functools import partial
 from itertools import islice
+from math import inf
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -82,6 +83,8 @@ class Requests:
             self._drain(message)
         elif isinstance(message, bus.SetCapacity):
             self._set_capacity(message)
+        elif isinstance(message, bus.SetMessagesHigh):
+            self._set_messages_high(message)
         elif isinstance(message, bus.AcknowledgeLoss):
             self._acknowledge_loss(message)
         elif len(self._pending) >= REQUESTS_MAX:
@@ -206,17 +209,25 @@ class Requests:
         self._answer_when_written(request.request, problem)
 
     def _set_capacity(self, request: bus.SetCapacity) -> None:
+        rate, problem = request.bytes_per_s, ""
+        if not 0 < rate < inf:
+            problem = f"a capacity of {rate:g} bytes per second: it must be above 0 and finite"
+        self._change_broker(request, problem, capacity_bytes_per_s=rate)
+
+    def _set_messages_high(self, request: bus.SetMessagesHigh) -> None:
+        rate, problem = request.per_s, ""
+        if not 0 <= rate < inf:
+            problem = f"a limit of {rate:g} messages per second: it must be above 0, or 0 for that of the policy"
+        self._change_broker(request, problem, messages_high_per_s=rate)
+
+    def _change_broker(self, request: bus.SetCapacity | bus.SetMessagesHigh, problem: str, **figures: float) -> None:
         entry = self._ledger.journal.brokers.get(request.broker)
-        problem = ""
         if entry is None:
             problem = self._roster.unknown(request.broker)
-        elif not request.bytes_per_s > 0:
-            problem = f"a capacity of {request.bytes_per_s:g} bytes per second: it must be above 0"
-        elif self._ledger.pending(broker_key(request.broker)):
+        elif not problem and self._ledger.pending(broker_key(request.broker)):
             problem = f"broker {request.broker!r} is just changing its state: try again"
-        else:
-            changed = msgspec.structs.replace(entry, capacity_bytes_per_s=request.bytes_per_s)
-            self._ledger.write_broker(request.broker, changed)
+        elif not problem:
+            self._ledger.write_broker(request.broker, msgspec.structs.replace(entry, **figures))
         self._answer_when_written(request.request, problem)
 
     def _acknowledge_loss(self, request: bus.AcknowledgeLoss) -> None:
@@ -276,9 +287,17 @@ class Requests:
         report = self._load.latest(name)
         if report is not None:
             report = msgspec.structs.replace(report, topics={}, distances={})  # thousands, and not used here
-        capacity = entry.capacity_bytes_per_s
-        keeps = self._departures.keeps.get(name, {})
-        return views.BrokerView(entry.url, entry.site, entry.state, responds, report, capacity, entry.rented, keeps)
+        return views.BrokerView(
+            entry.url,
+            entry.site,
+            entry.state,
+            responds,
+            report,
+            entry.capacity_bytes_per_s,
+            entry.rented,
+            self._departures.keeps.get(name, {}),
+            entry.messages_high_per_s,
+        )
 
     def _topic_state(self, topic: str) -> views.TopicState | None:
         journal = self._ledger.journal

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from nearcast.core.controller.gateways import Assigner, AssignmentRule, Gateway, Gateways
+from nearcast.core.controller.gateways import Assigner, AssignmentRule, Gateway, Gateways, estimated_s
 from nearcast.core.model.names import GATEWAY_CHANNEL, user_problem
 from nearcast.core.model.planning import Balancer, SubscriberProposal, SubscriberSnapshot
 from nearcast.core.model.settings import NEVER_S
@@ -31,6 +31,7 @@ from nearcast.core.wire.bus import REPORT_S
 from nearcast.errors import UsageError
 
 if TYPE_CHECKING:
+    from nearcast.core.controller.distances import Distances
     from nearcast.core.controller.effects import Questions
     from nearcast.core.controller.office import Office, Roster
 
@@ -194,6 +195,7 @@ class Coordination:
         self,
         office: Office,
         roster: Roster,
+        distances: Distances,
         questions: Questions,
         settings: CoordinationSettings,
         rng: Random,
@@ -201,6 +203,7 @@ class Coordination:
     ) -> None:
         self._office = office
         self._roster = roster
+        self._distances = distances
         self._questions = questions
         self._settings = settings
         self._since_s = now_s
@@ -330,12 +333,19 @@ class Coordination:
         self._office.reply(bus.Assignment(asked.request, broker, taking[broker].report.url))
 
     def _gateway_of(self, asked: bus.RequestBroker, taking: dict[str, Gateway]) -> str:
-        """Where it is or is going, else its latest answer, else its home; otherwise the placement policy chooses."""
+        """Where it is or is going, else its latest answer, else its home; otherwise the placement policy chooses.
+
+        A user that has measured gateways, and is at none, leaves its home for one that is clearly nearer.
+        """
         user = asked.user
-        for broker in (self._moves.target(user), self._gateways.where(user), self._promised.get(user), asked.home):
+        for broker in (self._moves.target(user), self._gateways.where(user)):
             if broker in taking:
                 return broker
-        broker = self._assigner.choose(taking, asked.latitude, asked.longitude)
+        near_s = estimated_s(asked.round_trips_s, self._distances.round_trips_s, taking)
+        for broker in (self._promised.get(user), asked.home):
+            if broker in taking and self._assigner.stays(broker, near_s):
+                return broker
+        broker = self._assigner.choose(taking, asked.latitude, asked.longitude, near_s)
         self._promised.pop(user, None)
         self._promised[user] = broker
         if len(self._promised) > PROMISES_MAX:

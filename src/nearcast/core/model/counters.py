@@ -83,9 +83,19 @@ class Role(IntFlag):
     SUBSCRIBES = 2
 
 
+class Behind(msgspec.Struct, frozen=True, array_like=True):
+    """How much farther than a client, which is a gateway, its farthest users are. Seconds, there and back."""
+
+    publishers_s: float = 0.0
+    subscribers_s: float = 0.0
+
+
+NOBODY_BEHIND = Behind()
+
+
 class ClientReport(msgspec.Struct, frozen=True, omit_defaults=True):
     """What a client sends to an agent: its counters, by topic; every few seconds also which topics it uses, even
-    without traffic, and how far it is from the brokers it has probed.
+    without traffic, how far it is from the brokers it has probed, and who is behind it.
     """
 
     client: int
@@ -94,6 +104,7 @@ class ClientReport(msgspec.Struct, frozen=True, omit_defaults=True):
     uses: dict[str, int] = {}  # topic -> roles
     patterns: tuple[str, ...] = ()  # that it subscribes to
     round_trips_s: dict[str, float] = {}  # by broker
+    behind: dict[str, Behind] = {}  # by topic in `uses`; without an entry, nobody is
 
 
 class ReceiveMeter:

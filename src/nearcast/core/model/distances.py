@@ -55,6 +55,14 @@ class Centroids(msgspec.Struct, frozen=True, array_like=True):
     deviation_s: float  # W(t): the largest distances from the two centroids, added
 
 
+class Spread(msgspec.Struct, frozen=True, array_like=True):
+    """Where most of a topic's publishers are, or of its subscribers."""
+
+    count: int
+    broker: str  # the nearest one for most of them
+    near: int  # for how many
+
+
 class TopicDistances(msgspec.Struct, frozen=True, array_like=True):
     """Where a topic's clients are. Without publishers or without subscribers there is nothing to say."""
 
@@ -62,6 +70,8 @@ class TopicDistances(msgspec.Struct, frozen=True, array_like=True):
     best: tuple[Candidate, ...] = ()  # by their worst latency, the best first
     centroids: Centroids | None = None
     measuring: bool = False  # clients are measuring how far the best ones are: until then they are estimates
+    publishers: Spread | None = None
+    subscribers: Spread | None = None
 
 
 # --- brokers

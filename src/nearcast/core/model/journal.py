@@ -78,6 +78,7 @@ class BrokerEntry(msgspec.Struct, frozen=True):
     rented: bool = False  # a provider started it, and is notified when it is no longer needed
     by_policy: bool = False  # LEAVING: a policy wants it gone, and may change its mind
     abandon: bool = False  # LEAVING: what it keeps of logs need not be read first
+    messages_high_per_s: float = 0.0  # deliveries above which latency suffers, as profiled; 0: not known
 
 
 class LossEntry(msgspec.Struct, frozen=True):

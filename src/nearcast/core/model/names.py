@@ -113,6 +113,12 @@ CONTROLLER_CHANNEL = b"nc:k"
 PROVIDER_CHANNEL = b"nc:rent"
 ANSWER_CHANNEL = b"nc:q:"  # + the asker
 
+
+def agent_channel(broker: str, agent: int) -> bytes:
+    """To one agent, and not to another that uses the same broker name."""
+    return b"%b%b:%016x" % (AGENT_CHANNEL, broker.encode(), agent)
+
+
 # The controllers' journal.
 ENTRIES_KEY = "nc:store"
 VERSION_KEY = "nc:store:version"

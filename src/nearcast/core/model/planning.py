@@ -24,6 +24,7 @@ class BrokerLoad(msgspec.Struct, frozen=True, kw_only=True):
     cpu_share: float = 0.0
     memory_share: float = 0.0  # of what the server may use; 0 if it has no limit
     messages_per_s: float = 0.0  # delivered
+    messages_high_per_s: float = 0.0  # R_out^th: more than this slows it down, as profiled; 0: not known
     connections: int = 0
     replicas: int = 0  # of its server, that answer
     coordinate: tuple[float, ...] = ()  # a position, and a height at its end; empty if not known

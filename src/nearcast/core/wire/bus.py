@@ -17,7 +17,6 @@ from nearcast.core.model.distances import BrokerDistances, TopicDistances
 from nearcast.core.model.journal import BEGINNING, Known, LossEntry, Pace, Position
 from nearcast.core.model.logs import FormerLife, Log, PartLoad, Sealed
 from nearcast.core.model.membership import Membership
-from nearcast.core.model.names import AGENT_CHANNEL
 from nearcast.core.model.placement import Mode, Record
 from nearcast.core.model.planning import Explanation
 from nearcast.core.model.reports import Report
@@ -26,11 +25,6 @@ from nearcast.core.wire import views
 REPORT_S = 2.0  # between two reports of a gateway
 TOPICS_MAX = 1 << 40  # that anyone may count
 SHOWN_MAX = 1000  # topics in one answer to a Show: a small part of what a leader has time for and a server may queue
-
-
-def agent_channel(broker: str, agent: int) -> bytes:
-    """To one agent, and not to another that uses the same broker name."""
-    return b"%b%b:%016x" % (AGENT_CHANNEL, broker.encode(), agent)
 
 
 # --- agent to controller
@@ -250,6 +244,7 @@ class RequestBroker(msgspec.Struct, frozen=True, tag=True):
     latitude: float | None = None
     longitude: float | None = None
     home: str = ""  # the broker recorded as the user's home, if the asker has looked
+    round_trips_s: dict[str, float] = {}  # by broker, as the user has measured its gateways
 
 
 class Assignment(msgspec.Struct, frozen=True, tag=True):
@@ -318,6 +313,14 @@ class SetCapacity(msgspec.Struct, frozen=True, tag=True):
     request: str
     broker: str
     bytes_per_s: float
+
+
+class SetMessagesHigh(msgspec.Struct, frozen=True, tag=True):
+    """How many messages per second a broker may deliver before its latency suffers; 0: as the policy says."""
+
+    request: str
+    broker: str
+    per_s: float
 
 
 class AcknowledgeLoss(msgspec.Struct, frozen=True, tag=True):
@@ -407,7 +410,7 @@ class State(msgspec.Struct, frozen=True, tag=True):
     explanation: Explanation | None = None
 
 
-AboutTopics = MoveTopics | Drain | SetCapacity | AcknowledgeLoss | Show
+AboutTopics = MoveTopics | Drain | SetCapacity | SetMessagesHigh | AcknowledgeLoss | Show
 AboutLogs = CreateLog | DropLog | ShowLogs
 AboutSubscribers = ShowSubscribers | PlaceSubscriber | ShuffleSubscribers
 Request = AboutTopics | SetBound | ExplainTopic | AboutLogs | AbandonPart | AboutSubscribers

@@ -40,7 +40,7 @@ def _number(datagram: bytes, kind: int) -> int | None:
     return int(number) if (magic, found) == (_MAGIC, kind) else None
 
 
-# --- one broker
+# --- one distance
 
 
 SAMPLES = 5  # of which the second smallest counts: a process that was busy when an answer came measures too much
@@ -52,19 +52,15 @@ CALM_EVERY_S = 4.0
 LONGEST_S = 10.0  # of a round trip: what takes longer is no answer
 
 
-class _Distance:
-    """The round trip to one broker, from its last samples."""
+class Distance:
+    """The round trip to one broker, or to a gateway's user, from its last samples."""
 
     def __init__(self) -> None:
+        self.round_trip_s: float | None = None
         self._samples: deque[float] = deque(maxlen=SAMPLES)
         self._off: list[float] = []  # the newest samples, if they all say that the distance has changed
         self._steady = 0  # samples since it has changed
         self.answered_s = -math.inf
-
-    @property
-    def round_trip_s(self) -> float | None:
-        ordered = sorted(self._samples)
-        return ordered[min(1, len(ordered) - 1)] if ordered else None
 
     @property
     def doubtful(self) -> bool:
@@ -77,6 +73,11 @@ class _Distance:
 
     def sample(self, round_trip_s: float, now_s: float) -> None:
         self.answered_s = now_s
+        self._take(round_trip_s)
+        ordered = sorted(self._samples)
+        self.round_trip_s = ordered[min(1, len(ordered) - 1)]
+
+    def _take(self, round_trip_s: float) -> None:
         known_s = self.round_trip_s
         if known_s is None or not differ(round_trip_s, known_s, CHANGED_S, CHANGED_SHARE):
             self._off.clear()
@@ -118,7 +119,7 @@ class Prober:
         self._addresses: Mapping[str, str] = {}
         self._used: frozenset[str] = frozenset()
         self._sought: frozenset[str] = frozenset()
-        self._distances: dict[str, _Distance] = {}
+        self._distances: dict[str, Distance] = {}
         self._due_s: dict[str, float] = {}  # of targets
         self._probed_s: dict[str, float] = {}  # when each broker was last probed
         self._unanswered: dict[int, tuple[str, float]] = {}  # number -> broker, when it was sent
@@ -155,7 +156,7 @@ class Prober:
         number = _number(datagram, _ANSWER)
         broker, sent_s = self._unanswered.pop(number, ("", 0.0)) if number is not None else ("", 0.0)
         if broker in self._addresses and 0.0 <= now_s - sent_s <= LONGEST_S:
-            distance = self._distances.setdefault(broker, _Distance())
+            distance = self._distances.setdefault(broker, Distance())
             distance.sample(now_s - sent_s, now_s)
             if distance.doubtful:
                 self._hurry(broker, now_s)

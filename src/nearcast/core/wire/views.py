@@ -50,3 +50,4 @@ class BrokerView(msgspec.Struct, frozen=True):
     capacity_bytes_per_s: float = 0.0
     rented: bool = False
     keeps: dict[str, PartLoad] = {}  # log -> what a leaving broker waits for
+    messages_high_per_s: float = 0.0

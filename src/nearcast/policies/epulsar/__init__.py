@@ -11,7 +11,7 @@ Edge Infrastructure", SEC 2021, sections 3.2 to 3.4 and Algorithm 1.
 | NC(b), centroids, W(t) | `BrokerLoad.coordinate`, `Centroids` |
 | W(t, b), B(t) | `CentroidReach.ranked`, and the part of it within the bound |
 | R_out(t) | `Draft.rate` |
-| R_out^th | `messages_high_per_s` |
+| R_out^th | `BrokerLoad.messages_high_per_s` of a profiled broker, else `EPulsarConfig.messages_high_per_s` |
 | P_0, P | the plan, `Draft` |
 | R | the proposal |
 | lines 1 to 11 | `_Session._place` in `policy.py` |

@@ -21,7 +21,7 @@ class EPulsarConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     ranking: Ranking = Ranking.TOP8
     resource_high: float = 0.85  # share of CPU, memory and network; section 3.4.2, "same as Pulsar"
-    messages_high_per_s: float = 1.5e6  # R_out^th: deliveries of a broker; section 5.4, on the authors' hardware
+    messages_high_per_s: float = 1.5e6  # R_out^th, for brokers without their own; section 5.4, on the authors' hardware
     gain_min: float = 0.10  # share of today's latency that a move must save where no broker keeps the bound
 
     def __post_init__(self) -> None:

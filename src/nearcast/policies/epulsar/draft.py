@@ -67,9 +67,12 @@ class Draft:
         self._cpus = np.array([broker.cpu_share for broker in self.brokers])
         self._messages = np.array([broker.messages_per_s for broker in self.brokers])
         self._highs = loads.capacity * config.resource_high
+        own = np.array([broker.messages_high_per_s for broker in self.brokers])
+        self._messages_highs = np.where(own > 0, own, config.messages_high_per_s)
         self._full = np.array([broker.memory_share > config.resource_high for broker in self.brokers], np.bool_)
         self.output, self.cpu, self.messages = _view(self._outputs), _view(self._cpus), _view(self._messages)
         self._output_high = _view(self._highs)
+        self.messages_high = _view(self._messages_highs)  # R_out^th: a broker's own, or else the configured one
         self._closed = (self._full | loads.draining).tolist()
         # Of each topic. No tuples: a hundred thousand of them would keep the garbage collector busy.
         self._loads_of = [_view(column) for column in (loads.traffic, self.deliveries, self.cpu_of, self.rate)]
@@ -104,7 +107,7 @@ class Draft:
             not self._closed[broker]
             and self.output[broker] + traffic[topic] <= self._output_high[broker]
             and self.cpu[broker] + cpu[topic] <= self.config.resource_high
-            and self.messages[broker] + deliveries[topic] <= self.config.messages_high_per_s
+            and self.messages[broker] + deliveries[topic] <= self.messages_high[broker]
         )
 
     def obstacles(self, topic: int, broker: int) -> list[Obstacle]:
@@ -120,7 +123,7 @@ class Draft:
         measures = (
             (Constraint.NETWORK, self.output[broker] + traffic, self._output_high[broker], row.capacity_bytes_per_s),
             (Constraint.CPU, self.cpu[broker] + cpu, high, 1.0),
-            (Constraint.MESSAGES, self.messages[broker] + deliveries, self.config.messages_high_per_s, 1.0),
+            (Constraint.MESSAGES, self.messages[broker] + deliveries, self.messages_high[broker], 1.0),
         )
         for constraint, value, limit, unit in measures:
             if not value <= limit:
@@ -133,7 +136,7 @@ class Draft:
         measures = (
             (Constraint.NETWORK, self.output[broker] / row.capacity_bytes_per_s, high),
             (Constraint.CPU, self.cpu[broker], high),
-            (Constraint.MESSAGES, self.messages[broker], self.config.messages_high_per_s),
+            (Constraint.MESSAGES, self.messages[broker], self.messages_high[broker]),
             (Constraint.MEMORY, row.memory_share, high),
         )
         return [Obstacle(constraint, value, limit) for constraint, value, limit in measures if value > limit]
@@ -144,7 +147,7 @@ class Draft:
         room = allowed & ~self._full & ~self.loads.draining
         room &= self._outputs + traffic <= self._highs
         room &= self._cpus + cpu <= self.config.resource_high
-        room &= self._messages + deliveries <= self.config.messages_high_per_s
+        room &= self._messages + deliveries <= self._messages_highs
         found = np.flatnonzero(room)
         return int(found[np.argmin(self.ratio[found])]) if len(found) else NOWHERE
 

@@ -56,7 +56,7 @@ def to_migrate(draft: Draft, broker: int, over: list[Obstacle], shelf: Iterable[
     """
     used = max((one.value for one in over if one.constraint in (Constraint.NETWORK, Constraint.CPU)), default=0.0)
     rate_high = draft.rate_on[broker] * draft.config.resource_high / used if used else inf
-    messages_high = draft.config.messages_high_per_s
+    messages_high = draft.messages_high[broker]
     rate = draft.rate_on[broker] - float(draft.rate[leaving].sum())
     messages = draft.messages[broker] - float(draft.deliveries[leaving].sum())
     chosen = []
