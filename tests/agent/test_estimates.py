@@ -6,10 +6,17 @@ import numpy as np
 import pytest
 
 from nearcast.agent import estimates as module
-from nearcast.agent.estimates import LEARN_AGAIN_S, Estimates
-from nearcast.core.agent.clients import TopicClients
+from nearcast.agent.estimates import (
+    LEARN_AGAIN_MAX_S,
+    LEARN_AGAIN_S,
+    SPENT_SHARE,
+    SPENT_SHARE_NEWCOMERS,
+    Estimates,
+)
+from nearcast.core.agent.followers import TopicClients
 from nearcast.core.model.counters import Behind
 from nearcast.core.model.distances import BrokerCoordinate
+from nearcast.core.wire.probes import landmarks_of
 
 BROKERS = [f"b{number:02}" for number in range(24)]
 
@@ -70,6 +77,55 @@ def test_only_news_about_brokers_changes_the_estimates() -> None:
     assert estimates.between(moved, rows["b00"], LEARN_AGAIN_S + 1)
     fewer = {name: row for name, row in rows.items() if name != "b23"}
     assert estimates.between(fewer, rows["b00"], LEARN_AGAIN_S + 2), "a broker has left"
+
+
+def test_what_is_known_is_replaced_the_more_seldom_the_more_work_it_makes() -> None:
+    world = World()
+    estimates = Estimates("b00")
+    rows = world.rows()
+    estimates.between(rows, rows["b00"], 0.0)
+    estimates.of([TopicClients("t", (1,), (2,))], {client: world.probes(client) for client in (1, 2)})
+    estimates._spent_s = 4.0
+    moved = rows | {"b01": rows["b01"] | {"b02": 0.5}}
+    assert not estimates.between(moved, rows["b00"], 4.0 / SPENT_SHARE - 1)
+    fewer = {name: row for name, row in rows.items() if name != "b23"}
+    assert not estimates.between(fewer, rows["b00"], 4.0 / SPENT_SHARE_NEWCOMERS - 1)
+    assert estimates.between(fewer, rows["b00"], 4.0 / SPENT_SHARE_NEWCOMERS + 1)
+    estimates._spent_s = 1e6
+    assert estimates.between(moved, rows["b00"], 1000.0 + LEARN_AGAIN_MAX_S)
+
+
+def test_only_some_of_very_many_brokers_are_estimated(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "BROKERS_MAX", 10)
+    world = World()
+    estimates = Estimates("b00")
+    rows = world.rows()
+    estimates.between(rows, rows["b00"], 0.0)
+    found = estimates.of([TopicClients("t", (1,), (2,))], {client: world.probes(client) for client in (1, 2)})["t"]
+    assert found is not None
+    assert found.now.broker == "b00"
+    assert {one.broker for one in found.best} <= {"b00", *landmarks_of(rows, 10)}
+
+
+def test_one_broker_that_is_stuck_hardly_spoils_the_estimates_for_others() -> None:
+    world, rows = World(), World().rows()
+    stuck = {name: row | {other: 10.0 for other in row if "b03" in (name, other)} for name, row in rows.items()}
+    missed = []
+    for told in (rows, stuck):
+        estimates = Estimates("b00")
+        estimates.between(told, told["b00"], 0.0)
+        known = {client: world.probes(client) | {"b03": world.of_client(client)[3]} for client in range(30)}
+        estimates.of([TopicClients("t", tuple(known), tuple(known))], known)
+        others = [number for number, name in enumerate(BROKERS) if name != "b03"]
+        truth, found = (
+            np.array([row[others] for row in rows_of])
+            for rows_of in (
+                [np.array(world.of_client(client)) for client in known],
+                [estimates._clients[client].all_s for client in known],
+            )
+        )
+        missed.append(float(np.percentile(np.abs(found - truth) / truth, 90)))
+    assert missed[1] < 0.2
 
 
 def test_a_small_cluster_needs_no_estimates(monkeypatch: pytest.MonkeyPatch) -> None:

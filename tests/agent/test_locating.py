@@ -11,7 +11,7 @@ import pytest
 from nearcast.agent.estimates import Estimates
 from nearcast.agent.locating import SETTINGS, Locating
 from nearcast.coordinates.embedding import placed
-from nearcast.core.agent.clients import TopicClients
+from nearcast.core.agent.followers import TopicClients
 from nearcast.core.model.distances import BrokerCoordinate
 
 PLACES = [(0.0, 0.0), (0.08, 0.0), (0.0, 0.06), (0.08, 0.06), (0.04, 0.1)]

@@ -44,6 +44,7 @@ class World:
     """A cluster of one broker, and two servers that are no cluster."""
 
     runner: asyncio.Runner
+    agent: Agent
     broker: LocalServer
     plain: LocalServer
     locked: LocalServer  # asks for the password `secret`
@@ -67,7 +68,8 @@ async def _start(runner: asyncio.Runner) -> tuple[World, Callable[[], Coroutine[
         LocalServer.start(name="plain"),
         LocalServer.start(name="locked", extra=("--requirepass", "secret")),
     )
-    parts = (Agent(Identity("b1", broker.url), broker.url, store.url), Controller(store.url))
+    agent = Agent(Identity("b1", broker.url), broker.url, store.url)
+    parts = (agent, Controller(store.url))
     for part in parts:
         await part.start()
     async with asyncio.timeout(TEST_S), nearcast.connect(broker.url, bootstrap_s=TEST_S) as client:
@@ -78,7 +80,7 @@ async def _start(runner: asyncio.Runner) -> tuple[World, Callable[[], Coroutine[
             await part.stop()
         await asyncio.gather(*(server.stop() for server in (broker, store, plain, locked)))
 
-    return World(runner, broker, plain, locked), stop
+    return World(runner, agent, broker, plain, locked), stop
 
 
 @pytest.fixture
@@ -457,6 +459,7 @@ def test_a_forged_frame_is_a_publisher_of_its_own(world: World, topic: str, word
 
 
 GARBAGE = [b"", b"R", b"S", b"R{}", b"S[]", b'S[1, {"2": -3}]', b"\xff" * 64, b"\0\1t", b"x" * 70_000]
+NOT_UTF8 = [b'P{"brokers":["\xff"]}', b'{"client":1,"seconds":0,"topics":{},"uses":{"\xff":3}}']
 
 
 def test_garbage_on_our_own_channels_disturbs_nobody(world: World, topic: str) -> None:
@@ -466,6 +469,8 @@ def test_garbage_on_our_own_channels_disturbs_nobody(world: World, topic: str) -
             pattern = await client.psubscribe(topic[:-1] + "*")
             await client.publish(topic, b"before")
             opened = client._machine.links.opened
+            server = world.agent.machine.server
+            link = server.link
             name = topic.encode()
             for channel in (
                 CONTROL + name,
@@ -474,11 +479,12 @@ def test_garbage_on_our_own_channels_disturbs_nobody(world: World, topic: str) -
                 COUNTERS,
                 b"nc:y:" + name + b":1",
             ):
-                await tell(world, channel, *GARBAGE)
+                await tell(world, channel, *GARBAGE, *NOT_UTF8)
             await client.publish(topic, b"after")
             assert await payloads(subscription, 2) == [b"before", b"after"]
             assert await payloads(pattern, 2) == [b"before", b"after"]
             assert client._machine.links.opened == opened
+            assert server.link is link, "the agent has kept its connection"
 
     world.run(scenario)
 

@@ -83,3 +83,12 @@ def test_a_port_in_use_is_an_error_that_says_so() -> None:
         agent.stop()
 
     asyncio.run(scenario())
+
+
+def test_a_host_name_that_cannot_be_one_is_no_trouble(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario() -> None:
+        names = module.HostNames()
+        assert names.endpoint("a" * 70 + ".example", 1) is None
+        await asyncio.gather(*names._asking)
+
+    asyncio.run(scenario())

@@ -18,14 +18,15 @@ import msgspec
 
 from nearcast.agent.detours import Detours
 from nearcast.agent.locating import Locating
-from nearcast.core.model.bounds import Bounds, bound_of
+from nearcast.core.model.bounds import Bounds, BoundsOfTopics
 from nearcast.core.model.distances import BrokerDistances, TopicDistances, latency_s
 from nearcast.core.wire.probes import Prober
 from nearcast.runtime.probing import Probing
 
 if TYPE_CHECKING:
     from nearcast.agent.estimates import Estimates
-    from nearcast.core.agent.clients import RoundTrips, TopicClients
+    from nearcast.core.agent.clients import RoundTrips
+    from nearcast.core.agent.followers import Taken
     from nearcast.core.agent.machine import Agent as Machine
 
 LOOK_S = 0.5  # between two looks at what clients have said
@@ -138,24 +139,27 @@ class Distances:
         if self._locate(estimates, told) or news or membership.bounds != self._bounds:
             self._bounds = membership.bounds
             clients.all_again()
-        changed = clients.take(TOPICS_AT_ONCE)
-        if not changed:
+        taken = clients.take(TOPICS_AT_ONCE)
+        if not taken:
             return
-        known = clients.round_trips_s({client for one in changed for client in (*one.publishers, *one.subscribers)})
-        found, sought = await asyncio.to_thread(_estimated, estimates, changed, known, membership.bounds)
+        known = clients.round_trips_s(taken.clients)
+        clients.again(await asyncio.to_thread(taken.concerned))
+        found, sought = await asyncio.to_thread(_estimated, estimates, taken, known, membership.bounds)
         self._machine.reporting.estimated(found, sought, time.monotonic())
 
 
 def _estimated(
-    estimates: Estimates, topics: list[TopicClients], known: dict[int, RoundTrips], bounds: Bounds
+    estimates: Estimates, taken: Taken, known: dict[int, RoundTrips], bounds: Bounds
 ) -> tuple[dict[str, TopicDistances | None], dict[str, set[str]]]:
     """Runs in a thread. The distances of topics; and by topic that misses its bound, the brokers to measure."""
+    topics, bounds_of_topics = taken.complete(), BoundsOfTopics(bounds)
     found = estimates.of(topics, known)
-    return found, estimates.sought([one for one in topics if _misses(found[one.topic], one.topic, bounds)], found)
+    missing = [one for one in topics if _misses(found[one.topic], one.topic, bounds_of_topics)]
+    return found, estimates.sought(missing, found)
 
 
-def _misses(found: TopicDistances | None, topic: str, bounds: Bounds) -> bool:
-    bound = bound_of(bounds, topic) if found is not None else None
+def _misses(found: TopicDistances | None, topic: str, bounds: BoundsOfTopics) -> bool:
+    bound = bounds.of(topic) if found is not None else None
     return found is not None and bound is not None and latency_s(found.now, bound) > bound.seconds
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping
 
 import msgspec
@@ -11,19 +12,24 @@ from numpy.typing import NDArray
 from nearcast.coordinates.embedding import placed
 from nearcast.coordinates.estimator import Estimator
 from nearcast.coordinates.topics import centroids, topic_distances
-from nearcast.core.agent.clients import RoundTrips, TopicClients
+from nearcast.core.agent.clients import RoundTrips
+from nearcast.core.agent.followers import TopicClients
 from nearcast.core.model.counters import NOBODY_BEHIND
-from nearcast.core.model.distances import BrokerCoordinate, TopicDistances
+from nearcast.core.model.distances import BROKERS_MAX, BrokerCoordinate, TopicDistances
 from nearcast.core.model.settings import NEVER_S
-from nearcast.core.wire.probes import NEWS_S, NEWS_SHARE, TARGETS, differ
+from nearcast.core.wire.probes import NEWS_S, NEWS_SHARE, TARGETS, differ, landmarks_of
 
 Floats = NDArray[np.float64]
 
 
 Rows = dict[str, dict[str, float]]
 
+FAR_S = 1.0  # between brokers: more counts as not measured. An agent is stuck, which would spoil all estimates
 CLIENTS_MAX = 50_000  # whose distances are remembered
-LEARN_AGAIN_S = 30.0  # if brokers have moved but are the same: learning takes seconds of a core with 60 of them
+LEARN_AGAIN_S = 30.0  # if brokers have moved but are the same
+# What brokers' moves may cost: learning takes 5 s of a core with 60 brokers, and then all topics are estimated anew.
+SPENT_SHARE, SPENT_SHARE_NEWCOMERS = 0.02, 0.2  # of a core; and if brokers have come or left
+LEARN_AGAIN_MAX_S = 900.0
 
 
 class _Estimate(msgspec.Struct, frozen=True, eq=False):
@@ -50,23 +56,29 @@ class Estimates:
         self._numbers: dict[str, int] = {broker: 0}
         self._between: Rows = {}
         self._learnt_s = NEVER_S
+        self._spent_s = 0.0  # of a core, since brokers were last seen to have moved
         self._estimator: Estimator | None = None
         self._coordinates: Mapping[str, BrokerCoordinate] = {}  # of brokers, if centroids are wanted
         self._clients: dict[int, _Estimate] = {}
 
     def between(self, rows: Mapping[str, Mapping[str, float]], own: RoundTrips, now_s: float) -> bool:
         """The distances between brokers. Returns whether that changes the estimates."""
-        after: Rows = {name: dict(row) for name, row in rows.items()}
-        after[self._own] = dict(own)
-        same = after.keys() == self._between.keys()
-        if (same and now_s - self._learnt_s < LEARN_AGAIN_S) or not _changed(self._between, after):
+        if now_s - self._learnt_s < self._rest_s(rows.keys() | {self._own} == self._between.keys()):
             return False
-        self._between, self._learnt_s = after, now_s
+        after: Rows = _limited({**rows, self._own: own}, self._own)
+        if not _changed(self._between, after):
+            return False
+        self._between, self._learnt_s, self._spent_s = after, now_s, 0.0
         self._brokers = tuple(sorted(after.keys() | {name for row in after.values() for name in row}))
         self._numbers = {name: number for number, name in enumerate(self._brokers)}
         self._estimator = None
         self._clients.clear()
         return True
+
+    def _rest_s(self, same: bool) -> float:
+        """How long what is known is not replaced, because to work with it has taken some time. `same`: brokers."""
+        rest_s = self._spent_s / (SPENT_SHARE if same else SPENT_SHARE_NEWCOMERS)
+        return min(max(rest_s, LEARN_AGAIN_S if same else 0.0), LEARN_AGAIN_MAX_S)
 
     def located(self, coordinates: Mapping[str, BrokerCoordinate]) -> bool:
         """Where brokers are, or nothing if centroids are not wanted. Returns whether that changes what is reported."""
@@ -77,9 +89,12 @@ class Estimates:
 
     def of(self, topics: Iterable[TopicClients], known: Mapping[int, RoundTrips]) -> dict[str, TopicDistances | None]:
         """Runs in a thread. `known`: what all clients of these topics have measured."""
+        began_s = time.thread_time()
         self._estimate(known)
         now = self._numbers[self._own]
-        return {one.topic: self._distances(now, *self._sides(one)) for one in topics}
+        found = {one.topic: self._distances(now, *self._sides(one)) for one in topics}
+        self._spent_s += time.thread_time() - began_s
+        return found
 
     def _sides(self, topic: TopicClients) -> tuple[list[_Estimate], list[_Estimate]]:
         """Publishers and subscribers. A gateway counts as the farthest of its users."""
@@ -178,8 +193,15 @@ class Estimates:
                 one, other = self._numbers[source], self._numbers[target]
                 matrix[one, other] = np.fmin(matrix[one, other], seconds)
                 matrix[other, one] = np.fmin(matrix[other, one], seconds)
+        matrix[matrix > FAR_S] = np.nan
         np.fill_diagonal(matrix, 0.0)
         return matrix
+
+
+def _limited(rows: Mapping[str, Mapping[str, float]], own: str) -> Rows:
+    names = rows.keys() | {name for row in rows.values() for name in row}
+    some = {own, *landmarks_of(names, BROKERS_MAX)}
+    return {name: {to: one_s for to, one_s in row.items() if to in some} for name, row in rows.items() if name in some}
 
 
 def _changed(before: Rows, after: Rows) -> bool:

@@ -27,6 +27,8 @@ from nearcast.cli.shared import (
 from nearcast.errors import UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from nearcast.core.model.bounds import Bound
     from nearcast.core.wire.views import TopicState
 
@@ -104,7 +106,7 @@ def show_topics(
     Example: nearcast topic show scores chat
     """
     found = run(lambda: ask_state(url, *(topics or ())))
-    bounds = {topic: _bound_of(found.bounds, topic) for topic in found.topics}
+    bounds = _bounds_of(found.bounds, found.topics)
     data = {
         "topics": {
             topic: {**topic_data(state), "distances": found.distances.get(topic), "bound": bounds[topic]}
@@ -123,10 +125,11 @@ def show_topics(
     show(output, data, columns, rows)
 
 
-def _bound_of(bounds: dict[str, Bound], topic: str) -> Bound | None:
-    from nearcast.core.model.bounds import bound_of
+def _bounds_of(bounds: dict[str, Bound], topics: Iterable[str]) -> dict[str, Bound | None]:
+    from nearcast.core.model.bounds import BoundsOfTopics
 
-    return bound_of(bounds, topic)
+    known = BoundsOfTopics(bounds)
+    return {topic: known.of(topic) for topic in topics}
 
 
 app.command("bound")(bound)

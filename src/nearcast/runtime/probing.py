@@ -48,7 +48,7 @@ class HostNames:
         loop = asyncio.get_running_loop()
         try:
             found = await loop.getaddrinfo(host, port, family=socket.AF_INET, type=socket.SOCK_DGRAM)
-        except OSError as error:
+        except (OSError, UnicodeError) as error:  # the latter: it cannot be a name
             log.debug("%s is not found: %s", host, error)
         else:
             host_found, port_found = found[0][4][:2]

@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from nearcast.core.client.mailbox import Mailbox, Overflow
-from nearcast.core.client.presence import SEEK_S, TURN_S, TURNS, USES_MAX
-from nearcast.core.model.counters import Behind, ClientReport, Role
+from nearcast.core.client.presence import SEEK_S, TURN_S, TURNS
+from nearcast.core.model.counters import PROBED_MAX, REPORTED_MAX, Behind, ClientReport, Role
 from nearcast.core.model.distances import Sought
 from nearcast.core.model.names import CONTROL, COUNTERS
 from nearcast.core.wire.frames import encode_sought
@@ -72,6 +72,33 @@ def test_quiet_publishers_and_subscribers_are_named_within_a_round_and_again(rig
         listening.reports.clear()
 
 
+def test_a_resting_client_with_one_topic_says_so_once_in_a_round(rig: Any) -> None:
+    world = rig("b1")
+    client = world.client()
+    subscribe(client, b"t", now_s=world.now_s)
+    world.run(1.0)
+    client.machine.presence.probed({"b1": 0.02})
+    listening = Listening(client)
+    world.run(4 * TURNS * TURN_S)
+    assert 4 <= sum(bool(report.uses) for _, report in listening.reports) <= 5
+    listening.reports.clear()
+    subscribe(client, b"u", b"v", now_s=world.now_s)
+    world.run(3 * TURN_S + 0.2)
+    assert listening.uses().keys() == {"t", "u", "v"}, "a new topic is named soon"
+
+
+def test_the_nearest_of_too_many_brokers_are_told(rig: Any) -> None:
+    world = rig("b1")
+    client = world.client()
+    subscribe(client, b"t", now_s=world.now_s)
+    world.run(1.0)
+    client.machine.presence.probed({f"b{number}": 0.001 * (number + 1) for number in range(PROBED_MAX + 10)})
+    listening = Listening(client)
+    world.run(1.2)
+    report = next(report for _, report in listening.reports if report.round_trips_s)
+    assert report.round_trips_s.keys() == {f"b{number}" for number in range(PROBED_MAX)}
+
+
 def test_a_gateway_says_how_far_its_users_are_with_each_topic_it_names(rig: Any) -> None:
     world = rig("b1")
     client = world.client()
@@ -116,14 +143,14 @@ def test_patterns_are_told_to_every_broker(rig: Any) -> None:
 def test_many_topics_take_turns(rig: Any) -> None:
     world = rig("b1")
     client = world.client()
-    count = 2 * TURNS * USES_MAX
+    count = 2 * TURNS * REPORTED_MAX
     subscribe(client, *(b"t%d" % number for number in range(count)), now_s=world.now_s)
     world.run(4.0)
     client.machine.presence.probed({"b1": 0.02})
     listening = Listening(client)
     world.run(TURNS * TURN_S + 0.2)
     first = listening.uses()
-    assert USES_MAX * (TURNS - 1) <= len(first) <= USES_MAX * (TURNS + 1)
+    assert REPORTED_MAX * (TURNS - 1) <= len(first) <= REPORTED_MAX * (TURNS + 1)
     world.run(TURNS * TURN_S)
     assert len(first | listening.uses()) > 1.7 * len(first), "the others come next"
 

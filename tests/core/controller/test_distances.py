@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+import pytest
 from parts import MEMBERS, Surroundings, journal_of
 
+from nearcast.core.controller import distances
 from nearcast.core.controller.distances import FORGET_S, SHARE_AGAIN_S, SHARE_S, Distances
 from nearcast.core.model.distances import BrokerCoordinate, Candidate, TopicDistances
 from nearcast.core.model.journal import TopicEntry
@@ -14,6 +16,7 @@ from nearcast.core.model.membership import BrokerInfo, Membership
 from nearcast.core.model.placement import single
 from nearcast.core.model.reports import Report
 from nearcast.core.wire import bus
+from nearcast.core.wire.probes import landmarks_of
 
 
 class Members:
@@ -101,8 +104,13 @@ def test_agents_are_told_what_has_changed_and_not_all_the_time() -> None:
 
 def test_impossible_round_trips_are_left_out() -> None:
     known = Known()
-    known.report("b1", 1.0, round_trips_s={"b2": -1.0, "b3": 1e9, "b4": 0.0, "b5": float("nan"), "b6": 0.1})
-    assert known.distances.round_trips_s == {"b1": {"b6": 0.1}}
+    known.report("b1", 1.0, round_trips_s={"b2": 0.1, "b3": 0.1})
+    assert known.distances.round_trips_s == {"b1": {"b2": 0.1}}, "there is no b3"
+    for lie in (-1.0, 1e9, 0.0, float("nan"), 10.1):
+        known.report("b1", 1.0, round_trips_s={"b2": lie})
+        assert known.distances.round_trips_s == {"b1": {}}
+    known.report("b1", 1.0, round_trips_s={"b2": 5e-324})
+    assert known.distances.round_trips_s == {"b1": {"b2": 1e-5}}
 
 
 def test_what_nobody_repeats_is_forgotten() -> None:
@@ -121,6 +129,37 @@ def test_it_is_forgotten_although_there_is_nothing_to_tell_agents() -> None:
     known.distances.tick(2.0 + FORGET_S)
     assert known.distances.measuring() == set(), "its agent has died: it must not settle for ever"
     assert known.distances.all() == {}
+
+
+def test_a_lone_broker_has_nobody_to_tell_and_forgets_topics_too() -> None:
+    known = Known(t="b1")
+    known.report("b1", 1.0, distances={"t": near("b1")})
+    known.distances.tick(1.0)
+    known.distances.tick(2.0 + FORGET_S)
+    assert known.distances.all() == {}
+
+
+def test_agents_are_told_little_by_little_if_there_is_much_to_tell(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(distances, "PAIRS_PER_S", 1.0)
+    known = Known()
+    known.report("b1", 1.0, round_trips_s={"b2": 0.04})
+    known.report("b2", 1.0, round_trips_s={"b1": 0.04})
+    known.distances.tick(1.0)
+    assert [name for name, _ in known.told()] == ["b1"]
+    known.distances.tick(2.0)
+    assert known.told() == []
+    known.distances.tick(4.0)
+    assert [name for name, _ in known.told()] == ["b2"]
+
+
+def test_of_very_many_brokers_some_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(distances, "BROKERS_MAX", 1)
+    known = Known()
+    known.report("b1", 1.0, round_trips_s={"b2": 0.04})
+    known.report("b2", 1.0, round_trips_s={"b1": 0.04})
+    known.distances.tick(1.0)
+    [some] = landmarks_of(("b1", "b2"), 1)
+    assert known.told() == [("b1", {some: {}}), ("b2", {some: {}})]
 
 
 def test_where_agents_answer_probes_becomes_known_with_the_membership() -> None:

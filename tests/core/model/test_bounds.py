@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from nearcast.core.model.bounds import Bound, bound_of
+from nearcast.core.model.bounds import Bound, BoundsOfTopics
 from nearcast.errors import UsageError
 
 A, B, C = Bound(0.01), Bound(0.02), Bound(0.03, 90.0)
@@ -28,7 +28,7 @@ A, B, C = Bound(0.01), Bound(0.02), Bound(0.03, 90.0)
 def test_a_topics_own_bound_counts_and_then_the_longest_pattern(
     bounds: dict[str, Bound], topic: str, found: Bound | None
 ) -> None:
-    assert bound_of(bounds, topic) == found
+    assert BoundsOfTopics(bounds).of(topic) == found
 
 
 @pytest.mark.parametrize("seconds", [0.0, -1.0, 61.0, float("nan"), float("inf"), 1e-9])

@@ -95,6 +95,8 @@ RECORD = encode_record(settled(Placement(1, Mode.SINGLE, ("b1",)), term=1))
         b"S[1]",
         b"\xff\xfe",
         b"R\xff",
+        b'P{"brokers":["\xff"]}',
+        b'R{"version":1,"placement":[1,"\xff",["b"]]}',
     ],
 )
 def test_what_is_not_a_control_message_is_ignored(payload: bytes) -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from functools import partial
+from itertools import islice
 
 import msgspec
 
-from nearcast.core.model.counters import ClientReport, TopicCounters
+from nearcast.core.model.counters import REPORT_BYTES_MAX, REPORTED_MAX, ClientReport, TopicCounters
 from nearcast.core.model.names import REPORT_STREAM, is_topic
 from nearcast.core.model.reports import Report
 from nearcast.core.wire.backend import Figures, ServerLink
@@ -31,12 +32,16 @@ class LoadMeter:
 
     def client_report(self, payload: bytes) -> ClientReport | None:
         """Add one client's counters of a second. Returns its report, if it can be read."""
-        try:
-            report = msgspec.json.decode(payload, type=ClientReport)
-        except (msgspec.DecodeError, RecursionError):
+        if len(payload) > REPORT_BYTES_MAX:
             self.dropped += 1
             return None
-        for topic, counters in report.topics.items():
+        try:
+            report = msgspec.json.decode(payload, type=ClientReport)
+        except (msgspec.DecodeError, UnicodeError, RecursionError):
+            self.dropped += 1
+            return None
+        self.dropped += max(0, len(report.topics) - REPORTED_MAX)
+        for topic, counters in islice(report.topics.items(), REPORTED_MAX):
             known = self._topics.get(topic)
             full = known is None and len(self._topics) >= TOPICS_MAX
             if full or not counters.plausible or not is_topic(topic.encode("utf-8", "surrogatepass")):

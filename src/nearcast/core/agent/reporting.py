@@ -81,6 +81,7 @@ class Reporting:
                 self._note(topic, msgspec.structs.replace(found, measuring=waits))
             else:
                 self._distances.pop(topic, None)
+                self._news.pop(topic, None)
 
     def _note(self, topic: str, found: TopicDistances) -> None:
         if self._distances.get(topic) != found:

@@ -366,7 +366,7 @@ class Links:
         """A membership that cannot be read, or whose timers break their rules, changes nothing."""
         try:
             membership = decode_membership(document)
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, UnicodeError) as error:
             self._unread = f"the membership cannot be read ({error}): upgrade nearcast here, or check what wrote it"
             self._client.tell(Note(Kind.REFUSED, f"{link.broker}: {self._unread}"))
             return
@@ -437,6 +437,6 @@ def _parse_ready(standing: Standing) -> Ready | None:
         return None
     try:
         ready = msgspec.json.decode(standing.ready, type=Ready)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeError):
         return None
     return ready if ready.run_id == standing.run_id else None

@@ -7,12 +7,13 @@ An agent that has to choose asks for the distances to a few more brokers. A gate
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from heapq import nsmallest
 from itertools import chain, islice
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from nearcast.core.model.counters import Behind, ClientReport, Role
+from nearcast.core.model.counters import PATTERNS_MAX, PROBED_MAX, REPORTED_MAX, Behind, ClientReport, Role
 from nearcast.core.model.names import COUNTERS, decode_topic
 from nearcast.core.model.settings import NEVER_S
 
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
 
 TURN_S = 1.0
 TURNS = 5  # in which everything is said once
-USES_MAX = 1000  # topics per turn; with more, agents know only some of them
-PATTERNS_MAX = 100
 SEEK_S = 30.0  # how long a broker is probed for an agent that asked
 SOUGHT_MAX = 32  # brokers, for all agents
 
@@ -43,13 +42,14 @@ class Presence:
         self._round_trips_s: dict[str, float] = {}
         self._told_s = NEVER_S
         self._turn = 0  # position in the round over all topics
+        self._total = 0  # topics at the last turn
         self._pattern_turn = 0
         self._informed: set[str] = set()  # brokers that know the newest round trips
         self._sought: dict[str, float] = {}  # brokers, and until when they are probed, in this order
 
     def probed(self, round_trips_s: Mapping[str, float]) -> None:
-        """How far brokers are, in seconds there and back."""
-        self._round_trips_s = dict(round_trips_s)
+        """How far brokers are, in seconds there and back. If there are too many, the nearest are told."""
+        self._round_trips_s = dict(nsmallest(PROBED_MAX, round_trips_s.items(), key=lambda one: one[1]))
         self._informed.clear()
 
     def seek(self, brokers: Iterable[str], now_s: float) -> None:
@@ -101,8 +101,12 @@ class Presence:
         """The topics whose turn it is, by the broker whose agent should know."""
         client = self._client
         total = len(client.topic_publishers) + len(client.topic_subscribers)
-        count = min(USES_MAX, -(-total // TURNS))
-        start = self._turn if self._turn < total else 0
+        if total <= TURNS and total != self._total:
+            self._turn = 0  # with a few topics, a new one is named at once
+        self._total = total
+        places = max(total, TURNS)  # with fewer topics than turns, some turns are empty
+        count = min(REPORTED_MAX, -(-places // TURNS))
+        start = self._turn if self._turn < places else 0
         self._turn = start + count
         found: dict[str, Uses] = {}
         for topic in islice(chain(client.topic_publishers, client.topic_subscribers), start, start + count):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from nearcast.core.model.counters import ClientReport, TopicCounters
+from nearcast.core.model.counters import REPORTED_MAX, ClientReport, TopicCounters
 from nearcast.core.model.names import COUNTERS
 
 if TYPE_CHECKING:
@@ -82,7 +82,6 @@ class Forgetting:
 
 REPORT_EVERY_S = 1.0
 SECONDS_MAX = 60.0  # the longest time one report covers
-REPORTED_MAX = 1000  # topics in one message; also silent topics per second, which take turns
 
 
 class Reporting:

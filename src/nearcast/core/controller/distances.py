@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from nearcast.core.model.distances import BrokerCoordinate, BrokerDistances, TopicDistances
+from nearcast.core.model.distances import BROKERS_MAX, BrokerCoordinate, BrokerDistances, TopicDistances
 from nearcast.core.model.journal import MEMBERSHIP_KEY
 from nearcast.core.model.membership import BrokerInfo
 from nearcast.core.model.reports import Report
-from nearcast.core.model.settings import NEVER_S
-from nearcast.core.wire.probes import LONGEST_S
+from nearcast.core.model.settings import NEVER_S, RateLimit
+from nearcast.core.wire.probes import LONGEST_S, landmarks_of
 
 if TYPE_CHECKING:
     from nearcast.core.controller.members import Members
@@ -22,8 +22,9 @@ if TYPE_CHECKING:
 
 SHARE_S = 5.0  # between two times that agents are told, if something has changed
 SHARE_AGAIN_S = 60.0  # and if nothing has: an agent may have been restarted
+PAIRS_PER_S = 100_000.0  # of brokers, in all messages: 2 MB/s. With 60 brokers, all agents are told within 2 s
+DIGITS = 5  # of seconds that are told: noise below that is no news
 FORGET_S = 30.0  # what no agent has repeated for so long: nobody publishes or nobody subscribes any more
-FORGET_EVERY_S = 5.0
 
 
 class Distances:
@@ -40,20 +41,30 @@ class Distances:
         self._topics: dict[str, tuple[float, TopicDistances]] = {}  # when it was last heard, and what
         self._changed = False
         self._shared_s = NEVER_S
+        self._informed: dict[str, int | None] = {}  # broker -> the agent that was told last
+        self._to_tell: list[str] = []  # brokers whose agents have not been told yet
+        self._telling = RateLimit(PAIRS_PER_S, PAIRS_PER_S)
         self._forgot_s = NEVER_S
-        self._informed: dict[str, int] = {}  # broker -> the agent that was told last
 
     def heard(self, report: Report, now_s: float) -> None:
         for topic, found in report.distances.items():
             if found.now.broker == report.broker and self._speaks_for(report.broker, topic):
                 self._topics[topic] = (now_s, found)
         if report.round_trips_s is not None:
-            possible = {name: one_s for name, one_s in report.round_trips_s.items() if 0.0 < one_s <= LONGEST_S}
+            possible = self._possible(report.round_trips_s)
             self._changed |= self.round_trips_s.get(report.broker) != possible
             self.round_trips_s[report.broker] = possible
         if report.coordinate is not None and report.coordinate.possible:
             self._changed |= self.coordinates.get(report.broker) != report.coordinate
             self.coordinates[report.broker] = report.coordinate
+
+    def _possible(self, round_trips_s: dict[str, float]) -> dict[str, float]:
+        brokers = self._ledger.journal.brokers
+        return {
+            name: max(round(one_s, DIGITS), 10.0**-DIGITS)
+            for name, one_s in round_trips_s.items()
+            if 0.0 < one_s <= LONGEST_S and name in brokers
+        }
 
     def _speaks_for(self, broker: str, topic: str) -> bool:
         """Whether the topic is at this broker. Where it was before, clients are remembered for a while."""
@@ -74,11 +85,11 @@ class Distances:
     def tick(self, now_s: float) -> None:
         if not self._ledger.pending(MEMBERSHIP_KEY):
             self._list_addresses()
-        if now_s - self._forgot_s >= FORGET_EVERY_S:
-            self._forgot_s = now_s
-            self._topics = {topic: known for topic, known in self._topics.items() if now_s - known[0] <= FORGET_S}
-        if self._share_due(now_s):
-            self._share(now_s)
+        if now_s - self._forgot_s >= SHARE_S:
+            self._forget(now_s)
+        if not self._to_tell and self._share_due(now_s):
+            self._begin_to_share(now_s)
+        self._share(now_s)
 
     # --- where agents answer probes
 
@@ -97,21 +108,39 @@ class Distances:
 
     # --- what agents need to know
 
+    def _forget(self, now_s: float) -> None:
+        self._forgot_s = now_s
+        there = self._roster.carriers()
+        self.round_trips_s = {name: row for name, row in self.round_trips_s.items() if name in there}
+        self.coordinates = {name: found for name, found in self.coordinates.items() if name in there}
+        self._topics = {topic: known for topic, known in self._topics.items() if now_s - known[0] <= FORGET_S}
+
     def _share_due(self, now_s: float) -> bool:
         if not self.round_trips_s or now_s - self._shared_s < SHARE_S:
             return False
         agents = {name: self._members.agent_of(name) for name in self._roster.carriers()}
         return self._changed or agents != self._informed or now_s - self._shared_s > SHARE_AGAIN_S
 
-    def _share(self, now_s: float) -> None:
+    def _begin_to_share(self, now_s: float) -> None:
         self._shared_s, self._changed = now_s, False
-        there = self._roster.carriers()
-        self.round_trips_s = {name: row for name, row in self.round_trips_s.items() if name in there}
-        self.coordinates = {name: found for name, found in self.coordinates.items() if name in there}
-        message = BrokerDistances(self._office.term, self.round_trips_s, self.coordinates, self._centroids)
-        self._informed = {}
-        for name in sorted(there):
-            agent = self._members.agent_of(name)
+        self._to_tell = sorted(self._roster.carriers(), reverse=True)
+        self._informed = {name: self._members.agent_of(name) for name in self._to_tell}
+
+    def _share(self, now_s: float) -> None:
+        """Tell the next agents. A message has a figure for each pair of brokers, so they are told little by little."""
+        message: BrokerDistances | None = None
+        while self._to_tell and self._telling.room(now_s) >= 1:
+            name = self._to_tell.pop()
+            agent = self._informed[name]
             if agent is not None:
-                self._informed[name] = agent
+                message = message or self._message()
+                self._telling.spend(sum(map(len, message.round_trips_s.values())))
                 self._office.tell(name, agent, message)
+
+    def _message(self) -> BrokerDistances:
+        rows, coordinates = self.round_trips_s, self.coordinates
+        if len(rows) > BROKERS_MAX:
+            some = set(landmarks_of(rows, BROKERS_MAX))
+            rows = {name: {to: one_s for to, one_s in rows[name].items() if to in some} for name in some}
+            coordinates = {name: found for name, found in coordinates.items() if name in some}
+        return BrokerDistances(self._office.term, rows, coordinates, self._centroids)

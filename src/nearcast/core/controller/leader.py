@@ -140,8 +140,9 @@ class Leader:
         elif isinstance(message, bus.Answer):
             self.office.orders.answered(message, now_s)
         elif isinstance(message, Report):
-            self._load.add(message, now_s)
-            self.distances.heard(message, now_s)
+            if message.broker in self.journal.brokers and message.seconds > 0:  # otherwise it cannot be true
+                self._load.add(message, now_s)
+                self.distances.heard(message, now_s)
         elif isinstance(message, bus.SetBound):
             self.bounds.heard(message, now_s)
         elif isinstance(message, bus.ExplainTopic):

@@ -165,7 +165,7 @@ class Controller:
             return
         try:
             read_entries(self._journal, entries)
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, UnicodeError) as error:
             self._step_down(f"the journal has an entry of another version, or a damaged one: {error}", now_s)
 
     def loaded(self, term: int, version: int, now_s: float) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from nearcast.core.model.bounds import Bound, bound_of
+from nearcast.core.model.bounds import Bound, BoundsOfTopics
 from nearcast.core.model.counters import TopicCounters
 from nearcast.core.model.distances import BrokerCoordinate, TopicDistances
 from nearcast.core.model.journal import BrokerEntry, BrokerState, TopicEntry
@@ -170,7 +170,8 @@ class PlanningInput(msgspec.Struct, frozen=True, kw_only=True):
         bounds = self.membership.bounds if self.membership is not None else {}
         if not bounds:
             return {}
-        return {topic: bound for topic in topics if (bound := bound_of(bounds, topic)) is not None}
+        known = BoundsOfTopics(bounds)
+        return {topic: bound for topic in topics if (bound := known.of(topic)) is not None}
 
     def _quorums(self, topics: Iterable[str]) -> dict[str, int]:
         logs = [log for log in self.membership.logs if log.quorum > 1] if self.membership is not None else []

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from nearcast.core.model.globs import matcher
+from nearcast.core.model.globs import Globs
 from nearcast.errors import UsageError
 
 BOUND_MIN_S, BOUND_MAX_S = 1e-4, 60.0
@@ -34,10 +34,16 @@ class Bound(msgspec.Struct, frozen=True):
 Bounds = Mapping[str, Bound]  # by topic, or by pattern of topics
 
 
-def bound_of(bounds: Bounds, topic: str) -> Bound | None:
-    """The bound of a topic: its own, otherwise that of the longest pattern that matches it."""
-    if topic in bounds or not bounds:
-        return bounds.get(topic)
-    name = topic.encode()
-    matching = [pattern for pattern in bounds if matcher(pattern.encode())(name)]
-    return bounds[max(matching, key=lambda pattern: (len(pattern), pattern))] if matching else None
+class BoundsOfTopics:
+    """To look up the bounds of many topics."""
+
+    def __init__(self, bounds: Bounds) -> None:
+        self._bounds = bounds
+        self._globs = Globs(bounds)
+
+    def of(self, topic: str) -> Bound | None:
+        """The topic's own bound, otherwise that of the longest pattern that matches it; of two, the later by name."""
+        if topic in self._bounds or not self._bounds:
+            return self._bounds.get(topic)
+        longest = max(self._globs.matching(topic), key=lambda pattern: (len(pattern), pattern), default=None)
+        return self._bounds[longest] if longest is not None else None

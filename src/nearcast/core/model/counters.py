@@ -10,6 +10,10 @@ import msgspec
 from nearcast.core.model.message import Event, Message
 
 SAMPLES_MAX = 256  # latencies of one topic in one report
+REPORTED_MAX = 1000  # topics in one report of a client; also silent topics per second, which take turns
+PATTERNS_MAX = 100  # in one report of a client
+PROBED_MAX = 64  # brokers in one report of a client
+REPORT_BYTES_MAX = 2 << 20  # of a client: 1,000 topics with the longest names take less
 COUNT_MAX = 1 << 40  # messages or bytes of one topic in one report
 
 # Latency histogram: fixed logarithmic buckets, so that histograms of all clients and seconds add up exactly. Bucket i

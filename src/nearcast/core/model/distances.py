@@ -14,6 +14,8 @@ from nearcast.core.model.journal import BEGINNING, Position
 PERCENTILE_KNOWN = 90.0  # the one that agents report
 CANDIDATES_MAX = 8  # brokers in one report of a topic
 
+BROKERS_MAX = 250  # whose distances from each other agents are told: those of more would be too much to send and learn
+
 # --- topics
 
 

@@ -8,7 +8,7 @@ any other character (`[a-]` goes from `]` to `a`), and an empty name is matched 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 
 Matcher = Callable[[bytes], object]
@@ -39,6 +39,24 @@ def matcher(pattern: bytes) -> Matcher:
     # hours for a name that is made to match nearly, and would find nothing more.
     between = b"".join(b"(?>.*?%b)" % run for run in others[:-1])
     return re.compile(b"%b%b.*%b" % (first, between, others[-1]), re.DOTALL).fullmatch
+
+
+class Globs:
+    """Many patterns, to be compared with many names. Most differ before their first sign, and need no comparison."""
+
+    def __init__(self, patterns: Iterable[str]) -> None:
+        self._by_prefix: dict[bytes, list[tuple[str, Matcher]]] = {}
+        for pattern in patterns:
+            encoded = pattern.encode("utf-8", "surrogatepass")
+            self._by_prefix.setdefault(_SIGNS.split(encoded, 1)[0], []).append((pattern, matcher(encoded)))
+        self._lengths = sorted({len(prefix) for prefix in self._by_prefix})
+
+    def matching(self, name: str) -> Iterator[str]:
+        encoded = name.encode("utf-8", "surrogatepass")
+        for length in self._lengths:
+            for pattern, matches in self._by_prefix.get(encoded[:length], ()):
+                if matches(encoded):
+                    yield pattern
 
 
 def includes(pattern: bytes, other: bytes) -> bool:

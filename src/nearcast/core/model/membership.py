@@ -195,5 +195,5 @@ def read_membership(document: bytes | None) -> Membership | None:
     """The membership on a server, if there is one that can be read."""
     try:
         return _decode(document) if document else None
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeError):
         return None

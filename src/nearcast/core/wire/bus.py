@@ -431,7 +431,7 @@ def _reading(kind: type[_Message]) -> Callable[[bytes], _Message | None]:
     def read(payload: bytes) -> _Message | None:
         try:
             return decode(payload)
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, UnicodeError, RecursionError):
             return None
 
     return read

@@ -138,7 +138,7 @@ def read_record(data: bytes) -> Record | Unreadable:
     """A record as an agent has written it, possibly of a newer version; many topics have the same one."""
     try:
         return _decode_record(data)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         return _newer(data) or Unreadable(f"what cannot be read ({error})")
 
 
@@ -146,7 +146,7 @@ def _newer(data: bytes) -> Unreadable | None:
     """What a newer version says that we do not understand; None if this is no record at all."""
     try:
         outline = _decode_outline(data)
-    except (msgspec.DecodeError, RecursionError):
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
         return None
     places = [place for place in (outline.placement, outline.next, outline.previous) if place is not None]
     unknown = [place.mode for place in places if place.mode not in _MODES]
@@ -168,7 +168,7 @@ def decode_control(payload: bytes) -> Record | Unreadable | Sought | None:
         return None
     try:
         record = _decode_record(payload[1:])
-    except (msgspec.DecodeError, RecursionError):
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
         return _newer(payload[1:])
     return record if record.well_formed else None
 
@@ -176,7 +176,7 @@ def decode_control(payload: bytes) -> Record | Unreadable | Sought | None:
 def _sought(payload: bytes) -> Sought | None:
     try:
         sought = _decode_sought(payload[1:])
-    except (msgspec.DecodeError, RecursionError):
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
         return None
     return sought if len(sought.brokers) <= CANDIDATES_MAX else None
 

@@ -46,6 +46,9 @@ def _number(datagram: bytes, kind: int) -> int | None:
 SAMPLES = 5  # of which the second smallest counts: a process that was busy when an answer came measures too much
 CONFIRM = 3  # samples in a row that must say that the distance has changed
 CHANGED_S, CHANGED_SHARE = 2e-3, 0.25  # how far a sample is off if it says so
+EVERY_S = 2.0  # between two probes of a broker
+CALM = 10  # samples after a change, before a broker is probed less often: then one of all targets notices a move
+CALM_EVERY_S = 4.0
 LONGEST_S = 10.0  # of a round trip: what takes longer is no answer
 
 
@@ -56,12 +59,17 @@ class Distance:
         self.round_trip_s: float | None = None
         self._samples: deque[float] = deque(maxlen=SAMPLES)
         self._off: list[float] = []  # the newest samples, if they all say that the distance has changed
+        self._steady = 0  # samples since it has changed
         self.answered_s = -math.inf
 
     @property
     def doubtful(self) -> bool:
         """Whether more samples are needed soon."""
         return bool(self._off) or len(self._samples) < CONFIRM
+
+    @property
+    def calm(self) -> bool:
+        return self._steady >= CALM and not self._off
 
     def sample(self, round_trip_s: float, now_s: float) -> None:
         self.answered_s = now_s
@@ -74,12 +82,14 @@ class Distance:
         if known_s is None or not differ(round_trip_s, known_s, CHANGED_S, CHANGED_SHARE):
             self._off.clear()
             self._samples.append(round_trip_s)
+            self._steady += 1
             return
         self._off.append(round_trip_s)
         if len(self._off) >= CONFIRM:
             self._samples.clear()
             self._samples.extend(self._off)
             self._off.clear()
+            self._steady = 0
 
 
 def differ(one_s: float, other_s: float, least_s: float, share: float) -> bool:
@@ -89,11 +99,10 @@ def differ(one_s: float, other_s: float, least_s: float, share: float) -> bool:
 # --- all brokers
 
 
-EVERY_S = 2.0  # between two probes of a broker
 AGAIN_S = 0.15  # while its distance is in doubt
 FORGET_S = 30.0  # what has not answered for so long is out of reach
 TARGETS = 8  # brokers that are probed all the time: half are the same for everyone, half the nearest
-UNANSWERED_MAX = 256
+UNANSWERED_MAX = 256  # or four of each target, if that is more: an answer may take a few rounds
 NEWS_S, NEWS_SHARE = 1e-3, 0.1  # how far a distance must change to be told
 
 
@@ -112,8 +121,11 @@ class Prober:
         self._sought: frozenset[str] = frozenset()
         self._distances: dict[str, Distance] = {}
         self._due_s: dict[str, float] = {}  # of targets
+        self._probed_s: dict[str, float] = {}  # when each broker was last probed
         self._unanswered: dict[int, tuple[str, float]] = {}  # number -> broker, when it was sent
         self._explore_at_s = -math.inf
+        self._hurried_s = -math.inf
+        self._news = False  # some distance has changed since the last tick
         self._told: dict[str, float] = {}
 
     @property
@@ -128,10 +140,11 @@ class Prober:
         """
         self._used = frozenset(used)
         self._sought = frozenset(sought)
-        for name in [name for name in self._distances if addresses.get(name) != self._addresses.get(name)]:
-            del self._distances[name]
+        for name in [name for name, address in self._addresses.items() if addresses.get(name) != address]:
+            self._news |= self._distances.pop(name, None) is not None
+            self._probed_s.pop(name, None)
+            self._due_s.pop(name, None)
         self._addresses = dict(addresses)
-        self._explore_at_s = -math.inf
         self._choose()
 
     @property
@@ -146,15 +159,21 @@ class Prober:
             distance = self._distances.setdefault(broker, Distance())
             distance.sample(now_s - sent_s, now_s)
             if distance.doubtful:
-                self._hurry(now_s)
-            self._tell()
+                self._hurry(broker, now_s)
+            self._news |= _is_news(distance.round_trip_s, self._told.get(broker))
 
-    def _hurry(self, now_s: float) -> None:
-        """One distance may have changed. Whoever moves changes them all."""
-        self._due_s = {name: min(due_s, now_s + AGAIN_S) for name, due_s in self._due_s.items()}
+    def _hurry(self, broker: str, now_s: float) -> None:
+        """One distance may have changed. Whoever moves changes them all; but one broker may as well be erratic."""
+        names = self._due_s if now_s - self._hurried_s >= EVERY_S else self._due_s.keys() & {broker}
+        if len(names) > 1:
+            self._hurried_s = now_s
+        for name in names:
+            self._due_s[name] = min(self._due_s[name], now_s + AGAIN_S)
 
     def tick(self, now_s: float) -> list[tuple[str, bytes]]:
         """The probes to send now: address and datagram."""
+        if self._news:
+            self._tell()
         due = [name for name, due_s in self._due_s.items() if due_s <= now_s]
         if now_s >= self._explore_at_s:
             due += self._explore(now_s)
@@ -169,22 +188,33 @@ class Prober:
         return self._rng.sample(others, min(1, len(others)))
 
     def _probe(self, name: str, now_s: float) -> bytes:
+        self._probed_s[name] = now_s
         if name in self._due_s:
-            self._due_s[name] = now_s + EVERY_S * self._rng.uniform(0.9, 1.1)
+            self._due_s[name] = now_s + self._interval_s(name)
         number = self._rng.getrandbits(64)
         self._unanswered[number] = (name, now_s)
-        while len(self._unanswered) > UNANSWERED_MAX:
+        while len(self._unanswered) > max(UNANSWERED_MAX, 4 * len(self._due_s)):
             del self._unanswered[next(iter(self._unanswered))]
         return probe(number)
+
+    def _interval_s(self, name: str) -> float:
+        distance = self._distances.get(name)
+        if distance is not None and distance.calm:
+            return CALM_EVERY_S * self._rng.uniform(0.5, 1.5)  # not all targets at the same time
+        return EVERY_S * self._rng.uniform(0.9, 1.1)
 
     def _choose(self) -> None:
         """The targets. Half are landmarks, the same for everyone: they make clients comparable. Half are nearest."""
         landmarks = landmarks_of(self._addresses, self._count - self._count // 2)
-        others = (name for name in self._addresses if name not in landmarks)
+        others = self._addresses.keys() - landmarks
         nearest = sorted(others, key=lambda name: (name not in self._used, self._known_s(name), name))
         sought = sorted(self._sought & self._addresses.keys())
         targets = [*landmarks, *nearest[: self._count - len(landmarks)], *sought]
-        self._due_s = {name: self._due_s.get(name, -math.inf) for name in targets}
+        self._due_s = {name: self._due_s.get(name, self._not_before_s(name)) for name in targets}
+
+    def _not_before_s(self, name: str) -> float:
+        """Of a new target. Whoever makes us choose others again and again does not make us probe more often."""
+        return self._probed_s.get(name, -math.inf) + EVERY_S
 
     def _known_s(self, name: str) -> float:
         distance = self._distances.get(name)
@@ -199,11 +229,15 @@ class Prober:
             self._tell()
 
     def _tell(self) -> None:
-        now = {name: one.round_trip_s for name, one in self._distances.items() if one.round_trip_s is not None}
-        same = now.keys() == self._told.keys()
-        if not same or any(differ(now[name], known, NEWS_S, NEWS_SHARE) for name, known in self._told.items()):
-            self._told = now
-            self.version += 1
+        self._news = False
+        self._told = {name: one.round_trip_s for name, one in self._distances.items() if one.round_trip_s is not None}
+        self.version += 1
+
+
+def _is_news(round_trip_s: float | None, told_s: float | None) -> bool:
+    if round_trip_s is None or told_s is None:
+        return round_trip_s is not told_s
+    return differ(round_trip_s, told_s, NEWS_S, NEWS_SHARE)
 
 
 def landmarks_of(brokers: Iterable[str], count: int) -> list[str]:
