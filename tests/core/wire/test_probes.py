@@ -13,6 +13,7 @@ from nearcast.core.wire.probes import (
     DATAGRAM_BYTES,
     EVERY_S,
     FORGET_S,
+    HOLD_S,
     LONGEST_S,
     UNANSWERED_MAX,
     Prober,
@@ -96,6 +97,29 @@ def test_a_client_that_moves_knows_within_a_round() -> None:
     assert network.prober.version > before
     for name, round_trip_s in network.round_trips_s.items():
         assert network.known[name] == pytest.approx(round_trip_s, abs=1e-6)
+
+
+def test_a_move_is_told_at_once_not_broker_by_broker() -> None:
+    network = Network(brokers=3)
+    network.run(30)
+    before = network.prober.version
+    network.round_trips_s = {"b0": 0.300, "b1": 0.200, "b2": 0.010}
+    while network.prober.version == before:
+        network.run(0.05)
+    assert network.known == {name: pytest.approx(one_s) for name, one_s in network.round_trips_s.items()}
+
+
+def test_an_erratic_broker_keeps_nothing_back_for_long() -> None:
+    network = Network(brokers=3)
+    network.run(30)
+    before = network.prober.version
+    network.round_trips_s["b0"] = 0.300
+    ends_s = network.now_s + EVERY_S * 1.5 + 3 * AGAIN_S + HOLD_S + 1.0
+    while network.prober.version == before:
+        assert network.now_s < ends_s
+        network.round_trips_s["b1"] = 0.100 if network.round_trips_s["b1"] < 0.05 else 0.020  # erratic
+        network.run(0.05)
+    assert network.known["b0"] == pytest.approx(0.300)
 
 
 def test_one_late_answer_changes_nothing() -> None:

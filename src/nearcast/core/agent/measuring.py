@@ -40,20 +40,23 @@ class Measuring:
     def __init__(self) -> None:
         self._requests: dict[str, _Request] = {}  # by topic, the oldest first
 
-    def seek(self, topic: str, brokers: Collection[str], now_s: float) -> bool:
-        """Brokers to which this topic's clients should measure the distance. Returns whether to wait for them."""
+    def seek(self, topic: str, brokers: Collection[str], now_s: float) -> None:
+        """Brokers to which this topic's clients should measure the distance."""
         if not brokers:
             self._requests.pop(topic, None)
-            return False
+            return
         request = self._requests.get(topic)
         if request is None:
             if len(self._requests) >= TOPICS_MAX:
-                return False
+                return
             request = self._requests[topic] = _Request(now_s, Sought(()))
         sought = Sought(tuple(brokers))
         if sought != request.sought:
             request.sought, request.ask_at_s = sought, now_s
-        return request.open(now_s)
+
+    def waits(self, topic: str, now_s: float) -> bool:
+        """Whether the leader should wait for the topic's clients."""
+        return topic in self._requests and self._requests[topic].open(now_s)
 
     def tick(self, link: ServerLink, now_s: float) -> list[str]:
         """Ask. Returns the topics that the leader need not wait for any longer."""

@@ -15,11 +15,13 @@ import msgspec
 from nearcast.core.agent.clients import Clients
 from nearcast.core.agent.load import LoadMeter, ReportLog
 from nearcast.core.agent.measuring import Measuring
+from nearcast.core.agent.steadying import Steadying
 from nearcast.core.model.distances import BrokerCoordinate, TopicDistances
 from nearcast.core.model.names import CONTROLLER_CHANNEL, COUNTERS
 from nearcast.core.model.settings import NEVER_S
 from nearcast.core.wire import bus
 from nearcast.core.wire.backend import AgentLink, Figures, ServerLink
+from nearcast.core.wire.probes import CHANGED_S, CHANGED_SHARE, differ
 from nearcast.core.wire.uplink import Uplink
 
 EVERY_S = 1.0
@@ -35,6 +37,7 @@ class Reporting:
         self.log = ReportLog(broker, agent_id)
         self.clients = Clients()
         self._measuring = Measuring()
+        self._steadying = Steadying()
         self._wall_offset_s = 0.0
         self._bus = bus_uplink
         self._measure_at_s = NEVER_S
@@ -76,23 +79,32 @@ class Reporting:
         `sought`: by topic, brokers to which clients should measure the distance before the topic moves.
         """
         for topic, found in distances.items():
-            waits = self._measuring.seek(topic, sought.get(topic, ()), now_s)
+            self._measuring.seek(topic, sought.get(topic, ()), now_s)
             if found is not None:
-                self._note(topic, msgspec.structs.replace(found, measuring=waits))
+                self._steady(topic, found, now_s)
+                self._note(topic, found, now_s)
             else:
                 self._distances.pop(topic, None)
                 self._news.pop(topic, None)
 
-    def _note(self, topic: str, found: TopicDistances) -> None:
+    def _steady(self, topic: str, found: TopicDistances, now_s: float) -> None:
+        before = self._distances.get(topic)
+        if before is not None and differ(found.now.worst_s, before.now.worst_s, CHANGED_S, CHANGED_SHARE):
+            self._steadying.changed(topic, now_s)
+
+    def _note(self, topic: str, found: TopicDistances, now_s: float) -> None:
+        waits = self._measuring.waits(topic, now_s) or self._steadying.waits(topic, now_s)
+        found = msgspec.structs.replace(found, measuring=waits)
         if self._distances.get(topic) != found:
             self._distances[topic] = found
             self._news[topic] = None
 
     def tick(self, workplace: AgentLink | None, now_s: float, wall_offset_s: float) -> None:
         self._wall_offset_s = wall_offset_s
-        for topic in self._measuring.tick(workplace, now_s) if workplace is not None else ():
-            if topic in self._distances:
-                self._note(topic, msgspec.structs.replace(self._distances[topic], measuring=False))
+        if workplace is not None:
+            for topic in (*self._measuring.tick(workplace, now_s), *self._steadying.tick(now_s)):
+                if topic in self._distances:
+                    self._note(topic, self._distances[topic], now_s)
         if now_s - self._measure_at_s >= EVERY_S and workplace is not None:
             self._measure_at_s = now_s
             self.clients.tick(now_s)

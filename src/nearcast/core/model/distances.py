@@ -69,7 +69,7 @@ class TopicDistances(msgspec.Struct, frozen=True, array_like=True):
     now: Candidate  # the broker it is on
     best: tuple[Candidate, ...] = ()  # by their worst latency, the best first
     centroids: Centroids | None = None
-    measuring: bool = False  # clients are measuring how far the best ones are: until then they are estimates
+    measuring: bool = False  # clients are on the move, or measure how far the best ones are: wait until they have
     publishers: Spread | None = None
     subscribers: Spread | None = None
 

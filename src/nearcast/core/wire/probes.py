@@ -48,7 +48,7 @@ CONFIRM = 3  # samples in a row that must say that the distance has changed
 CHANGED_S, CHANGED_SHARE = 2e-3, 0.25  # how far a sample is off if it says so
 EVERY_S = 2.0  # between two probes of a broker
 CALM = 10  # samples after a change, before a broker is probed less often: then one of all targets notices a move
-CALM_EVERY_S = 4.0
+CALM_EVERY_S = 4.0  # with as many targets as a client has; with fewer, more often, to notice a move as soon
 LONGEST_S = 10.0  # of a round trip: what takes longer is no answer
 
 
@@ -65,11 +65,16 @@ class Distance:
     @property
     def doubtful(self) -> bool:
         """Whether more samples are needed soon."""
-        return bool(self._off) or len(self._samples) < CONFIRM
+        return self.changing or len(self._samples) < CONFIRM
+
+    @property
+    def changing(self) -> bool:
+        """Whether the newest samples say that it has changed, but are too few to believe."""
+        return bool(self._off)
 
     @property
     def calm(self) -> bool:
-        return self._steady >= CALM and not self._off
+        return self._steady >= CALM and not self.changing
 
     def sample(self, round_trip_s: float, now_s: float) -> None:
         self.answered_s = now_s
@@ -104,6 +109,7 @@ FORGET_S = 30.0  # what has not answered for so long is out of reach
 TARGETS = 8  # brokers that are probed all the time: half are the same for everyone, half the nearest
 UNANSWERED_MAX = 256  # or four of each target, if that is more: an answer may take a few rounds
 NEWS_S, NEWS_SHARE = 1e-3, 0.1  # how far a distance must change to be told
+HOLD_S = 1.5  # how long that is kept back at most while others are changing: half a move would mislead
 
 
 class Prober:
@@ -125,7 +131,8 @@ class Prober:
         self._unanswered: dict[int, tuple[str, float]] = {}  # number -> broker, when it was sent
         self._explore_at_s = -math.inf
         self._hurried_s = -math.inf
-        self._news = False  # some distance has changed since the last tick
+        self._news = False  # some distance has changed that has not been told
+        self._news_s: float | None = None  # the first tick that saw it
         self._told: dict[str, float] = {}
 
     @property
@@ -149,8 +156,8 @@ class Prober:
 
     @property
     def next_s(self) -> float:
-        """When the next probe is due."""
-        return min((*self._due_s.values(), self._explore_at_s))
+        """When the next tick is due. With news, soon: it is told as soon as nothing is changing."""
+        return -math.inf if self._news else min((*self._due_s.values(), self._explore_at_s))
 
     def answered(self, datagram: bytes, now_s: float) -> None:
         number = _number(datagram, _ANSWER)
@@ -172,8 +179,7 @@ class Prober:
 
     def tick(self, now_s: float) -> list[tuple[str, bytes]]:
         """The probes to send now: address and datagram."""
-        if self._news:
-            self._tell()
+        self._tell_when_sure(now_s)
         due = [name for name, due_s in self._due_s.items() if due_s <= now_s]
         if now_s >= self._explore_at_s:
             due += self._explore(now_s)
@@ -200,7 +206,8 @@ class Prober:
     def _interval_s(self, name: str) -> float:
         distance = self._distances.get(name)
         if distance is not None and distance.calm:
-            return CALM_EVERY_S * self._rng.uniform(0.5, 1.5)  # not all targets at the same time
+            calm_s = CALM_EVERY_S * min(1.0, len(self._due_s) / TARGETS)
+            return max(EVERY_S, calm_s) * self._rng.uniform(0.5, 1.5)  # not all targets at the same time
         return EVERY_S * self._rng.uniform(0.9, 1.1)
 
     def _choose(self) -> None:
@@ -228,8 +235,16 @@ class Prober:
         if silent:
             self._tell()
 
+    def _tell_when_sure(self, now_s: float) -> None:
+        if not self._news:
+            return
+        self._news_s = now_s if self._news_s is None else self._news_s
+        changing = any(one.changing for one in self._distances.values())
+        if not changing or now_s - self._news_s >= HOLD_S:
+            self._tell()
+
     def _tell(self) -> None:
-        self._news = False
+        self._news, self._news_s = False, None
         self._told = {name: one.round_trip_s for name, one in self._distances.items() if one.round_trip_s is not None}
         self.version += 1
 
