@@ -48,7 +48,7 @@ CONFIRM = 3  # samples in a row that must say that the distance has changed
 CHANGED_S, CHANGED_SHARE = 2e-3, 0.25  # how far a sample is off if it says so
 EVERY_S = 2.0  # between two probes of a broker
 CALM = 10  # samples after a change, before a broker is probed less often: then one of all targets notices a move
-CALM_EVERY_S = 4.0  # with as many targets as a client has; with fewer, more often, to notice a move as soon
+CALM_EVERY_S = 4.0  # with as many targets as a client has, or one, which leaves no choice; else more often
 LONGEST_S = 10.0  # of a round trip: what takes longer is no answer
 
 
@@ -206,9 +206,14 @@ class Prober:
     def _interval_s(self, name: str) -> float:
         distance = self._distances.get(name)
         if distance is not None and distance.calm:
-            calm_s = CALM_EVERY_S * min(1.0, len(self._due_s) / TARGETS)
-            return max(EVERY_S, calm_s) * self._rng.uniform(0.5, 1.5)  # not all targets at the same time
+            return self._calm_every_s * self._rng.uniform(0.5, 1.5)  # not all targets at the same time
         return EVERY_S * self._rng.uniform(0.9, 1.1)
+
+    @property
+    def _calm_every_s(self) -> float:
+        """With fewer targets each is probed more often, so that a move is noticed as soon."""
+        share = len(self._due_s) / TARGETS if len(self._due_s) > 1 else 1.0
+        return max(EVERY_S, CALM_EVERY_S * min(1.0, share))
 
     def _choose(self) -> None:
         """The targets. Half are landmarks, the same for everyone: they make clients comparable. Half are nearest."""
