@@ -30,8 +30,8 @@ from planting import (
 
 from nearcast.core.client import subscriber as topic_subscriber
 from nearcast.core.client.attachment import Attachment
+from nearcast.core.client.finder import Finder
 from nearcast.core.client.links import Links
-from nearcast.core.client.machine import Client
 from nearcast.core.client.news import Refusals
 from nearcast.core.client.ordering import PublisherOrder
 from nearcast.core.client.patterns import PatternFlow
@@ -217,14 +217,14 @@ def an_empty_memory_is_taken_for_a_record(patch: Patch) -> None:
 
 @mutation("invariant 7", SERVERS)
 def publishers_do_not_ask_when_stuck(patch: Patch) -> None:
-    original = Client.ask
+    original = Finder.ask
 
-    def ask(self: Client, topic: bytes, now_s: float) -> None:
-        topic_publisher = self.topic_publishers.get(topic)
+    def ask(self: Finder, topic: bytes, now_s: float) -> None:
+        topic_publisher = self._client.topic_publishers.get(topic)
         if topic_publisher is None or topic_publisher.placement is None:
             original(self, topic, now_s)
 
-    patch.setattr(Client, "ask", ask)
+    patch.setattr(Finder, "ask", ask)
 
 
 @mutation("invariant 6", PATTERNS)

@@ -63,7 +63,7 @@ def demo(
     seed: Annotated[int, typer.Option("--seed", min=0, help="For moves, kills, network and traffic.")] = 0,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Watch topics move, a policy at work, topics follow players, and Spark notify people.
+    """Watch topics move, follow players, and Spark notify people.
 
     It counts what subscribers notice.
 
