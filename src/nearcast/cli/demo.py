@@ -63,7 +63,7 @@ def demo(
     seed: Annotated[int, typer.Option("--seed", min=0, help="For moves, kills, network and traffic.")] = 0,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Watch topics move, follow players, and Spark notify people.
+    """Watch topics move and follow people, and Spark notify them.
 
     It counts what subscribers notice.
 
