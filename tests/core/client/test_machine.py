@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from nearcast.core.client.mailbox import Mailbox, Overflow
+from nearcast.core.client.turns import TURN_S, TURNS
 from nearcast.core.model.message import Gap, Interrupted, Message
 from nearcast.core.model.names import CONTROL, COUNTERS, FIRST_USES, PATTERNS, RECORDS, inbox_channel, readiness_channel
 from nearcast.core.model.placement import Mode, Placement, prepare, settled, single, switch
@@ -341,13 +342,17 @@ def test_counters_are_told_to_the_agent_once_a_second(rig: Any) -> None:
     world.run(1.2)
     world.servers["b1"].observers.append(Observer())
     client.publish(T, b"abc")
-    world.run(2.1)
+    world.run(1.1)
     assert mailbox.take()
-    assert len(heard) == 2
-    topic = heard[0]["topics"]["t"]
+    (topic,) = (report["topics"]["t"] for report in heard if report["topics"])
     assert (topic["published"], topic["published_bytes"], topic["received"]) == (1, 3, 1)
     assert (topic["publishers"], topic["subscribers"]) == (1, 1)
     assert sum(topic["latencies"].values()) == 1
+    heard.clear()
+    world.run(4 * TURNS * TURN_S)
+    silent = [report["topics"]["t"] for report in heard if report["topics"]]
+    assert len(silent) == 4, "what is silent has its turn every few seconds"
+    assert sum(topic["subscribers"] for topic in silent) == 4 * TURNS, "and counts for each of them"
     assert heard[1]["topics"]["t"]["received"] == 0
 
 

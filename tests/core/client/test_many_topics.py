@@ -9,6 +9,7 @@ import pytest
 
 from nearcast.core.client.mailbox import Mailbox, Overflow
 from nearcast.core.client.subscriber import TopicSubscriber
+from nearcast.core.client.turns import TURN_S, TURNS
 from nearcast.core.client.upkeep import REPORTED_MAX
 from nearcast.core.model.counters import ClientReport
 from nearcast.core.model.membership import Membership
@@ -158,7 +159,7 @@ def test_topics_without_traffic_are_reported_in_turns(rig: Any) -> None:
     world.run(1.0)
     assert sum(len(report.topics) for report in heard) <= REPORTED_MAX
     client.publish(b"t5", b"x")
-    world.run(3.0)
+    world.run(TURNS * TURN_S + 0.1)
     assert all(len(report.topics) <= REPORTED_MAX for report in heard)
     named = set().union(*(report.topics for report in heard))
     assert len(named) == 2 * REPORTED_MAX + 10

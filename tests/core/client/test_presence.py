@@ -9,7 +9,8 @@ import msgspec
 import pytest
 
 from nearcast.core.client.mailbox import Mailbox, Overflow
-from nearcast.core.client.presence import SEEK_S, TURN_S, TURNS
+from nearcast.core.client.presence import SEEK_S
+from nearcast.core.client.turns import TURN_S, TURNS
 from nearcast.core.model.counters import PROBED_MAX, REPORTED_MAX, Behind, ClientReport, Role
 from nearcast.core.model.distances import Sought
 from nearcast.core.model.names import CONTROL, COUNTERS

@@ -246,7 +246,6 @@ class Client:
         self._look_at_state(now_s)
         self._forgetting.tick(now_s)
         self._reporting.tick(now_s)
-        self.presence.tick(now_s)
 
     def send(self) -> None:
         """Hand what was published to the links, one batch per topic."""

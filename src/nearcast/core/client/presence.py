@@ -11,17 +11,13 @@ from heapq import nsmallest
 from itertools import chain, islice
 from typing import TYPE_CHECKING
 
-import msgspec
-
-from nearcast.core.model.counters import PATTERNS_MAX, PROBED_MAX, REPORTED_MAX, Behind, ClientReport, Role
-from nearcast.core.model.names import COUNTERS, decode_topic
-from nearcast.core.model.settings import NEVER_S
+from nearcast.core.client.turns import TURNS, Turns
+from nearcast.core.model.counters import PATTERNS_MAX, PROBED_MAX, Behind, ClientReport, Role
+from nearcast.core.model.names import decode_topic
 
 if TYPE_CHECKING:
     from nearcast.core.client.machine import Client
 
-TURN_S = 1.0
-TURNS = 5  # in which everything is said once
 SEEK_S = 30.0  # how long a broker is probed for an agent that asked
 SOUGHT_MAX = 32  # brokers, for all agents
 
@@ -34,15 +30,13 @@ def _nobody(topic: str) -> None:
 
 
 class Presence:
-    """Inputs: probed, seek, tick. `behind` says of a topic who uses it through this client."""
+    """Inputs: probed, seek, turn. `behind` says of a topic who uses it through this client."""
 
     def __init__(self, client: Client) -> None:
         self.behind: BehindOf = _nobody
         self._client = client
         self._round_trips_s: dict[str, float] = {}
-        self._told_s = NEVER_S
-        self._turn = 0  # position in the round over all topics
-        self._total = 0  # topics at the last turn
+        self._turns = Turns()  # of all topics
         self._pattern_turn = 0
         self._informed: set[str] = set()  # brokers that know the newest round trips
         self._sought: dict[str, float] = {}  # brokers, and until when they are probed, in this order
@@ -67,17 +61,19 @@ class Presence:
             del self._sought[next(iter(self._sought))]
         return frozenset(self._sought)
 
-    def tick(self, now_s: float) -> None:
-        if not self._round_trips_s or now_s - self._told_s < TURN_S:
-            return
-        self._told_s = now_s
+    def turn(self) -> dict[str, ClientReport]:
+        """What to say this time, by broker. Without any distance nothing is said."""
+        if not self._round_trips_s:
+            return {}
         uses = self._uses()
         patterns = self._patterns()
+        found: dict[str, ClientReport] = {}
         for link in self._client.links.all_up():
             broker = link.broker
             if broker in uses or patterns or broker not in self._informed:
                 self._informed.add(broker)
-                link.tell(COUNTERS, msgspec.json.encode(self._report(uses.get(broker, {}), patterns)))
+                found[broker] = self._report(uses.get(broker, {}), patterns)
+        return found
 
     def _report(self, uses: Uses, patterns: tuple[str, ...]) -> ClientReport:
         return ClientReport(
@@ -100,16 +96,9 @@ class Presence:
     def _uses(self) -> dict[str, Uses]:
         """The topics whose turn it is, by the broker whose agent should know."""
         client = self._client
-        total = len(client.topic_publishers) + len(client.topic_subscribers)
-        if total <= TURNS and total != self._total:
-            self._turn = 0  # with a few topics, a new one is named at once
-        self._total = total
-        places = max(total, TURNS)  # with fewer topics than turns, some turns are empty
-        count = min(REPORTED_MAX, -(-places // TURNS))
-        start = self._turn if self._turn < places else 0
-        self._turn = start + count
+        places, _ = self._turns.take(len(client.topic_publishers) + len(client.topic_subscribers))
         found: dict[str, Uses] = {}
-        for topic in islice(chain(client.topic_publishers, client.topic_subscribers), start, start + count):
+        for topic in islice(chain(client.topic_publishers, client.topic_subscribers), places.start, places.stop):
             name = decode_topic(topic)
             for broker, role in self._roles(topic):
                 uses = found.setdefault(broker, {})

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from nearcast.core.client.turns import TURN_S, Turns
 from nearcast.core.model.counters import REPORTED_MAX, ClientReport, TopicCounters
 from nearcast.core.model.names import COUNTERS
 
 if TYPE_CHECKING:
     from nearcast.core.client.machine import Client
     from nearcast.core.client.subscriber import TopicSubscriber
-    from nearcast.core.wire.backend import ClientLink
 
 
 LINES_ROUNDS = 4  # a publisher resends for two rounds; doubled, so that neither clocks nor the network need be exact
@@ -80,50 +80,64 @@ class Forgetting:
 # --- reporting
 
 
-REPORT_EVERY_S = 1.0
 SECONDS_MAX = 60.0  # the longest time one report covers
 
 
 class Reporting:
-    """Sends what the client publishes and receives on each topic to the agents of its brokers, once a second.
+    """Tells the agents of the client's brokers, once a second, what it published and received on each topic.
 
-    Topics without traffic are reported in turn, because agents count subscribers from these reports.
+    Topics without traffic are reported in turn, because agents count subscribers from these reports. Such a report
+    counts for the whole round: the mean over some seconds is right. Presence goes along. So a client at rest sends a
+    message every few seconds: a message costs an agent more than what it says.
     """
 
     def __init__(self, client: Client) -> None:
         self._client = client
         self._reported_s = 0.0
-        self._idle_turn = 0  # position in the round over topics without traffic
+        self._turns = Turns()  # of topics without traffic
 
     def tick(self, now_s: float) -> None:
-        if now_s - self._reported_s < REPORT_EVERY_S:
+        if now_s - self._reported_s < TURN_S:
             return
         seconds, self._reported_s = min(now_s - self._reported_s, SECONDS_MAX), now_s
-        for broker, topics in self._counted().items():
+        counted, present = self._counted(), self._client.presence.turn()
+        for broker in counted | present:
             link = self._client.links.up(broker)
             if link is not None:
-                self._tell(link, list(topics.items()), seconds)
+                for report in self._reports(list(counted.get(broker, {}).items()), present.get(broker), seconds):
+                    link.tell(COUNTERS, msgspec.json.encode(report))
 
     def _counted(self) -> dict[str, dict[str, TopicCounters]]:
         """What there is to report, by broker."""
         by_broker: dict[str, dict[str, TopicCounters]] = {}
         active, self._client.active = self._client.active, {}
-        for flow in active | dict.fromkeys(self._idle()):
+        idle, seconds = self._idle()
+        for flow in active | dict.fromkeys(idle):
             counted = flow.take_counters()
             if counted is not None:
                 broker, topic, counters = counted
+                if flow not in active:
+                    counters = msgspec.structs.replace(counters, subscribers=seconds)
                 topics = by_broker.setdefault(broker, {})
                 topics[topic] = topics[topic].merged(counters) if topic in topics else counters
         return by_broker
 
-    def _tell(self, link: ClientLink, counted: list[tuple[str, TopicCounters]], seconds: float) -> None:
-        for start in range(0, len(counted), REPORTED_MAX):
-            part = dict(counted[start : start + REPORTED_MAX])
-            link.tell(COUNTERS, msgspec.json.encode(ClientReport(self._client.client_id, seconds, part)))
+    def _reports(
+        self, counted: list[tuple[str, TopicCounters]], present: ClientReport | None, seconds: float
+    ) -> Iterator[ClientReport]:
+        """For one broker. What is said in one report is limited."""
+        starts = range(0, len(counted), REPORTED_MAX)
+        for part in (dict(counted[start : start + REPORTED_MAX]) for start in starts):
+            if present is not None and len(part) + len(present.uses) <= REPORTED_MAX:
+                yield msgspec.structs.replace(present, topics=part, seconds=seconds)
+                present = None
+            else:
+                yield ClientReport(self._client.client_id, seconds, part)
+        if present is not None:
+            yield present
 
-    def _idle(self) -> list[TopicSubscriber]:
-        """The subscriptions whose turn it is although nothing arrived."""
+    def _idle(self) -> tuple[list[TopicSubscriber], int]:
+        """The subscriptions whose turn it is although nothing arrived, and for how many seconds that counts."""
         topic_subscribers = self._client.topic_subscribers
-        start = self._idle_turn if self._idle_turn < len(topic_subscribers) else 0
-        self._idle_turn = start + REPORTED_MAX
-        return list(islice(topic_subscribers.values(), start, self._idle_turn))
+        places, seconds = self._turns.take(len(topic_subscribers))
+        return list(islice(topic_subscribers.values(), places.start, places.stop)), seconds

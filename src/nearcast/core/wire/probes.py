@@ -48,7 +48,8 @@ CONFIRM = 3  # samples in a row that must say that the distance has changed
 CHANGED_S, CHANGED_SHARE = 2e-3, 0.25  # how far a sample is off if it says so
 EVERY_S = 2.0  # between two probes of a broker
 CALM = 10  # samples after a change, before a broker is probed less often: then one of all targets notices a move
-CALM_EVERY_S = 4.0  # with as many targets as a client has, or one, which leaves no choice; else more often
+CALM_EVERY_S = 4.0  # with as many targets as a client has; with fewer, more often
+ALONE_EVERY_S = 8.0  # a broker that is the only one: there is nothing to choose
 LONGEST_S = 10.0  # of a round trip: what takes longer is no answer
 
 
@@ -212,8 +213,8 @@ class Prober:
     @property
     def _calm_every_s(self) -> float:
         """With fewer targets each is probed more often, so that a move is noticed as soon."""
-        share = len(self._due_s) / TARGETS if len(self._due_s) > 1 else 1.0
-        return max(EVERY_S, CALM_EVERY_S * min(1.0, share))
+        targets = len(self._due_s)
+        return ALONE_EVERY_S if targets == 1 else max(EVERY_S, CALM_EVERY_S * min(1.0, targets / TARGETS))
 
     def _choose(self) -> None:
         """The targets. Half are landmarks, the same for everyone: they make clients comparable. Half are nearest."""
